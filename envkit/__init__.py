@@ -1,0 +1,1 @@
+"""The Gymnasium of multimodal agent reinforcement learning."""

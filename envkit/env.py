@@ -1,0 +1,232 @@
+"""The environment contract: what an author writes and what a caller gets.
+
+An author subclasses `Env` and writes two hooks, `on_reset(task) -> Turn` and
+`on_turn(response_text) -> Turn`. The base owns seeding, the draw of the task, the turn count,
+truncation at `max_turns`, the fixed-key observation and the error of a step after the end.
+It is a `gymnasium.Env`: the action is the model's raw reply, the observation is what it reads next.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+
+import gymnasium
+
+from envkit.errors import ConfigurationError, ContractError, EpisodeStateError
+from envkit.images import Image
+from envkit.messages import Message, message
+from envkit.spaces import observation_space, response_space
+from envkit.tasks import Task, TaskSource, draw
+from envkit.tools import ToolSpec
+
+ObservationRole = Literal["user", "tool"]
+
+
+class Observation(TypedDict):
+    """What the model reads next. The three keys are always there."""
+
+    text: str
+    images: tuple[Image, ...]
+    role: ObservationRole
+
+
+class Reset(NamedTuple):
+    """The start of an episode; unpacks as Gymnasium's two values."""
+
+    observation: Observation
+    info: dict[str, Any]
+
+
+class Step(NamedTuple):
+    """One turn's outcome; unpacks as Gymnasium's five values."""
+
+    observation: Observation
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What an author's hook returns."""
+
+    text: str
+    images: Sequence[Image] = ()
+    role: ObservationRole = "user"
+    """"tool" for a tool's plain-text answer. With images the chat message is always a user one."""
+    reward: float = 0.0
+    done: bool = False
+    """True when the task is over (termination). Truncation at `max_turns` is the base's work."""
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Deterministic JSON data: no clock, no random identifier, no latency."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the rollout may do with an environment. The defaults promise nothing."""
+
+    thread_safe: bool = False
+    """Steps may run on any thread; otherwise each instance keeps one thread of its own."""
+    async_native: bool = False
+    """`areset`, `astep` and `aclose` exist and never block the event loop."""
+    replay_safe: bool = False
+    """reset(seed, task) and the same replies rebuild the same state, without outside effects."""
+    snapshot: bool = False
+    """`snapshot` and `restore` work."""
+    deterministic: bool = False
+    """The same seed, task and replies give the same observations, rewards and info."""
+    max_sessions: int | None = None
+    """How many instances may live at once; None is unlimited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyContext:
+    """What a scripted policy may look at when it writes its reply."""
+
+    env: "Env"
+    task: Task
+    turn: int
+    """Turns completed so far: 0 at the first reply."""
+    messages: Sequence[Message]
+    seed: int
+    """Differs by episode, so that a noisy policy can be both random and repeatable."""
+
+
+Policy = Callable[[PolicyContext], str]
+"""Writes a reply. An environment's `oracle()` returns one that solves its tasks."""
+
+
+class Env(gymnasium.Env[Observation, str]):
+    """The base of every environment; see the module docstring for the two hooks."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]  # Gymnasium declares an instance attribute
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    system_prompt: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    tasks: TaskSource | None = None
+
+    def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
+        if max_turns < 1:
+            raise ConfigurationError(f"max_turns must be at least 1, got {max_turns}")
+        self.max_turns = max_turns
+        self.render_mode = render_mode
+        self.observation_space = observation_space()
+        self.action_space = response_space()
+        self.task: Task = {}
+        self.turn = 0
+        self._running = False
+        self._transcript: list[str] = []
+
+    def on_reset(self, task: Task) -> Turn:
+        """Start the task and return what the model reads first."""
+        raise ContractError(f"{type(self).__name__} must define on_reset(task) or override reset")
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Take the model's reply and return what it reads next. Never raise for a bad reply."""
+        raise ContractError(f"{type(self).__name__} must define on_turn(text) or override step")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode.
+
+        Args:
+            seed: Reseeds `np_random`; None goes on with the generator as it is.
+            options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
+        """
+        super().reset(seed=seed)
+        turn = self.on_reset(self._choose_task(options))
+        return self._begin(turn)
+
+    def step(self, action: str) -> Step:
+        """Play one reply.
+
+        Raises:
+            EpisodeStateError: Before `reset`, or after the episode ended.
+        """
+        self._require_running()
+        return self._advance(action, self.on_turn(action))
+
+    def format_observation(self, observation: Observation) -> Message:
+        """Return the chat message to append. Images always travel in a user message."""
+        role = "user" if observation["images"] else observation["role"]
+        return message(role, observation["text"], observation["images"])
+
+    def render(self) -> str | None:  # type: ignore[override]  # Gymnasium's return type is wider
+        """Return the transcript so far in "ansi" mode."""
+        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
+
+    def snapshot(self) -> bytes:
+        """Return the state of the running episode; the author's part comes from `get_state`."""
+        generator = self.np_random.bit_generator.state
+        state = {
+            "task": self.task,
+            "turn": self.turn,
+            "running": self._running,
+            "generator": generator,
+            "transcript": self._transcript,
+            "state": self.get_state(),
+        }
+        return json.dumps(state).encode()
+
+    def restore(self, data: bytes) -> None:
+        """Put back a state that `snapshot` returned; later steps are byte-equal."""
+        state = json.loads(data)
+        self.task, self.turn = state["task"], state["turn"]
+        self._running, self._transcript = state["running"], state["transcript"]
+        self.np_random.bit_generator.state = state["generator"]
+        self.set_state(state["state"])
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the author's own state as JSON data, for `snapshot`."""
+        raise ContractError(
+            f"{type(self).__name__} declares no snapshot: define get_state/set_state"
+        )
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_state` returned; `task` and `turn` are already set."""
+        raise ContractError(
+            f"{type(self).__name__} declares no snapshot: define get_state/set_state"
+        )
+
+    def oracle(self) -> Policy:
+        """Return a policy that solves this environment's tasks; used by tests and demos."""
+        raise ConfigurationError(f"{type(self).__name__} has no oracle policy")
+
+    def _choose_task(self, options: dict[str, Any] | None) -> Task:
+        task: Any = (options or {}).get("task")
+        if task is None:
+            task = {} if self.tasks is None else draw(self.tasks, self.np_random)
+        if not isinstance(task, dict):
+            raise ConfigurationError(f"options['task'] must be a dict, got {type(task).__name__}")
+        self.task = dict(task)  # pyright: ignore[reportUnknownArgumentType]  # a task is any JSON
+        return self.task
+
+    def _begin(self, turn: Turn) -> Reset:
+        self.turn, self._running, self._transcript = 0, True, [turn.text]
+        return Reset(_observation(turn, type(self).__name__), self._info(turn))
+
+    def _require_running(self) -> None:
+        if not self._running:
+            raise EpisodeStateError(
+                "the episode is over or never began: call reset() before step()"
+            )
+
+    def _advance(self, action: str, turn: Turn) -> Step:
+        observation = _observation(turn, type(self).__name__)
+        self.turn += 1
+        truncated = not turn.done and self.turn >= self.max_turns
+        self._running = not (turn.done or truncated)
+        self._transcript += [action, turn.text]
+        return Step(observation, float(turn.reward), turn.done, truncated, self._info(turn))
+
+    def _info(self, turn: Turn) -> dict[str, Any]:
+        return {"turn": self.turn, **turn.info}
+
+
+def _observation(turn: Any, name: str) -> Observation:  # noqa: ANN401  # an author may return anything
+    if not isinstance(turn, Turn):
+        raise ContractError(
+            f"{name}'s hook must return envkit.Turn(text, images=(), ...), got {type(turn).__name__}"
+        )
+    return {"text": turn.text, "images": tuple(turn.images), "role": turn.role}

@@ -1,0 +1,137 @@
+"""Every error that envkit raises, and the typed faults of its infrastructure.
+
+The tree::
+
+    EnvkitError
+    ├── ConfigurationError (ValueError)        an argument or a combination of arguments is wrong
+    │   ├── UnknownNameError (LookupError)     a name that is not registered; suggests the nearest
+    │   └── MissingDependencyError (ImportError)  an extra is not installed; prints the install line
+    ├── ContractError (TypeError)              an environment, engine or plugin broke its contract
+    ├── EpisodeStateError (RuntimeError)       step before reset, or after the episode's end
+    ├── TemplateError (ValueError)             a chat template cannot express what was asked of it
+    ├── DatasetError (ValueError)              a data file has the wrong columns or a broken row
+    ├── ImageError (ValueError)                bytes that are no readable image, or one over the limits
+    ├── StorageError (OSError)                 a trajectory file cannot be written or read
+    └── Fault (RuntimeError)                   infrastructure failed; never a reward
+        ├── EnvFault                           an environment's backend, its process or its deadline
+        ├── EngineFault                        the engine or the way to it
+        └── LedgerFault                        the token record would no longer be exact
+
+A model's bad reply is none of these: it is an observation that says what was wrong, and a counter.
+"""
+
+import difflib
+from collections.abc import Iterable
+from enum import StrEnum
+
+
+class FaultKind(StrEnum):
+    """What failed, as far as a retry policy needs to know."""
+
+    TIMEOUT = "timeout"
+    """No answer before the deadline; the call may or may not have taken effect."""
+    TRANSIENT = "transient"
+    """A failure that the same call is expected to survive: a refused connection, a 503."""
+    CRASHED = "crashed"
+    """The environment's process, browser or object is gone; only a fresh one can go on."""
+    PERMANENT = "permanent"
+    """The same call fails again: a bad request, a bug, a broken task."""
+    GRADER = "grader"
+    """The reward could not be computed: a judge or a verifier failed."""
+
+
+class EnvkitError(Exception):
+    """The root of all errors that envkit raises on purpose."""
+
+
+class ConfigurationError(EnvkitError, ValueError):
+    """An argument, or a combination of arguments, is wrong."""
+
+
+class UnknownNameError(ConfigurationError, LookupError):
+    """A name is not registered."""
+
+    @classmethod
+    def suggest(cls, noun: str, name: str, known: Iterable[str]) -> "UnknownNameError":
+        """Build the error with the nearest known name and the whole list.
+
+        Args:
+            noun: What the name stands for, such as "environment".
+            name: The name that was asked for.
+            known: Every name that would have worked.
+        """
+        names = sorted(known)
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        return cls(f"no {noun} {name!r} is registered.{hint} Registered: {names}")
+
+
+class MissingDependencyError(ConfigurationError, ImportError):
+    """A feature needs a package that is not installed."""
+
+    @classmethod
+    def for_extra(cls, feature: str, package: str, extra: str) -> "MissingDependencyError":
+        """Build the error with the line that installs the extra."""
+        return cls(
+            f"{feature} needs the package {package!r}, which is not installed. "
+            f"Install it with: pip install 'envkit-rl[{extra}]'"
+        )
+
+
+class ContractError(EnvkitError, TypeError):
+    """An environment, engine or plugin returned something its contract does not allow."""
+
+
+class EpisodeStateError(EnvkitError, RuntimeError):
+    """A call came at the wrong time: step before reset, or after the episode's end."""
+
+
+class TemplateError(EnvkitError, ValueError):
+    """A chat template cannot express what was asked of it, or exactness cannot be proven."""
+
+
+class DatasetError(EnvkitError, ValueError):
+    """A data file has the wrong columns, or a row that cannot be read."""
+
+
+class ImageError(EnvkitError, ValueError):
+    """Bytes that are no readable image, or an image over the stated limits."""
+
+
+class StorageError(EnvkitError, OSError):
+    """A trajectory file cannot be written or read."""
+
+
+class Fault(EnvkitError, RuntimeError):
+    """Infrastructure failed. A faulted trajectory has no reward and no trained token."""
+
+    def __init__(
+        self, message: str, *, kind: FaultKind = FaultKind.PERMANENT, retryable: bool | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind: FaultKind = FaultKind(kind)
+        self.retryable: bool = (
+            self.kind in (FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRASHED)
+            if retryable is None
+            else retryable
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep kind and retryable when the fault crosses a process boundary."""
+        return _rebuild_fault, (type(self), str(self), self.kind, self.retryable)
+
+
+def _rebuild_fault(cls: type[Fault], message: str, kind: FaultKind, retryable: bool) -> Fault:
+    return cls(message, kind=kind, retryable=retryable)
+
+
+class EnvFault(Fault):
+    """An environment's backend, process or deadline failed."""
+
+
+class EngineFault(Fault):
+    """The engine, or the way to it, failed."""
+
+
+class LedgerFault(Fault):
+    """The token record would no longer be exact, so the sample must not be trained on."""

@@ -1,0 +1,52 @@
+"""Where tasks come from: anything that gives the i-th task as plain JSON data.
+
+A task source is a pure function of an index, so that two processes agree on "task 17" without
+talking to each other. `size` is None for an endless (procedural) source.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+
+Task = dict[str, Any]
+"""What one episode asks: a row of a dataset or a generated problem. JSON data only."""
+
+ENDLESS_INDEX_LIMIT: Final = 2**48
+"""Indices of an endless source are drawn below this, so that they survive a float64 round trip."""
+
+
+@runtime_checkable
+class TaskSource(Protocol):
+    """Gives tasks by index."""
+
+    @property
+    def size(self) -> int | None:
+        """Number of tasks; None for an endless source."""
+        ...
+
+    def task(self, index: int) -> Task:
+        """Return the task of this index: the same one for the same index, always."""
+        ...
+
+
+class ListSource:
+    """A task source over rows in memory."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = [dict(row) for row in rows]
+
+    @property
+    def size(self) -> int | None:
+        """Number of rows."""
+        return len(self._rows)
+
+    def task(self, index: int) -> Task:
+        """Return a copy of the row."""
+        return dict(self._rows[index])
+
+
+def draw(source: TaskSource, rng: np.random.Generator) -> Task:
+    """Return a task drawn uniformly with the given generator."""
+    limit = ENDLESS_INDEX_LIMIT if source.size is None else source.size
+    return source.task(int(rng.integers(limit)))

@@ -1,0 +1,161 @@
+"""The record of one episode: its ledger, its turns and how it ended.
+
+Everything that a trainer or a report needs is derived from the segments. Axes: T train ids of the
+trajectory's sequence, K turns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from envkit.errors import ConfigurationError
+from envkit.images import Image
+from envkit.messages import Message
+from envkit.tokens.encoded import Tensors, concatenate
+from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.turn import TurnRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRecord:
+    """A failure that ended an episode."""
+
+    where: str
+    """"reset", "step", "generate", "encode" or "ledger"."""
+    kind: str
+    """`FaultKind` value."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One training row of a trajectory."""
+
+    prompt_ids: tuple[int, ...]
+    """Train ids before the first model token of the row."""
+    response_ids: tuple[int, ...]
+    """Train ids from there to the row's last model token."""
+    loss_mask: tuple[int, ...]  # as long as response_ids
+    logprobs: tuple[float, ...]  # as long as response_ids
+    images: tuple[Image, ...]
+    tensors: Tensors
+    reward: float | None
+    """The trajectory's reward on the last row, 0.0 on the others; None after a fault."""
+    turns: tuple[int, ...]
+    """Indices of the turns whose replies the row trains on."""
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode, finished, faulted or aborted."""
+
+    episode_id: str
+    env_id: str
+    seed: int | None
+    task: Mapping[str, Any]
+    group_id: str | None = None
+    """Episodes of one task that a trainer compares share it; None outside a group."""
+    segments: tuple[Segment, ...]
+    turns: tuple[TurnRecord, ...]
+    messages: tuple[Message, ...]
+    """The conversation for people to read; never tokenised again."""
+    reward: float | None
+    """Sum of the turns' rewards; None after a fault and for an aborted episode."""
+    stop_reason: StopReason
+    fault: FaultRecord | None = None
+    reset_info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    initial_observation_hash: str | None = None
+    """Equal across a group: proof that its members started from the same state."""
+    env_restarts: int = 0
+    """Whole-episode restarts with a fresh environment, after steps that could not be recovered."""
+    duration_seconds: float = 0.0
+    engine: str = ""
+    env_snapshot: bytes | None = field(default=None, repr=False)
+    """State of the environment at an abort, for `resume`; None where the env has no snapshot."""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the caller wants to keep with it; JSON data."""
+
+    @property
+    def is_faulted(self) -> bool:
+        """Whether infrastructure ended the episode: no reward, no trained token."""
+        return self.stop_reason.is_fault
+
+    def train_ids(self) -> tuple[int, ...]:
+        """Return the whole sequence, (T,), placeholders expanded."""
+        return tuple(i for segment in self._single() for i in segment.train_ids)
+
+    def wire_ids(self) -> tuple[int, ...]:
+        """Return the whole sequence with one placeholder per image."""
+        return tuple(i for segment in self._single() for i in segment.wire_ids)
+
+    def loss_mask(self) -> tuple[int, ...]:
+        """Return the mask, (T,) of 0 and 1; all 0 for a faulted trajectory."""
+        if self.is_faulted:
+            return (0,) * sum(len(segment.train_ids) for segment in self._single())
+        return tuple(i for segment in self._single() for i in segment.loss_mask)
+
+    def logprobs(self) -> tuple[float, ...]:
+        """Return log-probabilities of the sampled distribution, (T,); 0.0 where mask is 0."""
+        return tuple(i for segment in self._single() for i in segment.logprobs)
+
+    def images(self) -> tuple[Image, ...]:
+        """Return every image of the ledger, in the order of the placeholders."""
+        return tuple(image for segment in self._single() for image in segment.images)
+
+    def tensors(self) -> Tensors:
+        """Return the processor's outputs for `images()`, concatenated once per key."""
+        return concatenate(f for segment in self._single() for f in segment.features)
+
+    def sequences(self) -> tuple[tuple[Segment, ...], ...]:
+        """Return the segments split where the template rewrote the history; usually one group."""
+        groups: list[list[Segment]] = []
+        for segment in self.segments:
+            if segment.kind is SegmentKind.PROMPT or not groups:
+                groups.append([])
+            groups[-1].append(segment)
+        return tuple(tuple(group) for group in groups)
+
+    def steps(self, *, merge: bool = False) -> tuple[Row, ...]:
+        """Return training rows.
+
+        Args:
+            merge: False gives a row for each model turn, with everything before it as its prompt.
+                True gives one row for each run of turns whose prompts extend each other exactly.
+        """
+        rows: list[Row] = []
+        for sequence in self.sequences():
+            replies = [n for n, s in enumerate(sequence) if s.kind is SegmentKind.MODEL]
+            spans = [(replies[0], replies[-1])] if merge and replies else [(n, n) for n in replies]
+            rows += [self._row(sequence, first, last) for first, last in spans]
+        if rows:
+            last_row = rows[-1]
+            reward = None if self.is_faulted else self.reward
+            others = None if reward is None else 0.0
+            rows = [replace(row, reward=others) for row in rows[:-1]]
+            rows += [replace(last_row, reward=reward, is_last=True)]
+        return tuple(rows)
+
+    def _single(self) -> Sequence[Segment]:
+        if sum(segment.kind is SegmentKind.PROMPT for segment in self.segments) > 1:
+            raise ConfigurationError(
+                "this trajectory is more than one sequence, because the template rewrote its "
+                "history; use steps(merge=True) instead"
+            )
+        return self.segments
+
+    def _row(self, sequence: Sequence[Segment], first: int, last: int) -> Row:
+        before, inside = sequence[:first], sequence[first : last + 1]
+        mask = [i for s in inside for i in s.loss_mask]
+        return Row(
+            prompt_ids=tuple(i for s in before for i in s.train_ids),
+            response_ids=tuple(i for s in inside for i in s.train_ids),
+            loss_mask=(0,) * len(mask) if self.is_faulted else tuple(mask),
+            logprobs=tuple(i for s in inside for i in s.logprobs),
+            images=tuple(image for s in (*before, *inside) for image in s.images),
+            tensors=concatenate(f for s in (*before, *inside) for f in s.features),
+            reward=None,
+            turns=tuple(s.turn for s in inside if s.kind is SegmentKind.MODEL),
+            is_last=False,
+        )

@@ -1,0 +1,43 @@
+"""What is measured and remembered of one turn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """One model reply and the environment's answer to it. Times are wall-clock seconds."""
+
+    turn: int
+    prompt_tokens: int
+    """Context length of the turn, images expanded."""
+    cached_tokens: int
+    """How many of them the engine took from its prefix cache."""
+    response_tokens: int
+    observation_tokens: int
+    """Train ids appended after the reply; 0 after the last one."""
+    image_count: int
+    """New images in the observation after the reply."""
+    image_bytes: int
+    """Their PNG bytes."""
+    queue_seconds: float
+    generate_seconds: float
+    env_seconds: float
+    encode_seconds: float
+    env_retries: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Failed attempts of this turn's step by `FaultKind`, all recovered."""
+    engine_retries: int = 0
+    resamples: int = 0
+    """Replies thrown away because they did not parse (`resample_on_parse_error`)."""
+    response_text: str = ""
+    tool_call: Mapping[str, Any] | None = None
+    """`info["tool_call"]` of the environment; None without one."""
+    parse_error: str | None = None
+    """`info["parse_error"]` of the environment; None when the reply was understood."""
+    reward: float | None
+    """None when the step did not complete."""
+    finish_reason: str
+    weight_version: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The environment's `info` of the step, deterministic JSON data."""

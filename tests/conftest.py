@@ -1,0 +1,9 @@
+"""Settings of the whole test run, made before torch is imported."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spin-waiting threads starve a shared machine
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
