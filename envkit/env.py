@@ -94,6 +94,15 @@ class PolicyContext:
     """Differs by episode, so that a noisy policy can be both random and repeatable."""
 
 
+class StepKey(NamedTuple):
+    """Identifies one attempt of one step, for backends that must not apply a step twice."""
+
+    episode_id: str
+    turn: int
+    attempt: int
+    """0 at first; counts the retries of the step, each after its state was put back."""
+
+
 Policy = Callable[[PolicyContext], str]
 """Writes a reply. An environment's `oracle()` returns one that solves its tasks."""
 
@@ -106,6 +115,9 @@ class Env(gymnasium.Env[Observation, str]):
     system_prompt: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     tasks: TaskSource | None = None
+    step_key: StepKey | None = None
+    """Set by a rollout before every step; None where nobody retries. An environment with a remote
+    backend sends it along as the idempotency key."""
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         if max_turns < 1:
