@@ -1,0 +1,116 @@
+"""Folders that are built once and kept: where they live, and how a broken one is noticed.
+
+A folder is built beside its final place and renamed into it, so a crash never leaves half of one
+behind under the final name. A marker file inside lists every file with its size and SHA-256, and
+the recipe that made it; a folder whose marker does not hold is built again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from envkit.errors import StorageError
+
+MARKER: Final = "envkit-folder.json"
+CACHE_VARIABLE: Final = "ENVKIT_CACHE"
+
+
+def cache_dir() -> Path:
+    """Return the folder for everything envkit builds once; it may not exist yet.
+
+    `ENVKIT_CACHE` names it; without it, it is "envkit" in the platform's cache folder.
+    """
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "envkit"
+    variable, fallback = (
+        ("LOCALAPPDATA", Path.home() / "AppData" / "Local")
+        if sys.platform == "win32"
+        else ("XDG_CACHE_HOME", Path.home() / ".cache")
+    )
+    return Path(os.environ.get(variable) or fallback) / "envkit"
+
+
+def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
+    """Return the folder, built first when it is missing, broken or of another recipe.
+
+    Two processes may build at once: both results are the same, and the first one stays.
+
+    Args:
+        folder: The final place.
+        recipe: What the content depends on, as JSON data: a version, a seed, sizes.
+        build: Fills the empty folder that it gets.
+
+    Raises:
+        StorageError: The folder cannot be written; nothing half-built stays behind.
+    """
+    if is_intact(folder, recipe=recipe):
+        return folder
+    workspace: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        workspace = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        fresh = workspace / "fresh"
+        fresh.mkdir()
+        build(fresh)
+        _write_marker(fresh, recipe)
+        _put_in_place(fresh, folder, recipe=recipe, trash=workspace / "old")
+    except OSError as error:
+        raise StorageError(
+            f"cannot build {folder}: {error}; free some space or point {CACHE_VARIABLE} "
+            "at a folder that can be written"
+        ) from error
+    finally:
+        if workspace is not None:
+            shutil.rmtree(workspace, ignore_errors=True)
+    return folder
+
+
+def is_intact(folder: Path, *, recipe: Mapping[str, Any]) -> bool:
+    """Say whether the folder holds exactly what its marker lists, made by this recipe."""
+    try:
+        marker: Any = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        if marker["recipe"] != json.loads(json.dumps(dict(recipe))):
+            return False
+        files: dict[str, list[Any]] = marker["files"]
+        return bool(files) and all(
+            (folder / name).stat().st_size == size and _digest(folder / name) == digest
+            for name, (size, digest) in files.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _write_marker(folder: Path, recipe: Mapping[str, Any]) -> None:
+    files = {
+        path.relative_to(folder).as_posix(): [path.stat().st_size, _digest(path)]
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    marker = {"recipe": dict(recipe), "files": files}
+    (folder / MARKER).write_text(json.dumps(marker, indent=1), encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _put_in_place(fresh: Path, folder: Path, *, recipe: Mapping[str, Any], trash: Path) -> None:
+    if folder.exists():
+        if is_intact(folder, recipe=recipe):
+            return  # another process was faster
+        folder.rename(trash)
+    try:
+        fresh.rename(folder)
+    except OSError:
+        if not is_intact(folder, recipe=recipe):
+            raise
