@@ -4,7 +4,7 @@ Axes: T train ids of a segment, W wire ids of it (W <= T).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -74,3 +74,7 @@ class Segment:
                 f"only model segments carry loss or log-probabilities, got some in the {self.kind} "
                 f"segment of turn {self.turn}"
             )
+
+    def with_reward(self, reward: float | None) -> "Segment":
+        """Return the segment with the reward of its turn."""
+        return replace(self, reward=reward)

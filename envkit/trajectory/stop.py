@@ -13,8 +13,7 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     """`Limits.max_turns` was reached before the environment ended the episode."""
     TURN_TOKENS = "turn_tokens"
-    """A reply used up `Limits.max_tokens_per_turn` without a stop token, and the rollout was told
-    to end there (`Limits.end_on_turn_length`)."""
+    """A reply used up `Limits.max_tokens_per_turn` without a stop token."""
     RESPONSE_TOKENS = "response_tokens"
     """The budget of tokens after the prompt, observations included, is used up."""
     CONTEXT_TOKENS = "context_tokens"
@@ -24,7 +23,7 @@ class StopReason(StrEnum):
     EPISODE_TIMEOUT = "episode_timeout"
     """`Limits.episode_timeout_s` has passed."""
     ABORTED = "aborted"
-    """Somebody stopped the rollout; the trajectory is valid as far as it goes and can be resumed."""
+    """Somebody stopped the rollout; the trajectory is valid as far as it goes, and resumable."""
     ENV_FAULT = "env_fault"
     """The environment failed and no retry recovered it."""
     ENGINE_FAULT = "engine_fault"

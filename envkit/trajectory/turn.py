@@ -1,7 +1,7 @@
 """What is measured and remembered of one turn."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -41,3 +41,9 @@ class TurnRecord:
     weight_version: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The environment's `info` of the step, deterministic JSON data."""
+    observation_hash: str | None = None
+    """Of the observation after the reply, to compare a replay with; None before the step is done."""
+
+    def without_observation(self) -> "TurnRecord":
+        """Return the record of a last turn: nothing was appended behind its reply."""
+        return replace(self, observation_tokens=0, image_count=0, image_bytes=0)

@@ -1,0 +1,249 @@
+"""Calls an environment for the rollout: off the event loop, under deadlines, validated.
+
+What it does not know: retries and recovery (`recovery.py`) and tokens (`loop.py`).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import gymnasium
+
+from envkit.async_env import AsyncEnv
+from envkit.env import Env, Observation, Reset, Step, StepKey
+from envkit.errors import ContractError, EnvFault, EnvkitError, FaultKind
+from envkit.rollout.outcome import checked_reset, checked_step
+from envkit.rollout.workers import Worker, WorkerPool
+from envkit.tasks import Task
+
+T = TypeVar("T")
+
+AnyEnv = gymnasium.Env[Observation, str]
+"""An `envkit.Env`, possibly inside Gymnasium wrappers."""
+EnvFactory = Callable[[], AnyEnv]
+
+
+def factory_of(env: AnyEnv) -> EnvFactory | None:
+    """Return how to build another environment like this one, or None if it has no spec."""
+    spec = env.spec
+    if spec is None:
+        return None
+    return lambda: cast(AnyEnv, gymnasium.make(spec, disable_env_checker=True))
+
+
+class EnvHost:
+    """One environment and the thread or loop that it runs on.
+
+    Not safe for two calls at once; a trajectory never makes two.
+    """
+
+    def __init__(
+        self, pool: WorkerPool, *, env: AnyEnv | None = None, factory: EnvFactory | None = None
+    ) -> None:
+        self._pool = pool
+        self._outer = env
+        self._owned = env is None
+        self._factory = factory if factory is not None or env is None else factory_of(env)
+        self._worker: Worker | None = None
+        self._broken = False
+
+    @property
+    def env(self) -> Env:
+        """The environment itself, without wrappers. Only after `ensure`."""
+        if self._outer is None:
+            raise ContractError("the environment is not built yet: await ensure() first")
+        return cast(Env, self._outer.unwrapped)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the environment can take a call; False after a time-out or a crash."""
+        return self._outer is not None and not self._broken
+
+    @property
+    def can_rebuild(self) -> bool:
+        """Whether a fresh environment can be had."""
+        return self._factory is not None
+
+    async def ensure(self, *, timeout_s: float | None) -> None:
+        """Have a usable environment: build one where there is none, or where it broke.
+
+        Raises:
+            EnvFault: It could not be built, or not in time.
+        """
+        if self.is_usable:
+            return
+        if self._factory is None:
+            raise EnvFault(
+                "the environment broke and there is no way to build a fresh one; "
+                "pass play() a function that builds it, or an environment made by envkit.make",
+                kind=FaultKind.CRASHED,
+                retryable=False,
+            )
+        await self._discard()
+        factory = self._factory
+        worker = Worker()
+        try:
+            env = await worker.call(factory, timeout_s=timeout_s)
+        except asyncio.CancelledError:
+            worker.stop()
+            raise
+        except Exception as error:
+            worker.stop()
+            raise _as_fault(error, "building the environment") from error
+        if not isinstance(env.unwrapped, Env):
+            worker.stop()
+            raise ContractError(
+                f"a rollout needs an envkit.Env, got {type(env.unwrapped).__name__}"
+            )
+        self._outer, self._owned, self._broken = env, True, False
+        if self.env.capabilities.thread_safe or self.env.capabilities.async_native:
+            worker.stop()
+        else:
+            self._worker = worker
+
+    async def reset(self, *, seed: int | None, task: Task | None, timeout_s: float | None) -> Reset:
+        """Start an episode.
+
+        Raises:
+            EnvFault: The environment failed, or did not answer in time.
+            ContractError: It returned something that is no reset.
+        """
+        options = None if task is None else {"task": task}
+        env, outer = self.env, self._outer
+        if isinstance(env, AsyncEnv):
+            value: Any = await self._await(env.areset(seed=seed, options=options), timeout_s, "reset")
+        else:
+            value = await self._call(
+                lambda: cast(AnyEnv, outer).reset(seed=seed, options=options), timeout_s, "reset"
+            )
+        return checked_reset(value, type(env).__name__)
+
+    async def step(self, text: str, *, key: StepKey, timeout_s: float | None) -> Step:
+        """Play one reply.
+
+        Raises:
+            EnvFault: The environment failed, or did not answer in time.
+            ContractError: It returned something that is no step.
+        """
+        env, outer = self.env, self._outer
+        env.step_key = key
+        if isinstance(env, AsyncEnv):
+            value: Any = await self._await(env.astep(text), timeout_s, "step")
+        else:
+            value = await self._call(lambda: cast(AnyEnv, outer).step(text), timeout_s, "step")
+        return checked_step(value, type(env).__name__)
+
+    async def snapshot(self, *, timeout_s: float | None) -> bytes:
+        """Return the environment's state."""
+        return await self._call(self.env.snapshot, timeout_s, "snapshot")
+
+    async def restore(self, data: bytes, *, timeout_s: float | None) -> None:
+        """Put a state back."""
+        env = self.env
+        await self._call(lambda: env.restore(data), timeout_s, "restore")
+
+    def mark_broken(self) -> None:
+        """Say that the environment must not be called again."""
+        self._broken = True
+
+    async def close(self) -> None:
+        """Close the environment if it was built here, and end its thread."""
+        await self._discard()
+
+    async def _discard(self) -> None:
+        outer, worker = self._outer, self._worker
+        if outer is None or not (self._owned or self._broken):
+            self._outer = None if self._broken else outer
+            self._end_worker()
+            return
+        self._outer, self._worker = None, None
+        env = cast(Env, outer.unwrapped)
+        try:
+            if isinstance(env, AsyncEnv):
+                async with asyncio.timeout(10.0):
+                    await env.aclose()
+            elif worker is not None:
+                await worker.call(outer.close, timeout_s=10.0)
+            else:
+                await self._on_pool(outer.close, 10.0)
+        except Exception:  # noqa: BLE001  # what is thrown away may fail to close
+            return
+        finally:
+            if worker is not None:
+                worker.stop()
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+
+    async def _call(self, function: Callable[[], T], timeout_s: float | None, where: str) -> T:
+        env = self.env
+        try:
+            if env.capabilities.thread_safe:
+                return await self._on_pool(function, timeout_s)
+            if self._worker is None:
+                self._worker = Worker()
+            return await self._worker.call(function, timeout_s=timeout_s)
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+        except Exception as error:
+            fault = _as_fault(error, f"{type(env).__name__}.{where}")
+            if fault.kind is FaultKind.TIMEOUT:
+                self._abandon()
+            elif fault.kind is FaultKind.CRASHED:
+                self._broken = True
+            raise fault from error
+
+    async def _on_pool(self, function: Callable[[], T], timeout_s: float | None) -> T:
+        worker = await self._pool.acquire()
+        try:
+            result = await worker.call(function, timeout_s=timeout_s)
+        except (asyncio.CancelledError, EnvFault) as error:
+            if isinstance(error, EnvFault) and error.kind is not FaultKind.TIMEOUT:
+                self._pool.release(worker)
+            else:  # the call may still be running there
+                self._pool.forget()
+                worker.stop()
+            raise
+        except BaseException:
+            self._pool.release(worker)
+            raise
+        self._pool.release(worker)
+        return result
+
+    def _abandon(self) -> None:
+        """Give up on a call that hangs; its thread closes the environment if it ever returns."""
+        self._broken = True
+        outer, worker, self._worker = self._outer, self._worker, None
+        if outer is None or worker is None:
+            return
+        self._outer = None
+        worker.abandon(outer.close)
+
+    async def _await(self, call: Any, timeout_s: float | None, where: str) -> Any:  # noqa: ANN401  # validated by the caller
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await call
+        except asyncio.CancelledError:
+            self._broken = True
+            raise
+        except Exception as error:
+            fault = _as_fault(error, f"{type(self.env).__name__}.{where}")
+            self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
+            raise fault from error
+
+
+def _as_fault(error: Exception, where: str) -> EnvFault:
+    """Wrap a foreign exception once, at this boundary; contract errors pass through."""
+    if isinstance(error, EnvFault):
+        return error
+    if isinstance(error, EnvkitError):
+        raise error
+    message = f"{where} failed: {type(error).__name__}: {error}"
+    if isinstance(error, TimeoutError):
+        return EnvFault(message, kind=FaultKind.TIMEOUT)
+    if isinstance(error, OSError):
+        return EnvFault(message, kind=FaultKind.TRANSIENT)
+    return EnvFault(message, kind=FaultKind.PERMANENT)

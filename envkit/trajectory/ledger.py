@@ -1,0 +1,147 @@
+"""The token ledger while an episode runs: append-only, checked at every append."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envkit.errors import LedgerFault
+from envkit.images import Image
+from envkit.tokens.encoded import Encoded, ImageFeatures
+from envkit.trajectory.segment import Segment, SegmentKind
+
+
+class Ledger:
+    """Records what the model saw and sampled.
+
+    `wire_ids`, `images`, `features` and `train_length` describe the current sequence, which is the
+    whole trajectory unless the template rewrote the history.
+    """
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.wire_ids: list[int] = []
+        self.images: list[Image] = []
+        self.features: list[ImageFeatures] = []
+        self.train_length = 0
+        self.response_tokens = 0
+        """Replies and observations so far, images expanded; prompts do not count."""
+
+    def start(self, encoded: Encoded, *, turn: int) -> None:
+        """Begin a sequence with a prompt."""
+        self.wire_ids, self.images, self.features, self.train_length = [], [], [], 0
+        self._append(_context(SegmentKind.PROMPT, encoded, turn))
+
+    def add_observation(self, encoded: Encoded, *, turn: int) -> None:
+        """Append what the environment said before reply number `turn`."""
+        self._append(_context(SegmentKind.OBSERVATION, encoded, turn))
+        self.response_tokens += len(encoded.train_ids)
+
+    def add_reply(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        turn: int,
+        finish_reason: str,
+        weight_version: str | None,
+        extras: Mapping[str, Any],
+    ) -> None:
+        """Append exactly what the engine sampled.
+
+        Raises:
+            LedgerFault: Ids and log-probabilities of different lengths, or a log-probability that
+                is not a finite number of at most 0.
+        """
+        if len(token_ids) != len(logprobs):
+            raise LedgerFault(
+                "an engine must return one log-probability for each token, got "
+                f"{len(token_ids)} ids and {len(logprobs)} log-probabilities in turn {turn}"
+            )
+        if not all(math.isfinite(value) and value <= 1e-5 for value in logprobs):
+            bad = next(v for v in logprobs if not (math.isfinite(v) and v <= 1e-5))
+            raise LedgerFault(f"log-probabilities are finite and at most 0, got {bad!r} in turn {turn}")
+        ids = tuple(token_ids)
+        self._append(
+            Segment(
+                kind=SegmentKind.MODEL,
+                turn=turn,
+                wire_ids=ids,
+                train_ids=ids,
+                loss_mask=(1,) * len(ids),
+                logprobs=tuple(logprobs),
+                weight_version=weight_version,
+                finish_reason=finish_reason,
+                extras=extras,
+            )
+        )
+        self.response_tokens += len(ids)
+
+    def reply_ids(self, turn: int) -> tuple[int, ...]:
+        """Return the sampled ids of a turn, joined where an abort had cut it in two."""
+        ids: tuple[int, ...] = ()
+        for segment in reversed(self.segments):
+            if segment.kind is not SegmentKind.MODEL or segment.turn != turn:
+                break
+            ids = segment.wire_ids + ids
+        return ids
+
+    def drop_reply(self, turn: int) -> None:
+        """Take a rejected reply back, before anything was appended behind it."""
+        while self.segments[-1].kind is SegmentKind.MODEL and self.segments[-1].turn == turn:
+            dropped = self.segments.pop()
+            del self.wire_ids[len(self.wire_ids) - len(dropped.wire_ids) :]
+            self.train_length -= len(dropped.train_ids)
+            self.response_tokens -= len(dropped.train_ids)
+
+    def replay(self, segments: Sequence[Segment]) -> None:
+        """Take over the segments of an earlier part of the episode."""
+        for segment in segments:
+            if segment.kind is SegmentKind.PROMPT:
+                self.wire_ids, self.images, self.features, self.train_length = [], [], [], 0
+            else:
+                self.response_tokens += len(segment.train_ids)
+            self._append(segment)
+
+    def finished(self, rewards: Mapping[int, float]) -> tuple[Segment, ...]:
+        """Return the segments of the record, without an observation behind the last reply.
+
+        Args:
+            rewards: By turn; each goes on the last model segment of its turn.
+        """
+        segments = list(self.segments)
+        while segments and segments[-1].kind is SegmentKind.OBSERVATION:
+            segments.pop()
+        seen: set[int] = set()
+        for index in range(len(segments) - 1, -1, -1):
+            segment = segments[index]
+            if segment.kind is SegmentKind.MODEL and segment.turn not in seen:
+                seen.add(segment.turn)
+                segments[index] = segment.with_reward(rewards.get(segment.turn))
+        return tuple(segments)
+
+    def _append(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self.wire_ids.extend(segment.wire_ids)
+        self.images.extend(segment.images)
+        self.features.extend(segment.features)
+        self.train_length += len(segment.train_ids)
+
+
+def _context(kind: SegmentKind, encoded: Encoded, turn: int) -> Segment:
+    count = len(encoded.train_ids)
+    expanded = sum(feature.token_count - 1 for feature in encoded.features)
+    if len(encoded.images) != len(encoded.features) or len(encoded.wire_ids) + expanded != count:
+        raise LedgerFault(
+            f"{len(encoded.images)} images, {len(encoded.features)} feature sets, "
+            f"{len(encoded.wire_ids)} wire ids and {count} train ids do not add up in turn {turn}"
+        )
+    return Segment(
+        kind=kind,
+        turn=turn,
+        wire_ids=encoded.wire_ids,
+        train_ids=encoded.train_ids,
+        loss_mask=(0,) * count,
+        logprobs=(0.0,) * count,
+        images=encoded.images,
+        features=encoded.features,
+    )
