@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -42,12 +43,12 @@ def _normalise(picture: PilImage.Image) -> PilImage.Image:
 class Image:
     """One picture; equal to another exactly when mode, size and pixels are equal.
 
-    Build one with `from_pil`, `from_array`, `from_bytes`, `from_data_uri` or `open`.
+    Build one with `from_pil`, `from_array`, `from_bytes`, `from_data_uri`, `open` or `deferred`.
     """
 
-    __slots__ = ("_decoded", "_encoded", "_lock", "_sha256", "_source")
+    __slots__ = ("__weakref__", "_decoded", "_encoded", "_lock", "_sha256", "_source")
 
-    def __init__(self, source: PilImage.Image | bytes) -> None:
+    def __init__(self, source: PilImage.Image | bytes | Callable[[], bytes]) -> None:
         self._source = source
         self._decoded: PilImage.Image | None = None
         self._sha256: str | None = None
@@ -91,6 +92,17 @@ class Image:
         """Read a file."""
         return cls.from_bytes(Path(path).read_bytes())
 
+    @classmethod
+    def deferred(cls, read: Callable[[], bytes], *, sha256: str) -> "Image":
+        """Take encoded bytes that are read on first use, and the identity that they must have.
+
+        The identity is known without reading; pixels that turn out to have another one are refused
+        with an ImageError when they are decoded.
+        """
+        image = cls(read)
+        image._sha256 = sha256
+        return image
+
     def pil(self) -> PilImage.Image:
         """Return the decoded picture, mode L or RGB. It is shared: copy before drawing on it."""
         with self._lock:
@@ -99,19 +111,30 @@ class Image:
             return self._decoded
 
     def _decode(self) -> PilImage.Image:
-        if not isinstance(self._source, bytes):
+        if isinstance(self._source, PilImage.Image):
             return self._source
+        if isinstance(self._source, bytes):
+            return self._decode_bytes(self._source)
+        data = self._source()
+        picture = self._decode_bytes(data)
+        if self._sha256 != (found := _identity(picture)):
+            raise ImageError(
+                f"the image must have sha256 {self._sha256}, got pixels of {found}; "
+                "its file was changed"
+            )
+        self._source = data
+        return picture
+
+    def _decode_bytes(self, data: bytes) -> PilImage.Image:
         try:
-            with PilImage.open(io.BytesIO(self._source)) as opened:
+            with PilImage.open(io.BytesIO(data)) as opened:
                 _check_size(opened.size)
                 opened.load()
                 return _normalise(opened).copy()
         except ImageError:
             raise
         except (OSError, SyntaxError, ValueError, PilImage.DecompressionBombError) as error:
-            raise ImageError(
-                f"these {len(self._source)} bytes are no readable image: {error}"
-            ) from error
+            raise ImageError(f"these {len(data)} bytes are no readable image: {error}") from error
 
     @property
     def size(self) -> tuple[int, int]:
@@ -128,9 +151,7 @@ class Image:
         """Hexadecimal SHA-256 of mode, size and pixels: the image's identity."""
         with self._lock:
             if self._sha256 is None:
-                picture = self.pil()
-                head = f"{picture.mode}:{picture.width}x{picture.height}:".encode()
-                self._sha256 = hashlib.sha256(head + picture.tobytes()).hexdigest()
+                self._sha256 = _identity(self.pil())
             return self._sha256
 
     def array(self) -> NDArray[np.uint8]:
@@ -151,10 +172,13 @@ class Image:
             return self._encoded[name]
 
     def _encode(self, name: str) -> bytes:
-        if name == "png" and isinstance(self._source, bytes):
-            self.pil()  # broken bytes must not travel just because they start like a PNG
-            if self._source.startswith(_PNG_SIGNATURE):
-                return self._source
+        self.pil()  # broken bytes must not travel just because they start like a PNG
+        if (
+            name == "png"
+            and isinstance(self._source, bytes)
+            and self._source.startswith(_PNG_SIGNATURE)
+        ):
+            return self._source
         options: dict[str, Any] = {}
         if name == "png":
             options["compress_level"] = 3
@@ -193,8 +217,15 @@ class Image:
         return Image.from_bytes, (self.png_bytes(),)
 
     def __repr__(self) -> str:
+        if self._decoded is None and self._sha256 is not None:
+            return f"Image(not read yet, sha256={self._sha256[:12]})"
         width, height = self.size
         return f"Image({width}x{height} {self.mode}, sha256={self.sha256[:12]})"
+
+
+def _identity(picture: PilImage.Image) -> str:
+    head = f"{picture.mode}:{picture.width}x{picture.height}:".encode()
+    return hashlib.sha256(head + picture.tobytes()).hexdigest()
 
 
 def _check_size(size: tuple[int, int]) -> None:
