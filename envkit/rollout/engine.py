@@ -116,7 +116,7 @@ class Engine(Protocol):
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """Which log-probabilities `generate` returns; the loop refuses RAW unless temperature is 1."""
+        """What `generate` returns; a rollout refuses RAW at a temperature other than 1."""
         ...
 
     async def generate(self, request: GenerateRequest) -> Generation:

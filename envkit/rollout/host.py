@@ -13,7 +13,7 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Env, Observation, Reset, Step, StepKey
 from envkit.errors import ContractError, EnvFault, EnvkitError, FaultKind
 from envkit.rollout.outcome import checked_reset, checked_step
-from envkit.rollout.workers import Worker, WorkerPool
+from envkit.rollout.workers import DeadlineError, Worker, WorkerPool
 from envkit.tasks import Task
 
 T = TypeVar("T")
@@ -111,7 +111,9 @@ class EnvHost:
         options = None if task is None else {"task": task}
         env, outer = self.env, self._outer
         if isinstance(env, AsyncEnv):
-            value: Any = await self._await(env.areset(seed=seed, options=options), timeout_s, "reset")
+            value: Any = await self._await(
+                env.areset(seed=seed, options=options), timeout_s, "reset"
+            )
         else:
             value = await self._call(
                 lambda: cast(AnyEnv, outer).reset(seed=seed, options=options), timeout_s, "reset"
@@ -165,7 +167,7 @@ class EnvHost:
             elif worker is not None:
                 await worker.call(outer.close, timeout_s=10.0)
             else:
-                await self._on_pool(outer.close, 10.0)
+                await self._pool.run(outer.close, timeout_s=10.0)
         except Exception:  # noqa: BLE001  # what is thrown away may fail to close
             return
         finally:
@@ -181,37 +183,20 @@ class EnvHost:
         env = self.env
         try:
             if env.capabilities.thread_safe:
-                return await self._on_pool(function, timeout_s)
+                return await self._pool.run(function, timeout_s=timeout_s)
             if self._worker is None:
                 self._worker = Worker()
             return await self._worker.call(function, timeout_s=timeout_s)
         except asyncio.CancelledError:
             self._abandon()
             raise
+        except DeadlineError as error:
+            self._abandon()
+            raise _as_fault(error, f"{type(env).__name__}.{where}") from error
         except Exception as error:
             fault = _as_fault(error, f"{type(env).__name__}.{where}")
-            if fault.kind is FaultKind.TIMEOUT:
-                self._abandon()
-            elif fault.kind is FaultKind.CRASHED:
-                self._broken = True
+            self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
             raise fault from error
-
-    async def _on_pool(self, function: Callable[[], T], timeout_s: float | None) -> T:
-        worker = await self._pool.acquire()
-        try:
-            result = await worker.call(function, timeout_s=timeout_s)
-        except (asyncio.CancelledError, EnvFault) as error:
-            if isinstance(error, EnvFault) and error.kind is not FaultKind.TIMEOUT:
-                self._pool.release(worker)
-            else:  # the call may still be running there
-                self._pool.forget()
-                worker.stop()
-            raise
-        except BaseException:
-            self._pool.release(worker)
-            raise
-        self._pool.release(worker)
-        return result
 
     def _abandon(self) -> None:
         """Give up on a call that hangs; its thread closes the environment if it ever returns."""
@@ -242,7 +227,7 @@ def _as_fault(error: Exception, where: str) -> EnvFault:
     if isinstance(error, EnvkitError):
         raise error
     message = f"{where} failed: {type(error).__name__}: {error}"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, (TimeoutError, DeadlineError)):
         return EnvFault(message, kind=FaultKind.TIMEOUT)
     if isinstance(error, OSError):
         return EnvFault(message, kind=FaultKind.TRANSIENT)

@@ -173,5 +173,3 @@ class EpisodeRecord:
             env_snapshot=self.env_snapshot,
             metadata=metadata,
         )
-
-

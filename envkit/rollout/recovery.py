@@ -48,7 +48,7 @@ class RecoveringEnv:
     ) -> None:
         self._host, self._budget = host, budget
         self._episode_id, self._seed, self._task = episode_id, seed, task
-        self._rng = random.Random(episode_id)  # noqa: S311  # jitter of waiting times
+        self._rng = random.Random(episode_id)  # jitter of waiting times
         self._replies: list[str] = []
         self._hashes: list[str] = []
         self._reset_hash = ""
@@ -114,7 +114,9 @@ class RecoveringEnv:
             await self._recover(fault)
         return True
 
-    async def take_over(self, replies: list[str], hashes: list[str], snapshot: bytes | None) -> None:
+    async def take_over(
+        self, replies: list[str], hashes: list[str], snapshot: bytes | None
+    ) -> None:
         """Bring a reset environment to the state behind some recorded replies.
 
         Args:
@@ -157,9 +159,7 @@ class RecoveringEnv:
         while True:
             key = StepKey(self._episode_id, len(self._replies), self._attempt)
             try:
-                return await self._host.step(
-                    text, key=key, timeout_s=self._budget.step_timeout_s
-                )
+                return await self._host.step(text, key=key, timeout_s=self._budget.step_timeout_s)
             except EnvFault as fault:
                 await self._recover(fault)
 

@@ -1,7 +1,7 @@
 """How often and how patiently failures are retried."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envkit.errors import ConfigurationError
 
@@ -46,7 +46,7 @@ class RetryBudget:
     """Of one `step`; None waits for ever."""
     reset_timeout_s: float | None = 300.0
     """Of one `reset`, including building the environment; None waits for ever."""
-    backoff: Backoff = Backoff()
+    backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
         """Refuse negative budgets.

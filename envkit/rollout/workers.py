@@ -6,19 +6,25 @@ if the call ever returns.
 """
 
 import asyncio
+import contextlib
 import itertools
 import queue
 import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from envkit.errors import EnvFault, FaultKind
-
 T = TypeVar("T")
 
 DEFAULT_MAX_WORKERS: Final = 256
 """Threads of a pool. They mostly wait, so there are far more than cores."""
 _numbers = itertools.count()
+
+
+class DeadlineError(Exception):
+    """A call did not return in time, as opposed to a TimeoutError that it raised itself."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"it took longer than its {timeout_s:g} s")
 
 
 class Worker:
@@ -35,32 +41,16 @@ class Worker:
         """Run the function on the thread and return its result.
 
         Raises:
-            EnvFault: TIMEOUT when it did not return in time. The worker is then of no use any more:
-                call `abandon`.
+            DeadlineError: It did not return in time. The worker is then of no use any more: call
+                `abandon`.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def deliver(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)  # type: ignore[arg-type]  # None is T's value then
-            else:
-                future.set_exception(error)
-
         def run() -> None:
-            result, failure = None, None
-            try:
-                result = function()
-            except BaseException as error:  # noqa: BLE001  # re-raised in the awaiting task
-                failure = error
-            if isinstance(failure, StopIteration):  # a future cannot carry it
-                failure = RuntimeError(f"StopIteration: {failure}")
-            try:
-                loop.call_soon_threadsafe(deliver, result, failure)
-            except RuntimeError:
-                return  # the loop is closed: nobody waits for this any more
+            outcome = _outcome(function)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_deliver, future, *outcome)
 
         self._calls.put(run)
         if timeout_s is None:
@@ -69,20 +59,16 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
-            if future.cancelled() or not future.done():
-                raise EnvFault(
-                    f"a call took longer than its {timeout_s:g} s", kind=FaultKind.TIMEOUT
-                ) from None
-            raise  # the function's own TimeoutError
+            if future.cancelled():
+                raise DeadlineError(timeout_s) from None
+            raise  # the function's own
 
     def abandon(self, clean_up: Callable[[], None]) -> None:
         """Give up on a hung call; `clean_up` runs on the thread if the call ever returns."""
 
         def last() -> None:
-            try:
+            with contextlib.suppress(Exception):  # nobody is left to tell
                 clean_up()
-            except Exception:  # noqa: BLE001  # nobody is left to tell
-                return
 
         self._calls.put(last)
         self._calls.put(None)
@@ -101,6 +87,24 @@ class Worker:
             call()
 
 
+def _outcome(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return function(), None
+    except StopIteration as error:  # a future cannot carry it
+        return None, RuntimeError(f"StopIteration: {error}")
+    except BaseException as error:  # noqa: BLE001  # re-raised in the awaiting task
+        return None, error
+
+
+def _deliver(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
+    if future.done():
+        return  # given up on in the meantime
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
 class WorkerPool:
     """Workers that calls of thread-safe environments share."""
 
@@ -108,18 +112,31 @@ class WorkerPool:
         self._free: list[Worker] = []
         self._slots = asyncio.Semaphore(max_workers)
 
-    async def acquire(self) -> Worker:
-        """Return a worker, waiting while all are busy."""
+    async def _acquire(self) -> Worker:
         await self._slots.acquire()
         return self._free.pop() if self._free else Worker()
 
-    def release(self, worker: Worker) -> None:
-        """Give a worker back."""
-        self._free.append(worker)
-        self._slots.release()
+    async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
+        """Run a function on a worker; one that hangs or is given up on costs the pool nothing.
 
-    def forget(self) -> None:
-        """Account for an abandoned worker: another may be started in its place."""
+        Raises:
+            DeadlineError: It did not return in time.
+        """
+        worker = await self._acquire()
+        try:
+            result = await worker.call(function, timeout_s=timeout_s)
+        except (asyncio.CancelledError, DeadlineError):  # the call may still be running there
+            worker.stop()
+            self._slots.release()
+            raise
+        except BaseException:
+            self._release(worker)
+            raise
+        self._release(worker)
+        return result
+
+    def _release(self, worker: Worker) -> None:
+        self._free.append(worker)
         self._slots.release()
 
     def close(self) -> None:

@@ -1,0 +1,109 @@
+"""An engine whose replies a policy function writes: oracles, baselines and tests.
+
+Its replies go through the codec like any other engine's, and it is as strict about its input: the
+placeholders must match the images.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from envkit.env import Policy
+from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
+from envkit.tokens import ChatCodec
+
+_NAME: Final = "scripted"
+
+
+class ScriptedEngine:
+    """Answers with what a policy writes; log-probabilities are 0.0, since the script is certain."""
+
+    def __init__(
+        self,
+        codec: ChatCodec,
+        policy: Policy,
+        *,
+        latency: Callable[[GenerateRequest], float] | None = None,
+    ) -> None:
+        """Make the engine.
+
+        Args:
+            codec: Turns the policy's text into ids; use the rollout's.
+            policy: Writes the replies, on the event loop: it must be quick.
+            latency: Seconds to wait before each answer; None answers at once.
+        """
+        self._codec, self._policy, self._latency = codec, policy, latency
+        self._media = frozenset(codec.media_ids)
+        self._running: dict[str, asyncio.Event] = {}
+
+    @property
+    def name(self) -> str:
+        """The engine's name in records."""
+        return _NAME
+
+    @property
+    def logprob_kind(self) -> LogprobKind:
+        """SAMPLED: the script's only choice has probability 1."""
+        return LogprobKind.SAMPLED
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Return the policy's reply, cut to the budget.
+
+        Raises:
+            ConfigurationError: The request carries no policy context.
+            EngineFault: Placeholders and images do not match.
+        """
+        if request.context is None:
+            raise ConfigurationError("a scripted engine needs the request's policy context")
+        pads = sum(token in self._media for token in request.wire_ids) if self._media else 0
+        if pads != len(request.images):
+            raise EngineFault(
+                f"{len(request.images)} images came with {pads} placeholders",
+                kind=FaultKind.PERMANENT,
+            )
+        started = time.perf_counter()
+        aborted = await self._wait(request)
+        ids = self._codec.encode_reply(self._policy(request.context))
+        finish, stop = FinishReason.STOP, ids[-1]
+        if len(ids) > request.sampling.max_new_tokens:
+            ids, finish = ids[: request.sampling.max_new_tokens], FinishReason.LENGTH
+        if aborted:
+            ids, finish = ids[: len(ids) // 2], FinishReason.ABORT
+        expanded = sum(feature.token_count - 1 for feature in request.features)
+        return Generation(
+            token_ids=ids,
+            logprobs=(0.0,) * len(ids),
+            finish_reason=finish,
+            matched_stop=stop if finish is FinishReason.STOP else None,
+            prompt_tokens=len(request.wire_ids) + expanded,
+            queue_seconds=time.perf_counter() - started,
+            weight_version="script",
+        )
+
+    async def abort(self, request_id: str) -> None:
+        """End a waiting request; it returns half of its reply."""
+        event = self._running.get(request_id)
+        if event is not None:
+            event.set()
+
+    async def end_session(self, session_id: str) -> None:
+        """Keep nothing, free nothing."""
+
+    async def aclose(self) -> None:
+        """Hold nothing, release nothing."""
+
+    async def _wait(self, request: GenerateRequest) -> bool:
+        """Wait for the latency; True when an abort came first."""
+        if self._latency is None:
+            return False
+        event = self._running[request.request_id] = asyncio.Event()
+        try:
+            async with asyncio.timeout(self._latency(request)):
+                await event.wait()
+        except TimeoutError:
+            return False
+        finally:
+            del self._running[request.request_id]
+        return True

@@ -1,0 +1,76 @@
+"""What a rollout and its episodes are made of."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.rollout.engine import Engine, LogprobKind, Sampling
+from envkit.rollout.limits import Limits
+from envkit.rollout.retries import RetryBudget
+from envkit.tasks import Task
+from envkit.tokens import ChatCodec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the episodes of a rollout share."""
+
+    engine: Engine
+    codec: ChatCodec
+    limits: Limits
+    retries: RetryBudget
+    sampling: Sampling
+
+    def __post_init__(self) -> None:
+        """Refuse a combination that would record wrong numbers.
+
+        Raises:
+            ConfigurationError: Raw log-probabilities at a temperature other than 1.
+        """
+        if self.engine.logprob_kind is LogprobKind.RAW and self.sampling.temperature != 1.0:
+            raise ConfigurationError(
+                f"engine {self.engine.name!r} reports raw log-probabilities, which are those of "
+                f"the sampled distribution only at temperature 1, got {self.sampling.temperature}; "
+                "start the server with processed log-probabilities, or sample at temperature 1"
+            )
+
+
+@dataclass(slots=True)
+class GroupStart:
+    """Proof that the members of a group start from the same state."""
+
+    expected: str | None = None
+    """Hash of the first member's initial observation; None before it is known."""
+
+    def check(self, found: str) -> None:
+        """Compare a member's initial observation.
+
+        Raises:
+            EnvFault: It differs.
+        """
+        if self.expected is None:
+            self.expected = found
+        elif found != self.expected:
+            raise EnvFault(
+                "a member of the group started from another observation than its siblings, so "
+                "their rewards cannot be compared; reset() must be a function of seed and task",
+                kind=FaultKind.PERMANENT,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSpec:
+    """Which episode to play."""
+
+    env_id: str
+    seed: int
+    task: Task | None = None
+    """None draws one with the seed."""
+    episode_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    group_id: str | None = None
+    group_start: GroupStart | None = None
+    member: int = 0
+    """Index in the group; makes sampling seeds differ between its members."""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
