@@ -11,6 +11,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from envkit.errors import ConfigurationError, EnvFault
+from envkit.registration import make
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import EnvFactory, EnvHost
 from envkit.rollout.interrupt import Interrupt
