@@ -2,16 +2,20 @@
 
 An author subclasses `Env` and writes two hooks, `on_reset(task) -> Turn` and
 `on_turn(response_text) -> Turn`. The base owns seeding, the draw of the task, the turn count,
-truncation at `max_turns`, the fixed-key observation and the error of a step after the end.
-It is a `gymnasium.Env`: the action is the model's raw reply, the observation is what it reads next.
+truncation at `max_turns`, the fixed keys of observation and info, and the error of a step after
+the end. It is a `gymnasium.Env`: the action is the model's raw reply, the observation is what the
+model reads next.
 """
 
+import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import gymnasium
+import numpy as np
+from numpy.typing import NDArray
 
 from envkit.errors import ConfigurationError, ContractError, EpisodeStateError
 from envkit.images import Image
@@ -19,48 +23,21 @@ from envkit.messages import Message, message
 from envkit.spaces import observation_space, response_space
 from envkit.tasks import Task, TaskSource, draw
 from envkit.tools import ToolSpec
+from envkit.transcript import draw_page
+from envkit.turns import Observation, ObservationRole, Reset, Step, StepKey, Turn, observe
 
-ObservationRole = Literal["user", "tool"]
-
-
-class Observation(TypedDict):
-    """What the model reads next. The three keys are always there."""
-
-    text: str
-    images: tuple[Image, ...]
-    role: ObservationRole
-
-
-class Reset(NamedTuple):
-    """The start of an episode; unpacks as Gymnasium's two values."""
-
-    observation: Observation
-    info: dict[str, Any]
-
-
-class Step(NamedTuple):
-    """One turn's outcome; unpacks as Gymnasium's five values."""
-
-    observation: Observation
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What an author's hook returns."""
-
-    text: str
-    images: Sequence[Image] = ()
-    role: ObservationRole = "user"
-    """"tool" for a tool's plain-text answer. With images the chat message is always a user one."""
-    reward: float = 0.0
-    done: bool = False
-    """True when the task is over (termination). Truncation at `max_turns` is the base's work."""
-    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Deterministic JSON data: no clock, no random identifier, no latency."""
+__all__ = [
+    "Capabilities",
+    "Env",
+    "Observation",
+    "ObservationRole",
+    "Policy",
+    "PolicyContext",
+    "Reset",
+    "Step",
+    "StepKey",
+    "Turn",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +71,6 @@ class PolicyContext:
     """Differs by episode, so that a noisy policy can be both random and repeatable."""
 
 
-class StepKey(NamedTuple):
-    """Identifies one attempt of one step, for backends that must not apply a step twice."""
-
-    episode_id: str
-    turn: int
-    attempt: int
-    """0 at first; counts the retries of the step, each after its state was put back."""
-
-
 Policy = Callable[[PolicyContext], str]
 """Writes a reply. An environment's `oracle()` returns one that solves its tasks."""
 
@@ -110,7 +78,7 @@ Policy = Callable[[PolicyContext], str]
 class Env(gymnasium.Env[Observation, str]):
     """The base of every environment; see the module docstring for the two hooks."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]  # Gymnasium declares an instance attribute
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # type: ignore[misc]  # Gymnasium declares an instance attribute
     capabilities: ClassVar[Capabilities] = Capabilities()
     system_prompt: str | None = None
     tools: tuple[ToolSpec, ...] = ()
@@ -122,6 +90,9 @@ class Env(gymnasium.Env[Observation, str]):
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         if max_turns < 1:
             raise ConfigurationError(f"max_turns must be at least 1, got {max_turns}")
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            modes = self.metadata["render_modes"]
+            raise ConfigurationError(f"render_mode must be None or in {modes}, got {render_mode!r}")
         self.max_turns = max_turns
         self.render_mode = render_mode
         self.observation_space = observation_space()
@@ -129,7 +100,8 @@ class Env(gymnasium.Env[Observation, str]):
         self.task: Task = {}
         self.turn = 0
         self._running = False
-        self._transcript: list[str] = []
+        self._transcript: list[str] = []  # filled only where a render mode asks for it
+        self._shown: Sequence[Image] = ()
 
     def on_reset(self, task: Task) -> Turn:
         """Start the task and return what the model reads first."""
@@ -147,8 +119,8 @@ class Env(gymnasium.Env[Observation, str]):
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
         """
         super().reset(seed=seed)
-        turn = self.on_reset(self._choose_task(options))
-        return self._begin(turn)
+        self._running = False  # a hook that fails leaves no half-started episode behind
+        return self._begin(self.on_reset(self._choose_task(options)))
 
     def step(self, action: str) -> Step:
         """Play one reply.
@@ -164,28 +136,34 @@ class Env(gymnasium.Env[Observation, str]):
         role = "user" if observation["images"] else observation["role"]
         return message(role, observation["text"], observation["images"])
 
-    def render(self) -> str | None:  # type: ignore[override]  # Gymnasium's return type is wider
-        """Return the transcript so far in "ansi" mode."""
+    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]  # Gymnasium's return type is a type variable of its own
+        """Return the transcript as text ("ansi") or as a page of pixels ("rgb_array")."""
+        if self.render_mode == "rgb_array":
+            return draw_page(self._transcript, self._shown)
         return "\n".join(self._transcript) if self.render_mode == "ansi" else None
 
     def snapshot(self) -> bytes:
         """Return the state of the running episode; the author's part comes from `get_state`."""
-        generator = self.np_random.bit_generator.state
         state = {
             "task": self.task,
             "turn": self.turn,
             "running": self._running,
-            "generator": generator,
+            "generator": self.np_random.bit_generator.state,
             "transcript": self._transcript,
             "state": self.get_state(),
         }
-        return json.dumps(state).encode()
+        try:
+            return json.dumps(state).encode()
+        except (TypeError, ValueError) as error:
+            name = type(self).__name__
+            raise ContractError(f"{name}: task and get_state() must be JSON: {error}") from error
 
     def restore(self, data: bytes) -> None:
         """Put back a state that `snapshot` returned; later steps are byte-equal."""
         state = json.loads(data)
         self.task, self.turn = state["task"], state["turn"]
         self._running, self._transcript = state["running"], state["transcript"]
+        self._shown = ()
         self.np_random.bit_generator.state = state["generator"]
         self.set_state(state["state"])
 
@@ -206,17 +184,19 @@ class Env(gymnasium.Env[Observation, str]):
         raise ConfigurationError(f"{type(self).__name__} has no oracle policy")
 
     def _choose_task(self, options: dict[str, Any] | None) -> Task:
-        task: Any = (options or {}).get("task")
+        task: object = (options or {}).get("task")
         if task is None:
             task = {} if self.tasks is None else draw(self.tasks, self.np_random)
         if not isinstance(task, dict):
             raise ConfigurationError(f"options['task'] must be a dict, got {type(task).__name__}")
-        self.task = dict(task)  # pyright: ignore[reportUnknownArgumentType]  # a task is any JSON
+        self.task = copy.deepcopy(task)  # pyright: ignore[reportUnknownArgumentType]  # any JSON
         return self.task
 
     def _begin(self, turn: Turn) -> Reset:
-        self.turn, self._running, self._transcript = 0, True, [turn.text]
-        return Reset(_observation(turn, type(self).__name__), self._info(turn))
+        observation = observe(turn, f"{type(self).__name__}.on_reset")
+        self.turn, self._running, self._transcript = 0, True, []
+        self._show(turn)
+        return Reset(observation, self._info(turn))
 
     def _require_running(self) -> None:
         if not self._running:
@@ -225,20 +205,19 @@ class Env(gymnasium.Env[Observation, str]):
             )
 
     def _advance(self, action: str, turn: Turn) -> Step:
-        observation = _observation(turn, type(self).__name__)
+        observation = observe(turn, f"{type(self).__name__}.on_turn")
         self.turn += 1
-        truncated = not turn.done and self.turn >= self.max_turns
-        self._running = not (turn.done or truncated)
-        self._transcript += [action, turn.text]
-        return Step(observation, float(turn.reward), turn.done, truncated, self._info(turn))
+        done = bool(turn.done)
+        truncated = not done and self.turn >= self.max_turns
+        self._running = not (done or truncated)
+        self._show(turn, action)
+        return Step(observation, float(turn.reward), done, truncated, self._info(turn))
+
+    def _show(self, turn: Turn, *before: str) -> None:
+        if self.render_mode is not None:
+            self._transcript += [*before, turn.text]
+            self._shown = turn.images
 
     def _info(self, turn: Turn) -> dict[str, Any]:
-        return {"turn": self.turn, **turn.info}
-
-
-def _observation(turn: Any, name: str) -> Observation:  # noqa: ANN401  # an author may return anything
-    if not isinstance(turn, Turn):
-        raise ContractError(
-            f"{name}'s hook must return envkit.Turn(text, images=(), ...), got {type(turn).__name__}"
-        )
-    return {"text": turn.text, "images": tuple(turn.images), "role": turn.role}
+        defaults: dict[str, Any] = {"tool_call": None, "parse_error": None, "reward_terms": {}}
+        return {**defaults, **copy.deepcopy(dict(turn.info)), "turn": self.turn}

@@ -10,7 +10,7 @@ The tree::
     ├── EpisodeStateError (RuntimeError)       step before reset, or after the episode's end
     ├── TemplateError (ValueError)             a chat template cannot express what was asked of it
     ├── DatasetError (ValueError)              a data file has the wrong columns or a broken row
-    ├── ImageError (ValueError)                bytes that are no readable image, or one over the limits
+    ├── ImageError (ValueError)                bytes that are no readable image, or too large a one
     ├── StorageError (OSError)                 a trajectory file cannot be written or read
     └── Fault (RuntimeError)                   infrastructure failed; never a reward
         ├── EnvFault                           an environment's backend, its process or its deadline

@@ -9,7 +9,9 @@ import base64
 import hashlib
 import io
 import os
+import struct
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, final
@@ -21,6 +23,23 @@ from PIL import Image as PilImage
 from envkit.errors import ImageError
 
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_FORMATS: Final = ("jpeg", "png", "webp")
+_DECODER_ERRORS: Final = (
+    OSError,  # with UnidentifiedImageError and truncated files
+    SyntaxError,
+    ValueError,
+    TypeError,
+    EOFError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    PilImage.DecompressionBombError,
+    PilImage.DecompressionBombWarning,
+)
+"""What Pillow's decoders raise on damaged bytes."""
 MAX_PIXELS: Final = 64 * 1024 * 1024
 """Largest accepted width * height: a decoded RGB picture of 192 MiB."""
 
@@ -32,6 +51,8 @@ def _normalise(picture: PilImage.Image) -> PilImage.Image:
     """
     if picture.mode in ("L", "RGB") and "transparency" not in picture.info:
         return picture
+    if picture.mode.startswith("I;16"):  # convert() would clip 16-bit grey to white
+        return PilImage.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         rgba = picture.convert("RGBA")
         white = PilImage.new("RGBA", rgba.size, "white")
@@ -46,11 +67,12 @@ class Image:
     Build one with `from_pil`, `from_array`, `from_bytes`, `from_data_uri`, `open` or `deferred`.
     """
 
-    __slots__ = ("__weakref__", "_decoded", "_encoded", "_lock", "_sha256", "_source")
+    __slots__ = ("__weakref__", "_decoded", "_encoded", "_exact", "_lock", "_sha256", "_source")
 
     def __init__(self, source: PilImage.Image | bytes | Callable[[], bytes]) -> None:
         self._source = source
         self._decoded: PilImage.Image | None = None
+        self._exact = False  # whether the source bytes decode to exactly these pixels
         self._sha256: str | None = None
         self._encoded: dict[str, bytes] = {}
         self._lock = threading.RLock()
@@ -89,8 +111,15 @@ class Image:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Image":
-        """Read a file."""
-        return cls.from_bytes(Path(path).read_bytes())
+        """Read a file.
+
+        Raises:
+            ImageError: It cannot be read.
+        """
+        try:
+            return cls.from_bytes(Path(path).read_bytes())
+        except OSError as error:
+            raise ImageError(f"cannot read the image file {str(path)!r}: {error}") from error
 
     @classmethod
     def deferred(cls, read: Callable[[], bytes], *, sha256: str) -> "Image":
@@ -130,10 +159,12 @@ class Image:
             with PilImage.open(io.BytesIO(data)) as opened:
                 _check_size(opened.size)
                 opened.load()
-                return _normalise(opened).copy()
+                picture = _normalise(opened)
+                self._exact = picture is opened
+                return picture.copy()
         except ImageError:
             raise
-        except (OSError, SyntaxError, ValueError, PilImage.DecompressionBombError) as error:
+        except _DECODER_ERRORS as error:
             raise ImageError(f"these {len(data)} bytes are no readable image: {error}") from error
 
     @property
@@ -163,7 +194,11 @@ class Image:
     def encoded(self, image_format: str = "png") -> bytes:
         """Return the picture in a file format ("png", "jpeg", "webp"), encoded once and kept.
 
-        PNG and WebP are lossless here; bytes that came in as PNG are returned as they came.
+        PNG and WebP are lossless here. Bytes that came in as PNG are returned as they came when
+        they decode to exactly these pixels; a transparent PNG is written anew without it.
+
+        Raises:
+            ImageError: The format is another one, or the bytes behind the image are broken.
         """
         name = image_format.lower()
         with self._lock:
@@ -175,10 +210,13 @@ class Image:
         self.pil()  # broken bytes must not travel just because they start like a PNG
         if (
             name == "png"
+            and self._exact
             and isinstance(self._source, bytes)
             and self._source.startswith(_PNG_SIGNATURE)
         ):
             return self._source
+        if name not in _FORMATS:
+            raise ImageError(f"an image format must be one of {_FORMATS}, got {name!r}")
         options: dict[str, Any] = {}
         if name == "png":
             options["compress_level"] = 3
@@ -219,6 +257,9 @@ class Image:
     def __repr__(self) -> str:
         if self._decoded is None and self._sha256 is not None:
             return f"Image(not read yet, sha256={self._sha256[:12]})"
+        if self._decoded is None and isinstance(self._source, bytes):
+            # An error message may show an image that turns out to be broken.
+            return f"Image({len(self._source)} bytes, not decoded yet)"
         width, height = self.size
         return f"Image({width}x{height} {self.mode}, sha256={self.sha256[:12]})"
 

@@ -5,7 +5,7 @@ travel as `envkit.images.Image` objects inside parts; they become pixels or data
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from envkit.errors import ContractError
 from envkit.images import Image
@@ -84,29 +84,30 @@ def check_message(entry: Message, *, source: str) -> Message:
     foreign: Any = entry  # an environment's author may have returned anything
     if not isinstance(foreign, dict) or "role" not in foreign or "content" not in foreign:
         raise ContractError(
-            f"{source} must return a message with 'role' and 'content', got {foreign!r}"
+            f"{source} must return a message with 'role' and 'content', got {repr(entry)[:200]}"
         )
-    if foreign["role"] not in ("system", "user", "assistant", "tool"):
+    if entry["role"] not in ("system", "user", "assistant", "tool"):
         raise ContractError(
-            f"{source} must use role system, user, assistant or tool, got {foreign['role']!r}"
+            f"{source} must use role system, user, assistant or tool, got {entry['role']!r}"
         )
-    content: Any = foreign["content"]
+    content: Any = entry["content"]
     if isinstance(content, str):
         return entry
     if not isinstance(content, list):
         raise ContractError(
             f"{source}: content must be a string or a list of parts, got {type(content).__name__}"
         )
-    for part in content:  # pyright: ignore[reportUnknownVariableType]  # checked right here
-        _check_part(part, foreign["role"], source)
+    for part in cast(list[object], content):
+        _check_part(part, entry["role"], source)
     return entry
 
 
-def _check_part(part: Any, role: str, source: str) -> None:  # noqa: ANN401  # foreign data
-    kind: Any = part.get("type") if isinstance(part, dict) else None
-    if kind == "text" and isinstance(part.get("text"), str):
+def _check_part(part: object, role: str, source: str) -> None:
+    seen = repr(part)[:200]
+    fields = cast(dict[str, object], part) if isinstance(part, dict) else {}
+    if fields.get("type") == "text" and isinstance(fields.get("text"), str):
         return
-    if kind == "image" and isinstance(part.get("image"), Image):
+    if fields.get("type") == "image" and isinstance(fields.get("image"), Image):
         if role != "user":
             raise ContractError(
                 f"{source}: images must travel in a 'user' message, got role {role!r}; "
@@ -115,5 +116,5 @@ def _check_part(part: Any, role: str, source: str) -> None:  # noqa: ANN401  # f
         return
     raise ContractError(
         f"{source}: a part must be {{'type': 'text', 'text': str}} or "
-        f"{{'type': 'image', 'image': envkit.Image}}, got {part!r}"
+        f"{{'type': 'image', 'image': envkit.Image}}, got {seen}"
     )

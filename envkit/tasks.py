@@ -4,10 +4,13 @@ A task source is a pure function of an index, so that two processes agree on "ta
 talking to each other. `size` is None for an endless (procedural) source.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
+
+from envkit.errors import ConfigurationError, DatasetError
 
 Task = dict[str, Any]
 """What one episode asks: a row of a dataset or a generated problem. JSON data only."""
@@ -35,6 +38,8 @@ class ListSource:
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._rows = [dict(row) for row in rows]
+        if not self._rows:
+            raise DatasetError("a task source needs at least one row, got none")
 
     @property
     def size(self) -> int | None:
@@ -42,8 +47,12 @@ class ListSource:
         return len(self._rows)
 
     def task(self, index: int) -> Task:
-        """Return a copy of the row."""
-        return dict(self._rows[index])
+        """Return a deep copy of the row, so that an episode cannot change another one's task."""
+        if not 0 <= index < len(self._rows):
+            raise ConfigurationError(
+                f"task index must be from 0 to {len(self._rows) - 1}, got {index}"
+            )
+        return copy.deepcopy(self._rows[index])
 
 
 def draw(source: TaskSource, rng: np.random.Generator) -> Task:
