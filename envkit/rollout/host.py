@@ -12,6 +12,7 @@ import gymnasium
 from envkit.async_env import AsyncEnv
 from envkit.env import Env, Observation, Reset, Step, StepKey
 from envkit.errors import ContractError, EnvFault, EnvkitError, FaultKind
+from envkit.images import Image
 from envkit.rollout.outcome import checked_reset, checked_step
 from envkit.rollout.workers import DeadlineError, Worker, WorkerPool
 from envkit.tasks import Task
@@ -81,7 +82,7 @@ class EnvHost:
             )
         await self._discard()
         factory = self._factory
-        worker = Worker()
+        worker = Worker(self._pool.mailbox)
         try:
             env = await worker.call(factory, timeout_s=timeout_s)
         except asyncio.CancelledError:
@@ -116,9 +117,14 @@ class EnvHost:
             )
         else:
             value = await self._call(
-                lambda: cast(AnyEnv, outer).reset(seed=seed, options=options), timeout_s, "reset"
+                lambda: _warmed(cast(AnyEnv, outer).reset(seed=seed, options=options)),
+                timeout_s,
+                "reset",
             )
-        return checked_reset(value, type(env).__name__)
+        reset = checked_reset(value, type(env).__name__)
+        if isinstance(env, AsyncEnv) and reset.observation["images"]:
+            await self._pool.run(lambda: _warmed(reset))
+        return reset
 
     async def step(self, text: str, *, key: StepKey, timeout_s: float | None) -> Step:
         """Play one reply.
@@ -132,8 +138,13 @@ class EnvHost:
         if isinstance(env, AsyncEnv):
             value: Any = await self._await(env.astep(text), timeout_s, "step")
         else:
-            value = await self._call(lambda: cast(AnyEnv, outer).step(text), timeout_s, "step")
-        return checked_step(value, type(env).__name__)
+            value = await self._call(
+                lambda: _warmed(cast(AnyEnv, outer).step(text)), timeout_s, "step"
+            )
+        step = checked_step(value, type(env).__name__)
+        if isinstance(env, AsyncEnv) and step.observation["images"]:
+            await self._pool.run(lambda: _warmed(step))
+        return step
 
     async def snapshot(self, *, timeout_s: float | None) -> bytes:
         """Return the environment's state."""
@@ -185,7 +196,7 @@ class EnvHost:
             if env.capabilities.thread_safe:
                 return await self._pool.run(function, timeout_s=timeout_s)
             if self._worker is None:
-                self._worker = Worker()
+                self._worker = Worker(self._pool.mailbox)
             return await self._worker.call(function, timeout_s=timeout_s)
         except asyncio.CancelledError:
             self._abandon()
@@ -218,6 +229,16 @@ class EnvHost:
             fault = _as_fault(error, f"{type(self.env).__name__}.{where}")
             self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
             raise fault from error
+
+
+def _warmed(answer: T) -> T:
+    """Decode and hash new images on this thread, so that the event loop never does."""
+    if isinstance(answer, tuple) and answer and isinstance(answer[0], dict):
+        images: Any = cast("dict[str, Any]", answer[0]).get("images", ())
+        for image in images:
+            if isinstance(image, Image):
+                _ = image.sha256
+    return answer
 
 
 def _as_fault(error: Exception, where: str) -> EnvFault:

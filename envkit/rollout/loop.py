@@ -202,6 +202,7 @@ class Episode:
         started = time.perf_counter()
         try:
             draft.step = await self.env.step(draft.response_text)
+            draft.step_hash = self.env.last_hash
         finally:
             draft.env_seconds += time.perf_counter() - started
             draft.env_retries = dict(self.env.retries)
@@ -218,7 +219,7 @@ class Episode:
         self.record.ledger.drop_reply(draft.turn)
         self.record.messages.pop()
         draft.resamples += 1
-        draft.response_tokens, draft.step = 0, None
+        draft.response_tokens, draft.step, draft.step_hash = 0, None, None
         return True
 
     async def _after_step(self, draft: TurnDraft, step: Step) -> StopReason | None:
@@ -332,7 +333,14 @@ class Episode:
         light = sum(len(text_of(entry)) for entry in messages) <= _INLINE_CHARACTERS
         if light and not images_of(messages):
             return encode()
-        return await self._pool.run(encode)
+
+        def work() -> Encoded:
+            encoded = encode()
+            for image in encoded.images:
+                image.png_bytes()  # the record and HTTP engines want them; never on the event loop
+            return encoded
+
+        return await self._pool.run(work)
 
     def _message(self, observation: Observation) -> Message:
         env = self.env.env

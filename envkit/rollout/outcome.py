@@ -1,7 +1,6 @@
 """What an environment answered: validated once, and hashed for comparison."""
 
 import hashlib
-import json
 import math
 from numbers import Real
 from typing import Any, cast
@@ -12,20 +11,21 @@ from envkit.env import Observation, Reset, Step
 from envkit.errors import ContractError
 
 
-def observation_hash(observation: Observation, outcome: tuple[object, ...] = ()) -> str:
-    """Return a hash of what the model reads, and of the outcome where there is one."""
-    parts = [
-        observation["text"],
-        observation["role"],
-        [image.sha256 for image in observation["images"]],
-        list(outcome),
-    ]
-    return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
+def observation_hash(observation: Observation) -> str:
+    """Return a hash of what the model reads."""
+    return _digest(observation, "")
 
 
 def step_hash(step: Step) -> str:
     """Return a hash of a step: observation, reward and both flags."""
-    return observation_hash(step.observation, (step.reward, step.terminated, step.truncated))
+    return _digest(step.observation, f"{step.reward!r}{step.terminated}{step.truncated}")
+
+
+def _digest(observation: Observation, outcome: str) -> str:
+    text = observation["text"]
+    images = "".join(image.sha256 for image in observation["images"])
+    head = f"{len(text)}:{text}{observation['role']}:{images}:{outcome}"
+    return hashlib.sha256(head.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _checked_observation(value: Any, source: str) -> Observation:  # noqa: ANN401  # foreign data

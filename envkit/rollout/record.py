@@ -9,7 +9,6 @@ from envkit.env import Step
 from envkit.errors import Fault
 from envkit.messages import Message
 from envkit.rollout.engine import Generation
-from envkit.rollout.outcome import step_hash
 from envkit.tasks import Task
 from envkit.tokens.encoded import Encoded
 from envkit.trajectory.ledger import Ledger
@@ -41,6 +40,7 @@ class TurnDraft:
     finish_reason: str = ""
     weight_version: str | None = None
     step: Step | None = None
+    step_hash: str | None = None
 
     def add_generation(self, generation: Generation, seconds: float) -> None:
         """Take over what the engine reported."""
@@ -85,7 +85,7 @@ class TurnDraft:
             finish_reason=self.finish_reason,
             weight_version=self.weight_version,
             info=info,
-            observation_hash=None if step is None else step_hash(step),
+            observation_hash=self.step_hash,
         )
 
 

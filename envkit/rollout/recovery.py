@@ -61,6 +61,11 @@ class RecoveringEnv:
         """Retries of the current turn, by `FaultKind`."""
 
     @property
+    def last_hash(self) -> str:
+        """`step_hash` of the last completed step."""
+        return self._hashes[-1]
+
+    @property
     def env(self) -> Env:
         """The environment as it is now; a recovery may replace it."""
         return self._host.env

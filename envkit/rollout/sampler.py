@@ -2,17 +2,21 @@
 
 import asyncio
 import random
-import uuid
+import secrets
 from dataclasses import replace
+from typing import Final
 
 from envkit.env import Env, PolicyContext
 from envkit.errors import EngineFault, EnvkitError, LedgerFault
-from envkit.rollout.engine import FinishReason, GenerateRequest, Generation
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, Sampling
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.seeds import derive_seed
+
+_request_ids: Final = random.Random(secrets.randbits(128))
+"""Unique among processes, and without a call to the system for every request."""
 
 
 class Sampler:
@@ -21,6 +25,12 @@ class Sampler:
     def __init__(self, setup: Setup, spec: EpisodeSpec, interrupt: Interrupt) -> None:
         self._setup, self._spec, self._interrupt = setup, spec, interrupt
         self._rng = random.Random(spec.episode_id)
+        self._policy_seed = derive_seed(spec.seed, spec.member)
+        self._base = replace(
+            setup.sampling,
+            stop_ids=setup.sampling.stop_ids or setup.codec.stop_ids,
+            banned_ids=(*setup.sampling.banned_ids, *setup.codec.media_ids),
+        )
 
     async def generate(
         self, draft: TurnDraft, room: Room, record: EpisodeRecord, env: Env
@@ -59,34 +69,31 @@ class Sampler:
     def _request(
         self, draft: TurnDraft, room: Room, record: EpisodeRecord, env: Env
     ) -> GenerateRequest:
-        ledger, codec, sampling = record.ledger, self._setup.codec, self._setup.sampling
-        seed = sampling.seed
-        if seed is not None:
-            seed = derive_seed(
-                seed, self._spec.seed, self._spec.member, draft.turn, draft.resamples
-            )
+        ledger = record.ledger
         return GenerateRequest(
-            request_id=uuid.uuid4().hex,
+            request_id=f"{_request_ids.getrandbits(128):032x}",
             session_id=self._spec.episode_id,
             wire_ids=tuple(ledger.wire_ids),
             images=tuple(ledger.images),
             features=tuple(ledger.features),
             train_length=ledger.train_length,
-            sampling=replace(
-                sampling,
-                max_new_tokens=room.tokens,
-                stop_ids=sampling.stop_ids or codec.stop_ids,
-                banned_ids=(*sampling.banned_ids, *codec.media_ids),
-                seed=seed,
-            ),
+            sampling=self._sampling(draft, room.tokens),
             context=PolicyContext(
                 env=env,
                 task=record.task,
                 turn=draft.turn,
                 messages=record.messages,
-                seed=derive_seed(self._spec.seed, self._spec.member),
+                seed=self._policy_seed,
             ),
         )
+
+    def _sampling(self, draft: TurnDraft, tokens: int) -> Sampling:
+        base = self._base
+        if base.seed is not None:
+            spec = self._spec
+            seed = derive_seed(base.seed, spec.seed, spec.member, draft.turn, draft.resamples)
+            return replace(base, max_new_tokens=tokens, seed=seed)
+        return base if base.max_new_tokens == tokens else replace(base, max_new_tokens=tokens)
 
 
 def _check(generation: Generation, request: GenerateRequest) -> None:

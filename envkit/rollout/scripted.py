@@ -35,7 +35,6 @@ class ScriptedEngine:
             latency: Seconds to wait before each answer; None answers at once.
         """
         self._codec, self._policy, self._latency = codec, policy, latency
-        self._media = frozenset(codec.media_ids)
         self._running: dict[str, asyncio.Event] = {}
 
     @property
@@ -57,7 +56,7 @@ class ScriptedEngine:
         """
         if request.context is None:
             raise ConfigurationError("a scripted engine needs the request's policy context")
-        pads = sum(token in self._media for token in request.wire_ids) if self._media else 0
+        pads = sum(request.wire_ids.count(token) for token in self._codec.media_ids)
         if pads != len(request.images):
             raise EngineFault(
                 f"{len(request.images)} images came with {pads} placeholders",

@@ -27,10 +27,39 @@ class DeadlineError(Exception):
         super().__init__(f"it took longer than its {timeout_s:g} s")
 
 
+class Mailbox:
+    """Brings results of threads to one event loop, many with a single wake-up.
+
+    Waking a loop costs a system call on each side; under load, results that arrive before the loop
+    gets to the first share it.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._posts: list[Callable[[], None]] = []
+
+    def post(self, deliver: Callable[[], None]) -> None:
+        """Have a function called on the loop. From any thread."""
+        with self._lock:
+            self._posts.append(deliver)
+            if len(self._posts) > 1:
+                return  # the loop is already on its way
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        with self._lock:
+            posts, self._posts = self._posts, []
+        for deliver in posts:
+            deliver()
+
+
 class Worker:
     """One daemon thread that runs calls in the order they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=self._run, name=f"envkit-worker-{next(_numbers)}", daemon=True
@@ -44,13 +73,11 @@ class Worker:
             DeadlineError: It did not return in time. The worker is then of no use any more: call
                 `abandon`.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
-            outcome = _outcome(function)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_deliver, future, *outcome)
+            result, error = _outcome(function)
+            self._mailbox.post(lambda: _deliver(future, result, error))
 
         self._calls.put(run)
         if timeout_s is None:
@@ -96,11 +123,11 @@ def _outcome(function: Callable[[], T]) -> tuple[T | None, BaseException | None]
         return None, error
 
 
-def _deliver(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
+def _deliver(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
     if future.done():
         return  # given up on in the meantime
     if error is None:
-        future.set_result(result)
+        future.set_result(result)  # type: ignore[arg-type]  # None is T's own value then
     else:
         future.set_exception(error)
 
@@ -109,12 +136,13 @@ class WorkerPool:
     """Workers that calls of thread-safe environments share."""
 
     def __init__(self, max_workers: int = DEFAULT_MAX_WORKERS) -> None:
+        self.mailbox = Mailbox()
         self._free: list[Worker] = []
         self._slots = asyncio.Semaphore(max_workers)
 
     async def _acquire(self) -> Worker:
         await self._slots.acquire()
-        return self._free.pop() if self._free else Worker()
+        return self._free.pop() if self._free else Worker(self.mailbox)
 
     async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
         """Run a function on a worker; one that hangs or is given up on costs the pool nothing.
