@@ -1,1 +1,35 @@
-"""."""
+"""The record of an episode: its token ledger, its turns, their proof and their storage."""
+
+from envkit.trajectory.certificate import Certificate, certify
+from envkit.trajectory.ledger import Ledger
+from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.storage import (
+    StoredLine,
+    TrajectoryWriter,
+    load,
+    read_lines,
+    read_trajectories,
+    save,
+)
+from envkit.trajectory.trajectory import FaultRecord, Row, Trajectory
+from envkit.trajectory.turn import TurnRecord
+
+__all__ = [
+    "Certificate",
+    "FaultRecord",
+    "Ledger",
+    "Row",
+    "Segment",
+    "SegmentKind",
+    "StopReason",
+    "StoredLine",
+    "Trajectory",
+    "TrajectoryWriter",
+    "TurnRecord",
+    "certify",
+    "load",
+    "read_lines",
+    "read_trajectories",
+    "save",
+]

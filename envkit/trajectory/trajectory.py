@@ -4,11 +4,12 @@ Everything that a trainer or a report needs is derived from the segments. Axes: 
 trajectory's sequence, K turns.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, StorageError
 from envkit.images import Image
 from envkit.messages import Message
 from envkit.tokens.encoded import Tensors, concatenate
@@ -136,6 +137,33 @@ class Trajectory:
             rows = [replace(row, reward=others) for row in rows[:-1]]
             rows += [replace(last_row, reward=reward, is_last=True)]
         return tuple(rows)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trajectory to a file of its own, its images into `images/` beside it.
+
+        Raises:
+            StorageError: The file cannot be written; one that was there stays as it was.
+        """
+        from envkit.trajectory import storage  # the layer above, which knows this class
+
+        storage.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Trajectory":
+        """Read a file that holds exactly one trajectory; `envkit.trajectory.load` reads any number.
+
+        Raises:
+            StorageError: The file cannot be read, or holds none or more than one.
+        """
+        from envkit.trajectory import storage
+
+        rows = storage.load(path)
+        if len(rows) != 1:
+            raise StorageError(
+                f"Trajectory.load reads a file of one trajectory, got {len(rows)} in {str(path)!r}; "
+                "use envkit.trajectory.load"
+            )
+        return rows[0]
 
     def _single(self) -> Sequence[Segment]:
         if sum(segment.kind is SegmentKind.PROMPT for segment in self.segments) > 1:

@@ -1,0 +1,134 @@
+"""A proof that a ledger is the one that was recorded: a hash chain over its segments.
+
+Link n covers everything up to segment n, so the first link that differs names the first segment
+that was changed. The seal covers the number of links and how the episode ended, so a shortened
+ledger has another seal. Anybody can recompute it from a file, without a model.
+
+The chain shows accidents and careless edits. It is not a signature: whoever rewrites the ledger can
+also rewrite the certificate.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from envkit.errors import StorageError
+from envkit.trajectory.plain import to_plain
+from envkit.trajectory.segment import Segment
+from envkit.trajectory.trajectory import Trajectory
+
+ALGORITHM: Final = "sha256-chain-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """The hash chain of one trajectory."""
+
+    algorithm: str = ALGORITHM
+    links: tuple[str, ...]
+    """Hexadecimal SHA-256 after the header (first) and after each segment."""
+    seal: str
+    """Over the last link, the number of segments, the stop reason and the reward."""
+
+    def difference(self, other: "Certificate") -> str | None:
+        """Say where another certificate departs from this one; None when they are equal.
+
+        Args:
+            other: Recomputed from the ledger at hand; this one is what was recorded.
+        """
+        if self == other:
+            return None
+        if self.algorithm != other.algorithm:
+            return f"it was made by {self.algorithm!r}, this is {other.algorithm!r}"
+        for index, (recorded, found) in enumerate(zip(self.links, other.links, strict=False)):
+            if recorded != found:
+                return "the task or the episode's identity" if index == 0 else _segment(index - 1)
+        if len(self.links) != len(other.links):
+            return f"{len(self.links) - 1} segments were recorded, {len(other.links) - 1} are here"
+        return "the stop reason or the reward"
+
+
+def certify(trajectory: Trajectory) -> Certificate:
+    """Return the certificate of a trajectory.
+
+    It covers episode, environment, seed and task; of every segment its kind, turn, ids, mask,
+    log-probabilities, image hashes, reward, weight version and finish reason; and the end. It does
+    not cover timings, messages and metadata.
+
+    Raises:
+        StorageError: A task that is no JSON data.
+    """
+    link = _header(trajectory)
+    links = [link]
+    for segment in trajectory.segments:
+        link = _hash(link, *_columns(segment))
+        links.append(link)
+    end = _hash(
+        link,
+        str(len(trajectory.segments)),
+        trajectory.stop_reason.value,
+        _number(trajectory.reward),
+    )
+    return Certificate(links=tuple(one.hex() for one in links), seal=end.hex())
+
+
+def _segment(index: int) -> str:
+    return f"segment {index} (counted from 0)"
+
+
+def _header(trajectory: Trajectory) -> bytes:
+    task = to_plain(trajectory.task, "task", lambda image: None)
+    return _hash(
+        ALGORITHM.encode(),
+        trajectory.episode_id,
+        trajectory.env_id,
+        "" if trajectory.seed is None else str(trajectory.seed),
+        json.dumps(task, sort_keys=True),
+    )
+
+
+def _columns(segment: Segment) -> tuple[str | bytes, ...]:
+    return (
+        segment.kind.value,
+        str(segment.turn),
+        _integers(segment.wire_ids),
+        _integers(segment.train_ids),
+        _integers(segment.loss_mask),
+        _floats(segment.logprobs),
+        ",".join(image.sha256 for image in segment.images),
+        _number(segment.reward),
+        "none" if segment.weight_version is None else f"={segment.weight_version}",
+        "none" if segment.finish_reason is None else f"={segment.finish_reason}",
+    )
+
+
+def _integers(values: Sequence[int]) -> bytes:
+    try:
+        return np.asarray(values, dtype="<i8").tobytes()
+    except OverflowError as error:
+        raise StorageError(f"token ids and masks must fit in 64 bits: {error}") from error
+
+
+def _floats(values: Sequence[float]) -> bytes:
+    array = np.asarray(values, dtype="<f8")
+    array[np.isnan(array)] = np.nan  # one bit pattern for all of them
+    return array.tobytes()
+
+
+def _number(value: float | None) -> bytes:
+    return b"none" if value is None else _floats((value,))
+
+
+def _hash(previous: bytes, *columns: str | bytes) -> bytes:
+    """Hash columns with their lengths, so that no two lists of columns run together."""
+    digest = hashlib.sha256(previous)
+    for column in columns:
+        data = column.encode("utf-8", "surrogatepass") if isinstance(column, str) else column
+        digest.update(struct.pack("<Q", len(data)))
+        digest.update(data)
+    return digest.digest()

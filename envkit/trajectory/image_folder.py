@@ -1,0 +1,72 @@
+"""The images beside a trajectory file, each once, by hash."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from weakref import WeakValueDictionary
+
+from envkit.errors import StorageError
+from envkit.images import Image
+from envkit.trajectory.files import replace_file, storage_errors
+
+IMAGE_FOLDER: Final = "images"
+
+
+class ImageFolder:
+    """A folder of `<sha256>.png` files. Safe to share between threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written: set[str] = set()
+        self._read: WeakValueDictionary[str, Image] = WeakValueDictionary()
+
+    def file(self, sha256: str) -> Path:
+        """Return where the image of this hash is.
+
+        Raises:
+            StorageError: The text is no hash, so it must not become a path.
+        """
+        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+            raise StorageError(f"an image is named by 64 hexadecimal digits, got {sha256!r:.80}")
+        return self.path / f"{sha256}.png"
+
+    def write(self, image: Image, *, durable: bool = False) -> None:
+        """Write the image unless it is there.
+
+        Raises:
+            StorageError: It cannot be written; nothing is left of it.
+        """
+        if image.sha256 in self._written:
+            return
+        target = self.file(image.sha256)
+        if not (target.is_file() and target.stat().st_size):
+            with storage_errors(f"cannot make the folder {self.path}"):
+                self.path.mkdir(parents=True, exist_ok=True)
+            replace_file(target, image.png_bytes(), durable=durable)
+        self._written.add(image.sha256)
+
+    def read(self, sha256: str) -> Image:
+        """Return the image. Its file is opened on first use; a missing one raises then.
+
+        Raises:
+            StorageError: The text is no hash.
+        """
+        target = self.file(sha256)
+        known = self._read.get(sha256)
+        if known is None:
+            known = Image.deferred(_reader(target), sha256=sha256)
+            self._read[sha256] = known
+        return known
+
+
+def _reader(target: Path) -> Callable[[], bytes]:
+    def read() -> bytes:
+        try:
+            return target.read_bytes()
+        except OSError as error:
+            raise StorageError(
+                f"the image file {target} of a trajectory cannot be read: {error.strerror}; "
+                "keep the images folder beside the trajectory file"
+            ) from error
+
+    return read
