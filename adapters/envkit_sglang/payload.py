@@ -1,0 +1,180 @@
+"""What is sent: the body of a `/generate` request, checked before it leaves.
+
+Only documented keys are used, because servers from 0.5.23 on refuse an unknown sampling parameter
+with a 400 (python/sglang/api/v1/api_types.py). Ids are wire ids, one placeholder per image, and
+`text` is never sent beside them: with images a server would prefer the text.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, EngineFault, LedgerFault
+from envkit.images import Image
+from envkit.rollout.engine import GenerateRequest, Sampling
+
+BAN_BIAS: Final = -10_000.0
+"""Added to the logit of a banned token: probability 0 even in float16, and never infinite."""
+
+# python/sglang/srt/sampling/sampling_params.py of 0.5.23, without those that Sampling owns.
+EXTRA_SAMPLING_KEYS: Final = frozenset({
+    "beam_width", "custom_params", "ebnf", "frequency_penalty", "ignore_eos", "json_schema",
+    "logit_bias", "min_new_tokens", "min_p", "presence_penalty", "regex", "repetition_penalty",
+    "spaces_between_special_tokens", "stop_regex", "structural_tag",
+})  # fmt: skip
+# python/sglang/srt/managers/io_struct.py, those that keep one answer of one sequence.
+EXTRA_REQUEST_KEYS: Final = frozenset({
+    "cache_salt", "custom_logit_processor", "extra_key", "lora_path", "max_thinking_tokens",
+    "priority", "return_hidden_states", "return_prompt_token_ids", "return_routed_experts",
+    "return_sampling_mask", "routed_dp_rank", "routed_experts_start_len", "routing_key",
+    "token_ids_logprob", "top_logprobs_num",
+})  # fmt: skip
+
+
+def check_ids(
+    ids: Sequence[int],
+    images: Collection[Image],
+    *,
+    image_token_id: int | None,
+    vocabulary_size: int | None,
+) -> None:
+    """Refuse ids that a server would crash on, or count differently from us.
+
+    A server drops a surplus image without a word, and a negative or too large id kills its
+    scheduler for everybody, so both are found here.
+
+    Args:
+        ids: Wire ids.
+        images: The pictures that go with them.
+        image_token_id: The placeholder; None leaves the counts unchecked.
+        vocabulary_size: Ids must be below it; None checks the lower bound only.
+
+    Raises:
+        LedgerFault: No ids, an id out of range, or placeholders that do not match the images.
+    """
+    if not ids:
+        raise LedgerFault("a request needs at least one token id, got none")
+    low, high = min(ids), max(ids)
+    if low < 0 or (vocabulary_size is not None and high >= vocabulary_size):
+        bound = "" if vocabulary_size is None else f" and below {vocabulary_size}"
+        raise LedgerFault(
+            f"token ids must be at least 0{bound}, got {low if low < 0 else high}; does the codec "
+            "use the tokenizer of the served model?"
+        )
+    if image_token_id is None:
+        return
+    placeholders = sum(1 for token in ids if token == image_token_id)
+    if placeholders != len(images):
+        raise LedgerFault(
+            f"wire ids must hold one placeholder ({image_token_id}) per image, got {placeholders} "
+            f"placeholders and {len(images)} images; send wire ids, not the expanded train ids"
+        )
+
+
+def clamp_new_tokens(requested: int, *, prompt_length: int, context_length: int | None) -> int:
+    """Return how many tokens may be sampled, so that the server does not refuse the request.
+
+    Args:
+        requested: What sampling asks for.
+        prompt_length: Length of the prompt, images expanded.
+        context_length: The server's bound on prompt plus new tokens; None is unknown.
+
+    Raises:
+        EngineFault: The prompt leaves no room for a token.
+    """
+    if context_length is None:
+        return requested
+    room = context_length - prompt_length
+    if room < 1:
+        raise EngineFault(
+            f"the prompt has {prompt_length} tokens, which leaves no room in the server's context "
+            f"of {context_length}; set Limits(max_context_tokens={context_length}) or start the "
+            "server with a larger --context-length"
+        )
+    return min(requested, room)
+
+
+def sampling_params(sampling: Sampling, *, max_new_tokens: int) -> dict[str, Any]:
+    """Return the server's sampling parameters.
+
+    Banned ids become a logit bias, which the reported log-probabilities include: they are those of
+    the distribution without the banned ids.
+    """
+    params: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": float(sampling.temperature),
+        "top_p": float(sampling.top_p),
+        "top_k": -1 if sampling.top_k is None else sampling.top_k,
+        "skip_special_tokens": False,
+    }
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if sampling.stop_ids:
+        params["stop_token_ids"] = list(sampling.stop_ids)
+    if sampling.seed is not None:
+        params["sampling_seed"] = sampling.seed
+    params.update(
+        (key, value) for key, value in sampling.extras.items() if key in EXTRA_SAMPLING_KEYS
+    )
+    if sampling.banned_ids:
+        bans = {str(token): BAN_BIAS for token in sampling.banned_ids}
+        params["logit_bias"] = {**params.get("logit_bias", {}), **bans}
+    return params
+
+
+def request_fields(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the extras that stand beside the sampling parameters.
+
+    Raises:
+        ConfigurationError: An extra is no documented key, or belongs to a field of `Sampling`.
+    """
+    unknown = sorted(set(extras) - EXTRA_SAMPLING_KEYS - EXTRA_REQUEST_KEYS)
+    if unknown:
+        raise ConfigurationError(
+            f"Sampling.extras for SGLang may hold {sorted(EXTRA_SAMPLING_KEYS)} or "
+            f"{sorted(EXTRA_REQUEST_KEYS)}, got {unknown}; temperature, top_p, stop and the like "
+            "are fields of Sampling"
+        )
+    return {key: value for key, value in extras.items() if key in EXTRA_REQUEST_KEYS}
+
+
+def generate_fields(
+    request: GenerateRequest, *, max_new_tokens: int, return_prompt_token_ids: bool
+) -> dict[str, Any]:
+    """Return a request's body without its rid and its images.
+
+    Raises:
+        ConfigurationError: See `request_fields`.
+    """
+    fields: dict[str, Any] = {
+        "input_ids": list(request.wire_ids),
+        "sampling_params": sampling_params(request.sampling, max_new_tokens=max_new_tokens),
+        "return_logprob": True,
+        **request_fields(request.sampling.extras),
+    }
+    if return_prompt_token_ids:
+        fields["return_prompt_token_ids"] = True
+    return fields
+
+
+def score_fields(ids: Sequence[int]) -> dict[str, Any]:
+    """Return the body of a request that samples nothing and reports every prompt token."""
+    return {
+        "input_ids": list(ids),
+        "sampling_params": {"max_new_tokens": 0, "temperature": 1.0, "skip_special_tokens": False},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+    }
+
+
+def encode_body(fields: Mapping[str, Any], images: Sequence[Image]) -> bytes:
+    """Return the JSON bytes of a body.
+
+    Data URIs need no escaping, so they are joined as they are: a JSON encoder would hold the
+    interpreter lock while it looks at every character of every picture.
+    """
+    head = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+    if not images:
+        return head
+    uris = b'","'.join(image.data_uri().encode("ascii") for image in images)
+    return b'%s,"image_data":["%s"]}' % (head[:-1], uris)

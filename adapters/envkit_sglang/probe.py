@@ -1,0 +1,126 @@
+"""Asking a server about itself: once before the first request, and whenever a person asks."""
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from envkit.errors import EngineFault
+from envkit.rollout.engine import LogprobKind
+from envkit_sglang import faults, payload, server_facts
+from envkit_sglang.server_facts import ServerHealth, ServerInfo
+from envkit_sglang.transport import Transport
+
+_TIMEOUT_S: Final = 30.0
+_ASK_AGAIN_S: Final = 30.0
+"""How long a server that did not tell its facts is left alone."""
+
+
+class ServerProbe:
+    """What is known of a server, learnt once however many requests start together."""
+
+    def __init__(
+        self,
+        http: Transport,
+        *,
+        context_length: int | None,
+        check_logprobs: bool,
+        timeout_s: float,
+    ) -> None:
+        self._http = http
+        self._timeout_s = min(_TIMEOUT_S, timeout_s)
+        self._info = ServerInfo(context_length=context_length)
+        self._is_info_known = context_length is not None
+        self._is_kind_known = not check_logprobs
+        self._ask_again_at = 0.0
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+
+    async def prepare(self, *, temperature: float, token: int) -> ServerInfo:
+        """Return the facts, asking for what is missing.
+
+        Args:
+            temperature: Of the request to come; at 0 and 1 both kinds of log-probabilities agree.
+            token: Any token id of the served model, for a probe.
+
+        Raises:
+            EngineFault: The server reports log-probabilities of the wrong kind.
+        """
+        wants_kind = temperature not in (0.0, 1.0)
+        if self._is_info_known and (self._is_kind_known or not wants_kind):
+            return self._info
+        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            if not self._is_info_known and time.monotonic() >= self._ask_again_at:
+                await self._learn_info()
+            if wants_kind and not self._is_kind_known:
+                await self._learn_kind(token)
+        return self._info
+
+    async def _learn_info(self) -> None:
+        # Not every router offers the facts; when the server is away, the request itself says so.
+        self._ask_again_at = time.monotonic() + _ASK_AGAIN_S
+        with suppress(EngineFault):
+            self._info = await self.fetch_info(self._timeout_s)
+            self._is_info_known = True
+
+    async def _learn_kind(self, token: int) -> None:
+        body = payload.encode_body(server_facts.logprob_probe(token), ())
+        with suppress(TimeoutError, *faults.CONNECTION_ERRORS):
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._http.post("/generate", body)
+            if answer.status != 200:
+                return
+            if server_facts.probed_kind(answer.body) is LogprobKind.RAW:
+                raise server_facts.refuse_raw_logprobs(self._http.base_url)
+            self._is_kind_known = True
+
+    async def fetch_info(self, timeout_s: float) -> ServerInfo:
+        """Return the facts of `/server_info`.
+
+        Raises:
+            EngineFault: No answer, or not those facts.
+        """
+        url = self._http.base_url
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._http.get("/server_info")
+        except faults.CONNECTION_ERRORS as error:
+            raise faults.connection_fault(url, error, reached_before=self._http.reached) from error
+        except TimeoutError as error:
+            raise faults.timeout_fault(url, timeout_s, "/server_info") from error
+        if answer.status != 200:
+            raise faults.status_fault(url, answer.status, answer.body)
+        return server_facts.parse_server_info(answer.body)
+
+    async def health(self, timeout_s: float) -> ServerHealth:
+        """Return whether the server samples; faults become the detail of the result."""
+        started = time.perf_counter()
+        info: ServerInfo | None = None
+        healthy, detail = await self._ask_health(timeout_s)
+        if healthy:
+            with suppress(EngineFault):
+                info = await self.fetch_info(timeout_s)
+                detail = f"SGLang {info.version}, model {info.model}, context {info.context_length}"
+        return ServerHealth(
+            url=self._http.base_url,
+            healthy=healthy,
+            detail=detail,
+            seconds=time.perf_counter() - started,
+            info=info,
+        )
+
+    async def _ask_health(self, timeout_s: float) -> tuple[bool, str]:
+        url = self._http.base_url
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._http.get("/health")
+        except faults.CONNECTION_ERRORS as error:
+            return False, str(faults.connection_fault(url, error, reached_before=False))
+        except TimeoutError:
+            return False, f"{url}/health gave no answer in {timeout_s:g} s: it is overloaded"
+        if answer.status == 200:
+            return True, "an SGLang server, or its router, answers"
+        fault = faults.status_fault(url, answer.status, answer.body)
+        return False, f"{fault}. It may still be loading its model"
