@@ -62,9 +62,11 @@ class StepKey(NamedTuple):
     """Identifies one attempt of one step, for backends that must not apply a step twice."""
 
     episode_id: str
+    """With a suffix of its own after every `resume`, whose replays are no repetitions."""
     turn: int
     attempt: int
-    """0 at first; counts the retries of the step, each after its state was put back."""
+    """Counts the retries of the episode so far. After each, the state was put back, so a later
+    attempt may carry an earlier turn again: a replay."""
 
 
 def observe(turn: object, hook: str) -> Observation:

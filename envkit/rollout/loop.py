@@ -13,6 +13,7 @@ An infrastructure failure becomes a faulted trajectory: no reward, no trained to
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -56,6 +57,7 @@ class Episode:
         pool: WorkerPool,
         interrupt: Interrupt,
         *,
+        life: str,
         spent_retries: int = 0,
     ) -> None:
         self._setup, self._spec, self._pool, self._interrupt = setup, spec, pool, interrupt
@@ -65,7 +67,7 @@ class Episode:
         self.env = RecoveringEnv(
             host,
             setup.retries,
-            episode_id=spec.episode_id,
+            episode_id=life,
             seed=spec.seed,
             task=spec.task,
             spent=spent_retries,
@@ -377,9 +379,10 @@ async def play_episode(
         loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout, own.fire, StopReason.EPISODE_TIMEOUT)
     started, restarts, spent = time.perf_counter(), 0, 0
+    life = spec.episode_id if earlier is None else f"{spec.episode_id}~{uuid.uuid4().hex[:8]}"
     try:
         while True:
-            episode = Episode(setup, spec, host, pool, own, spent_retries=spent)
+            episode = Episode(setup, spec, host, pool, own, life=life, spent_retries=spent)
             try:
                 reason = await episode.run(earlier)
             except EpisodeLostError as lost:

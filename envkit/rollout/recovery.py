@@ -54,7 +54,6 @@ class RecoveringEnv:
         self._reset_hash = ""
         self._before: bytes | None = None
         self._capabilities = Capabilities()
-        self._attempt = 0
         self.spent = spent
         """Retries of the whole episode so far, restarts included."""
         self.retries: Counter[str] = Counter()
@@ -95,7 +94,6 @@ class RecoveringEnv:
             EpisodeLostError: The fault is retryable but the state cannot be rebuilt.
         """
         self.retries.clear()
-        self._attempt = 0
         self._before = await self._snapshot()
         step = await self._step_with_recovery(text)
         self._replies.append(text)
@@ -162,7 +160,7 @@ class RecoveringEnv:
 
     async def _step_with_recovery(self, text: str) -> Step:
         while True:
-            key = StepKey(self._episode_id, len(self._replies), self._attempt)
+            key = StepKey(self._episode_id, len(self._replies), self.spent)
             try:
                 return await self._host.step(text, key=key, timeout_s=self._budget.step_timeout_s)
             except EnvFault as fault:
@@ -172,7 +170,6 @@ class RecoveringEnv:
         """Pay for the fault and put the state back, however often that fails itself."""
         while True:
             await self._pay(fault)
-            self._attempt += 1
             if self._before is None and not self._capabilities.replay_safe:
                 raise EpisodeLostError(fault)
             try:
@@ -199,7 +196,7 @@ class RecoveringEnv:
 
     async def _replay(self, replies: Sequence[str], hashes: Sequence[str]) -> None:
         for turn, (text, expected) in enumerate(zip(replies, hashes, strict=True)):
-            key = StepKey(self._episode_id, turn, self._attempt)
+            key = StepKey(self._episode_id, turn, self.spent)
             step = await self._host.step(text, key=key, timeout_s=self._budget.step_timeout_s)
             if step_hash(step) != expected:
                 raise EnvFault(

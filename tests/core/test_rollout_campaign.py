@@ -1,0 +1,126 @@
+"""A fault campaign: thousands of episodes with a fifth of all calls failing."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+
+import pytest
+from fakes.codecs import text_codec
+from fakes.faults import CountingEnv, FaultPlan, FaultyEngine, FragileEnv, ReplayEnv, World, say_turn
+
+from envkit.rollout import Backoff, FaultPolicy, RetryBudget, RolloutState, collect
+from envkit.trajectory import SegmentKind, StopReason, Trajectory
+
+BUDGET = RetryBudget(
+    step_timeout_s=0.15,
+    reset_timeout_s=0.15,
+    backoff=Backoff(initial_s=0.001, maximum_s=0.002),
+    max_env_retries_per_turn=3,
+    max_env_retries_per_episode=8,
+    max_engine_retries_per_turn=2,
+    max_episode_restarts=2,
+)
+
+
+def check(trajectory: Trajectory) -> None:
+    """What must hold of every record, whatever failed."""
+    ids, mask = trajectory.train_ids(), trajectory.loss_mask()
+    assert len(ids) == len(mask) == len(trajectory.logprobs())
+    if trajectory.is_faulted:
+        assert trajectory.reward is None
+        assert trajectory.fault is not None
+        assert not any(mask)
+        assert all(row.reward is None for row in trajectory.steps(merge=True))
+        return
+    assert trajectory.stop_reason is StopReason.TERMINATED
+    assert trajectory.reward == 1.0
+    replies = [turn.response_text for turn in trajectory.turns]
+    assert trajectory.turns[-1].info["history"] == replies
+    assert sum(s.kind is SegmentKind.MODEL for s in trajectory.segments) == len(replies)
+
+
+async def campaign(kind: type[CountingEnv], episodes: int, rate: float) -> Counter[str]:
+    world, plan, codec, state = World(), FaultPlan(rate, seed=episodes), text_codec(), RolloutState()
+    engine = FaultyEngine(codec, say_turn, plan)
+    stops: Counter[str] = Counter()
+    async for trajectory in collect(
+        lambda: kind(world, plan),
+        engine,
+        codec,
+        episodes=episodes,
+        group_size=4,
+        concurrency=96,
+        retries=BUDGET,
+        state=state,
+    ):
+        check(trajectory)
+        stops[trajectory.stop_reason.value] += 1
+    assert sum(stops.values()) == episodes, "a trajectory was lost"
+    assert max(world.steps.values()) == 1, "an attempt was made twice"
+    assert state.in_flight == 0
+    assert state.finished == episodes
+    assert engine.running == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await asyncio.to_thread(settle, world)
+    return stops
+
+
+def settle(world: World) -> None:
+    """Wait for abandoned calls to come back; then nothing may be left."""
+    deadline = time.monotonic() + 20
+    while world.open_envs or any(t.name.startswith("envkit-") for t in threading.enumerate()):
+        assert time.monotonic() < deadline, (world.open_envs, threading.enumerate())
+        time.sleep(0.05)
+
+
+async def test_campaign_loses_nothing_in_a_small_run_invariants_6_8_9() -> None:
+    stops = await campaign(CountingEnv, 120, 0.2)
+    assert stops["terminated"] > 60
+
+
+@pytest.mark.slow
+async def test_campaign_of_2000_episodes_loses_nothing() -> None:
+    stops: Counter[str] = Counter()
+    for kind, episodes in ((CountingEnv, 1000), (ReplayEnv, 600), (FragileEnv, 400)):
+        stops += await campaign(kind, episodes, 0.2)
+    assert sum(stops.values()) == 2000
+    assert stops["terminated"] > 1000
+    assert stops["env_fault"] > 0
+    assert stops["engine_fault"] > 0
+
+
+async def test_campaign_retry_policy_plays_faulted_episodes_again() -> None:
+    world, plan, codec, state = World(), FaultPlan(0.3, seed=9), text_codec(), RolloutState()
+    budget = RetryBudget(
+        max_env_retries_per_turn=0, max_engine_retries_per_turn=0, max_episode_restarts=0,
+        step_timeout_s=0.15, reset_timeout_s=0.15,
+    )  # fmt: skip
+    count = 0
+    async for trajectory in collect(
+        lambda: CountingEnv(world, plan), FaultyEngine(codec, say_turn, plan), codec,
+        episodes=40, concurrency=16, retries=budget, on_fault=FaultPolicy.RETRY, state=state,
+    ):  # fmt: skip
+        check(trajectory)
+        count += 1
+    assert count == 40
+    assert state.retried > state.faulted
+
+
+async def test_campaign_drop_group_withholds_the_siblings_of_a_fault() -> None:
+    world, plan, codec, state = World(), FaultPlan(0.05, seed=2), text_codec(), RolloutState()
+    budget = RetryBudget(
+        max_env_retries_per_turn=0, max_engine_retries_per_turn=0, max_episode_restarts=0,
+        step_timeout_s=0.15, reset_timeout_s=0.15,
+    )  # fmt: skip
+    delivered: Counter[str | None] = Counter()
+    async for trajectory in collect(
+        lambda: CountingEnv(world, plan), FaultyEngine(codec, say_turn, plan), codec,
+        episodes=40, group_size=4, concurrency=16, retries=budget,
+        on_fault=FaultPolicy.DROP_GROUP, state=state,
+    ):  # fmt: skip
+        assert not trajectory.is_faulted
+        delivered[trajectory.group_id] += 1
+    assert set(delivered.values()) == {4}
+    assert len(state.dropped) + sum(delivered.values()) == 40
+    assert any(trajectory.is_faulted for trajectory in state.dropped)

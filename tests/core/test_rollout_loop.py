@@ -1,0 +1,357 @@
+"""The loop: what it records, where it ends, what it refuses."""
+
+import asyncio
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from fakes.codecs import text_codec, vision_codec
+from fakes.faults import RawEngine, say_turn
+
+from envkit.env import Capabilities, Env, Observation, PolicyContext, Turn
+from envkit.errors import ConfigurationError, ContractError
+from envkit.images import Image
+from envkit.rollout import (
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    Limits,
+    RetryBudget,
+    Sampling,
+    ScriptedEngine,
+    play,
+)
+from envkit.tasks import Task
+from envkit.trajectory import SegmentKind, StopReason, Trajectory
+
+
+class Talk(Env):
+    """Answers until `ends` turns are over; pictures on request."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True, snapshot=True, replay_safe=True, deterministic=True
+    )
+    system_prompt = "Be brief."
+
+    def __init__(self, *, ends: int = 3, max_turns: int = 10, pictures: bool = False) -> None:
+        super().__init__(max_turns=max_turns)
+        self._ends, self._pictures = ends, pictures
+
+    def on_reset(self, task: Task) -> Turn:
+        return Turn("Begin.", images=self._images(0))
+
+    def on_turn(self, response_text: str) -> Turn:
+        number = self.turn + 1
+        error = "say something" if "bad" in response_text else None
+        return Turn(
+            f"Answer {number}.",
+            images=self._images(number),
+            reward=0.25,
+            done=number >= self._ends,
+            info={"parse_error": error},
+        )
+
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        return None
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        return
+
+    def _images(self, number: int) -> tuple[Image, ...]:
+        if not self._pictures:
+            return ()
+        return (Image.from_array(np.full((56, 84, 3), 10 * number, np.uint8)),)
+
+
+async def run(env: Env, policy: Any = say_turn, **options: Any) -> Trajectory:
+    codec = vision_codec() if getattr(env, "_pictures", False) else text_codec()
+    return await play(env, ScriptedEngine(codec, policy), codec, seed=3, **options)
+
+
+async def test_play_records_prompt_replies_and_observations_in_order() -> None:
+    trajectory = await run(Talk())
+    kinds = [segment.kind.value for segment in trajectory.segments]
+    assert kinds == ["prompt", "model", "observation", "model", "observation", "model"]
+    assert trajectory.stop_reason is StopReason.TERMINATED
+    assert trajectory.reward == 0.75
+    assert [turn.reward for turn in trajectory.turns] == [0.25, 0.25, 0.25]
+
+
+async def test_play_masks_exactly_the_sampled_ids_invariant_2() -> None:
+    sent: list[tuple[int, ...]] = []
+
+    class Recording(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            generation = await super().generate(request)
+            sent.append(tuple(generation.token_ids))
+            return generation
+
+    codec = text_codec()
+    trajectory = await play(Talk(), Recording(codec, say_turn), codec, seed=3)
+    model = [s.train_ids for s in trajectory.segments if s.kind is SegmentKind.MODEL]
+    assert model == sent
+    trained = [i for i, m in zip(trajectory.train_ids(), trajectory.loss_mask(), strict=True) if m]
+    assert trained == [i for ids in sent for i in ids]
+
+
+async def test_play_wire_prompt_of_each_turn_extends_the_last_invariant_4() -> None:
+    prompts: list[tuple[int, ...]] = []
+
+    class Recording(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            prompts.append(tuple(request.wire_ids))
+            return await super().generate(request)
+
+    codec = vision_codec()
+    env = Talk(pictures=True)
+    trajectory = await play(env, Recording(codec, say_turn), codec, seed=3)
+    assert trajectory.fault is None
+    for earlier, later in zip(prompts, prompts[1:], strict=False):
+        assert later[: len(earlier)] == earlier
+
+
+async def test_play_counts_images_alike_everywhere_invariant_5() -> None:
+    requests: list[GenerateRequest] = []
+
+    class Recording(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            requests.append(request)
+            return await super().generate(request)
+
+    codec = vision_codec()
+    trajectory = await play(Talk(pictures=True), Recording(codec, say_turn), codec, seed=3)
+    assert [len(request.images) for request in requests] == [1, 2, 3]
+    for request in requests:
+        pads = sum(request.wire_ids.count(pad) for pad in codec.media_ids)
+        assert pads == len(request.images) == len(request.features)
+    assert len(trajectory.tensors()["image_grid_thw"]) == len(trajectory.images()) == 3
+
+
+async def test_play_keeps_every_column_one_length_invariant_1() -> None:
+    trajectory = await run(Talk(pictures=True))
+    ids, mask, logprobs = trajectory.train_ids(), trajectory.loss_mask(), trajectory.logprobs()
+    assert len(ids) == len(mask) == len(logprobs)
+    assert set(mask) == {0, 1}
+    assert all(value == 0.0 for value, m in zip(logprobs, mask, strict=True) if not m)
+
+
+async def test_play_ledger_equals_the_full_render_invariant_3() -> None:
+    for env in (Talk(), Talk(pictures=True)):
+        codec = vision_codec() if env._pictures else text_codec()
+        trajectory = await play(env, ScriptedEngine(codec, say_turn), codec, seed=3)
+        messages = list(trajectory.messages)
+        while messages[-1]["role"] != "assistant":
+            messages.pop()
+        report = codec.check_ledger(messages, trajectory.wire_ids())
+        assert report.ok, report
+
+
+async def test_play_same_seed_and_replies_give_the_same_episode_invariant_7() -> None:
+    first, second = await run(Talk(pictures=True)), await run(Talk(pictures=True))
+    assert first.train_ids() == second.train_ids()
+    assert [turn.observation_hash for turn in first.turns] == [
+        turn.observation_hash for turn in second.turns
+    ]
+    assert [image.sha256 for image in first.images()] == [i.sha256 for i in second.images()]
+
+
+async def test_play_leaves_no_observation_behind_the_last_reply() -> None:
+    for limits in (Limits(max_turns=2), Limits(max_response_tokens=25), Limits()):
+        trajectory = await run(Talk(), limits=limits)
+        assert trajectory.segments[-1].kind is SegmentKind.MODEL
+        assert trajectory.turns[-1].observation_tokens == 0
+
+
+async def test_play_ends_at_the_turn_limit() -> None:
+    trajectory = await run(Talk(ends=9), limits=Limits(max_turns=2))
+    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assert len(trajectory.turns) == 2
+    assert trajectory.reward == 0.5
+
+
+async def test_play_tells_the_environments_own_limit_apart() -> None:
+    trajectory = await run(Talk(ends=9, max_turns=2))
+    assert trajectory.stop_reason is StopReason.ENV_TRUNCATED
+
+
+async def test_play_ends_a_turn_that_uses_up_its_limit_without_stepping() -> None:
+    trajectory = await run(Talk(), limits=Limits(max_tokens_per_turn=2))
+    assert trajectory.stop_reason is StopReason.TURN_TOKENS
+    assert trajectory.turns[0].reward is None
+    assert trajectory.reward == 0.0
+    assert trajectory.segments[-1].finish_reason == "length"
+
+
+async def test_play_closes_a_reply_that_sampling_cut_and_goes_on() -> None:
+    codec = text_codec()
+    trajectory = await run(Talk(), sampling=Sampling(max_new_tokens=2))
+    assert trajectory.stop_reason is StopReason.TERMINATED
+    observation = trajectory.segments[2]
+    assert observation.kind is SegmentKind.OBSERVATION
+    assert observation.train_ids[0] in codec.stop_ids
+    assert observation.loss_mask[0] == 0
+
+
+async def test_play_never_exceeds_the_response_budget() -> None:
+    for budget in range(1, 60, 7):
+        trajectory = await run(Talk(ends=9), limits=Limits(max_response_tokens=budget))
+        used = sum(
+            len(s.train_ids) for s in trajectory.segments if s.kind is not SegmentKind.PROMPT
+        )
+        assert used <= budget
+        assert trajectory.stop_reason is StopReason.RESPONSE_TOKENS
+
+
+async def test_play_response_budget_does_not_count_the_prompt() -> None:
+    trajectory = await run(Talk(ends=1), limits=Limits(max_response_tokens=20))
+    assert len(trajectory.train_ids()) > 20
+    assert trajectory.stop_reason is StopReason.TERMINATED
+
+
+async def test_play_ends_before_the_context_overflows() -> None:
+    prompt = len((await run(Talk())).segments[0].train_ids)
+    trajectory = await run(Talk(ends=9), limits=Limits(max_context_tokens=prompt + 30))
+    assert trajectory.stop_reason is StopReason.CONTEXT_TOKENS
+    assert len(trajectory.train_ids()) <= prompt + 30
+
+
+async def test_play_ends_before_an_image_too_many() -> None:
+    trajectory = await run(Talk(pictures=True), limits=Limits(max_images=2))
+    assert trajectory.stop_reason is StopReason.MAX_IMAGES
+    assert len(trajectory.images()) == 2
+
+
+async def test_play_asks_the_environment_to_shorten_an_observation() -> None:
+    class Long(Talk):
+        def on_turn(self, response_text: str) -> Turn:
+            return Turn("word " * 500, done=self.turn >= 1)
+
+        def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+            return {**observation, "text": "(cut)"}
+
+    prompt = len((await run(Talk())).segments[0].train_ids)
+    trajectory = await run(Long(), limits=Limits(max_context_tokens=prompt + 80))
+    assert trajectory.stop_reason is StopReason.TERMINATED
+    assert any(message["content"] == "(cut)" for message in trajectory.messages)
+
+
+async def test_play_ends_at_the_episode_timeout_with_what_it_has() -> None:
+    codec = text_codec()
+    engine = ScriptedEngine(codec, say_turn, latency=lambda request: 0.2)
+    trajectory = await play(
+        Talk(ends=9), engine, codec, seed=1, limits=Limits(episode_timeout_s=0.3)
+    )
+    assert trajectory.stop_reason is StopReason.EPISODE_TIMEOUT
+    assert 1 <= len(trajectory.turns) < 9
+    assert trajectory.reward is not None
+
+
+async def test_play_masks_a_prompt_that_the_engine_saw_otherwise() -> None:
+    class Deaf(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            generation = await super().generate(request)
+            fields = {name: getattr(generation, name) for name in generation.__slots__}
+            return Generation(**{**fields, "prompt_tokens": request.train_length - 1})
+
+    codec = text_codec()
+    trajectory = await play(Talk(), Deaf(codec, say_turn), codec, seed=1)
+    assert trajectory.stop_reason is StopReason.LEDGER_FAULT
+    assert trajectory.reward is None
+    assert not any(trajectory.loss_mask())
+    assert trajectory.fault is not None
+    assert "images were dropped" in trajectory.fault.message
+
+
+async def test_play_refuses_a_sampled_placeholder() -> None:
+    codec = vision_codec()
+    pad = codec.media_ids[0]
+
+    class Dreamer(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            return Generation(
+                token_ids=(pad,),
+                logprobs=(-1.0,),
+                finish_reason=FinishReason.LENGTH,
+                prompt_tokens=request.train_length,
+            )
+
+    trajectory = await play(Talk(pictures=True), Dreamer(codec, say_turn), codec, seed=1)
+    assert trajectory.stop_reason is StopReason.LEDGER_FAULT
+
+
+async def test_play_refuses_raw_logprobs_at_another_temperature() -> None:
+    codec = text_codec()
+    engine = RawEngine(codec, say_turn)
+    with pytest.raises(ConfigurationError, match="temperature 1"):
+        await play(Talk(), engine, codec, sampling=Sampling(temperature=0.5))
+    assert (await play(Talk(), engine, codec)).fault is None
+
+
+async def test_play_resamples_a_reply_that_did_not_parse_without_recording_it() -> None:
+    replies = iter(["bad one", "good", "good", "good"])
+
+    def policy(context: PolicyContext) -> str:
+        return next(replies)
+
+    trajectory = await run(Talk(), policy, retries=RetryBudget(resample_on_parse_error=1))
+    assert trajectory.turns[0].resamples == 1
+    assert trajectory.turns[0].response_text == "good"
+    assert trajectory.reward == 0.75
+    texts = [m["content"] for m in trajectory.messages if m["role"] == "assistant"]
+    assert texts == ["good", "good", "good"]
+
+
+async def test_play_raises_for_an_environment_that_breaks_its_contract() -> None:
+    class Wrong(Talk):
+        def step(self, action: str) -> Any:
+            return "an observation"
+
+    class Poisonous(Talk):
+        def on_turn(self, response_text: str) -> Turn:
+            return Turn("x", reward=float("nan"))
+
+    with pytest.raises(ContractError, match="Wrong.step must return"):
+        await run(Wrong())
+    with pytest.raises(ContractError, match="finite number"):
+        await run(Poisonous())
+
+
+async def test_play_turns_an_environments_bug_into_a_fault_without_reward() -> None:
+    class Buggy(Talk):
+        def on_turn(self, response_text: str) -> Turn:
+            raise KeyError("oops")
+
+    trajectory = await run(Buggy())
+    assert trajectory.stop_reason is StopReason.ENV_FAULT
+    assert trajectory.reward is None
+    assert trajectory.fault is not None
+    assert trajectory.fault.kind == "permanent"
+    assert "KeyError" in trajectory.fault.message
+
+
+async def test_play_never_blocks_the_event_loop_invariant_11() -> None:
+    import time
+
+    class Slow(Talk):
+        def on_turn(self, response_text: str) -> Turn:
+            time.sleep(0.3)
+            return super().on_turn(response_text)
+
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.005)
+            longest = max(longest, time.perf_counter() - before - 0.005)
+
+    text_codec()
+    watchdog = asyncio.create_task(watch())
+    await run(Slow(ends=2))
+    watchdog.cancel()
+    # A step of 300 ms on the loop would show; scheduling noise of a busy machine does not.
+    assert longest < 0.15
