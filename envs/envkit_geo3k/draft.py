@@ -1,0 +1,313 @@
+"""What a family of problems writes on: a scene to scale, its givens, one question.
+
+A family puts points and shapes down in the problem's own units, states what is given and asks for
+one quantity together with its exact value. The draft turns that into labels, texts and measures.
+A draw that would make a poor problem raises `Unsuitable`, and the source draws again.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from envkit_geo3k.exact import Exact, ExactLike
+from envkit_geo3k.figure import Shape
+from envkit_geo3k.labels import LabelRequest
+from envkit_geo3k.measure import Measure, Point
+
+_LETTERS: Final = "ABCDEFGHJKLMNPRSTUVWXYZ"
+MIN_DRAWN_ANGLE: Final = 22
+"""Narrowest angle in degrees that gets a label."""
+
+
+class Unsuitable(Exception):  # noqa: N818  # not an error: the source draws again
+    """These random numbers make no good problem."""
+
+
+class Level(int):
+    """Difficulty, 1 to 4."""
+
+    @property
+    def is_algebraic(self) -> bool:
+        """Whether the unknown is written as an expression such as 3x + 2."""
+        return self == 2
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether two facts must be used one after the other."""
+        return self >= 3
+
+
+class Shown(StrEnum):
+    """Where a given stands."""
+
+    FIGURE = "figure"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A quantity that the problem states."""
+
+    measure: Measure
+    value: Exact
+    name: str
+    """How the text calls it, such as "AB" or "m∠ABC"."""
+    text: str
+    """Its value as written."""
+    at: tuple[str, ...]
+    """Where its label goes; empty for a quantity without a place in the figure."""
+    shown: Shown
+
+    def moved_to_text(self) -> "Given":
+        """Return the same given without its label."""
+        return replace(self, shown=Shown.TEXT)
+
+    @property
+    def statement(self) -> str:
+        """The given as a phrase for the text."""
+        return f"{self.name} {'is' if self.name.startswith('The ') else '='} {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked, with its exact answer."""
+
+    prompt: str
+    answer: str
+    """LaTeX."""
+    values: tuple[float, ...]
+    """The answer's value; two for a point."""
+    goal: Measure
+    label: LabelRequest | None = None
+    """The unknown in the figure, such as "x" or "(3x + 2)°"."""
+
+
+def given_length(a: str, b: str, value: ExactLike) -> Given:
+    """Return the given length of a segment."""
+    exact = Exact.of(value)
+    return Given(
+        measure=["length", a, b],
+        value=exact,
+        name=a + b,
+        text=exact.plain(),
+        at=(a, b),
+        shown=Shown.FIGURE,
+    )
+
+
+def given_angle(a: str, vertex: str, b: str, degrees: int) -> Given:
+    """Return the given measure of an angle."""
+    return Given(
+        measure=["angle", a, vertex, b],
+        value=Exact.of(degrees),
+        name=f"m∠{a}{vertex}{b}",
+        text=f"{degrees}°",
+        at=(a, vertex, b),
+        shown=Shown.FIGURE,
+    )
+
+
+def given_text(measure: Measure, name: str, value: ExactLike, sign: str = "") -> Given:
+    """Return a given that stands in the text only, such as an area. The sign follows the value."""
+    exact = Exact.of(value)
+    text = exact.plain() + sign
+    return Given(measure=measure, value=exact, name=name, text=text, at=(), shown=Shown.TEXT)
+
+
+class Draft:
+    """A problem in the making."""
+
+    def __init__(self, rng: random.Random, level: int) -> None:
+        self.rng = rng
+        self.level = Level(level)
+        self.key: tuple[int, ...] = ()
+        """The numbers that make the problem; they decide its split."""
+        self.points: dict[str, Point] = {}
+        self.shapes: list[Shape] = []
+        self.unnamed: set[str] = set()
+        """Points without a letter in the figure."""
+        self.givens: list[Given] = []
+        self.facts: list[str] = []
+        self.question: Question | None = None
+        self.is_upright = False
+        """True keeps the drawn orientation, as with coordinate axes."""
+        self._letters = list(_LETTERS)
+        rng.shuffle(self._letters)
+
+    def names(self, count: int) -> list[str]:
+        """Return letters that no other point has."""
+        taken, self._letters = self._letters[:count], self._letters[count:]
+        return taken
+
+    def put(self, name: str, x: float, y: float, *, named: bool = True) -> str:
+        """Place a point."""
+        self.points[name] = (x, y)
+        if not named:
+            self.unnamed.add(name)
+        return name
+
+    def segments(self, *pairs: str) -> None:
+        """Draw the segment of each pair of names, written as two letters."""
+        self.shapes += [("segment", pair[0], pair[1]) for pair in pairs]
+
+    def polygon(self, names: Sequence[str]) -> None:
+        """Draw a closed path."""
+        self.shapes += [("segment", a, b) for a, b in zip(names, [*names[1:], names[0]], strict=True)]
+
+    def circle(self, center: str, radius: float, *, dot: bool = True) -> None:
+        """Draw a circle, and its centre as a dot."""
+        self.shapes.append(("circle", center, radius))
+        if dot:
+            self.shapes.append(("dot", center))
+
+    def right_angle(self, a: str, vertex: str, b: str) -> None:
+        """Mark a right angle."""
+        self.shapes.append(("right_angle", a, vertex, b))
+
+    def angle_mark(self, a: str, vertex: str, b: str, count: int = 1) -> None:
+        """Draw the arc of an angle; equal counts say equal angles."""
+        self.shapes.append(("angle", a, vertex, b, count))
+
+    def ticks(self, count: int, *pairs: str) -> None:
+        """Mark segments as equal."""
+        self.shapes += [("ticks", pair[0], pair[1], count) for pair in pairs]
+
+    def parallel(self, count: int, *pairs: str) -> None:
+        """Mark segments as parallel; write each pair in the same direction."""
+        self.shapes += [("arrows", pair[0], pair[1], count) for pair in pairs]
+
+    def give(self, *givens: Given) -> None:
+        """State quantities; a given angle gets its arc."""
+        for given in givens:
+            if len(given.at) == 3 and given.shown is Shown.FIGURE:
+                self.angle_mark(*given.at)
+            self.givens.append(given)
+
+    def say(self, fact: str) -> None:
+        """State a fact in the text, as one sentence."""
+        self.facts.append(fact)
+
+    def ask_length(self, a: str, b: str, value: ExactLike) -> None:
+        """Ask for a segment's length, or for the x in it."""
+        self._ask_labelled(["length", a, b], Exact.of(value), f"{a}{b}", (a, b), "")
+
+    def ask_angle(self, a: str, vertex: str, b: str, degrees: int) -> None:
+        """Ask for an angle's measure, or for the x in it."""
+        name = f"m∠{a}{vertex}{b}"
+        measure: Measure = ["angle", a, vertex, b]
+        self._ask_labelled(measure, Exact.of(degrees), name, (a, vertex, b), "°")
+
+    def _ask_labelled(
+        self, measure: Measure, value: Exact, name: str, at: tuple[str, ...], sign: str
+    ) -> None:
+        algebraic = self.level == 2 or (
+            self.level == 4 and value.integer is not None and self.rng.random() < 0.5
+        )
+        if not algebraic and self.rng.random() < 0.5:
+            self.ask(f"Find {name}.", measure, value)
+            return
+        if algebraic:
+            slope, offset = self._linear(value)
+            text = f"{slope}x {'+' if offset > 0 else '-'} {abs(offset)}"
+            if sign:
+                text = f"({text}){sign}"
+            measure = ["solve", slope, offset, measure]
+            value = (value - offset) / slope
+        else:
+            text = f"x{sign}"
+        if len(at) == 3:
+            self.angle_mark(*at)
+        self.ask("Find x.", measure, value, label=LabelRequest(text=text, at=at))
+
+    def _linear(self, value: Exact) -> tuple[int, int]:
+        """Return slope and offset, neither trivial, so that slope * x + offset is the value."""
+        whole = value.integer
+        if whole is None or whole < 6:
+            raise Unsuitable("an algebra label needs an integer of at least 6")
+        slope = self.rng.randint(2, 6 if whole > 30 else 4)
+        unknown = max(2, whole // slope + self.rng.randint(-5, 5))
+        offset = whole - slope * unknown
+        if offset == 0 or abs(offset) > 30:
+            raise Unsuitable("a trivial or a clumsy offset")
+        return slope, offset
+
+    def ask(
+        self, prompt: str, goal: Measure, value: ExactLike, label: LabelRequest | None = None
+    ) -> None:
+        """Ask for any measure."""
+        exact = Exact.of(value)
+        self.question = Question(
+            prompt=prompt, answer=exact.latex(), values=(float(exact),), goal=goal, label=label
+        )
+
+    def ask_rounded(self, prompt: str, goal: Measure, value: float) -> None:
+        """Ask for a measure rounded to the nearest tenth.
+
+        Raises:
+            Unsuitable: The value is so near a rounding boundary that the two sides could disagree.
+        """
+        if abs(value * 10 % 1 - 0.5) < 1e-3:
+            raise Unsuitable("on a rounding boundary")
+        rounded = round(value, 1)
+        self.question = Question(
+            prompt=f"{prompt} Round to the nearest tenth.",
+            answer=f"{rounded:.1f}",
+            values=(rounded,),
+            goal=["round", 1, goal],
+        )
+
+    def ask_point(self, prompt: str, goals: tuple[Measure, Measure], values: Sequence[Exact]) -> None:
+        """Ask for the coordinates of a point."""
+        self.question = Question(
+            prompt=prompt,
+            answer=f"({values[0].latex()}, {values[1].latex()})",
+            values=(float(values[0]), float(values[1])),
+            goal=["pair", *goals],
+        )
+
+    def require(self, condition: bool, why: str) -> None:
+        """Draw again unless the condition holds.
+
+        Raises:
+            Unsuitable: It does not.
+        """
+        if not condition:
+            raise Unsuitable(why)
+
+
+def polar(center: Point, radius: float, degrees: float) -> Point:
+    """Return the point at a distance and a direction, counter-clockwise from the right."""
+    turn = math.radians(degrees)
+    return center[0] + radius * math.cos(turn), center[1] + radius * math.sin(turn)
+
+
+def between(a: Point, b: Point, share: float) -> Point:
+    """Return the point a share of the way from a to b; outside 0 to 1 it lies beyond them."""
+    return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
+
+
+def sine_degrees(degrees: float) -> float:
+    """Return the sine of an angle in degrees."""
+    return math.sin(math.radians(degrees))
+
+
+def apex(base: float, left: float, right: float) -> Point:
+    """Return the apex of a triangle on (0, 0) and (base, 0) with these angles in degrees."""
+    side = base * sine_degrees(right) / sine_degrees(180 - left - right)
+    return polar((0, 0), side, left)
+
+
+def apex_from_sides(base: float, left: float, right: float) -> Point:
+    """Return the apex of a triangle on (0, 0) and (base, 0) with these sides.
+
+    Raises:
+        Unsuitable: The sides make no triangle, or nearly none.
+    """
+    x = (base * base + left * left - right * right) / (2 * base)
+    height = left * left - x * x
+    if height <= (0.15 * base) ** 2:
+        raise Unsuitable("the sides make no good triangle")
+    return x, math.sqrt(height)

@@ -1,0 +1,101 @@
+"""Centroids and incentres."""
+
+import math
+from fractions import Fraction
+
+from envkit_geo3k.draft import Draft, apex, between, given_angle, given_length, given_text
+from envkit_geo3k.exact import Exact
+from envkit_geo3k.families.right_triangles import triple
+
+
+def centroid(draft: Draft) -> None:
+    """The centroid cuts a median 2:1; chained: in a right triangle, from the legs."""
+    if draft.level.is_chained:
+        _right_centroid(draft)
+        return
+    rng = draft.rng
+    a, b, c, d, e, g = draft.names(6)
+    short = rng.randint(3, 25)
+    draft.key = (short,)
+    base = 10.0
+    tip = apex(base, rng.uniform(48, 72), rng.uniform(48, 72))
+    middle = (base / 2, 0.0)
+    factor = 3 * short / math.dist(tip, middle)
+    corners = [(0.0, 0.0), (base * factor, 0.0), (tip[0] * factor, tip[1] * factor)]
+    for name, corner in zip((a, b, c), corners, strict=True):
+        draft.put(name, *corner)
+    draft.put(d, *between(corners[0], corners[1], 0.5))
+    draft.put(e, *between(corners[1], corners[2], 0.5))
+    draft.put(g, *between(corners[2], draft.points[d], 2 / 3))
+    draft.polygon([a, b, c])
+    draft.segments(c + d, a + e)
+    draft.ticks(1, a + d, d + b)
+    draft.ticks(2, b + e, e + c)
+    draft.say(f"{g} is the centroid of triangle {a}{b}{c}.")
+    if draft.level.is_algebraic or rng.random() < 0.6:
+        parts = [(c, g, 2 * short), (g, d, short)]
+        rng.shuffle(parts)
+        draft.give(given_length(*parts[0]))
+        draft.ask_length(*parts[1])
+    else:
+        draft.give(given_text(["length", c, d], f"{c}{d}", 3 * short))
+        draft.ask_length(*rng.choice(((c, g, 2 * short), (g, d, short))))
+
+
+def _right_centroid(draft: Draft) -> None:
+    """The median to the hypotenuse is half of it, and the centroid is two thirds along."""
+    rng = draft.rng
+    a, b, c, d, g = draft.names(5)
+    x, y, hypotenuse = triple(draft, largest=90)
+    draft.key = (x, y)
+    draft.put(c, 0, 0)
+    draft.put(a, x, 0)
+    draft.put(b, 0, y)
+    draft.put(d, x / 2, y / 2)
+    draft.put(g, x / 3, y / 3)
+    draft.polygon([a, b, c])
+    draft.segments(c + d)
+    draft.shapes.append(("dot", g))
+    draft.right_angle(a, c, b)
+    draft.ticks(1, a + d, d + b)
+    draft.say(f"{g} is the centroid of triangle {a}{b}{c}.")
+    draft.give(given_length(a, c, x))
+    if rng.random() < 0.5:
+        draft.give(given_length(b, c, y))
+    else:
+        draft.give(given_text(["length", a, b], f"{a}{b}", hypotenuse))
+    share = rng.choice((Fraction(1, 3), Fraction(1, 6)))
+    ends = (c, g) if share == Fraction(1, 3) else (g, d)
+    draft.ask_length(*ends, Exact.of(share * hypotenuse))
+
+
+def incenter(draft: Draft) -> None:
+    """Bisectors meet at the incentre; chained: the angle there is 90 plus half the third one."""
+    rng = draft.rng
+    a, b, c, p = draft.names(4)
+    half_a, half_b = rng.randint(26, 44), rng.randint(26, 44)
+    half_c = 90 - half_a - half_b
+    draft.require(len({half_a, half_b, half_c}) == 3 and half_c >= 14, "symmetric or thin")
+    draft.require(45 not in (half_a, half_b), "a right triangle")
+    draft.key = (half_a, half_b)
+    draft.put(a, 0, 0)
+    draft.put(b, 10, 0)
+    draft.put(c, *apex(10, 2 * half_a, 2 * half_b))
+    draft.put(p, *apex(10, half_a, half_b))
+    draft.polygon([a, b, c])
+    draft.segments(a + p, b + p, c + p)
+    draft.say(f"{p} is the incenter of triangle {a}{b}{c}.")
+    if not draft.level.is_chained:
+        draft.give(given_angle(p, a, b, half_a))
+        if draft.level.is_algebraic:
+            draft.ask_angle(c, a, p, half_a)
+        else:
+            draft.ask(f"Find m∠{c}{a}{b}.", ["angle", c, a, b], 2 * half_a)
+    elif rng.random() < 0.5:
+        draft.give(given_text(["angle", a, c, b], f"m∠{a}{c}{b}", 2 * half_c, "°"))
+        draft.ask_angle(a, p, b, 90 + half_c)
+    else:
+        draft.give(given_angle(p, a, b, half_a), given_angle(a, b, p, half_b))
+        draft.ask(f"Find m∠{a}{c}{b}.", ["angle", a, c, b], 2 * half_c)
+
+

@@ -1,0 +1,175 @@
+"""Right triangles: Pythagoras, special angles, the altitude to the hypotenuse."""
+
+import math
+
+from envkit_geo3k.draft import Draft, given_angle, given_length
+from envkit_geo3k.exact import Exact
+
+
+def triple(draft: Draft, largest: int = 60) -> tuple[int, int, int]:
+    """Return a Pythagorean triple, legs in either order.
+
+    Raises:
+        Unsuitable: It is too large or too thin.
+    """
+    m = draft.rng.randint(2, 6)
+    n = draft.rng.randint(1, m - 1)
+    k = draft.rng.randint(1, 6)
+    legs = [k * (m * m - n * n), 2 * k * m * n]
+    draft.rng.shuffle(legs)
+    hypotenuse = k * (m * m + n * n)
+    draft.require(hypotenuse <= largest and 3 * min(legs) >= max(legs), "too large or too thin")
+    return legs[0], legs[1], hypotenuse
+
+
+def pythagoras(draft: Draft) -> None:
+    """The third side; chained: two right triangles on a common side."""
+    rng = draft.rng
+    a, b, c, d = draft.names(4)
+    if draft.level.is_algebraic or rng.random() < 0.3:
+        x, y, _ = triple(draft)
+    else:
+        x, y = rng.randint(3, 20), rng.randint(3, 20)
+    draft.require(x != y and 3 * min(x, y) >= max(x, y), "isosceles or thin")
+    hypotenuse = Exact.sqrt(x * x + y * y)
+    draft.key = (x, y)
+    draft.put(c, 0, 0)
+    draft.put(a, x, 0)
+    draft.put(b, 0, y)
+    draft.polygon([a, b, c])
+    draft.right_angle(a, c, b)
+    if draft.level.is_chained:
+        _second_right_triangle(draft, (a, b, c, d), (x, y))
+    elif rng.random() < 0.5:
+        draft.give(given_length(a, c, x), given_length(b, c, y))
+        draft.ask_length(a, b, hypotenuse)
+    else:
+        draft.give(given_length(a, b, hypotenuse), given_length(b, c, y))
+        draft.ask_length(a, c, x)
+
+
+def _second_right_triangle(draft: Draft, names: tuple[str, ...], legs: tuple[int, int]) -> None:
+    """Build ABD on the hypotenuse AB, right at B; ask for AD or for BD."""
+    a, b, c, d = names
+    x, y = legs
+    z = draft.rng.randint(3, 20)
+    hypotenuse = math.hypot(x, y)
+    draft.require(0.35 * hypotenuse <= z <= 1.6 * hypotenuse, "the second triangle is thin")
+    draft.key = (x, y, z)
+    # Away from C: the direction of AB turned by a right angle.
+    draft.put(d, y / hypotenuse * z, y + x / hypotenuse * z)
+    draft.segments(b + d, a + d)
+    draft.right_angle(a, b, d)
+    draft.give(given_length(a, c, x), given_length(b, c, y))
+    square = x * x + y * y + z * z
+    if draft.rng.random() < 0.6:
+        draft.give(given_length(b, d, z))
+        draft.ask_length(a, d, Exact.sqrt(square))
+    else:
+        draft.give(given_length(a, d, Exact.sqrt(square)))
+        draft.ask_length(b, d, z)
+
+
+def special_right_triangle(draft: Draft) -> None:
+    """45-45-90 and 30-60-90; chained: both around a common altitude."""
+    if draft.level.is_chained:
+        _two_special(draft)
+    elif draft.rng.random() < 0.5:
+        _half_square(draft)
+    else:
+        _half_equilateral(draft)
+
+
+def _half_square(draft: Draft) -> None:
+    rng = draft.rng
+    a, b, c = draft.names(3)
+    leg = rng.randint(3, 30)
+    draft.key = (45, leg)
+    draft.put(c, 0, 0)
+    draft.put(a, leg, 0)
+    draft.put(b, 0, leg)
+    draft.polygon([a, b, c])
+    draft.right_angle(a, c, b)
+    draft.give(given_angle(c, a, b, 45))
+    if draft.level.is_algebraic or rng.random() < 0.5:
+        draft.give(given_length(a, b, leg * Exact.sqrt(2)))
+        draft.ask_length(b, c, leg)
+    else:
+        draft.give(given_length(a, c, leg))
+        draft.ask_length(a, b, leg * Exact.sqrt(2))
+
+
+def _half_equilateral(draft: Draft) -> None:
+    rng = draft.rng
+    a, b, c = draft.names(3)
+    short = rng.randint(3, 24)
+    long, hypotenuse = short * Exact.sqrt(3), 2 * short
+    draft.key = (30, short)
+    draft.put(c, 0, 0)
+    draft.put(a, float(long), 0)
+    draft.put(b, 0, short)
+    draft.polygon([a, b, c])
+    draft.right_angle(a, c, b)
+    draft.give(rng.choice((given_angle(c, a, b, 30), given_angle(a, b, c, 60))))
+    sides = [(a, c, long), (b, c, Exact.of(short)), (a, b, Exact.of(hypotenuse))]
+    rng.shuffle(sides)
+    if draft.level.is_algebraic:
+        sides.sort(key=lambda side: side[2].integer is None)
+    draft.give(given_length(*sides[1]))
+    draft.ask_length(*sides[0])
+
+
+def _two_special(draft: Draft) -> None:
+    """Altitude CD of a triangle with 45 degrees at A and 30 or 60 degrees at B."""
+    rng = draft.rng
+    a, b, c, d = draft.names(4)
+    height = rng.randint(3, 24)
+    other = rng.choice((30, 60))
+    foot = height * Exact.sqrt(3) if other == 30 else height * Exact.sqrt(3) / 3
+    draft.key = (other, height)
+    draft.put(d, 0, 0)
+    draft.put(a, -height, 0)
+    draft.put(b, float(foot), 0)
+    draft.put(c, 0, height)
+    draft.polygon([a, b, c])
+    draft.segments(c + d)
+    draft.right_angle(b, d, c)
+    draft.give(given_angle(b, a, c, 45), given_angle(a, b, c, other))
+    hypotenuse = foot * 2 / Exact.sqrt(3) if other == 30 else foot * 2
+    known = rng.choice(((a, c, height * Exact.sqrt(2)), (a, d, Exact.of(height))))
+    draft.give(given_length(*known))
+    draft.ask_length(*rng.choice(((b, c, hypotenuse), (d, b, foot))))
+
+
+def altitude_to_hypotenuse(draft: Draft) -> None:
+    """h^2 = pq and leg^2 = p(p + q); chained: a leg and its projection give the altitude."""
+    rng = draft.rng
+    a, b, c, d = draft.names(4)
+    if draft.level.is_algebraic:
+        k, u, v = rng.randint(1, 5), rng.randint(1, 4), rng.randint(1, 4)
+        p, q = k * u * u, k * v * v
+    else:
+        p, q = rng.randint(2, 24), rng.randint(2, 24)
+    draft.require(p != q and max(p, q) <= 4.5 * min(p, q), "symmetric or thin")
+    draft.key = (p, q)
+    height = Exact.sqrt(p * q)
+    draft.put(a, 0, 0)
+    draft.put(d, p, 0)
+    draft.put(b, p + q, 0)
+    draft.put(c, p, float(height))
+    draft.polygon([a, b, c])
+    draft.segments(c + d)
+    draft.right_angle(a, c, b)
+    draft.right_angle(b, d, c)
+    draft.give(given_length(a, d, p))
+    leg = Exact.sqrt(p * (p + q))
+    if draft.level.is_chained:
+        draft.give(given_length(a, c, leg))
+        draft.ask_length(*rng.choice(((c, d, height), (d, b, Exact.of(q)))))
+    elif draft.level.is_algebraic or rng.random() < 0.5:
+        draft.give(given_length(d, b, q))
+        draft.ask_length(c, d, height)
+    else:
+        draft.give(given_length(d, b, q))
+        draft.ask_length(a, c, leg)
+

@@ -1,0 +1,91 @@
+"""Trigonometric ratios as exact fractions, and the laws of sines and cosines to a tenth."""
+
+import math
+from fractions import Fraction
+
+from envkit_geo3k.draft import Draft, apex, given_angle, given_length, given_text, polar
+from envkit_geo3k.exact import Exact
+from envkit_geo3k.families.right_triangles import triple
+
+
+def trig_ratio(draft: Draft) -> None:
+    """A ratio of two sides; algebra: a side from a ratio; chained: the third side comes first."""
+    rng = draft.rng
+    a, b, c = draft.names(3)
+    x, y, hypotenuse = triple(draft)
+    draft.key = (x, y)
+    draft.put(c, 0, 0)
+    draft.put(a, x, 0)
+    draft.put(b, 0, y)
+    draft.polygon([a, b, c])
+    draft.right_angle(a, c, b)
+    sides = {"adjacent": (a, c, x), "opposite": (b, c, y), "hypotenuse": (a, b, hypotenuse)}
+    ratios = {
+        "sin": ("opposite", "hypotenuse", "adjacent"),
+        "cos": ("adjacent", "hypotenuse", "opposite"),
+        "tan": ("opposite", "adjacent", "hypotenuse"),
+    }
+    name = rng.choice(sorted(ratios))
+    top, bottom, third = (sides[side] for side in ratios[name])
+    value = Exact.of(Fraction(top[2], bottom[2]))
+    goal = ["over", ["length", *top[:2]], ["length", *bottom[:2]]]
+    if draft.level.is_algebraic:
+        draft.give(given_text(goal, f"{name} {a}", value), given_length(*bottom))
+        draft.ask_length(*top)
+    elif draft.level.is_chained:
+        draft.give(given_length(*third), given_length(*rng.choice((top, bottom))))
+        draft.ask(f"Find {name} {a} as a fraction.", goal, value)
+    else:
+        draft.give(given_length(*top), given_length(*bottom))
+        draft.ask(f"Find {name} {a} as a fraction.", goal, value)
+
+
+def sine_and_cosine_laws(draft: Draft) -> None:
+    """A side by the law of sines or cosines; chained: the area or the perimeter after it."""
+    if draft.level.is_algebraic or (draft.level.is_chained and draft.rng.random() < 0.6):
+        _two_sides(draft)
+    else:
+        _two_angles(draft)
+
+
+def _two_angles(draft: Draft) -> None:
+    """Two angles and a side: the law of sines; chained: the third angle comes first."""
+    rng = draft.rng
+    a, b, c = draft.names(3)
+    at_a, at_b = rng.randint(36, 82), rng.randint(36, 82)
+    at_c = 180 - at_a - at_b
+    draft.require(at_c >= 30 and 90 not in (at_a, at_b, at_c), "thin or right")
+    base = rng.randint(6, 40)
+    draft.key = (at_a, at_b, base)
+    draft.put(a, 0, 0)
+    draft.put(b, base, 0)
+    draft.put(c, *apex(base, at_a, at_b))
+    draft.polygon([a, b, c])
+    draft.give(given_length(a, b, base), given_angle(b, a, c, at_a))
+    if draft.level.is_chained:
+        draft.give(given_angle(a, b, c, at_b))
+    else:
+        draft.give(given_angle(a, c, b, at_c))
+    side = math.dist(draft.points[b], draft.points[c])
+    draft.ask_rounded(f"Find {b}{c}.", ["length", b, c], side)
+
+
+def _two_sides(draft: Draft) -> None:
+    """Two sides and the angle between them: the law of cosines; chained: then the perimeter."""
+    rng = draft.rng
+    a, b, c = draft.names(3)
+    at_a = rng.choice((rng.randint(38, 80), rng.randint(100, 130)))
+    left, right = rng.randint(6, 30), rng.randint(6, 30)
+    draft.require(2 * min(left, right) >= max(left, right) and left != right, "thin")
+    draft.key = (at_a, left, right)
+    draft.put(a, 0, 0)
+    draft.put(b, left, 0)
+    draft.put(c, *polar((0, 0), right, at_a))
+    draft.polygon([a, b, c])
+    draft.give(given_length(a, b, left), given_length(a, c, right), given_angle(b, a, c, at_a))
+    opposite = math.dist(draft.points[b], draft.points[c])
+    if draft.level.is_chained:
+        prompt = f"Find the perimeter of triangle {a}{b}{c}."
+        draft.ask_rounded(prompt, ["perimeter", a, b, c], left + right + opposite)
+    else:
+        draft.ask_rounded(f"Find {b}{c}.", ["length", b, c], opposite)

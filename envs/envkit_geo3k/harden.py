@@ -1,0 +1,87 @@
+"""What makes a level 4 problem of a level 3 one: moved givens and distractors.
+
+Distractors are true: a segment is lengthened by a stated amount, or a figure of angles gets a
+length that nobody needs. The figure stays to scale.
+"""
+
+import math
+
+from envkit_geo3k.draft import Draft, Shown, between, given_length
+from envkit_geo3k.measure import angle_at, distance
+
+
+def harden(draft: Draft) -> None:
+    """Move one given from the figure to the text and add a distractor where one fits."""
+    _move_a_given(draft)
+    if draft.is_upright:
+        return
+    if _has_lengths(draft):
+        _lengthen(draft)
+    else:
+        _add_length(draft)
+
+
+def _move_a_given(draft: Draft) -> None:
+    shown = [n for n, given in enumerate(draft.givens) if given.shown is Shown.FIGURE]
+    if not shown:
+        return
+    n = draft.rng.choice(shown)
+    given = draft.givens[n]
+    draft.givens[n] = given.moved_to_text()
+    mark = ("angle", *given.at, 1)
+    if mark in draft.shapes:
+        draft.shapes.remove(mark)
+
+
+def _has_lengths(draft: Draft) -> bool:
+    measures = [str(given.measure) for given in draft.givens]
+    if draft.question is not None:
+        measures.append(str(draft.question.goal))
+    return any("length" in text or "area" in text for text in measures)
+
+
+def _drawn_segments(draft: Draft) -> list[tuple[str, str]]:
+    named = [shape for shape in draft.shapes if shape[0] == "segment"]
+    return [(a, b) for _, a, b in named if not {a, b} & draft.unnamed]
+
+
+def _add_length(draft: Draft) -> None:
+    """Scale a figure of angles so that one of its segments has a whole length, and say so."""
+    a, b = draft.rng.choice(_drawn_segments(draft))
+    length = draft.rng.randint(5, 30)
+    factor = length / distance(draft.points[a], draft.points[b])
+    draft.points = {name: (x * factor, y * factor) for name, (x, y) in draft.points.items()}
+    draft.shapes = [
+        (shape[0], shape[1], shape[2] * factor) if shape[0] == "circle" else shape
+        for shape in draft.shapes
+    ]
+    draft.give(given_length(a, b, length))
+
+
+def _lengthen(draft: Draft) -> None:
+    """Go on with a segment beyond its end, in a free direction, by a whole length."""
+    candidates = _drawn_segments(draft)
+    draft.rng.shuffle(candidates)
+    for pair in candidates:
+        a, b = draft.rng.sample(pair, 2)
+        start, end = draft.points[a], draft.points[b]
+        extra = max(2, round(_diameter(draft) * draft.rng.uniform(0.16, 0.3)))
+        tip = between(start, end, 1 + extra / distance(start, end))
+        if _is_free(draft, b, tip):
+            (name,) = draft.names(1)
+            draft.put(name, *tip)
+            draft.segments(b + name)
+            draft.give(given_length(b, name, extra))
+            return
+
+
+def _diameter(draft: Draft) -> float:
+    points = list(draft.points.values())
+    return max(math.dist(a, b) for a in points for b in points)
+
+
+def _is_free(draft: Draft, end: str, tip: tuple[float, float]) -> bool:
+    """Whether no other point lies near the ray from the end to the tip."""
+    here = draft.points[end]
+    others = [position for name, position in draft.points.items() if name != end]
+    return all(angle_at(tip, here, other) > 25 for other in others)

@@ -1,0 +1,257 @@
+"""Generated problems: an endless task source whose every row is a function of (seed, index).
+
+Training and test problems never share their numbers: a hash of the family and its numbers decides
+the split, so the same triangle is on the same side at every level and under every lettering.
+"""
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.tasks import Task
+from envkit_geo3k.draft import Draft, Given, Level, Question, Shown, Unsuitable
+from envkit_geo3k.drawing import paint
+from envkit_geo3k.families import FAMILIES
+from envkit_geo3k.figure import MAX_SIZE, MIN_SIZE, Figure, Frame
+from envkit_geo3k.harden import harden
+from envkit_geo3k.labels import LabelRequest, place_labels
+
+Split = Literal["train", "test"]
+
+VERSION: Final = "geo3k-v0"
+"""Part of every hash: another version draws other problems."""
+LEVELS: Final = (1, 2, 3, 4)
+TEST_SHARE: Final = 1 / 8
+_MAX_ATTEMPTS: Final = 3000
+_MIN_GAP_PIXELS: Final = 26
+"""Nearest that two points of a figure may come, at the reference size."""
+_MIN_LABEL_ANGLE: Final = 22
+
+
+class ProceduralSource:
+    """An endless source of generated geometry problems."""
+
+    def __init__(
+        self,
+        *,
+        split: str = "train",
+        level: int | None = None,
+        families: Sequence[str] | None = None,
+        image_size: int = 384,
+        seed: int = 0,
+    ) -> None:
+        """Choose what to draw from.
+
+        Args:
+            split: "train" or "test".
+            level: 1 to 4; None mixes all.
+            families: Names from `FAMILIES`; None takes all.
+            image_size: Side of the square figures in pixels.
+            seed: Another seed gives another sequence from the same split.
+
+        Raises:
+            ConfigurationError: A value is out of range.
+            UnknownNameError: A family does not exist.
+        """
+        if split not in ("train", "test"):
+            raise ConfigurationError(f"split must be 'train' or 'test', got {split!r}")
+        if level is not None and level not in LEVELS:
+            raise ConfigurationError(f"level must be one of {LEVELS} or None, got {level!r}")
+        if not MIN_SIZE <= image_size <= MAX_SIZE:
+            raise ConfigurationError(
+                f"image_size must be {MIN_SIZE} to {MAX_SIZE} pixels, got {image_size}"
+            )
+        names = sorted(FAMILIES if families is None else set(families))
+        for name in names:
+            if name not in FAMILIES:
+                raise UnknownNameError.suggest("geometry family", name, FAMILIES)
+        if not names:
+            raise ConfigurationError("families must name at least one family, got none")
+        self._split = split
+        self._levels = LEVELS if level is None else (level,)
+        self._families = names
+        self._image_size = image_size
+        self._seed = seed
+
+    @property
+    def size(self) -> int | None:
+        """None: the source is endless."""
+        return None
+
+    def task(self, index: int) -> Task:
+        """Return the problem of this index as JSON data.
+
+        Raises:
+            ConfigurationError: The figure size leaves no room for a problem of this kind.
+        """
+        draws = random.Random(_digest(VERSION, self._seed, index, self._split))
+        family = draws.choice(self._families)
+        level = draws.choice(self._levels)
+        identity = (VERSION, self._seed, index, self._split, family, level)
+        for attempt in range(_MAX_ATTEMPTS):
+            draft = Draft(random.Random(_digest(*identity, attempt)), level)
+            try:
+                FAMILIES[family](draft)
+                if split_of(family, draft.key) != self._split:
+                    continue
+                problem = _finish(draft, self._image_size)
+            except Unsuitable:
+                continue
+            return {
+                "id": f"{VERSION}/{self._split}/{self._seed}/{index}",
+                "source": "generated",
+                "split": self._split,
+                "seed": self._seed,
+                "index": index,
+                "family": family,
+                "level": level,
+                **problem,
+            }
+        raise ConfigurationError(
+            f"no {family} problem of level {level} fits in {self._image_size} pixels after "
+            f"{_MAX_ATTEMPTS} draws; choose a larger image_size"
+        )
+
+
+def split_of(family: str, key: Sequence[int]) -> Split:
+    """Return the split to which the numbers of a problem belong."""
+    return "test" if _digest(VERSION, "split", family, list(key)) % 1000 < 1000 * TEST_SHARE else "train"
+
+
+def _digest(*parts: Any) -> int:  # noqa: ANN401  # any JSON data
+    text = json.dumps(parts, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _finish(draft: Draft, image_size: int) -> dict[str, Any]:
+    """Turn a family's draft into the problem's part of a task row.
+
+    Raises:
+        Unsuitable: The problem gives its answer away, or its figure is cluttered.
+    """
+    if draft.level == Level(4):
+        harden(draft)
+    question = draft.question
+    if question is None:
+        raise Unsuitable("no question was asked")
+    _check_numbers(draft.givens, question)
+    _turn(draft)
+    figure = _with_labels(draft, _figure(draft, image_size))
+    return {
+        "question": _question_text(draft, question),
+        "answer": question.answer,
+        "key": list(draft.key),
+        "givens": [
+            {
+                "measure": given.measure,
+                "value": float(given.value),
+                "statement": given.statement,
+                "shown": str(given.shown),
+            }
+            for given in draft.givens
+        ],
+        "goal": question.goal,
+        "values": list(question.values),
+        "figure": figure.to_json(),
+    }
+
+
+def _check_numbers(givens: Sequence[Given], question: Question) -> None:
+    """Refuse a problem that states a quantity twice, or states its answer."""
+    stated = [json.dumps(_canonical(given)) for given in givens]
+    if len(set(stated)) != len(stated):
+        raise Unsuitable("a quantity is given twice")
+    if question.label is not None and question.label.at in [given.at for given in givens]:
+        raise Unsuitable("the unknown is given")
+    printed = [float(given.value) for given in givens]
+    if any(math.isclose(a, b, abs_tol=1e-9) for a in printed for b in question.values):
+        raise Unsuitable("the answer is printed")
+
+
+def _canonical(given: Given) -> Any:  # noqa: ANN401  # a measure is nested JSON data
+    measure = given.measure
+    if isinstance(measure, list) and measure[0] in ("length", "angle"):
+        ends = measure[1:] if measure[1] < measure[-1] else measure[:0:-1]
+        return [measure[0], *ends]
+    return measure
+
+
+def _turn(draft: Draft) -> None:
+    """Turn and mirror the figure at random, and round its coordinates."""
+    if not draft.is_upright:
+        angle = draft.rng.uniform(0, 2 * math.pi)
+        if draft.rng.random() < 0.4:  # many textbook figures stand level
+            angle = draft.rng.choice((0.0, math.pi / 2, math.pi, 3 * math.pi / 2))
+        cosine, sine = math.cos(angle), math.sin(angle)
+        mirror = draft.rng.choice((1, -1))
+        draft.points = {
+            name: (x * cosine - mirror * y * sine, x * sine + mirror * y * cosine)
+            for name, (x, y) in draft.points.items()
+        }
+        if mirror == -1:
+            draft.shapes = [
+                (shape[0], shape[1], shape[3], shape[2])
+                if shape[0] in ("arc", "fill_sector")
+                else shape
+                for shape in draft.shapes
+            ]
+    # Nine digits are far below a pixel and hide differences between mathematical libraries.
+    draft.points = {
+        name: (round(x, 9) + 0.0, round(y, 9) + 0.0) for name, (x, y) in draft.points.items()
+    }
+    draft.shapes = [
+        tuple(round(item, 9) if isinstance(item, float) else item for item in shape)
+        for shape in draft.shapes
+    ]
+
+
+def _figure(draft: Draft, image_size: int) -> Figure:
+    figure = Figure(size=image_size, points=draft.points, shapes=tuple(draft.shapes))
+    frame = Frame(figure)
+    pixels = [frame.pixel(name) for name in draft.points]
+    for n, first in enumerate(pixels):
+        for second in pixels[:n]:
+            if math.dist(first, second) < _MIN_GAP_PIXELS * frame.unit:
+                raise Unsuitable("two points are too close")
+    return figure
+
+
+def _with_labels(draft: Draft, figure: Figure) -> Figure:
+    """Place all labels.
+
+    Raises:
+        Unsuitable: One does not fit.
+    """
+    requests = [
+        LabelRequest(text=given.text, at=given.at)
+        for given in draft.givens
+        if given.shown is Shown.FIGURE
+    ]
+    if draft.question is not None and draft.question.label is not None:
+        requests.append(draft.question.label)
+    requests += [
+        LabelRequest(text=name, at=(name,)) for name in draft.points if name not in draft.unnamed
+    ]
+    labels = place_labels(figure, paint(figure), requests)
+    if labels is None:
+        raise Unsuitable("a label does not fit")
+    return replace(figure, labels=labels)
+
+
+def _question_text(draft: Draft, question: Question) -> str:
+    stated = [given.statement for given in draft.givens if given.shown is Shown.TEXT]
+    sentences = [*draft.facts]
+    if stated:
+        sentences.append(_enumerate(stated) + ".")
+    return " ".join([*sentences, question.prompt])
+
+
+def _enumerate(phrases: Sequence[str]) -> str:
+    if len(phrases) == 1:
+        return phrases[0]
+    return ", ".join(phrases[:-1]) + " and " + phrases[-1]
