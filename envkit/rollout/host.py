@@ -81,16 +81,8 @@ class EnvHost:
                 retryable=False,
             )
         await self._discard()
-        factory = self._factory
         worker = Worker(self._pool.mailbox)
-        try:
-            env = await worker.call(factory, timeout_s=timeout_s)
-        except asyncio.CancelledError:
-            worker.stop()
-            raise
-        except Exception as error:
-            worker.stop()
-            raise _as_fault(error, "building the environment") from error
+        env = await self._build(self._factory, worker, timeout_s)
         if not isinstance(env.unwrapped, Env):
             worker.stop()
             raise ContractError(
@@ -101,6 +93,29 @@ class EnvHost:
             worker.stop()
         else:
             self._worker = worker
+
+    async def _build(self, factory: EnvFactory, worker: Worker, timeout_s: float | None) -> AnyEnv:
+        built = list[AnyEnv]()
+
+        def build() -> AnyEnv:
+            built.append(factory())
+            return built[0]
+
+        def close_late() -> None:
+            for env in built:
+                env.close()
+
+        try:
+            return await worker.call(build, timeout_s=timeout_s)
+        except asyncio.CancelledError:
+            worker.abandon(close_late)
+            raise
+        except DeadlineError as error:
+            worker.abandon(close_late)
+            raise _as_fault(error, "building the environment") from error
+        except Exception as error:
+            worker.stop()
+            raise _as_fault(error, "building the environment") from error
 
     async def reset(self, *, seed: int | None, task: Task | None, timeout_s: float | None) -> Reset:
         """Start an episode.

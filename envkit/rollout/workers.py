@@ -86,9 +86,9 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
-            if future.cancelled():
-                raise DeadlineError(timeout_s) from None
-            raise  # the function's own
+            if future.done() and not future.cancelled():
+                return future.result()  # just in time, or a TimeoutError of its own
+            raise DeadlineError(timeout_s) from None
 
     def abandon(self, clean_up: Callable[[], None]) -> None:
         """Give up on a hung call; `clean_up` runs on the thread if the call ever returns."""

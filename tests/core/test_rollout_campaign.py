@@ -7,7 +7,15 @@ from collections import Counter
 
 import pytest
 from fakes.codecs import text_codec
-from fakes.faults import CountingEnv, FaultPlan, FaultyEngine, FragileEnv, ReplayEnv, World, say_turn
+from fakes.faults import (
+    CountingEnv,
+    FaultPlan,
+    FaultyEngine,
+    FragileEnv,
+    ReplayEnv,
+    World,
+    say_turn,
+)
 
 from envkit.rollout import Backoff, FaultPolicy, RetryBudget, RolloutState, collect
 from envkit.trajectory import SegmentKind, StopReason, Trajectory
@@ -41,7 +49,12 @@ def check(trajectory: Trajectory) -> None:
 
 
 async def campaign(kind: type[CountingEnv], episodes: int, rate: float) -> Counter[str]:
-    world, plan, codec, state = World(), FaultPlan(rate, seed=episodes), text_codec(), RolloutState()
+    world, plan, codec, state = (
+        World(),
+        FaultPlan(rate, seed=episodes),
+        text_codec(),
+        RolloutState(),
+    )
     engine = FaultyEngine(codec, say_turn, plan)
     stops: Counter[str] = Counter()
     async for trajectory in collect(
@@ -91,7 +104,7 @@ async def test_campaign_of_2000_episodes_loses_nothing() -> None:
 
 
 async def test_campaign_retry_policy_plays_faulted_episodes_again() -> None:
-    world, plan, codec, state = World(), FaultPlan(0.3, seed=9), text_codec(), RolloutState()
+    world, plan, codec, state = World(), FaultPlan(0.08, seed=9), text_codec(), RolloutState()
     budget = RetryBudget(
         max_env_retries_per_turn=0, max_engine_retries_per_turn=0, max_episode_restarts=0,
         step_timeout_s=0.15, reset_timeout_s=0.15,
