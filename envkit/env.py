@@ -118,9 +118,7 @@ class Env(gymnasium.Env[Observation, str]):
             seed: Reseeds `np_random`; None goes on with the generator as it is.
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
         """
-        super().reset(seed=seed)
-        self._running = False  # a hook that fails leaves no half-started episode behind
-        return self._begin(self.on_reset(self._choose_task(options)))
+        return self._begin(self.on_reset(self._prepare(seed, options)))
 
     def step(self, action: str) -> Step:
         """Play one reply.
@@ -182,6 +180,11 @@ class Env(gymnasium.Env[Observation, str]):
     def oracle(self) -> Policy:
         """Return a policy that solves this environment's tasks; used by tests and demos."""
         raise ConfigurationError(f"{type(self).__name__} has no oracle policy")
+
+    def _prepare(self, seed: int | None, options: dict[str, Any] | None) -> Task:
+        super().reset(seed=seed)
+        self._running = False  # a hook that fails leaves no half-started episode behind
+        return self._choose_task(options)
 
     def _choose_task(self, options: dict[str, Any] | None) -> Task:
         task: object = (options or {}).get("task")

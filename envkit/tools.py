@@ -1,18 +1,102 @@
-"""Tool schemas: what a model may call, in JSON Schema."""
+"""Tool schemas: what a model may call, in JSON Schema.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+A `ToolSpec` comes from a typed, documented Python function or from a JSON schema. Arguments that a
+model wrote are validated by jsonschema; what is wrong with them comes back as sentences, because a
+bad call is data for the next observation and never an exception.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Protocol, cast, overload
+
+from envkit.errors import ConfigurationError
+from envkit.signature import describe
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class _Validator(Protocol):
+    """What is used of a jsonschema validator."""
+
+    def iter_errors(self, instance: Any) -> Any: ...  # noqa: ANN401  # jsonschema's signature
+
+
+@dataclass(frozen=True, kw_only=True)
 class ToolSpec:
-    """A callable tool as a model sees it."""
+    """A callable tool as a model sees it; calling the spec calls its function."""
 
     name: str
     description: str
-    parameters: Mapping[str, Any]
-    """JSON Schema of the arguments object."""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: dict(_NO_ARGUMENTS), hash=False)
+    """JSON Schema of the arguments object. An argument that it does not list is an error, unless
+    the schema says `additionalProperties` itself."""
+    function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    """What to call, synchronous or asynchronous; None for a schema alone. Lost when pickled."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"a tool name must have 1 to 64 of A-Z a-z 0-9 _ . : -, got {self.name!r}"
+            )
+        if self.parameters.get("type", "object") != "object":
+            raise ConfigurationError(
+                f"tool {self.name!r}: parameters must be a JSON schema of type 'object', "
+                f"got type {self.parameters['type']!r}"
+            )
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], *, name: str | None = None) -> "ToolSpec":
+        """Read the schema from type hints and a Google docstring.
+
+        The conventions are those of transformers' `get_json_schema`: Literal and Enum become
+        `enum`, Optional becomes `nullable`, a default makes an argument optional, and
+        `(choices: [...])` at the end of a description becomes `enum`.
+
+        Args:
+            function: A function or a bound method, synchronous or asynchronous.
+            name: None takes the function's own.
+
+        Raises:
+            ConfigurationError: A hint or a description is missing, or a type has no JSON form.
+        """
+        description, parameters = describe(function)
+        return cls(
+            name=name or function.__name__,
+            description=description,
+            parameters=parameters,
+            function=function,
+        )
+
+    @classmethod
+    def from_json(cls, schema: Mapping[str, Any]) -> "ToolSpec":
+        """Take the chat-completions form, or its inner `function` object alone.
+
+        Raises:
+            ConfigurationError: The name is missing or a field has the wrong type.
+        """
+        inner: Any = schema.get("function", schema)
+        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):  # pyright: ignore[reportUnknownMemberType]  # foreign data
+            raise ConfigurationError(
+                "a tool schema must be {'type': 'function', 'function': {'name', 'description', "
+                f"'parameters'}}}}, got {repr(schema)[:200]}"
+            )
+        known = cast(Mapping[str, Any], inner)
+        parameters = known.get("parameters") or dict(_NO_ARGUMENTS)
+        if not isinstance(parameters, Mapping):
+            raise ConfigurationError(
+                f"tool {known['name']!r}: parameters must be an object, "
+                f"got {type(parameters).__name__}"
+            )
+        return cls(
+            name=known["name"],
+            description=str(known.get("description", "")),
+            parameters=cast(Mapping[str, Any], parameters),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the chat-completions form that chat templates read."""
@@ -21,6 +105,107 @@ class ToolSpec:
             "function": {
                 "name": self.name,
                 "description": self.description,
-                "parameters": dict(self.parameters),
+                "parameters": json.loads(json.dumps(dict(self.parameters))),
             },
         }
+
+    @property
+    def is_async(self) -> bool:
+        """Whether calling the spec returns something to await."""
+        return inspect.iscoroutinefunction(self.function)
+
+    def validate(self, arguments: object) -> list[str]:
+        """Return what is wrong with a call's arguments, one sentence each; empty when valid.
+
+        Raises:
+            ConfigurationError: The tool's own schema is no valid JSON Schema.
+        """
+        if not isinstance(arguments, Mapping):
+            return [f"arguments must be an object, got {type(arguments).__name__}"]
+        errors = self._validator.iter_errors(dict(cast(Mapping[str, Any], arguments)))
+        return sorted(_sentence(error) for error in errors)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the function's own types
+        """Call the function; an asynchronous one returns its coroutine.
+
+        Raises:
+            ConfigurationError: The spec was made from a schema and has no function.
+        """
+        if self.function is None:
+            raise ConfigurationError(
+                f"tool {self.name!r} has a schema but no function: build it with @envkit.tool"
+            )
+        return self.function(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "ToolSpec":
+        return self  # immutable, and a copy through __getstate__ would lose the function
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The compiled validator and a decorated function cannot be pickled by name.
+        kept = {key: self.__dict__[key] for key in ("name", "description", "parameters")}
+        return {**kept, "function": None}
+
+    @cached_property
+    def _validator(self) -> _Validator:
+        # Lazy: jsonschema is heavy, and most processes that list tools never validate a call.
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+
+        schema = {"additionalProperties": False, "type": "object", **self.parameters}
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise ConfigurationError(
+                f"tool {self.name!r}: parameters are no valid JSON Schema: {error.message}"
+            ) from error
+        return cast(_Validator, Draft202012Validator(_with_null(schema)))
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> ToolSpec: ...
+@overload
+def tool(*, name: str) -> Callable[[Callable[..., Any]], ToolSpec]: ...
+def tool(
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None
+) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
+    """Turn a typed, documented function into a `ToolSpec`: `@tool` or `@tool(name="...")`.
+
+    Raises:
+        ConfigurationError: As `ToolSpec.from_function` does; a method is refused, because the
+            decorator cannot know its instance.
+    """
+
+    def decorate(decorated: Callable[..., Any]) -> ToolSpec:
+        if next(iter(inspect.signature(decorated).parameters), None) in ("self", "cls"):
+            raise ConfigurationError(
+                f"{decorated.__qualname__} is a method: pass the bound method to "
+                "ToolSpec.from_function(instance.method) instead of decorating it"
+            )
+        return ToolSpec.from_function(decorated, name=name)
+
+    return decorate if function is None else decorate(function)
+
+
+def _with_null(schema: Any) -> Any:  # noqa: ANN401  # any JSON
+    """Return the schema with `nullable` written out: JSON Schema itself does not know the word."""
+    if isinstance(schema, list):
+        return [_with_null(entry) for entry in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {
+        key: value if key in ("enum", "const", "default", "examples") else _with_null(value)
+        for key, value in cast(dict[str, Any], schema).items()
+    }
+    if plain.get("nullable") is True:
+        return {"anyOf": [plain, {"type": "null"}]}
+    return plain
+
+
+def _sentence(error: Any) -> str:  # noqa: ANN401  # jsonschema's untyped error
+    where = "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path
+    )
+    message: str = error.message
+    if len(message) > 300:  # jsonschema quotes the whole offending value
+        message = f"{message[:200]} ... {message[-80:]}"
+    return f"arguments{where}: {message}"

@@ -1,0 +1,83 @@
+"""Environments whose author writes asynchronous hooks."""
+
+import asyncio
+import weakref
+from collections.abc import Coroutine
+from typing import Any, ClassVar, TypeVar
+
+from envkit.env import Capabilities, Env, Reset, Step, Turn
+from envkit.errors import ConfigurationError, ContractError
+from envkit.tasks import Task
+
+T = TypeVar("T")
+
+
+class AsyncEnv(Env):
+    """An environment that waits for something: a browser, a server, a sandbox.
+
+    An author writes `on_areset(task)` and `on_aturn(text)`, and `aclose()` where there is something
+    to release. The hooks must not block the event loop. The synchronous `reset`, `step` and `close`
+    work too, outside an event loop: they run on a loop of the instance's own, so that a connection
+    opened by one call is usable in the next. Do not mix the two ways on one instance.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(async_native=True)
+
+    def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+
+    async def on_areset(self, task: Task) -> Turn:
+        """Start the task and return what the model reads first."""
+        raise ContractError(f"{type(self).__name__} must define on_areset(task)")
+
+    async def on_aturn(self, response_text: str) -> Turn:
+        """Take the model's reply and return what it reads next. Never raise for a bad reply."""
+        raise ContractError(f"{type(self).__name__} must define on_aturn(text)")
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Reset:
+        """Start an episode; the arguments are those of `Env.reset`."""
+        task = self._prepare(seed, options)
+        return self._begin(await self.on_areset(task))
+
+    async def astep(self, action: str) -> Step:
+        """Play one reply.
+
+        Raises:
+            EpisodeStateError: Before `areset`, or after the episode ended.
+        """
+        self._require_running()
+        return self._advance(action, await self.on_aturn(action))
+
+    async def aclose(self) -> None:
+        """Release what the hooks opened; closing twice must be fine. Nothing by default."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode from synchronous code; see `areset`."""
+        return self._run(self.areset(seed=seed, options=options), "areset")
+
+    def step(self, action: str) -> Step:
+        """Play one reply from synchronous code; see `astep`."""
+        return self._run(self.astep(action), "astep")
+
+    def close(self) -> None:
+        """Release everything from synchronous code; see `aclose`."""
+        self._run(self.aclose(), "aclose")
+        if self._own_loop is not None:
+            self._own_loop.close()
+            self._own_loop = None
+
+    def _run(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            if self._own_loop is None:
+                self._own_loop = asyncio.new_event_loop()
+                weakref.finalize(self, self._own_loop.close)
+            return self._own_loop.run_until_complete(work)
+        work.close()
+        raise ConfigurationError(
+            f"an event loop is running: call `await env.{name}(...)`, not its synchronous form"
+        )

@@ -1,0 +1,164 @@
+"""The JSON schema of a Python function, from its type hints and its Google docstring.
+
+The conventions follow transformers 5 (`get_json_schema` in utils/chat_template_utils.py), because
+models are prompted with schemas of that form; a test compares the two. Differences: the schema of
+the return value is left out, and errors say what to write.
+"""
+
+import inspect
+import json
+import re
+import types
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from envkit.errors import ConfigurationError
+
+_PLAIN: Final[dict[Any, str]] = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    type(None): "null",
+    list: "array",
+    tuple: "array",
+    dict: "object",
+}
+_SECTION: Final = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Example|Examples|Note):\s*")
+_ENTRY: Final = re.compile(r"\*{0,2}(\w+)(?: \([^)]*\))?:\s*(.*)")
+_CHOICES: Final = re.compile(r"\(choices:\s*(.*?)\)\s*$", re.IGNORECASE)
+
+
+def describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+    """Return a function's description and the JSON schema of its arguments.
+
+    Raises:
+        ConfigurationError: A hint or a description is missing, or a type has no JSON form.
+    """
+    name = getattr(function, "__name__", repr(function))
+    summary, described = _read_docstring(inspect.getdoc(function) or "")
+    if not summary:
+        raise ConfigurationError(f"tool {name!r} needs a docstring: the model reads it")
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError) as error:
+        raise ConfigurationError(f"tool {name!r}: cannot read its type hints: {error}") from error
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for parameter in _parameters(function, name):
+        place = f"tool {name!r}, argument {parameter.name!r}"
+        if parameter.name not in hints:
+            raise ConfigurationError(f"{place} needs a type hint")
+        if parameter.name not in described:
+            raise ConfigurationError(f"{place} needs a line in the docstring's Args section")
+        schema = _schema_of(hints[parameter.name], place)
+        properties[parameter.name] = _with_description(schema, described[parameter.name], place)
+        if parameter.default is inspect.Parameter.empty:
+            required.append(parameter.name)
+    schema = {"type": "object", "properties": properties}
+    return summary, ({**schema, "required": required} if required else schema)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    parameters = list(inspect.signature(function).parameters.values())
+    unnamed = (
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+        inspect.Parameter.POSITIONAL_ONLY,
+    )
+    for parameter in parameters:
+        if parameter.kind in unnamed:
+            raise ConfigurationError(
+                f"tool {name!r}: a model passes arguments by name, so {str(parameter)!r} must be "
+                "an ordinary named argument"
+            )
+    return parameters
+
+
+def _schema_of(hint: Any, place: str) -> dict[str, Any]:  # noqa: ANN401  # any type hint
+    origin: Any = get_origin(hint)
+    arguments: tuple[Any, ...] = get_args(hint)
+    if hint is Any:
+        return {}
+    if hint in _PLAIN:
+        return {"type": _PLAIN[hint]}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enumeration([member.value for member in hint], place)
+    if origin is Literal:
+        return _enumeration(list(arguments), place)
+    if origin in (Union, types.UnionType):
+        return _union(arguments, place)
+    if origin in (list, Sequence):
+        return {"type": "array", "items": _schema_of(arguments[0], place)}
+    if origin is tuple and len(arguments) > 1 and ... not in arguments:
+        return {"type": "array", "prefixItems": [_schema_of(entry, place) for entry in arguments]}
+    if origin is dict and len(arguments) == 2:
+        return {"type": "object", "additionalProperties": _schema_of(arguments[1], place)}
+    raise ConfigurationError(
+        f"{place}: {hint!r} has no JSON form. Use int, float, str, bool, list, dict, tuple, "
+        "Literal, Enum or a union of them, or write the schema by hand for ToolSpec.from_json"
+    )
+
+
+def _enumeration(values: list[Any], place: str) -> dict[str, Any]:
+    names: list[str] = []
+    for value in values:
+        if type(value) not in (int, float, str, bool, type(None)):
+            raise ConfigurationError(f"{place}: an enum value must be a JSON scalar, got {value!r}")
+        if (name := _PLAIN[type(value)]) not in names:
+            names.append(name)
+    return {"type": names[0] if len(names) == 1 else names, "enum": values}
+
+
+def _union(arguments: tuple[Any, ...], place: str) -> dict[str, Any]:
+    options = [_schema_of(entry, place) for entry in arguments if entry is not type(None)]
+    schema: dict[str, Any]
+    if len(options) == 1:
+        schema = options[0]
+    elif all(option.keys() == {"type"} for option in options):
+        names = sorted({cast(str, option["type"]) for option in options})
+        schema = {"type": names[0] if len(names) == 1 else names}
+    else:
+        schema = {"anyOf": options}
+    return {**schema, "nullable": True} if type(None) in arguments else schema
+
+
+def _with_description(schema: dict[str, Any], text: str, place: str) -> dict[str, Any]:
+    if choices := _CHOICES.search(text):
+        try:
+            schema = {**schema, "enum": json.loads(choices.group(1))}
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{place}: '(choices: ...)' must hold a JSON list, got {choices.group(1)!r}"
+            ) from error
+        text = text[: choices.start()].strip()
+    return {**schema, "description": text}
+
+
+def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return the text before the first section, and the entries of `Args:`."""
+    lines = text.splitlines()
+    starts = [n for n, line in enumerate(lines) if _SECTION.fullmatch(line)]
+    summary = "\n".join(lines[: starts[0]] if starts else lines).strip()
+    entries: dict[str, str] = {}
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        if lines[start].startswith("Arg"):
+            entries.update(_read_entries(lines[start + 1 : end]))
+    return summary, entries
+
+
+def _read_entries(lines: list[str]) -> dict[str, str]:
+    entries: dict[str, list[str]] = {}
+    current: list[str] = []
+    indent: int | None = None
+    for line in filter(str.strip, lines):
+        depth = len(line) - len(line.lstrip())
+        indent = depth if indent is None else indent
+        match = _ENTRY.fullmatch(line.strip()) if depth <= indent else None
+        if match:
+            current = entries.setdefault(match.group(1), [])
+            current.append(match.group(2))
+        else:
+            current.append(line.strip())
+    return {name: " ".join(part for part in parts if part) for name, parts in entries.items()}

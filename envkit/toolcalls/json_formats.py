@@ -1,0 +1,147 @@
+"""Readers of the call formats that carry JSON: Hermes and Qwen blocks, Llama 3, Mistral."""
+
+import re
+from typing import Any, Final
+
+from envkit.toolcalls.reply import Collector, arguments_of
+from envkit.toolcalls.tolerant_json import MalformedJson, decode_prefix, skip_space
+from envkit.toolcalls.xml_functions import FUNCTION_OPEN, read_functions
+
+BLOCK_OPEN: Final = "<tool_call>"
+BLOCK_CLOSE: Final = "</tool_call>"
+PYTHON_TAG: Final = "<|python_tag|>"
+MISTRAL_OPEN: Final = "[TOOL_CALLS]"
+
+LLAMA_START: Final = re.compile(r'\s*\{\s*"(?:name|type|function)"\s*:')
+_LLAMA_NEXT: Final = re.compile(r"\s*+(?:;\s*+)?(?=\{)")
+_MISTRAL_NAME: Final = re.compile(
+    r"\s*+([\w.-]{1,64}+)\s*+(?:\[CALL_ID\]\s*+(\w*+)\s*+)?(?:\[ARGS\]\s*+)?(?=\{)"
+)
+_REREADS: Final = 4
+"""How often a reply may be read past a closing tag that stands inside a JSON string. More would
+make the time of a hostile reply quadratic."""
+
+
+def read_blocks(out: Collector) -> None:
+    """Read `<tool_call>` blocks: JSON as Hermes and Qwen write it, or Qwen3-Coder's functions.
+
+    A block that is not closed counts when its JSON is complete.
+    """
+    text, at, close = out.text, 0, 0
+    rereads = _Budget(_REREADS)
+    while (start := text.find(BLOCK_OPEN, at)) >= 0:
+        body = start + len(BLOCK_OPEN)
+        if 0 <= close < body:
+            close = text.find(BLOCK_CLOSE, body)
+        limit = len(text) if close < 0 else close
+        if text[body : body + 200].lstrip().startswith(FUNCTION_OPEN):
+            read_functions(out, body, limit)
+            at = min(limit + len(BLOCK_CLOSE), len(text))
+        else:
+            at = _read_block(out, body, limit, rereads)
+        out.cut(start, at)
+
+
+class _Budget:
+    """Counts down."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def spend(self) -> bool:
+        """Whether one more is allowed; it is then spent."""
+        self._left -= 1
+        return self._left >= 0
+
+
+def _read_block(out: Collector, body: int, limit: int, rereads: _Budget) -> int:
+    """Read the JSON block whose closing tag is at `limit`; return where to go on."""
+    text = out.text
+    try:
+        value, end = _decode_block(text, body, limit, rereads)
+    except MalformedJson as error:
+        out.error(f"{error} of the reply")
+        following = text.find(BLOCK_OPEN, max(error.position, body), limit)
+        return following if following >= 0 else min(limit + len(BLOCK_CLOSE), len(text))
+    rest = skip_space(text, end)
+    if text.startswith(BLOCK_CLOSE, rest):
+        out.payload(value)
+        return rest + len(BLOCK_CLOSE)
+    if rest == len(text) or text.startswith(BLOCK_OPEN, rest):
+        out.payload(value)
+        return rest
+    out.error(f"unexpected {text[rest : rest + 12]!r} after its JSON")
+    return min(max(limit, end) + len(BLOCK_CLOSE), len(text))
+
+
+def _decode_block(text: str, body: int, limit: int, rereads: _Budget) -> tuple[Any, int]:
+    try:
+        return decode_prefix(text, body, limit)
+    except MalformedJson as error:
+        # The closing tag may stand inside a string of the JSON, which then goes on behind it.
+        if not error.is_open_string or limit == len(text) or not rereads.spend():
+            raise
+        try:
+            return decode_prefix(text, body)
+        except MalformedJson:
+            raise error from None
+
+
+def read_llama(out: Collector) -> None:
+    """Read Llama 3 calls: objects with `name` and `parameters`, after `<|python_tag|>` or alone.
+
+    Without the tag only a reply that begins with such an object is a call: an answer may be any
+    other JSON.
+    """
+    tag = out.text.find(PYTHON_TAG)
+    start = tag if tag >= 0 else 0
+    at = start + len(PYTHON_TAG) if tag >= 0 else 0
+    if tag < 0 and not LLAMA_START.match(out.text):
+        return
+    while True:
+        try:
+            value, end = decode_prefix(out.text, at)
+        except MalformedJson as error:
+            out.error(f"{error} of the reply")
+            out.cut(start, len(out.text))
+            return
+        if tag < 0 and not _has_arguments(value):
+            return
+        out.payload(value)
+        out.cut(start, end)
+        if not (following := _LLAMA_NEXT.match(out.text, end)):
+            return
+        start, at = end, following.end()
+
+
+def _has_arguments(value: object) -> bool:
+    """Whether an object is a call and not an answer that happens to have a name."""
+    return isinstance(value, dict) and not {"parameters", "arguments", "function"}.isdisjoint(value)  # pyright: ignore[reportUnknownArgumentType]  # any JSON
+
+
+def read_mistral(out: Collector) -> None:
+    """Read Mistral calls: `[TOOL_CALLS]` and a JSON list, or a name, `[ARGS]` and an object."""
+    text, at = out.text, 0
+    while (start := text.find(MISTRAL_OPEN, at)) >= 0:
+        body = start + len(MISTRAL_OPEN)
+        named = _MISTRAL_NAME.match(text, body)
+        try:
+            value, at = decode_prefix(text, named.end() if named else body)
+        except MalformedJson as error:
+            out.error(f"{error} of the reply")
+            following = text.find(MISTRAL_OPEN, max(error.position, body))
+            at = following if following >= 0 else len(text)
+        else:
+            _record_mistral(out, named, value)
+        out.cut(start, at)
+
+
+def _record_mistral(out: Collector, named: re.Match[str] | None, value: Any) -> None:  # noqa: ANN401  # any JSON
+    if named is None:
+        out.payload(value)
+        return
+    arguments = arguments_of({"arguments": value})
+    if isinstance(arguments, str):
+        out.error(arguments)
+    else:
+        out.call(named.group(1), arguments, named.group(2))

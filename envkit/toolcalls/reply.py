@@ -1,0 +1,139 @@
+"""What a parsed reply consists of: tool calls, errors and the text around them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from envkit.toolcalls.tolerant_json import MalformedJson, decode
+from envkit.tools import ToolSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call that a model wrote. Its arguments are JSON data, not validated yet."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str
+    """The model's own, else `call00000`, `call00001`, ... within the reply: nine letters and
+    digits, which is what Mistral's templates demand."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the call as plain JSON data, for `info["tool_call"]`."""
+        return {"id": self.id, "name": self.name, "arguments": self.arguments}
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the chat-completions form, with the arguments as a JSON string."""
+        text = json.dumps(self.arguments, ensure_ascii=False)
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": text},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedReply:
+    """A reply taken apart."""
+
+    text: str
+    """The reply without its calls and without its thinking, stripped."""
+    calls: tuple[ToolCall, ...] = ()
+    errors: tuple[str, ...] = ()
+    """One sentence for each call that cannot be read, fit to be shown to the model."""
+    thinking: str = ""
+    """What stands before `</think>`, stripped. Calls inside it are thoughts, not calls."""
+
+
+def call_errors(call: ToolCall, tools: Sequence[ToolSpec]) -> list[str]:
+    """Return what is wrong with a call, one sentence each: an unknown tool or bad arguments."""
+    for spec in tools:
+        if spec.name == call.name:
+            return [f"{call.name}: {error}" for error in spec.validate(call.arguments)]
+    names = ", ".join(spec.name for spec in tools) or "none"
+    return [f"there is no tool {call.name[:64]!r}; the tools are: {names}"]
+
+
+class Collector:
+    """Gathers the calls and errors of one reply while a format reader walks over it."""
+
+    def __init__(self, text: str, tools: Sequence[ToolSpec]) -> None:
+        self.text = text
+        self.tools = tools
+        self._calls: list[ToolCall] = []
+        self._errors: list[str] = []
+        self._kept: list[str] = []
+        self._kept_to = 0
+
+    def cut(self, start: int, end: int) -> None:
+        """Take text[start:end] out of the reply's text; cuts come in order."""
+        self._kept.append(self.text[self._kept_to : start])
+        self._kept_to = end
+
+    def error(self, what: str) -> None:
+        """Record a call that cannot be read."""
+        number = len(self._calls) + len(self._errors) + 1
+        self._errors.append(f"tool call {number} cannot be read: {what}")
+
+    def call(self, name: str, arguments: dict[str, Any], call_id: object = None) -> None:
+        """Record a call."""
+        given = call_id if isinstance(call_id, str) and call_id else f"call{len(self._calls):05d}"
+        self._calls.append(ToolCall(name=name, arguments=arguments, id=given))
+
+    def payload(self, value: object) -> None:
+        """Record the call, or the list of calls, that a JSON payload stands for."""
+        if not isinstance(value, list):
+            self._one(value)
+            return
+        for entry in cast(list[object], value):
+            self._one(entry)
+
+    def _one(self, value: object) -> None:
+        if not isinstance(value, dict):
+            self.error(f"it must be an object with 'name' and 'arguments', got {_kind(value)}")
+            return
+        fields = cast(dict[str, Any], value)
+        if isinstance(fields.get("function"), dict):  # the chat-completions form
+            fields = {"id": fields.get("id"), **cast(dict[str, Any], fields["function"])}
+        name = fields.get("name", fields.get("function"))
+        if not isinstance(name, str) or not name.strip():
+            self.error(f"its 'name' must be a tool's name, got {_kind(name)}")
+            return
+        arguments = arguments_of(fields)
+        if isinstance(arguments, str):
+            self.error(arguments)
+        else:
+            self.call(name.strip(), arguments, fields.get("id"))
+
+    def finish(self, thinking: str) -> ParsedReply:
+        """Return what was gathered."""
+        self.cut(len(self.text), len(self.text))
+        return ParsedReply(
+            text="".join(self._kept).strip(),
+            calls=tuple(self._calls),
+            errors=tuple(self._errors),
+            thinking=thinking,
+        )
+
+
+def arguments_of(fields: Mapping[str, Any]) -> dict[str, Any] | str:
+    """Return a call's arguments, or a sentence about why they are none."""
+    value: Any = fields.get("arguments", fields.get("parameters"))
+    if isinstance(value, str) and value.strip():  # JSON inside a JSON string
+        try:
+            value = decode(value)
+        except MalformedJson as error:
+            return f"its arguments are a string that holds no JSON: {error}"
+    if value is None or value == "":
+        return {}
+    if not isinstance(value, dict):
+        return f"its arguments must be an object, got {_kind(value)}"
+    return cast(dict[str, Any], value)
+
+
+def _kind(value: object) -> str:
+    for kind, name in ((dict, "an object"), (list, "a list"), (str, "a string")):
+        if isinstance(value, kind):
+            return name
+    return "nothing" if value is None else repr(value)

@@ -1,0 +1,396 @@
+"""Tool calls in replies: every format, LaTeX, and hostile text."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.toolcalls import ToolCallFormat, call_errors, parse_tool_calls
+from envkit.toolcalls.tolerant_json import MAX_DEPTH, MalformedJson, decode, unescape
+from envkit.tools import ToolSpec
+
+GRADE = ToolSpec(
+    name="calc_score",
+    description="Score an answer.",
+    parameters={
+        "type": "object",
+        "properties": {"answer": {"type": "string"}},
+        "required": ["answer"],
+    },
+)
+SEARCH = ToolSpec(
+    name="search",
+    description="Search.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "query": {"type": "string"},
+            "limit": {"type": "integer"},
+            "sites": {"type": "array", "items": {"type": "string"}},
+            "fast": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        },
+    },
+)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+PLAIN_TEXT = TEXT.filter(lambda text: not any(c in text for c in "\b\f\r\t\n"))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | PLAIN_TEXT
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(PLAIN_TEXT, inner, max_size=4),
+    max_leaves=6,
+)
+ARGUMENTS = st.dictionaries(PLAIN_TEXT, VALUES, max_size=4)
+NAMES = st.from_regex(r"[A-Za-z_][\w.-]{0,20}", fullmatch=True).filter(str.isascii)
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        [
+            "<tool_call>",
+            "</tool_call>",
+            "<function=f>",
+            "<function=",
+            "</function>",
+            "<parameter=a>",
+            "</parameter>",
+            "<|python_tag|>",
+            "[TOOL_CALLS]",
+            "[ARGS]",
+            "[CALL_ID]x",
+            "<search>",
+            "</search>",
+            "</think>",
+            '{"name": "f", "arguments": {"a": 1}}',
+            '{"name": "f", "parameters": {}}',
+            '{"name": {}}',
+            '"',
+            "'",
+            "\\",
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            ";",
+            "NaN",
+            "-",
+            "1e999",
+            "\ud800",
+            " \n",
+            "f",
+        ]
+    )
+    | st.text(max_size=5),
+    max_size=30,
+).map("".join)
+
+
+def hermes(arguments: dict[str, Any], name: str = "f") -> str:
+    payload = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{payload}\n</tool_call>"
+
+
+@settings(max_examples=50)
+@given(name=NAMES, arguments=ARGUMENTS, before=PLAIN_TEXT)
+def test_hermes_round_trip(name: str, arguments: dict[str, Any], before: str) -> None:
+    reply = before + hermes(arguments, name)
+
+    parsed = parse_tool_calls(reply, ToolCallFormat.HERMES)
+
+    assert [(call.name, call.arguments) for call in parsed.calls] == [(name, arguments)]
+    assert parsed.errors == ()
+    assert parsed.text == before.strip()
+
+
+@settings(max_examples=50)
+@given(name=NAMES, arguments=ARGUMENTS)
+def test_llama_round_trip(name: str, arguments: dict[str, Any]) -> None:
+    payload = json.dumps({"name": name, "parameters": arguments})
+    tagged = f"<|python_tag|>{payload}"
+    for reply, count in ((payload, 1), (tagged, 1), (f"{tagged}; {payload}", 2)):
+        calls = parse_tool_calls(reply).calls
+        assert [(call.name, call.arguments) for call in calls] == [(name, arguments)] * count
+
+
+@settings(max_examples=50)
+@given(name=NAMES, arguments=ARGUMENTS)
+def test_mistral_round_trip(name: str, arguments: dict[str, Any]) -> None:
+    listed = json.dumps([{"name": name, "arguments": arguments, "id": "abcdef123"}])
+    named = f"{name}[ARGS]{json.dumps(arguments)}"
+    for reply in (f"[TOOL_CALLS]{listed}", f"[TOOL_CALLS] {named}"):
+        (call,) = parse_tool_calls(reply).calls
+        assert (call.name, call.arguments) == (name, arguments)
+
+
+@settings(max_examples=50)
+@given(
+    name=NAMES,
+    arguments=st.dictionaries(NAMES, PLAIN_TEXT.filter(lambda t: "<" not in t), max_size=4),
+)
+def test_qwen_xml_round_trip(name: str, arguments: dict[str, str]) -> None:
+    parameters = "".join(
+        f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()
+    )
+    function = f"<function={name}>\n{parameters}</function>"
+    for reply in (f"<tool_call>\n{function}\n</tool_call>", f"Well. {function}"):
+        (call,) = parse_tool_calls(reply).calls
+        assert (call.name, call.arguments) == (name, arguments)
+
+
+@given(query=PLAIN_TEXT.filter(lambda text: "<" not in text))
+def test_tags_round_trip(query: str) -> None:
+    parsed = parse_tool_calls(f"I look. <search>{query}</search>", tags={"search": "query"})
+
+    assert [call.arguments for call in parsed.calls] == [{"query": query.strip()}]
+    assert parsed.text == "I look."
+
+
+@settings(max_examples=200)
+@given(reply=FRAGMENTS | st.text(), written=st.sampled_from(ToolCallFormat))
+def test_parsing_never_raises_and_gives_json_data(reply: str, written: str) -> None:
+    parsed = parse_tool_calls(reply, written, tools=[SEARCH], tags={"search": "query"})
+
+    for call in parsed.calls:
+        json.dumps(call.to_wire(), allow_nan=False).encode()
+        assert isinstance(call_errors(call, [SEARCH, GRADE]), list)
+    "".join((parsed.text, parsed.thinking, *parsed.errors)).encode()
+
+
+@given(value=VALUES)
+def test_tolerant_json_reads_what_json_writes(value: object) -> None:
+    for ascii_only in (True, False):
+        assert decode(json.dumps(value, ensure_ascii=ascii_only)) == value
+
+
+@given(text=st.text())
+def test_tolerant_json_agrees_with_json_or_refuses(text: str) -> None:
+    try:
+        strict = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    if "\\" not in text and not set("NIna") & set(text):
+        assert decode(text) == strict
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"\frac{5}{2}", r"\frac{5}{2}"),
+        (r"\boxed{30}", r"\boxed{30}"),
+        (r"2\sqrt{221}", r"2\sqrt{221}"),
+        (r"30^\circ", r"30^\circ"),
+        (r"\theta = \tan 3 \times \text{cm}", r"\theta = \tan 3 \times \text{cm}"),
+        (r"\right) \rho \neq \beta", r"\right) \rho \neq \beta"),
+        (r"\\frac{5}{2}", r"\frac{5}{2}"),
+        (r"\underline{x}", r"\underline{x}"),
+        (r"50\% \$3 \{x\} \,", r"50\% \$3 \{x\} \,"),
+        (r"a\nb\tc \u00e9 \"q\" \/", 'a\nb\tc é "q" /'),
+        (r"one\nubiquitous\nu = 3\tand\not", "one\nubiquitous\nu = 3\tand\not"),
+        (r"it\'s", "it's"),
+        (r"\ud83d\ude00 \ud800", "\U0001f600 \ufffd"),
+    ],
+)
+def test_latex_keeps_its_backslashes_and_escapes_keep_their_meaning(
+    written: str, meant: str
+) -> None:
+    for quote in ('"', "'"):
+        if quote not in written:
+            reply = f"<tool_call>{{'name': 'f', 'arguments': {{'x': {quote}{written}{quote}}}}}"
+            assert parse_tool_calls(reply).calls[0].arguments == {"x": meant}
+    assert unescape(written) == meant
+
+
+def test_latex_survives_arguments_inside_a_string() -> None:
+    inner = r"{\"answer\": \"\\frac{5}{2}\"}"
+    reply = f'<tool_call>{{"name": "calc_score", "arguments": "{inner}"}}</tool_call>'
+
+    assert parse_tool_calls(reply).calls[0].arguments == {"answer": r"\frac{5}{2}"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "part"),
+    [
+        ('{"name": "f", "arguments": [1]}', "must be an object, got a list"),
+        ('{"name": "f", "arguments": "5"}', "must be an object, got 5"),
+        ('{"name": "f", "arguments": "no json"}', "holds no JSON"),
+        ('{"name": {}, "arguments": {}}', "'name' must be a tool's name"),
+        ('{"arguments": {}}', "'name' must be a tool's name, got nothing"),
+        ('{"name": "f", "arguments": {"a": NaN}}', "got 'NaN"),
+        ('{"name": "f", "arguments": {"a": -Infinity}}', "got '-Infinity"),
+        ('{"name": "f", "arguments": {"a": 1e999}}', "out of range"),
+        ('{"name": "f", "arguments": {"a": 1, "a": 2}}', "duplicate key 'a'"),
+        ('{"name": "f", "arguments": {"a": "x}', "unterminated string"),
+        ('{"name": "f", "arguments": {"a": 1', "the text ends"),
+        ('"f"', "got a string"),
+        ("", "the text ends"),
+        ('{"name": "f"} and more', "unexpected 'and more"),
+        ("[" * 100_000, f"nested more than {MAX_DEPTH} deep"),
+        ('{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}", "a number of 5000 digits"),
+    ],
+)
+def test_an_unreadable_call_is_an_error_sentence(payload: str, part: str) -> None:
+    parsed = parse_tool_calls(f"<tool_call>\n{payload}\n</tool_call>")
+
+    assert parsed.calls == ()
+    assert len(parsed.errors) == 1
+    assert part in parsed.errors[0]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '<tool_call>{"name": "f", "arguments": {"a": 1}}',
+        '<tool_call>{"name": "f", "arguments": {"a": 1,},}</tool_call>',
+        "<tool_call>{'name': 'f', 'arguments': {'a': 1}}</tool_call>",
+        '<tool_call>[{"name": "f", "arguments": {"a": 1}}]</tool_call>',
+        '<tool_call>{"function": {"name": "f", "arguments": "{\\"a\\": 1}"}}</tool_call>',
+        '<tool_call>{"function": "f", "parameters": {"a": 1}}</tool_call>',
+        '{"type": "function", "name": "f", "parameters": {"a": 1}}',
+    ],
+)
+def test_a_forgivable_call_is_read(reply: str) -> None:
+    parsed = parse_tool_calls(reply)
+
+    assert [(call.name, call.arguments) for call in parsed.calls] == [("f", {"a": 1})]
+    assert parsed.errors == ()
+
+
+def test_a_closing_tag_inside_a_string_does_not_end_the_call() -> None:
+    arguments = {"code": "print('</tool_call>')"}
+
+    parsed = parse_tool_calls(hermes(arguments) + " then " + hermes({"b": 2}))
+
+    assert [call.arguments for call in parsed.calls] == [arguments, {"b": 2}]
+    assert parsed.text == "then"
+
+
+def test_a_good_call_after_a_broken_one_is_read() -> None:
+    parsed = parse_tool_calls('<tool_call>{"name": <tool_call>{"name": "g"}</tool_call>')
+
+    assert [call.name for call in parsed.calls] == ["g"]
+    assert len(parsed.errors) == 1
+
+
+def test_calls_inside_thinking_are_thoughts() -> None:
+    parsed = parse_tool_calls(f"<think>maybe {hermes({})}</think>\n\nNo: {hermes({'b': 1})}")
+
+    assert [call.arguments for call in parsed.calls] == [{"b": 1}]
+    assert parsed.thinking == f"maybe {hermes({})}"
+    assert parsed.text == "No:"
+
+
+def test_a_reply_without_a_call_is_text() -> None:
+    for reply in (
+        "The answer is 5.",
+        '{"name": "Bob", "age": 3}',
+        '{"answer": 5}',
+        "{x | x > 3}",
+        "",
+    ):
+        parsed = parse_tool_calls(reply)
+        assert (parsed.text, parsed.calls, parsed.errors) == (reply, (), ())
+
+
+def test_call_ids_are_the_models_own_or_nine_characters() -> None:
+    parsed = parse_tool_calls('[TOOL_CALLS][{"name": "f", "id": "Zz1234567"}, {"name": "g"}]')
+
+    assert [call.id for call in parsed.calls] == ["Zz1234567", "call00001"]
+
+
+def test_qwen_xml_values_take_the_declared_type() -> None:
+    values = {"query": "007", "limit": "5", "sites": '["a", "b"]', "fast": "true", "other": "1"}
+    body = "".join(f"<parameter={key}>\n{value}\n</parameter>" for key, value in values.items())
+
+    (call,) = parse_tool_calls(f"<function=search>{body}</function>", tools=[SEARCH]).calls
+
+    assert call.arguments == {
+        "query": "007",
+        "limit": 5,
+        "sites": ["a", "b"],
+        "fast": True,
+        "other": "1",
+    }
+    assert call_errors(call, [SEARCH]) != []  # `other` is not an argument of search
+
+
+def test_qwen_xml_reads_unclosed_parameters_and_refuses_doubled_ones() -> None:
+    unclosed = parse_tool_calls("<function=f><parameter=a>1<parameter=b>2</function>")
+    doubled = parse_tool_calls("<function=f><parameter=a>1<parameter=a>2</function>")
+
+    assert unclosed.calls[0].arguments == {"a": "1", "b": "2"}
+    assert "is there twice" in doubled.errors[0]
+
+
+def test_an_unclosed_tag_is_an_error() -> None:
+    parsed = parse_tool_calls("<search>cats", tags={"search": "query"})
+
+    assert parsed.errors == ("tool call 1 cannot be read: <search> is not closed by </search>",)
+
+
+def test_call_errors_name_the_tools_and_the_arguments() -> None:
+    unknown, wrong, right = parse_tool_calls(
+        "".join(hermes(a, n) for n, a in [("cale", {}), ("calc_score", {"answer": 5})])
+        + hermes({"answer": "5"}, "calc_score")
+    ).calls
+
+    assert call_errors(unknown, [GRADE]) == ["there is no tool 'cale'; the tools are: calc_score"]
+    assert call_errors(wrong, [GRADE]) == [
+        "calc_score: arguments.answer: 5 is not of type 'string'"
+    ]
+    assert call_errors(right, [GRADE]) == []
+
+
+def test_a_caller_is_told_about_wrong_options() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'hermes'"):
+        parse_tool_calls("", "hermess")
+    with pytest.raises(ConfigurationError, match="needs tags"):
+        parse_tool_calls("", "tags")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<tool_call>",
+        '<tool_call>{"name": "f"}',
+        '<tool_call>{"a',
+        '<tool_call>"</tool_call>',
+        "<tool_call>[['",
+        "<function=f>",
+        "<parameter=a>",
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS]f ",
+        '[TOOL_CALLS]["',
+        "<search>",
+        "{",
+        "\\",
+        " ",
+        '{"name":"f"} ',
+        '"a",',
+    ],
+)
+def test_hostile_repetition_takes_linear_work(unit: str) -> None:
+    """60 kB of each: quadratic work would take minutes, and the test run would stop on it."""
+    for head in ("", "<tool_call>[", '<|python_tag|>{"name": "f"}', "[TOOL_CALLS]["):
+        for tail in ("", "</tool_call>", "</search>"):
+            reply = head + unit * (60_000 // len(unit)) + tail
+            parse_tool_calls(reply, tags={"search": "query"})
+
+
+def test_long_arguments_are_read() -> None:
+    arguments = {"text": "x\\y\n" * 25_000, "rows": list(range(10_000))}
+
+    assert parse_tool_calls(hermes(arguments)).calls[0].arguments == arguments
+
+
+def test_malformed_json_says_where() -> None:
+    with pytest.raises(MalformedJson, match="expected ':', got '1}' at character 5"):
+        decode('{"a" 1}')
