@@ -4,8 +4,9 @@ Every episode runs by itself: none waits for another's turn. Results come out as
 """
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -83,7 +84,7 @@ async def collect(
     interrupt: Interrupt | None = None,
     state: RolloutState | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> AsyncIterator[Trajectory]:
+) -> AsyncGenerator[Trajectory, None]:
     """Play episodes and yield their records as they finish.
 
     Close the generator, or leave its `async for` by an exception, and every running episode is
@@ -134,8 +135,9 @@ async def collect(
         state=state if state is not None else RolloutState(),
         metadata=metadata or {},
     )
-    async for trajectory in rollout.run(episodes, concurrency):
-        yield trajectory
+    async with contextlib.aclosing(rollout.run(episodes, concurrency)) as results:
+        async for trajectory in results:
+            yield trajectory
 
 
 class _Rollout:
@@ -164,7 +166,7 @@ class _Rollout:
         self._results: asyncio.Queue[Trajectory | None] = asyncio.Queue()
         self._pool = WorkerPool()
 
-    async def run(self, episodes: int, concurrency: int) -> AsyncIterator[Trajectory]:
+    async def run(self, episodes: int, concurrency: int) -> AsyncGenerator[Trajectory, None]:
         """Yield the results while the workers fill the queue."""
         self._state.total = episodes
         hosts = [

@@ -1,6 +1,7 @@
 """The loop: what it records, where it ends, what it refuses."""
 
 import asyncio
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,7 +110,7 @@ async def test_play_wire_prompt_of_each_turn_extends_the_last_invariant_4() -> N
     env = Talk(pictures=True)
     trajectory = await play(env, Recording(codec, say_turn), codec, seed=3)
     assert trajectory.fault is None
-    for earlier, later in zip(prompts, prompts[1:], strict=False):
+    for earlier, later in itertools.pairwise(prompts):
         assert later[: len(earlier)] == earlier
 
 
@@ -313,7 +314,7 @@ async def test_play_raises_for_an_environment_that_breaks_its_contract() -> None
         def on_turn(self, response_text: str) -> Turn:
             return Turn("x", reward=float("nan"))
 
-    with pytest.raises(ContractError, match="Wrong.step must return"):
+    with pytest.raises(ContractError, match=r"Wrong\.step must return"):
         await run(Wrong())
     with pytest.raises(ContractError, match="finite number"):
         await run(Poisonous())
