@@ -1,0 +1,154 @@
+"""What the rollout loop costs: CPU time of a turn, and how close many episodes come to ideal.
+
+Overhead: episodes of a text environment that answers at once, replies from a script, a real
+tokenizer and chat template; process CPU time divided by turns.
+
+Makespan: thousands of episodes at once whose replies and steps take log-normal times. Ideal is the
+longest episode's own waiting; the rest is what the loop adds. The process is pinned to one core.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from envkit_transformers import builtin_model_dir
+
+from envkit.async_env import AsyncEnv
+from envkit.env import Capabilities, Env, PolicyContext, Turn
+from envkit.rollout import GenerateRequest, ScriptedEngine, collect
+from envkit.tasks import Task
+from envkit.tokens import ChatCodec, load_codec
+
+ANSWER = "The search found nothing new, so try another door of the long corridor. " * 3
+
+
+class Instant(Env):
+    """Answers at once; ten turns."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
+
+    def __init__(self) -> None:
+        super().__init__(max_turns=10)
+
+    def on_reset(self, task: Task) -> Turn:
+        """Say where it starts."""
+        return Turn("You stand in a corridor.")
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Say something of constant length."""
+        return Turn(ANSWER, reward=0.1)
+
+
+class Waiting(AsyncEnv):
+    """Takes a log-normal time for each of its turns."""
+
+    def __init__(self, waits: "Waits") -> None:
+        super().__init__(max_turns=8)
+        self._waits = waits
+
+    async def on_areset(self, task: Task) -> Turn:
+        """Start at once; the number of turns comes with the task."""
+        return Turn("You stand in a corridor.")
+
+    async def on_aturn(self, response_text: str) -> Turn:
+        """Wait and answer."""
+        number = int(self.task["number"])
+        await asyncio.sleep(self._waits.env[number][self.turn])
+        return Turn("Go on.", done=self.turn + 1 >= len(self._waits.env[number]))
+
+
+class Waits:
+    """The waiting times of every episode, drawn beforehand."""
+
+    def __init__(self, episodes: int, mean_s: float, sigma: float, seed: int = 0) -> None:
+        rng = random.Random(seed)
+        mu = math.log(mean_s) - sigma**2 / 2
+
+        def draw(turns: int, share: float) -> list[float]:
+            return [share * rng.lognormvariate(mu, sigma) for _ in range(turns)]
+
+        turns = [rng.randint(1, 5) for _ in range(episodes)]
+        self.engine = [draw(n, 1.0) for n in turns]
+        self.env = [draw(n, 0.25) for n in turns]
+
+    def ideal(self) -> float:
+        """Return the longest episode's own waiting, in seconds."""
+        return max(sum(a) + sum(b) for a, b in zip(self.engine, self.env, strict=True))
+
+
+def reply(context: PolicyContext) -> str:
+    """Write a reply of constant length."""
+    return f"I open door {context.turn} and look for the key behind it."
+
+
+async def overhead(codec: ChatCodec, episodes: int) -> float:
+    """Return microseconds of CPU time for one turn."""
+    engine, turns = ScriptedEngine(codec, reply), 0
+    started = time.process_time()
+    async for trajectory in collect(Instant, engine, codec, episodes=episodes, concurrency=32):
+        turns += len(trajectory.turns)
+    return (time.process_time() - started) / turns * 1e6
+
+
+async def makespan(codec: ChatCodec, episodes: int, mean_s: float) -> dict[str, float]:
+    """Return ideal and measured seconds of all episodes at once."""
+    waits = Waits(episodes, mean_s, sigma=0.8)
+
+    def latency(request: GenerateRequest) -> float:
+        assert request.context is not None
+        return waits.engine[int(request.context.task["number"])][request.context.turn]
+
+    engine = ScriptedEngine(codec, reply, latency=latency)
+    started = time.perf_counter()
+    async for trajectory in collect(
+        lambda: Waiting(waits),
+        engine,
+        codec,
+        episodes=episodes,
+        concurrency=episodes,
+        tasks=[{"number": number} for number in range(episodes)],
+    ):
+        assert trajectory.fault is None, trajectory.fault
+    measured = time.perf_counter() - started
+    ideal = waits.ideal()
+    return {"ideal_s": ideal, "measured_s": measured, "ratio": measured / ideal}
+
+
+def main() -> None:
+    """Measure, print, and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="folder of a tokenizer (default: the built-in model)")
+    parser.add_argument("--episodes", type=int, default=4096, help="at once, for the makespan")
+    parser.add_argument("--mean-s", type=float, default=4.0, help="mean seconds of a reply")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    codec = load_codec(options.model or builtin_model_dir())
+    asyncio.run(overhead(codec, 20))  # warm up
+    runs = [asyncio.run(overhead(codec, 100)) for _ in range(5)]
+    figures = {
+        "turn_cpu_us_median": statistics.median(runs),
+        "turn_cpu_us_best": min(runs),
+        "episodes": options.episodes,
+        **asyncio.run(makespan(codec, options.episodes, options.mean_s)),
+    }
+    print(
+        f"loop: {figures['turn_cpu_us_median']:.0f} us CPU a turn (best of five "
+        f"{figures['turn_cpu_us_best']:.0f}); {options.episodes} episodes at once took "
+        f"{figures['measured_s']:.1f} s, ideal {figures['ideal_s']:.1f} s, "
+        f"ratio {figures['ratio']:.3f}"
+    )
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
