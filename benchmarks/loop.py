@@ -18,13 +18,12 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from envkit_transformers import builtin_model_dir
-
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.rollout import GenerateRequest, ScriptedEngine, collect
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec, load_codec
+from envkit_transformers import builtin_model_dir
 
 ANSWER = "The search found nothing new, so try another door of the long corridor. " * 3
 

@@ -166,12 +166,16 @@ async def test_collect_delivers_what_finished_before_a_contract_error() -> None:
 
     world, codec = World(), text_codec()
     done: list[Trajectory] = []
-    with pytest.raises(ContractError, match="Turn"):
+
+    async def consume() -> None:
         async for trajectory in collect(
             lambda: Wrong(world, FaultPlan(0.0)), ScriptedEngine(codec, say_turn), codec,
             episodes=9, concurrency=1,
         ):  # fmt: skip
             done.append(trajectory)
+
+    with pytest.raises(ContractError, match="Turn"):
+        await consume()
     assert len(done) == 3
     assert world.open_envs == 0
 
