@@ -69,12 +69,24 @@ def parse_tool_calls(
         raise UnknownNameError.suggest("tool call format", format, known)
     if format == ToolCallFormat.TAGS and not tags:
         raise ConfigurationError("format 'tags' needs tags, such as tags={'search': 'query'}")
-    head, mark, tail = scrub(text).partition(_THINKING_END)
-    thinking, body = (head, tail) if mark else ("", head)
+    thinking, body = _split_thinking(scrub(text))
     out = Collector(body, tools)
     chosen = _detect(body, tags or {}) if format == ToolCallFormat.AUTO else ToolCallFormat(format)
     _read(out, chosen, tags or {})
-    return out.finish(thinking.replace("<think>", "", 1).strip())
+    return out.finish(thinking)
+
+
+def _split_thinking(text: str) -> tuple[str, str]:
+    """Return the thoughts and the rest. A reply that begins with a call has no thoughts: a
+    `</think>` further on is part of an argument.
+    """
+    begins_with_call = text.lstrip().startswith(
+        (BLOCK_OPEN, FUNCTION_OPEN, MISTRAL_OPEN, PYTHON_TAG)
+    )
+    thoughts, mark, rest = text.partition(_THINKING_END)
+    if not mark or begins_with_call or LLAMA_START.match(text):
+        return "", text
+    return thoughts.replace("<think>", "", 1).strip(), rest
 
 
 def _detect(text: str, tags: Mapping[str, str]) -> ToolCallFormat:
