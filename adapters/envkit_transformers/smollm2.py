@@ -4,8 +4,12 @@ The wheel's own Python module is never imported: it needs packages that envkit d
 """
 
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from envkit.errors import MissingDependencyError
 from envkit_transformers.cache import built_folder, cache_dir
@@ -54,15 +58,77 @@ def _save_tokenizer(folder: Path) -> None:
     tokenizer.save_pretrained(str(folder))
 
 
-def load_model() -> Any:  # noqa: ANN401  # a transformers model, untyped at this edge
-    """Return the text model in float32 (20 to 30 seconds, 1.1 GB of memory at the peak)."""
-    import torch
-    from transformers import AutoModelForCausalLM, GgufConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaSizes:
+    """The numbers of a Llama's configuration."""
 
-    # Without dequantize the weights stay packed, and run at a hundredth of the speed.
-    return AutoModelForCausalLM.from_pretrained(
-        str(gguf_dir()),
-        gguf_file=GGUF_NAME,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(dequantize=True),
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    norm_epsilon: float
+    rope_theta: float
+
+
+def load_weights() -> tuple[LlamaSizes, dict[str, NDArray[np.float32]]]:
+    """Return the sizes and the float32 weights by their names in transformers' Llama model.
+
+    The file is read here and not by transformers, which would need one more package for it.
+    """
+    from gguf import GGUFReader, dequantize
+
+    reader: Any = GGUFReader(str(gguf_dir() / GGUF_NAME))
+
+    def field(name: str) -> Any:  # noqa: ANN401  # an int or a float
+        return reader.fields[f"llama.{name}"].contents()
+
+    sizes = LlamaSizes(
+        hidden=field("embedding_length"),
+        intermediate=field("feed_forward_length"),
+        layers=field("block_count"),
+        heads=field("attention.head_count"),
+        key_value_heads=field("attention.head_count_kv"),
+        norm_epsilon=field("attention.layer_norm_rms_epsilon"),
+        rope_theta=field("rope.freq_base"),
     )
+    heads = {"attn_q": sizes.heads, "attn_k": sizes.key_value_heads}
+    weights: dict[str, NDArray[np.float32]] = {}
+    for tensor in reader.tensors:
+        values: NDArray[np.float32] = dequantize(tensor.data, tensor.tensor_type)
+        kind = tensor.name.split(".")[-2]
+        if kind in heads:
+            values = _half_split_rows(values, heads[kind])
+        weights[_llama_name(tensor.name)] = values
+    return sizes, weights
+
+
+def _llama_name(name: str) -> str:
+    if not name.startswith("blk."):
+        return _TOP_NAMES[name.removesuffix(".weight")]
+    _, layer, kind, _ = name.split(".")
+    return f"layers.{layer}.{_LAYER_NAMES[kind]}.weight"
+
+
+def _half_split_rows(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Put a query or key projection's rows back into transformers' rotary order.
+
+    llama.cpp rotates neighbouring rows (0, 1), (2, 3), ...; transformers rotates row i with row
+    i + D/2. The file holds the first order (llama.cpp, convert_hf_to_gguf.py, LlamaModel.permute).
+    """
+    pairs = values.reshape(heads, -1, 2, values.shape[-1])
+    return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
+_TOP_NAMES: Final = {"token_embd": "embed_tokens.weight", "output_norm": "norm.weight"}
+_LAYER_NAMES: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}

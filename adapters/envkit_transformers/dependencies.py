@@ -1,0 +1,32 @@
+"""The optional packages of this plugin: whether they are there, and how loud they are."""
+
+import importlib.util
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from envkit.errors import MissingDependencyError
+
+
+def require_hf() -> None:
+    """Check that torch and transformers are installed, without importing them.
+
+    Raises:
+        MissingDependencyError: One is not; the message is the line that installs it.
+    """
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependencyError.for_extra("the embedded engine", package, "hf")
+
+
+@contextmanager
+def quiet_transformers() -> Generator[None]:
+    """Keep transformers from drawing progress bars over ours."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()

@@ -1,0 +1,280 @@
+"""The embedded engine: a transformers model in this process, behind the engine protocol.
+
+This module is the asyncio side. One thread, `worker`, owns the model: it runs `scheduler`, which
+packs many sessions into one forward. Any number of event loops may use an engine, one after the
+other or at once.
+"""
+
+import asyncio
+import os
+import weakref
+from contextlib import suppress
+from typing import Any, Final
+
+import torch
+
+from envkit.errors import ConfigurationError, EngineFault, Fault
+from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
+from envkit_transformers.attention import NAME as ATTENTION
+from envkit_transformers.forward import PackedForward
+from envkit_transformers.prompt import PromptBuilder, VisionTraits
+from envkit_transformers.scheduler import EngineStats, Scheduler, SchedulerSettings
+from envkit_transformers.sessions import SessionStore
+from envkit_transformers.weights import WeightUpdate, apply_update
+from envkit_transformers.worker import Command, Worker
+
+_MEMORY_SHARE: Final = 0.25
+_UNKNOWN_MEMORY: Final = 8 << 30
+_NO_LIMIT: Final = 1 << 20
+
+
+class TransformersEngine:
+    """Samples from a transformers model, token ids in and token ids out.
+
+    Models: text models with rotary or learned positions (Llama, Qwen, Mistral, ...), Qwen2-VL,
+    Qwen2.5-VL and Qwen3-VL, on any device. Others are refused when the engine is made.
+
+    While the engine lives, the model's text attention is the engine's own; a forward on another
+    thread (a trainer's) runs as with SDPA. `aclose` puts the old one back.
+    """
+
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401  # a transformers model
+        processor: Any | None = None,  # noqa: ANN401  # a tokenizer, a processor
+        *,
+        max_batch_tokens: int = 1024,
+        kv_budget_tokens: int | None = None,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+        weight_version: str = "0",
+    ) -> None:
+        """Take a loaded model.
+
+        Args:
+            model: A causal language model or a Qwen-VL style one; the engine runs it in place.
+            processor: Its tokenizer (needed for stop strings) or its processor (needed for images
+                that come without features); None when neither is needed.
+            max_batch_tokens: Tokens in one forward, of all sessions together.
+            kv_budget_tokens: Tokens of key-value cache over all sessions; None takes a quarter of
+                the device's free memory.
+            device: Moves the model there; None leaves it where it is.
+            dtype: Converts the model; None leaves it as it is.
+            seed: For requests without a seed of their own.
+            threads: Of the CPU; None leaves torch's setting alone.
+            weight_version: Reported with every generation until `update_weights`.
+
+        Raises:
+            ConfigurationError: An option out of range, or a model that cannot be run packed.
+        """
+        if max_batch_tokens < 2 or (kv_budget_tokens is not None and kv_budget_tokens < 1):
+            raise ConfigurationError(
+                "max_batch_tokens must be at least 2 and kv_budget_tokens at least 1, "
+                f"got {max_batch_tokens} and {kv_budget_tokens}"
+            )
+        if device is not None or dtype is not None:
+            model.to(device=device, dtype=dtype)
+        model.eval()
+        self.model: Any = model
+        self.processor: Any | None = processor
+        self.tokenizer: Any | None = getattr(processor, "tokenizer", processor)
+        text_config: Any = model.config.get_text_config()
+        vision = _vision_traits(model.config)
+        restore = _set_attention(text_config)
+        forward = PackedForward(model, vision)
+        try:
+            token_bytes = forward.check(text_config.vocab_size)
+        except Exception:
+            restore()
+            raise
+        budget = kv_budget_tokens or _default_budget(model.device, token_bytes)
+        self._scheduler = Scheduler(
+            forward,
+            PromptBuilder(
+                vocabulary=text_config.vocab_size,
+                vision=vision,
+                image_processor=getattr(processor, "image_processor", None),
+            ),
+            SessionStore(budget_tokens=budget),
+            SchedulerSettings(
+                max_batch_tokens=max_batch_tokens,
+                context_length=getattr(text_config, "max_position_embeddings", None) or _NO_LIMIT,
+                stop_ids=_stop_ids(model, self.tokenizer),
+                banned_ids=() if vision is None else vision.placeholder_ids,
+                seed=seed,
+            ),
+            tokenizer=self.tokenizer,
+            weight_version=weight_version,
+        )
+        self._worker = Worker(self._scheduler, threads=threads)
+        self._finalizer = weakref.finalize(self, _shut_down, self._worker, restore)
+
+    @property
+    def name(self) -> str:
+        """Short name for records."""
+        return "transformers"
+
+    @property
+    def logprob_kind(self) -> LogprobKind:
+        """Log-probabilities are those of the sampled distribution; see `sampling` for top-p."""
+        return LogprobKind.SAMPLED
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counts since the engine was made."""
+        return self._scheduler.stats
+
+    @property
+    def weight_version(self) -> str:
+        """The version that generations are tagged with now."""
+        return self._scheduler.weight_version
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one turn.
+
+        The session's cache is kept, so the next request that goes on from this context prefills its
+        new tokens only (`cached_tokens` says how many were not computed again). Media placeholders
+        are never sampled. Two requests of one session run one after the other. A generation ends
+        with LENGTH where the model's context ends.
+
+        Raises:
+            EngineFault: The request cannot be served, the forward failed, or the engine is closed.
+            LedgerFault: Placeholders, images and features do not belong together.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Generation] = loop.create_future()
+
+        def complete(outcome: Generation | Fault) -> None:
+            with suppress(RuntimeError):  # the loop was closed; nobody waits any more
+                loop.call_soon_threadsafe(_settle, future, outcome)
+
+        self._worker.post(
+            Command(run=lambda: self._scheduler.submit(request, complete), fail=complete)
+        )
+        try:
+            return await future
+        except asyncio.CancelledError:
+            await self.abort(request.request_id)
+            raise
+
+    async def abort(self, request_id: str) -> None:
+        """Stop a request; its `generate` returns the tokens so far with ABORT."""
+        self._post_if_open(lambda: self._scheduler.abort(request_id))
+
+    async def end_session(self, session_id: str) -> None:
+        """Free an episode's cache. Unknown sessions are ignored."""
+        self._post_if_open(lambda: self._scheduler.end_session(session_id))
+
+    async def update_weights(self, update: WeightUpdate, *, version: str) -> None:
+        """Replace weights between two forwards, and free every cache.
+
+        It waits for the requests that run and holds back those that come, so every generation is
+        sampled under exactly one version.
+
+        Args:
+            update: New tensors by parameter name (some or all), or a function that changes the
+                model; it runs on the engine's thread.
+            version: Reported with every generation from then on.
+
+        Raises:
+            EngineFault: The weights do not fit (nothing was changed), or the function raised (what
+                it changed stays); the version stays the old one.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def complete(outcome: Fault | None) -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, future, outcome)
+
+        def apply() -> None:
+            try:
+                apply_update(self.model, update)
+            except Fault as fault:
+                complete(fault)
+            except Exception as error:  # noqa: BLE001  # the caller's function may raise anything
+                complete(EngineFault(f"the update raised {type(error).__name__}: {error}"))
+            else:
+                self._scheduler.weight_version = version
+                complete(None)
+
+        self._worker.post(Command(run=lambda: self._scheduler.update(apply), fail=complete))
+        await future
+
+    async def aclose(self) -> None:
+        """End the thread, answer what is pending with a fault; closing twice is fine."""
+        self._worker.close()
+        await asyncio.to_thread(self._worker.join)
+        self._finalizer()
+
+    def _post_if_open(self, run: Any) -> None:  # noqa: ANN401
+        with suppress(EngineFault):
+            self._worker.post(Command(run=run, fail=_ignore))
+
+
+def _ignore(fault: Fault) -> None:
+    """Drop the fault: nobody waits for the outcome of an abort."""
+
+
+def _settle(future: asyncio.Future[Any], outcome: object) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Fault):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _shut_down(worker: Worker, restore_attention: Any) -> None:  # noqa: ANN401
+    worker.close()
+    worker.join()
+    restore_attention()
+
+
+def _set_attention(text_config: Any) -> Any:  # noqa: ANN401
+    """Switch the text model to packed attention and return the function that switches back."""
+    before: Any = text_config._attn_implementation
+    text_config._attn_implementation = ATTENTION
+
+    def restore() -> None:
+        text_config._attn_implementation = before
+
+    return restore
+
+
+def _vision_traits(config: Any) -> VisionTraits | None:  # noqa: ANN401
+    if getattr(config, "vision_config", None) is None:
+        return None
+    merge = getattr(config.vision_config, "spatial_merge_size", None)
+    image_id = getattr(config, "image_token_id", None)
+    rope: dict[str, Any] = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    if merge is None or image_id is None or "mrope_section" not in rope:
+        raise ConfigurationError(
+            "the embedded engine runs vision-language models of the Qwen2-VL family (multimodal "
+            f"rotary positions), got {config.model_type!r}; serve it with SGLang or vLLM"
+        )
+    ids = (image_id, getattr(config, "video_token_id", None))
+    placeholders = tuple(token for token in ids if token is not None)
+    return VisionTraits(image_token_id=image_id, placeholder_ids=placeholders, merge_size=merge)
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:  # noqa: ANN401
+    generation_config: Any = getattr(model, "generation_config", None)
+    for owner in (generation_config, model.config.get_text_config(), tokenizer):
+        ids: Any = getattr(owner, "eos_token_id", None)
+        if ids is not None:
+            return tuple(ids) if isinstance(ids, list | tuple) else (ids,)
+    return ()
+
+
+def _default_budget(device: torch.device, token_bytes: int) -> int:
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        try:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):
+            free = _UNKNOWN_MEMORY
+    return max(4096, int(free * _MEMORY_SHARE) // max(1, token_bytes))

@@ -1,0 +1,64 @@
+"""When a request is finished: stop tokens, stop strings, the budget."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from envkit.errors import EngineFault
+from envkit.rollout.engine import FinishReason, Sampling
+
+_EXTRA_TOKENS: Final = 4
+
+
+class StopRule:
+    """Watches one request's sampled tokens."""
+
+    __slots__ = ("_ids", "_strings", "_tokenizer", "_window", "budget")
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        *,
+        default_ids: Sequence[int],
+        tokenizer: Any | None,  # noqa: ANN401  # a transformers tokenizer
+        budget: int,
+    ) -> None:
+        """Prepare the rule.
+
+        Args:
+            sampling: The request's settings.
+            default_ids: Stop tokens when the settings name none.
+            tokenizer: Needed for stop strings only.
+            budget: New tokens at most.
+
+        Raises:
+            EngineFault: Stop strings without a tokenizer, or an empty one.
+        """
+        if sampling.stop and tokenizer is None:
+            raise EngineFault("stop strings need a tokenizer; give the engine the model's")
+        if "" in sampling.stop:
+            raise EngineFault("a stop string must not be empty")
+        self._ids = frozenset(sampling.stop_ids or default_ids)
+        self._strings = sampling.stop
+        self._tokenizer = tokenizer
+        self.budget: int = budget
+        """New tokens at most."""
+        # A token is at least one byte, so a stop string lies within that many tokens; a few more
+        # keep its first character away from the edge, where decoders drop spaces.
+        longest = max((len(text.encode()) for text in sampling.stop), default=0)
+        self._window = longest + _EXTRA_TOKENS
+
+    def check(self, tokens: Sequence[int]) -> tuple[FinishReason, int | str | None] | None:
+        """Return why the request ends after the last of these tokens, or None to go on."""
+        if tokens[-1] in self._ids:
+            return FinishReason.STOP, tokens[-1]
+        if self._strings:
+            matched = self._matched_string(tokens)
+            if matched is not None:
+                return FinishReason.STOP, matched
+        return (FinishReason.LENGTH, None) if len(tokens) >= self.budget else None
+
+    def _matched_string(self, tokens: Sequence[int]) -> str | None:
+        tokenizer: Any = self._tokenizer
+        text: str = tokenizer.decode(list(tokens[-self._window :]), skip_special_tokens=False)
+        found = [(text.find(stop), stop) for stop in self._strings if stop in text]
+        return min(found)[1] if found else None

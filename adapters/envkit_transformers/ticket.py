@@ -1,0 +1,141 @@
+"""One request on its way through the engine."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from envkit.errors import Fault
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation
+from envkit_transformers.forward import Piece
+from envkit_transformers.prompt import Prompt
+from envkit_transformers.sampling import Draw
+from envkit_transformers.sessions import MIN_SHARED, Session, SessionStore
+from envkit_transformers.stopping import StopRule
+
+Complete = Callable[[Generation | Fault], None]
+"""Takes the outcome of a request, once, on the engine's thread."""
+
+
+class Ticket:
+    """A request, its tokens so far, and the session that it runs in once it was started."""
+
+    __slots__ = (
+        "_leader",
+        "cached_tokens",
+        "complete",
+        "draw",
+        "logprobs",
+        "prompt",
+        "request",
+        "session",
+        "started_at",
+        "stop_rule",
+        "submitted_at",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        *,
+        prompt: Prompt,
+        draw: Draw,
+        stop_rule: StopRule,
+        complete: Complete,
+    ) -> None:
+        self.request = request
+        self.prompt = prompt
+        self.draw = draw
+        self.stop_rule = stop_rule
+        self.complete = complete
+        self.session: Session | None = None
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        self.cached_tokens: int = 0
+        self.submitted_at: float = time.monotonic()
+        self.started_at: float | None = None
+        self._leader: tuple[Session, Prompt, int] | None = None
+
+    def start(self, session: Session, store: SessionStore) -> None:
+        """Begin in a session, whose cache holds what the prompt shares with the last turn.
+
+        When another session holds or prefills a longer prefix, it becomes the leader: this request
+        waits for it and copies, so a group of G computes its prompt once.
+        """
+        self.session, self.tokens = session, session.sampled
+        self.started_at = time.monotonic()
+        self.cached_tokens = session.cache.length
+        found = store.donor(self.prompt, other_than=session)
+        if found is not None and found[1] >= session.cache.length + MIN_SHARED:
+            leader, shared = found
+            if leader.prompt is not None:
+                self._leader = leader, leader.prompt, shared
+
+    def is_held_back(self, session: Session) -> bool:
+        """Say whether to wait for the leader; copies its prefix as soon as it is there."""
+        if self._leader is None:
+            return False
+        leader, prompt, shared = self._leader
+        if leader.is_busy and leader.prompt is prompt and leader.cache.length < shared:
+            return True
+        self._leader = None
+        ready = leader.matching_prefix(self.prompt)
+        if ready >= session.cache.length + MIN_SHARED:
+            session.cache.copy_prefix(leader.cache, ready)
+            self.cached_tokens = ready
+        return False
+
+    def chunk(self, session: Session, budget: int, *, may_exceed: bool) -> int:
+        """Return how many prompt tokens to take now; images are never split.
+
+        Args:
+            session: The ticket's own.
+            budget: Tokens left in this step.
+            may_exceed: An image may go over the budget, because nothing else was taken yet.
+        """
+        start = session.cache.length
+        end = min(len(self.prompt), start + budget)
+        for span in self.prompt.spans:
+            if span.offset < end < span.end:
+                if span.offset > start:
+                    return span.offset - start
+                return span.end - start if may_exceed else 0
+        return end - start
+
+    def piece(self, session: Session, count: int) -> Piece:
+        """Return the next tokens for a forward: of the prompt, or the last sampled one."""
+        start, known = session.cache.length, len(self.prompt)
+        if start >= known:
+            axes = self.prompt.positions.shape[0]
+            position = self.prompt.next_position + len(self.tokens) - 1
+            return Piece(
+                cache=session.cache,
+                ids=np.array([self.tokens[-1]], dtype=np.int64),
+                positions=np.full((axes, 1), position, dtype=np.int64),
+                wants_logits=True,
+            )
+        stop = start + count
+        return Piece(
+            cache=session.cache,
+            ids=self.prompt.ids[start:stop],
+            positions=self.prompt.positions[:, start:stop],
+            spans=[span for span in self.prompt.spans if start <= span.offset < stop],
+            wants_logits=stop == known,
+        )
+
+    def generation(
+        self, reason: FinishReason, matched: int | str | None, *, weight_version: str
+    ) -> Generation:
+        """Return the outcome, with the tokens so far."""
+        now = time.monotonic()
+        return Generation(
+            token_ids=list(self.tokens),
+            logprobs=list(self.logprobs),
+            finish_reason=reason,
+            matched_stop=matched,
+            prompt_tokens=None if self.started_at is None else len(self.prompt),
+            cached_tokens=self.cached_tokens,
+            weight_version=weight_version,
+            queue_seconds=(now if self.started_at is None else self.started_at) - self.submitted_at,
+        )
