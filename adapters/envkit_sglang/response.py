@@ -74,7 +74,7 @@ def parse_generation(
     extras = {
         key: value
         for key, value in meta.items()
-        if key not in _CONSUMED and not key.endswith("_ts") and value not in (None, [], {})
+        if value and key not in _CONSUMED and not key.endswith("_ts")
     }
     return Generation(
         token_ids=token_ids,
