@@ -77,14 +77,13 @@ def parse_tool_calls(
 
 
 def _split_thinking(text: str) -> tuple[str, str]:
-    """Return the thoughts and the rest. A reply that begins with a call has no thoughts: a
-    `</think>` further on is part of an argument.
+    """Return the thoughts and the rest.
+
+    A reply that begins with a call has no thoughts: `</think>` is then part of an argument.
     """
-    begins_with_call = text.lstrip().startswith(
-        (BLOCK_OPEN, FUNCTION_OPEN, MISTRAL_OPEN, PYTHON_TAG)
-    )
+    marks = (BLOCK_OPEN, FUNCTION_OPEN, MISTRAL_OPEN, PYTHON_TAG)
     thoughts, mark, rest = text.partition(_THINKING_END)
-    if not mark or begins_with_call or LLAMA_START.match(text):
+    if not mark or text.lstrip().startswith(marks) or LLAMA_START.match(text):
         return "", text
     return thoughts.replace("<think>", "", 1).strip(), rest
 
