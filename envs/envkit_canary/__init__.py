@@ -1,0 +1,13 @@
+"""A code that only the picture tells, as the environment `canary-v0`."""
+
+from envkit.registration import EnvSpec
+from envkit_canary.drawing import draw_code
+from envkit_canary.env import DEFAULT_ALPHABET, CanaryEnv, CodeTasks, read_code
+
+SPEC = EnvSpec(
+    id="canary-v0",
+    entry_point="envkit_canary:CanaryEnv",
+    description="Read a code off a picture, with a new picture each turn: does vision work at all?",
+)
+
+__all__ = ["DEFAULT_ALPHABET", "SPEC", "CanaryEnv", "CodeTasks", "draw_code", "read_code"]

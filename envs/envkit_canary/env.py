@@ -1,0 +1,173 @@
+"""The canary: a code that only the picture tells."""
+
+import random
+import re
+from typing import Any, ClassVar, Final, cast
+
+from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
+from envkit.errors import ConfigurationError, DatasetError
+from envkit.images import Image
+from envkit.seeds import derive_seed
+from envkit.tasks import Task
+from envkit_canary.drawing import draw_code
+from envkit_canary.glyphs import GLYPHS
+
+DEFAULT_ALPHABET: Final = "23456789CDFHJKMNPRTVWX"
+"""No vowels, so that no English word is a code, and no two characters that look alike."""
+_LONGEST_CODE: Final = 16
+
+
+class CodeTasks:
+    """Endless tasks: `{"codes": [...], "look": n}`, one code for each turn."""
+
+    def __init__(self, *, turns: int, length: int, alphabet: str) -> None:
+        self._turns, self._length, self._alphabet = turns, length, alphabet
+
+    @property
+    def size(self) -> int | None:
+        """None: there is a task for every index."""
+        return None
+
+    def task(self, index: int) -> Task:
+        """Return the codes of this index."""
+        rng = random.Random(derive_seed("canary", index))
+        return {
+            "codes": [
+                "".join(rng.choice(self._alphabet) for _ in range(self._length))
+                for _ in range(self._turns)
+            ],
+            "look": rng.getrandbits(31),
+        }
+
+
+class CanaryEnv(Env):
+    """Read a code off a picture, several times, with a new picture each turn.
+
+    Task: `{"codes": ["K7MX", ...], "look": 7}`: a code of capital letters and digits for each turn,
+        and a seed of colours and positions (0 where it is missing).
+    Observation: a picture of the code; the text is the same for every code.
+    Action: the code, anywhere in the reply; the last run of characters that could be one counts.
+    Reward: 1 / turns for each right code, so 1.0 at most.
+    Episode end: after the last code. A reply without a code is a wrong one.
+    Chance: a reply that ignores the picture is right with probability
+    `len(alphabet) ** -length` a turn: 4e-6 with the defaults, 0.1 for one decimal digit.
+    Dataset and licence: generated; drawn with glyphs of this package.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True, replay_safe=True, snapshot=True, deterministic=True
+    )
+    system_prompt = "You read codes off pictures. Reply with the code only."
+
+    def __init__(
+        self,
+        *,
+        turns: int = 3,
+        length: int = 4,
+        alphabet: str = DEFAULT_ALPHABET,
+        max_turns: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        """Make the environment.
+
+        Args:
+            turns: Codes of one episode.
+            length: Characters of one code.
+            alphabet: Characters to draw from.
+            max_turns: Truncates the episode earlier; None takes `turns`.
+            render_mode: As for `envkit.Env`.
+
+        Raises:
+            ConfigurationError: A number out of range, or a character that cannot be drawn.
+        """
+        if turns < 1 or not 1 <= length <= _LONGEST_CODE:
+            raise ConfigurationError(
+                f"turns must be at least 1 and length from 1 to {_LONGEST_CODE}, "
+                f"got turns={turns} and length={length}"
+            )
+        if len(set(alphabet)) < max(2, len(alphabet)) or not set(alphabet) <= set(GLYPHS):
+            raise ConfigurationError(
+                "alphabet must be two or more different characters of A-Z and 0-9, "
+                f"got {alphabet!r}"
+            )
+        super().__init__(max_turns=max_turns or turns, render_mode=render_mode)
+        self.tasks = CodeTasks(turns=turns, length=length, alphabet=alphabet)
+        self.chance_level: float = len(alphabet) ** -float(length)
+        """Probability that a turn is right without seeing the picture."""
+
+    def on_reset(self, task: Task) -> Turn:
+        """Show the first code.
+
+        Raises:
+            DatasetError: The task holds no codes that can be drawn, or a look that is no integer.
+        """
+        codes = _checked_codes(task)
+        return Turn(_question(codes[0]), images=(self._picture(0),))
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Compare the reply with the code shown and show the next one."""
+        codes: list[str] = self.task["codes"]
+        code = codes[self.turn]
+        answer = read_code(response_text, len(code))
+        is_right = answer == code
+        reward = 1.0 / len(codes) if is_right else 0.0
+        error = None if answer else f"no run of {len(code)} letters and digits in the reply"
+        info = {"parse_error": error, "answer": answer, "reward_terms": {"code": reward}}
+        verdict = "Right." if is_right else "Wrong." if answer else f"Wrong: {error}."
+        if self.turn + 1 == len(codes):
+            return Turn(verdict, reward=reward, done=True, info=info)
+        following = codes[self.turn + 1]
+        return Turn(
+            f"{verdict} {_question(following)}",
+            images=(self._picture(self.turn + 1),),
+            reward=reward,
+            info=info,
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: the task and the turn are the whole state."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state` returned."""
+
+    def oracle(self) -> Policy:
+        """Return a policy that reads the code from the task instead of the picture."""
+        return _answer
+
+    def _picture(self, turn: int) -> Image:
+        look = derive_seed("canary", self.task.get("look", 0), turn)
+        return draw_code(self.task["codes"][turn], look=look)
+
+
+def read_code(reply: str, length: int) -> str | None:
+    """Return the last run of exactly `length` letters and digits in the reply, in capitals.
+
+    A run with a digit in it wins over plain words: "The code is K7MX, sure" is read as K7MX. None
+    when there is no run of that length.
+    """
+    runs = re.findall(rf"(?<![A-Za-z0-9])[A-Za-z0-9]{{{length}}}(?![A-Za-z0-9])", reply)
+    shaped = [run for run in runs if run.isupper() or any(map(str.isdigit, run))]
+    return ((shaped or runs)[-1]).upper() if runs else None
+
+
+def _answer(context: PolicyContext) -> str:
+    return str(context.task["codes"][context.turn])
+
+
+def _question(code: str) -> str:
+    return f"Which code of length {len(code)} does the picture show?"
+
+
+def _checked_codes(task: Task) -> list[str]:
+    if not isinstance(task.get("look", 0), int):
+        raise DatasetError(f"'look' must be an integer, got {task['look']!r:.80}")
+    codes: object = task.get("codes")
+    if not isinstance(codes, list) or not codes:
+        raise DatasetError(f"a canary task must have a list 'codes', got {task!r:.120}")
+    for code in cast("list[object]", codes):
+        if not isinstance(code, str) or not 1 <= len(code) <= _LONGEST_CODE:
+            raise DatasetError(f"a code must be 1 to {_LONGEST_CODE} characters, got {code!r:.80}")
+        if not set(code) <= set(GLYPHS):
+            raise DatasetError(f"a code must be of A-Z and 0-9, got {code!r}")
+    return cast("list[str]", codes)
