@@ -1,1 +1,22 @@
-"""."""
+"""Geometry problems with diagrams, as the environment `geo3k-v0`."""
+
+from envkit_geo3k.dataset import DatasetSource, load_tasks
+from envkit_geo3k.env import Geo3kEnv
+from envkit_geo3k.families import FAMILIES
+from envkit_geo3k.grading import Grade, How, Rounding, grade
+from envkit_geo3k.policies import noisy_oracle, oracle
+from envkit_geo3k.source import ProceduralSource
+
+__all__ = [
+    "FAMILIES",
+    "DatasetSource",
+    "Geo3kEnv",
+    "Grade",
+    "How",
+    "ProceduralSource",
+    "Rounding",
+    "grade",
+    "load_tasks",
+    "noisy_oracle",
+    "oracle",
+]

@@ -18,11 +18,9 @@ from envkit_geo3k.labels import LabelRequest
 from envkit_geo3k.measure import Measure, Point
 
 _LETTERS: Final = "ABCDEFGHJKLMNPRSTUVWXYZ"
-MIN_DRAWN_ANGLE: Final = 22
-"""Narrowest angle in degrees that gets a label."""
 
 
-class Unsuitable(Exception):  # noqa: N818  # not an error: the source draws again
+class Unsuitable(Exception):  # not an error: the source draws again
     """These random numbers make no good problem."""
 
 
@@ -155,7 +153,9 @@ class Draft:
 
     def polygon(self, names: Sequence[str]) -> None:
         """Draw a closed path."""
-        self.shapes += [("segment", a, b) for a, b in zip(names, [*names[1:], names[0]], strict=True)]
+        self.shapes += [
+            ("segment", a, b) for a, b in zip(names, [*names[1:], names[0]], strict=True)
+        ]
 
     def circle(self, center: str, radius: float, *, dot: bool = True) -> None:
         """Draw a circle, and its centre as a dot."""
@@ -259,7 +259,9 @@ class Draft:
             goal=["round", 1, goal],
         )
 
-    def ask_point(self, prompt: str, goals: tuple[Measure, Measure], values: Sequence[Exact]) -> None:
+    def ask_point(
+        self, prompt: str, goals: tuple[Measure, Measure], values: Sequence[Exact]
+    ) -> None:
         """Ask for the coordinates of a point."""
         self.question = Question(
             prompt=prompt,

@@ -6,9 +6,11 @@ Pixels depend on the figure and on the bundled font only, never on fonts of the 
 import functools
 import json
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 from PIL import Image as PilImage
 from PIL import ImageDraw, ImageFont
@@ -48,21 +50,47 @@ def draw(figure: Figure) -> Image:
     Raises:
         DatasetError: A shape that is unknown or does not fit the figure's points.
     """
-    return _draw_cached(json.dumps(figure.to_json(), sort_keys=True))
+    return _PICTURES.get(figure) or finish(figure, paint(figure))
 
 
-@functools.lru_cache(maxsize=128)
-def _draw_cached(figure_json: str) -> Image:
-    figure = Figure.from_json(json.loads(figure_json))
-    return Image.from_pil(with_labels(paint(figure), figure))
+def finish(figure: Figure, painted: PilImage.Image) -> Image:
+    """Write the labels on the painted shapes, in place, and keep the picture for `draw`.
 
-
-def with_labels(picture: PilImage.Image, figure: Figure) -> PilImage.Image:
-    """Write the figure's labels on its painted shapes, in place."""
-    pen = ImageDraw.Draw(picture)
+    Args:
+        figure: The figure with its labels.
+        painted: What `paint` returned for its shapes.
+    """
+    pen = ImageDraw.Draw(painted)
     for label in figure.labels:
         pen.text((label.x, label.y), label.text, fill=INK, font=font(figure.size), anchor="mm")
-    return picture
+    return _PICTURES.put(figure, Image.from_pil(painted))
+
+
+class _Pictures:
+    """The latest pictures by figure, so that a group of episodes draws and encodes one once."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._images: OrderedDict[str, Image] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, figure: Figure) -> Image | None:
+        with self._lock:
+            return self._images.get(_key(figure))
+
+    def put(self, figure: Figure, image: Image) -> Image:
+        with self._lock:
+            kept = self._images.setdefault(_key(figure), image)
+            if len(self._images) > self._capacity:
+                self._images.popitem(last=False)
+            return kept
+
+
+def _key(figure: Figure) -> str:
+    return json.dumps(figure.to_json(), sort_keys=True)
+
+
+_PICTURES: Final = _Pictures(64)
 
 
 def paint(figure: Figure) -> PilImage.Image:
@@ -81,7 +109,9 @@ def paint(figure: Figure) -> PilImage.Image:
         try:
             painter(brush, *operands)
         except (TypeError, ValueError, OverflowError) as error:
-            raise DatasetError(f"the shape {[kind, *operands]!r} cannot be drawn: {error}") from error
+            raise DatasetError(
+                f"the shape {[kind, *operands]!r} cannot be drawn: {error}"
+            ) from error
     return picture.reduce(SUPERSAMPLING)
 
 
@@ -245,9 +275,11 @@ def _axes(brush: _Brush, left: int, right: int, bottom: int, top: int) -> None:
         return px * SUPERSAMPLING, py * SUPERSAMPLING
 
     for x in range(left, right + 1):
-        brush.path((at(x, bottom), at(x, top)), brush.thin, INK if x == 0 else GRID)
+        brush.path((at(x, bottom), at(x, top)), brush.thin, GRID)
     for y in range(bottom, top + 1):
-        brush.path((at(left, y), at(right, y)), brush.thin, INK if y == 0 else GRID)
+        brush.path((at(left, y), at(right, y)), brush.thin, GRID)
+    brush.path((at(0, bottom), at(0, top)), brush.thin)
+    brush.path((at(left, 0), at(right, 0)), brush.thin)
     for end, along in ((at(right, 0), (1, 0)), (at(0, top), (0, -1))):
         back = (end[0] - along[0] * 9 * brush.unit, end[1] - along[1] * 9 * brush.unit)
         side = (along[1] * 4 * brush.unit, along[0] * 4 * brush.unit)
@@ -272,4 +304,3 @@ _PAINTERS: Final[dict[str, Callable[..., None]]] = {
     "ticks": _ticks,
 }
 """Kind of shape -> painter of (brush, *operands)."""
-

@@ -100,7 +100,7 @@ class Exact:
         return int(value) if value is not None and value.denominator == 1 else None
 
     def latex(self) -> str:
-        """Return LaTeX, such as `2 \\sqrt{221}`."""
+        r"""Return LaTeX, such as `2 \sqrt{221}`."""
         return _join([(c < 0, _latex_term(key, abs(c))) for key, c in self.terms])
 
     def plain(self) -> str:
@@ -132,8 +132,10 @@ def _join(signed: list[tuple[bool, str]]) -> str:
     if not signed:
         return "0"
     first, *others = sorted(signed, key=lambda term: term[0])  # "4 - pi", not "-pi + 4"
-    return ("-" if first[0] else "") + first[1] + "".join(
-        f" {'-' if negative else '+'} {text}" for negative, text in others
+    return (
+        ("-" if first[0] else "")
+        + first[1]
+        + "".join(f" {'-' if negative else '+'} {text}" for negative, text in others)
     )
 
 

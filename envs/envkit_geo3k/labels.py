@@ -1,12 +1,11 @@
 """Put labels where they cover neither ink nor each other.
 
-Each label has candidate positions in order of preference. Whether a candidate's box covers ink is
-four look-ups in a summed-area table, for all candidates at once. A figure whose labels do not all
-find a free place is refused: the caller draws another one.
+Each label has candidate positions in order of preference and takes the first that is free. A figure
+whose labels do not all find a free place is refused: the caller draws another one.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PilImage
 
+from envkit.errors import ContractError
 from envkit_geo3k.drawing import font, mark_radius
 from envkit_geo3k.figure import Figure, Frame, Label, Shape
 from envkit_geo3k.measure import Point
@@ -65,56 +65,56 @@ class _Layout:
         self._size = figure.size
         self._frame = Frame(figure)
         self._shapes = figure.shapes
-        names = list(figure.points)
-        self._center = _mean([self._frame.pixel(name) for name in names])
-        ink = np.asarray(painted) < _INK_BELOW
-        table = np.zeros((figure.size + 1, figure.size + 1), np.int32)
-        np.cumsum(ink, axis=0, dtype=np.int32, out=table[1:, 1:])
-        np.cumsum(table[1:, 1:], axis=1, out=table[1:, 1:])
-        self._ink = table
+        self._center = _mean([self._frame.pixel(name) for name in figure.points])
+        self._ink: NDArray[np.bool_] = np.asarray(painted) < _INK_BELOW
         self._taken: list[tuple[int, int, int, int]] = []
 
     def place(self, request: LabelRequest) -> Label | None:
         box = text_box(request.text, self._size)
         width, height = box[2] - box[0], box[3] - box[1]
-        if len(request.at) == 1:
-            candidates = self._around_point(request.at[0], width, height)
-        elif len(request.at) == 2:
-            candidates = self._beside_segment(*request.at, width, height)
-        else:
-            candidates = self._inside_angle(*request.at, width, height)
-        return self._first_free(request.text, box, candidates)
+        for spot in self._candidates(request.at, width, height):
+            x, y = round(spot[0]), round(spot[1])
+            taken = (
+                x + box[0] - _PADDING,
+                y + box[1] - _PADDING,
+                x + box[2] + _PADDING,
+                y + box[3] + _PADDING,
+            )
+            if self._is_free(taken) and self._is_nearest(request.at, spot):
+                self._taken.append(taken)
+                return Label(request.text, x, y)
+        return None
 
-    def _first_free(
-        self, text: str, box: tuple[int, int, int, int], candidates: Sequence[Point]
-    ) -> Label | None:
-        centers: NDArray[np.int32] = np.rint(np.asarray(candidates)).astype(np.int32)
-        left, top = centers[:, 0] + box[0] - _PADDING, centers[:, 1] + box[1] - _PADDING
-        right, bottom = centers[:, 0] + box[2] + _PADDING, centers[:, 1] + box[3] + _PADDING
-        free = (left >= 0) & (top >= 0) & (right <= self._size) & (bottom <= self._size)
-        x0, x1 = np.clip(left, 0, self._size), np.clip(right, 0, self._size)
-        y0, y1 = np.clip(top, 0, self._size), np.clip(bottom, 0, self._size)
-        table = self._ink
-        free &= table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0] == 0
+    def _candidates(self, at: tuple[str, ...], width: int, height: int) -> Iterator[Point]:
+        match at:
+            case (name,):
+                return self._around_point(name, width, height)
+            case (start, end):
+                return self._beside_segment(start, end, width, height)
+            case (first, vertex, second):
+                return self._inside_angle(first, vertex, second, width, height)
+            case _:
+                raise ContractError(f"a label belongs to 1, 2 or 3 points, got {at!r}")
+
+    def _is_free(self, box: tuple[int, int, int, int]) -> bool:
+        """Whether a box lies on the canvas and covers no ink and no label."""
+        left, top, right, bottom = box
+        if left < 0 or top < 0 or right > self._size or bottom > self._size:
+            return False
         for a, b, c, d in self._taken:
-            free &= (right <= a) | (left >= c) | (bottom <= b) | (top >= d)
-        first = int(np.argmax(free))
-        if not free[first]:
-            return None
-        self._taken.append((int(left[first]), int(top[first]), int(right[first]), int(bottom[first])))
-        return Label(text, int(centers[first, 0]), int(centers[first, 1]))
+            if left < c and a < right and top < d and b < bottom:
+                return False
+        return not self._ink[top:bottom, left:right].any()
 
-    def _around_point(self, name: str, width: int, height: int) -> list[Point]:
-        """Candidates start in the widest gap between the lines that meet at the point."""
+    def _around_point(self, name: str, width: int, height: int) -> Iterator[Point]:
+        """Yield places, first in the widest gap between the lines that meet at the point."""
         x, y = self._frame.pixel(name)
         heading = _widest_gap(self._headings(name), (x, y), self._center)
-        found: list[Point] = []
         for reach in (2.0, 5.0, 9.0, 14.0):
             for swing in (*_SWINGS, math.pi):
                 turn = heading + swing
                 extent = _support(turn, width, height) + (4 + reach) * self._frame.unit
-                found.append((x + extent * math.cos(turn), y + extent * math.sin(turn)))
-        return found
+                yield x + extent * math.cos(turn), y + extent * math.sin(turn)
 
     def _headings(self, name: str) -> list[float]:
         """Return the directions, in radians, in which ink leaves the point."""
@@ -132,8 +132,8 @@ class _Layout:
                     found += [outward + 1.7, outward - 1.7]
         return found
 
-    def _beside_segment(self, a: str, b: str, width: int, height: int) -> list[Point]:
-        """Candidates start outside the middle of the segment."""
+    def _beside_segment(self, a: str, b: str, width: int, height: int) -> Iterator[Point]:
+        """Yield places, first outside the middle of the segment."""
         start, end = self._frame.pixel(a), self._frame.pixel(b)
         normal = math.atan2(end[0] - start[0], -(end[1] - start[1]))
         middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
@@ -141,7 +141,6 @@ class _Layout:
         outward += (middle[1] - self._center[1]) * math.sin(normal)
         if outward < 0:
             normal += math.pi
-        found: list[Point] = []
         extent = _support(normal, width, height)
         for slide in _SLIDES:
             x = start[0] + (end[0] - start[0]) * slide
@@ -149,24 +148,50 @@ class _Layout:
             for reach in (5.0, 8.0):
                 for side in (1, -1):
                     push = side * (extent + reach * self._frame.unit)
-                    found.append((x + push * math.cos(normal), y + push * math.sin(normal)))
-        return found
+                    yield x + push * math.cos(normal), y + push * math.sin(normal)
 
-    def _inside_angle(self, a: str, vertex: str, b: str, width: int, height: int) -> list[Point]:
-        """Candidates go outwards along the bisector, from just beyond the arc."""
+    def _is_nearest(self, ends: tuple[str, ...], spot: Point) -> bool:
+        """Whether a segment's label would be nearer to it than to any other segment."""
+        if len(ends) != 2:
+            return True
+        start, end = (self._frame.pixel(name) for name in ends)
+        limit = _segment_distance(spot, start, end) * 1.15
+        for kind, *operands in self._shapes:
+            if kind not in ("segment", "dashed"):
+                continue
+            first, second = (self._frame.pixel(name) for name in operands)
+            along = _line_distance(first, start, end) < 2 and _line_distance(second, start, end) < 2
+            if not along and _segment_distance(spot, first, second) < limit:
+                return False
+        return True
+
+    def _inside_angle(
+        self, a: str, vertex: str, b: str, width: int, height: int
+    ) -> Iterator[Point]:
+        """Yield places outwards along the bisector, from just beyond the arc."""
         x, y = self._frame.pixel(vertex)
         first, second = (math.atan2(q[1] - y, q[0] - x) for q in map(self._frame.pixel, (a, b)))
         sweep = (second - first) % (2 * math.pi)
         if sweep > math.pi:
             first, sweep = second, 2 * math.pi - sweep
         arc = mark_radius(self._frame, a, vertex, b)
-        found: list[Point] = []
         for reach in (2.0, 6.0, 11.0, 17.0, 24.0, 32.0, 40.0):
             for share in (0.5, 0.4, 0.6, 0.3, 0.7):
                 turn = first + sweep * share
                 extent = arc + _support(turn, width, height) + (2 + reach) * self._frame.unit
-                found.append((x + extent * math.cos(turn), y + extent * math.sin(turn)))
-        return found
+                yield x + extent * math.cos(turn), y + extent * math.sin(turn)
+
+
+def _segment_distance(spot: Point, start: Point, end: Point) -> float:
+    dx, dy = end[0] - start[0], end[1] - start[1]
+    share = ((spot[0] - start[0]) * dx + (spot[1] - start[1]) * dy) / (dx * dx + dy * dy)
+    share = min(1.0, max(0.0, share))
+    return math.dist(spot, (start[0] + share * dx, start[1] + share * dy))
+
+
+def _line_distance(spot: Point, start: Point, end: Point) -> float:
+    dx, dy = end[0] - start[0], end[1] - start[1]
+    return abs(dx * (spot[1] - start[1]) - dy * (spot[0] - start[0])) / math.hypot(dx, dy)
 
 
 def _mean(points: Sequence[Point]) -> Point:

@@ -71,26 +71,53 @@ def _perimeter(*corners: Point) -> float:
     return sum(distance(a, b) for a, b in pairs)
 
 
-def _gap(point: Point, a: Point, b: Point) -> float:
-    """Return the distance of a point from a line."""
-    return 2 * area(point, a, b) / distance(a, b)
+def _x(a: Point) -> float:
+    return a[0]
+
+
+def _y(a: Point) -> float:
+    return a[1]
+
+
+def _plus(*values: float) -> float:
+    return math.fsum(values)
+
+
+def _minus(a: float, b: float) -> float:
+    return a - b
+
+
+def _times(*values: float) -> float:
+    return math.prod(values)
+
+
+def _over(a: float, b: float) -> float:
+    return a / b
+
+
+def _solve(slope: float, offset: float, value: float) -> float:
+    """Return the x with slope * x + offset = value."""
+    return (value - offset) / slope
+
+
+def _round(digits: float, value: float) -> float:
+    return round(value, int(digits))
 
 
 _ON_POINTS: Final[dict[str, Callable[..., float]]] = {
-    "length": distance,
     "angle": angle_at,
     "area": area,
+    "length": distance,
     "perimeter": _perimeter,
-    "gap": _gap,
-    "x": lambda a: a[0],
-    "y": lambda a: a[1],
+    "x": _x,
+    "y": _y,
 }
 _ON_NUMBERS: Final[dict[str, Callable[..., float]]] = {
-    "plus": lambda *values: math.fsum(values),
-    "minus": lambda a, b: a - b,
-    "times": lambda *values: math.prod(values),
-    "over": lambda a, b: a / b,
+    "minus": _minus,
+    "over": _over,
+    "plus": _plus,
     "root": math.sqrt,
-    "solve": lambda slope, offset, value: (value - offset) / slope,
-    "round": lambda digits, value: round(value, int(digits)),
+    "round": _round,
+    "solve": _solve,
+    "times": _times,
 }

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.tasks import Task
 from envkit_geo3k.draft import Draft, Given, Level, Question, Shown, Unsuitable
-from envkit_geo3k.drawing import paint
+from envkit_geo3k.drawing import finish, paint
 from envkit_geo3k.families import FAMILIES
 from envkit_geo3k.figure import MAX_SIZE, MIN_SIZE, Figure, Frame
 from envkit_geo3k.harden import harden
@@ -30,7 +30,6 @@ TEST_SHARE: Final = 1 / 8
 _MAX_ATTEMPTS: Final = 3000
 _MIN_GAP_PIXELS: Final = 26
 """Nearest that two points of a figure may come, at the reference size."""
-_MIN_LABEL_ANGLE: Final = 22
 
 
 class ProceduralSource:
@@ -120,7 +119,11 @@ class ProceduralSource:
 
 def split_of(family: str, key: Sequence[int]) -> Split:
     """Return the split to which the numbers of a problem belong."""
-    return "test" if _digest(VERSION, "split", family, list(key)) % 1000 < 1000 * TEST_SHARE else "train"
+    return (
+        "test"
+        if _digest(VERSION, "split", family, list(key)) % 1000 < 1000 * TEST_SHARE
+        else "train"
+    )
 
 
 def _digest(*parts: Any) -> int:  # noqa: ANN401  # any JSON data
@@ -237,10 +240,13 @@ def _with_labels(draft: Draft, figure: Figure) -> Figure:
     requests += [
         LabelRequest(text=name, at=(name,)) for name in draft.points if name not in draft.unnamed
     ]
-    labels = place_labels(figure, paint(figure), requests)
+    painted = paint(figure)
+    labels = place_labels(figure, painted, requests)
     if labels is None:
         raise Unsuitable("a label does not fit")
-    return replace(figure, labels=labels)
+    figure = replace(figure, labels=labels)
+    finish(figure, painted)
+    return figure
 
 
 def _question_text(draft: Draft, question: Question) -> str:

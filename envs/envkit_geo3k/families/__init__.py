@@ -19,8 +19,8 @@ from envkit_geo3k.families import (
     quadrilaterals,
     right_triangles,
     similarity,
-    trigonometry,
     triangles,
+    trigonometry,
 )
 
 Family = Callable[[Draft], None]

@@ -17,7 +17,7 @@ from envkit_geo3k.families.right_triangles import triple
 
 
 def areas(draft: Draft) -> None:
-    """Base times height; algebra: back from the area; chained: the height comes from Pythagoras."""
+    """Ask for base times height; algebra: back from the area; chained: the height comes first."""
     if draft.level.is_chained:
         if draft.rng.random() < 0.5:
             _isosceles_area(draft)
@@ -118,7 +118,7 @@ def _right_triangle_area(draft: Draft) -> None:
 
 
 def arc_and_sector(draft: Draft) -> None:
-    """Arc length and sector area; chained: the segment of the circle behind a chord."""
+    """Ask for an arc or a sector; algebra: back from the arc; chained: a segment of the circle."""
     rng = draft.rng
     a, b = draft.names(2)
     radius = rng.randint(2, 24)
@@ -165,7 +165,7 @@ def _half_sine(degrees: int) -> Exact:
 
 
 def shaded_region(draft: Draft) -> None:
-    """A ring; algebra: back from its area; chained: a circle in a square or a square in a circle."""
+    """Ask for a ring's area; algebra: back from it; chained: a circle and a square."""
     if draft.level.is_chained:
         _circle_and_square(draft)
         return

@@ -9,7 +9,7 @@ from envkit_geo3k.families.right_triangles import triple
 
 
 def centroid(draft: Draft) -> None:
-    """The centroid cuts a median 2:1; chained: in a right triangle, from the legs."""
+    """Use that the centroid cuts a median 2:1; chained: in a right triangle, from the legs."""
     if draft.level.is_chained:
         _right_centroid(draft)
         return
@@ -43,7 +43,7 @@ def centroid(draft: Draft) -> None:
 
 
 def _right_centroid(draft: Draft) -> None:
-    """The median to the hypotenuse is half of it, and the centroid is two thirds along."""
+    """Use that the median to the hypotenuse is half of it, and the centroid two thirds along."""
     rng = draft.rng
     a, b, c, d, g = draft.names(5)
     x, y, hypotenuse = triple(draft, largest=90)
@@ -70,13 +70,14 @@ def _right_centroid(draft: Draft) -> None:
 
 
 def incenter(draft: Draft) -> None:
-    """Bisectors meet at the incentre; chained: the angle there is 90 plus half the third one."""
+    """Use that bisectors meet at the incentre; chained: the angle there, 90 plus half the third."""
     rng = draft.rng
     a, b, c, p = draft.names(4)
     half_a, half_b = rng.randint(26, 44), rng.randint(26, 44)
     half_c = 90 - half_a - half_b
     draft.require(len({half_a, half_b, half_c}) == 3 and half_c >= 14, "symmetric or thin")
     draft.require(45 not in (half_a, half_b), "a right triangle")
+    draft.require(half_a >= 35 or not draft.level.is_algebraic, "no room for an expression")
     draft.key = (half_a, half_b)
     draft.put(a, 0, 0)
     draft.put(b, 10, 0)
@@ -97,5 +98,3 @@ def incenter(draft: Draft) -> None:
     else:
         draft.give(given_angle(p, a, b, half_a), given_angle(a, b, p, half_b))
         draft.ask(f"Find m∠{a}{c}{b}.", ["angle", a, c, b], 2 * half_c)
-
-

@@ -27,7 +27,7 @@ def _two_products(draft: Draft) -> tuple[int, int, int, int]:
 
 
 def intersecting_chords(draft: Draft) -> None:
-    """AP * PB = CP * PD; chained: a part comes from a whole chord."""
+    """Use AP * PB = CP * PD; chained: a part comes from a whole chord."""
     rng = draft.rng
     a, b, c, d, p = draft.names(5)
     left, right, up, down = _two_products(draft)
@@ -54,7 +54,7 @@ def intersecting_chords(draft: Draft) -> None:
 
 
 def secants(draft: Draft) -> None:
-    """PT^2 = PA * PB from outside; chained: a part of the secant, or two secants."""
+    """Use PT^2 = PA * PB from outside; chained: a part of the secant, or two secants."""
     if draft.level.is_chained and draft.rng.random() < 0.5:
         _two_secants(draft)
     else:
@@ -95,7 +95,7 @@ def _tangent_and_secant(draft: Draft) -> None:
 
 
 def _two_secants(draft: Draft) -> None:
-    """PA * PB = PC * PD, with the outer parts and one inner part known."""
+    """Use PA * PB = PC * PD, with the outer parts and one inner part known."""
     rng = draft.rng
     p, a, b, c, d = draft.names(5)
     near, far, other_near, other_far = _two_products(draft)
@@ -121,7 +121,7 @@ def _two_secants(draft: Draft) -> None:
 
 
 def chord_distance(draft: Draft) -> None:
-    """The perpendicular from the centre bisects a chord; chained: the whole chord, its height."""
+    """Use that the centre's perpendicular bisects a chord; chained: the whole chord, its height."""
     rng = draft.rng
     a, b, m, n = draft.names(4)
     if draft.level.is_algebraic or rng.random() < 0.5:

@@ -8,7 +8,7 @@ from envkit_geo3k.families.right_triangles import triple
 
 
 def inscribed_angle(draft: Draft) -> None:
-    """Half the central angle; chained: through isosceles triangles of radii, or a diameter."""
+    """Ask for half the central angle; chained: with isosceles triangles of radii, or a diameter."""
     rng = draft.rng
     a, b, c = draft.names(3)
     o = "O"
@@ -34,7 +34,7 @@ def inscribed_angle(draft: Draft) -> None:
 
 
 def _radii(draft: Draft, names: tuple[str, ...], half: int) -> None:
-    """OC splits the inscribed angle ACB into two base angles of isosceles triangles."""
+    """Let OC split the inscribed angle ACB into two base angles of isosceles triangles."""
     a, b, c = names
     left = draft.rng.randint(24, 44)
     right = half - left
@@ -52,7 +52,7 @@ def _radii(draft: Draft, names: tuple[str, ...], half: int) -> None:
 
 
 def _diameter(draft: Draft, names: tuple[str, ...], degrees: int) -> None:
-    """AB is a diameter, so the angle at C is right; OC makes isosceles triangles."""
+    """Make AB a diameter, so that the angle at C is right; OC makes isosceles triangles."""
     a, b, c = names
     draft.require(abs(degrees - 45) >= 4, "symmetric")
     draft.put(a, -5, 0)
@@ -70,7 +70,7 @@ def _diameter(draft: Draft, names: tuple[str, ...], degrees: int) -> None:
 
 
 def cyclic_quadrilateral(draft: Draft) -> None:
-    """Opposite angles are supplementary; chained: with two angles on the same arc."""
+    """Use that opposite angles are supplementary; chained: with angles on the same arc."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
     arcs = [rng.randint(29, 62) * 2 for _ in range(3)]
@@ -106,7 +106,7 @@ def cyclic_quadrilateral(draft: Draft) -> None:
 
 
 def tangents(draft: Draft) -> None:
-    """A tangent is perpendicular to the radius; chained: two tangents and an inscribed angle."""
+    """Use the right angle at a tangent; chained: two tangents and an inscribed angle."""
     rng = draft.rng
     p, s, t, q = draft.names(4)
     draft.put("O", 0, 0)
@@ -132,7 +132,7 @@ def tangents(draft: Draft) -> None:
 
 
 def _two_tangents(draft: Draft, names: tuple[str, ...]) -> None:
-    """Tangents PS and PT: SPT and SOT are supplementary; SQT is half of SOT."""
+    """Draw tangents PS and PT: SPT and SOT are supplementary; SQT is half of SOT."""
     rng = draft.rng
     p, s, t, q = names
     outside = 2 * rng.randint(22, 44)

@@ -10,7 +10,7 @@ _REACH = 6
 
 
 def coordinates(draft: Draft) -> None:
-    """Distance, midpoint, slope; algebra: the other end; chained: a triangle's area, a median."""
+    """Ask for distance, midpoint or slope; algebra: the other end; chained: area or median."""
     rng = draft.rng
     draft.is_upright = True
     a, b, c = draft.names(3)

@@ -6,7 +6,7 @@ from envkit_geo3k.draft import Draft, given_angle, polar
 
 
 def parallel_lines(draft: Draft) -> None:
-    """Supplementary pairs; chained: the bend between two parallels."""
+    """Ask for one of a supplementary pair; chained: the bend between two parallels."""
     if draft.level.is_chained:
         _bend(draft)
     else:
@@ -46,7 +46,7 @@ def _transversal(draft: Draft) -> None:
 
 
 def _bend(draft: Draft) -> None:
-    """A point between two parallels: the angle there is the sum of the two at the lines."""
+    """Put a point between two parallels: its angle is the sum of those that its sides make."""
     rng = draft.rng
     a, b, c, d, p = draft.names(5)
     low, high = rng.randint(28, 62), rng.randint(28, 62)

@@ -9,7 +9,7 @@ from envkit_geo3k.families.right_triangles import triple
 
 
 def parallelogram(draft: Draft) -> None:
-    """Angles and diagonals; chained: a diagonal splits the angle."""
+    """Ask for angles or halves of diagonals; chained: a diagonal splits the angle."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
     corner = rng.choice((rng.randint(52, 80), rng.randint(100, 128)))
@@ -34,7 +34,7 @@ def parallelogram(draft: Draft) -> None:
 
 def _bisected_diagonal(draft: Draft, names: tuple[str, ...]) -> None:
     """Scale so that half of AC is a whole number; the diagonals bisect each other."""
-    a, b, c, d, e = names
+    a, _, c, _, e = names
     half = draft.rng.randint(4, 30)
     factor = half / math.dist(draft.points[a], draft.points[e])
     draft.key = (half,)
@@ -53,7 +53,7 @@ def _bisected_diagonal(draft: Draft, names: tuple[str, ...]) -> None:
 
 
 def _split_corner(draft: Draft, names: tuple[str, ...]) -> None:
-    """The diagonal AC splits the angle at A; alternate angles and the consecutive angle follow."""
+    """Let the diagonal AC split the angle at A; alternate and consecutive angles follow."""
     rng = draft.rng
     a, b, c, d = names
     low, high = rng.randint(26, 58), rng.randint(26, 58)
@@ -75,7 +75,7 @@ def _split_corner(draft: Draft, names: tuple[str, ...]) -> None:
 
 
 def rhombus(draft: Draft) -> None:
-    """Diagonals are perpendicular bisectors; chained: from side and diagonal to the area."""
+    """Use the right angle of the diagonals; chained: from side and diagonal to the area."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
     if draft.level.is_algebraic or draft.level.is_chained:
@@ -109,7 +109,7 @@ def rhombus(draft: Draft) -> None:
 
 
 def kite(draft: Draft) -> None:
-    """Equal angles between the unequal sides; chained: half the top angle in a right triangle."""
+    """Use the equal angles of a kite; chained: half an angle in a right triangle."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
     top, bottom = 2 * rng.randint(32, 56), 2 * rng.randint(18, 31)

@@ -23,7 +23,7 @@ def triple(draft: Draft, largest: int = 60) -> tuple[int, int, int]:
 
 
 def pythagoras(draft: Draft) -> None:
-    """The third side; chained: two right triangles on a common side."""
+    """Ask for the third side; chained: two right triangles on a common side."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
     if draft.level.is_algebraic or rng.random() < 0.3:
@@ -71,7 +71,7 @@ def _second_right_triangle(draft: Draft, names: tuple[str, ...], legs: tuple[int
 
 
 def special_right_triangle(draft: Draft) -> None:
-    """45-45-90 and 30-60-90; chained: both around a common altitude."""
+    """Use 45-45-90 and 30-60-90; chained: both around a common altitude."""
     if draft.level.is_chained:
         _two_special(draft)
     elif draft.rng.random() < 0.5:
@@ -120,7 +120,7 @@ def _half_equilateral(draft: Draft) -> None:
 
 
 def _two_special(draft: Draft) -> None:
-    """Altitude CD of a triangle with 45 degrees at A and 30 or 60 degrees at B."""
+    """Draw the altitude CD of a triangle with 45 degrees at A and 30 or 60 degrees at B."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
     height = rng.randint(3, 24)
@@ -142,7 +142,7 @@ def _two_special(draft: Draft) -> None:
 
 
 def altitude_to_hypotenuse(draft: Draft) -> None:
-    """h^2 = pq and leg^2 = p(p + q); chained: a leg and its projection give the altitude."""
+    """Use h^2 = pq and leg^2 = p(p + q); chained: a leg and its projection give the altitude."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
     if draft.level.is_algebraic:
@@ -172,4 +172,3 @@ def altitude_to_hypotenuse(draft: Draft) -> None:
     else:
         draft.give(given_length(d, b, q))
         draft.ask_length(a, c, leg)
-

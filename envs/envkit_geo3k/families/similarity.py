@@ -7,7 +7,7 @@ from envkit_geo3k.exact import Exact
 
 
 def side_splitter(draft: Draft) -> None:
-    """A parallel to a side cuts the others in proportion; chained: the parallel's own length."""
+    """Cut two sides in proportion by a parallel; chained: the parallel's own length."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
     k, m = rng.randint(2, 9), rng.randint(2, 9)
@@ -40,7 +40,7 @@ def side_splitter(draft: Draft) -> None:
 
 
 def angle_bisector(draft: Draft) -> None:
-    """The bisector cuts the side as the other sides; chained: from the whole side."""
+    """Cut a side in the ratio of the others by a bisector; chained: from the whole side."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
     u, v = rng.randint(2, 7), rng.randint(2, 7)
@@ -69,7 +69,7 @@ def angle_bisector(draft: Draft) -> None:
 
 
 def midsegment(draft: Draft) -> None:
-    """Midsegments of a triangle or a trapezoid; chained: the diagonal cuts the median."""
+    """Ask for midsegments or bases; chained: the diagonal cuts the median."""
     if draft.level.is_chained:
         _median_and_diagonal(draft)
     elif draft.rng.random() < 0.5:
@@ -140,7 +140,7 @@ def _trapezoid_median(draft: Draft) -> None:
 
 
 def _median_and_diagonal(draft: Draft) -> None:
-    """The diagonal AC cuts the median MN at P: MP is half of CD, PN half of AB."""
+    """Cut the median MN by the diagonal AC at P: MP is half of CD, PN half of AB."""
     *names, p = draft.names(7)
     a, b, c, d, m, n = names
     long, short = _trapezoid(draft, names)

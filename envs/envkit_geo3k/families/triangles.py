@@ -6,7 +6,7 @@ from envkit_geo3k.draft import Draft, apex, between, given_angle, polar
 
 
 def triangle_angles(draft: Draft) -> None:
-    """Angle sum, exterior angle; chained: an angle split by a cevian."""
+    """Use the angle sum or the exterior angle; chained: an angle split by a cevian."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
     at_a, at_b = rng.randint(30, 95), rng.randint(30, 85)
@@ -49,7 +49,7 @@ def _split_by_cevian(draft: Draft, names: tuple[str, ...], at_a: int, at_b: int)
 
 
 def isosceles(draft: Draft) -> None:
-    """Base angles are equal; chained: an exterior angle, or two isosceles triangles."""
+    """Use equal base angles; chained: an exterior angle, or two isosceles triangles."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
     base = rng.randint(34, 74)
@@ -86,7 +86,7 @@ def isosceles(draft: Draft) -> None:
 
 
 def polygon_angles(draft: Draft) -> None:
-    """Interior angle sum of a convex polygon; chained: the exterior angle at the unknown one."""
+    """Use the angle sum of a convex polygon; chained: the exterior angle at the unknown one."""
     rng = draft.rng
     count = rng.choice((4, 5, 5, 6))
     names = draft.names(count + 1)

@@ -9,7 +9,7 @@ from envkit_geo3k.families.right_triangles import triple
 
 
 def trig_ratio(draft: Draft) -> None:
-    """A ratio of two sides; algebra: a side from a ratio; chained: the third side comes first."""
+    """Ask for a ratio of two sides; algebra: a side from it; chained: the third side first."""
     rng = draft.rng
     a, b, c = draft.names(3)
     x, y, hypotenuse = triple(draft)
@@ -41,7 +41,7 @@ def trig_ratio(draft: Draft) -> None:
 
 
 def sine_and_cosine_laws(draft: Draft) -> None:
-    """A side by the law of sines or cosines; chained: the area or the perimeter after it."""
+    """Ask for a side by the law of sines or cosines; chained: then the perimeter."""
     if draft.level.is_algebraic or (draft.level.is_chained and draft.rng.random() < 0.6):
         _two_sides(draft)
     else:
@@ -49,7 +49,7 @@ def sine_and_cosine_laws(draft: Draft) -> None:
 
 
 def _two_angles(draft: Draft) -> None:
-    """Two angles and a side: the law of sines; chained: the third angle comes first."""
+    """Give two angles and a side: the law of sines; chained: the third angle comes first."""
     rng = draft.rng
     a, b, c = draft.names(3)
     at_a, at_b = rng.randint(36, 82), rng.randint(36, 82)
@@ -71,7 +71,7 @@ def _two_angles(draft: Draft) -> None:
 
 
 def _two_sides(draft: Draft) -> None:
-    """Two sides and the angle between them: the law of cosines; chained: then the perimeter."""
+    """Give two sides and the angle between: the law of cosines; chained: then the perimeter."""
     rng = draft.rng
     a, b, c = draft.names(3)
     at_a = rng.choice((rng.randint(38, 80), rng.randint(100, 130)))

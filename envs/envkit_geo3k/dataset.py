@@ -1,0 +1,213 @@
+"""Real Geometry3K data from local files, in the flavours that trainers publish.
+
+A row becomes a task of plain JSON: id, question, raw text, answer, pictures as data URIs. Rows that
+cannot be used are skipped and counted by reason; a file without the right columns is an error.
+Nothing is ever fetched from the network.
+"""
+
+import importlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from envkit.errors import DatasetError, MissingDependencyError
+from envkit.tasks import Task
+from envkit_geo3k.dataset_rows import RowSkippedError, read_row
+
+_SUFFIXES: Final = (".parquet", ".jsonl")
+_SPLIT_NAMES: Final = {
+    "train": ("train",),
+    "validation": ("validation", "val", "valid"),
+    "test": ("test",),
+}
+_BATCH_ROWS: Final = 64
+
+
+class Flavour(StrEnum):
+    """Which published column layout a file has."""
+
+    HF = "hf"
+    """hiyouga/geometry3k: images (structs of bytes and path), problem, answer."""
+    DATA_URI = "data_uri"
+    """chenhegu/geo3k_imgurl: images as data URIs, problem, answer; also the processed one, whose
+    problem carries protocol prose."""
+    VERL = "verl"
+    """The output of verl's geo3k.py: prompt, images, reward_model, extra_info."""
+    VERL_TOOL = "verl_tool"
+    """The output of verl's geo3k_multiturn_w_tool.py: the same with a system message and tools."""
+    SKYRL = "skyrl"
+    """The output of SkyRL's geometry_3k_dataset.py: prompt with content parts, reward_spec."""
+
+
+_EXPECTED: Final = (
+    "(images or image, problem or question, answer or label) as in hiyouga/geometry3k and its "
+    "data URI variants, or (prompt, images, reward_model) as in verl, or (prompt, reward_spec) as "
+    "in SkyRL"
+)
+
+
+class DatasetSource:
+    """Tasks from files, in memory, in the files' order."""
+
+    def __init__(
+        self, tasks: list[Task], skipped: Mapping[str, int], flavours: Iterable[Flavour]
+    ) -> None:
+        self._tasks = tasks
+        self.skipped: Mapping[str, int] = dict(skipped)
+        """Rows that were left out, counted by reason."""
+        self.flavours: tuple[Flavour, ...] = tuple(sorted(set(flavours)))
+        """The column layouts that were found."""
+
+    @property
+    def size(self) -> int | None:
+        """Number of usable rows."""
+        return len(self._tasks)
+
+    def task(self, index: int) -> Task:
+        """Return the row of this index.
+
+        Raises:
+            DatasetError: There is no such row.
+        """
+        if not 0 <= index < len(self._tasks):
+            raise DatasetError(f"the dataset has rows 0 to {len(self._tasks) - 1}, got {index}")
+        return dict(self._tasks[index])
+
+
+def load_tasks(path: str | Path, split: str | None = None) -> DatasetSource:
+    """Read Geometry3K tasks from a parquet or jsonl file, or from a folder of them.
+
+    Args:
+        path: The file or folder.
+        split: "train", "validation" or "test". In a folder it chooses files by name; rows that name
+            another split in `extra_info` are left out. None takes everything.
+
+    Raises:
+        DatasetError: Nothing is there, it cannot be read, its columns are none of the known
+            layouts, or no row is usable.
+        MissingDependencyError: A parquet file is given and pyarrow is not installed.
+    """
+    if split is not None and split not in _SPLIT_NAMES:
+        raise DatasetError(f"split must be one of {sorted(_SPLIT_NAMES)} or None, got {split!r}")
+    tasks: list[Task] = []
+    skipped: Counter[str] = Counter()
+    flavours: list[Flavour] = []
+    for file in _files(Path(path), split):
+        flavour: Flavour | None = None
+        for number, row in enumerate(_rows(file)):
+            if isinstance(row, RowSkippedError):
+                skipped[str(row)] += 1
+                continue
+            if flavour is None:
+                flavour = _flavour(row, file)
+                flavours.append(flavour)
+            if _is_of_another_split(row, split):
+                continue
+            try:
+                tasks.append(read_row(row, number, file, split))
+            except RowSkippedError as reason:
+                skipped[str(reason)] += 1
+    if not tasks:
+        why = ", ".join(f"{reason} ({count})" for reason, count in skipped.items()) or "no rows"
+        raise DatasetError(f"{path} has no usable row for split {split!r}: {why}")
+    return DatasetSource(tasks, skipped, flavours)
+
+
+def _files(path: Path, split: str | None) -> list[Path]:
+    if path.is_file():
+        if path.suffix not in _SUFFIXES:
+            raise DatasetError(f"a data file must end in {' or '.join(_SUFFIXES)}, got {path.name}")
+        return [path]
+    if not path.is_dir():
+        raise DatasetError(
+            f"there is no file or folder {str(path)!r}; give a local parquet or jsonl file of "
+            "Geometry3K, nothing is downloaded"
+        )
+    found = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
+    if split is not None:
+        found = [file for file in found if _names_split(file, split)]
+    if not found:
+        raise DatasetError(
+            f"the folder {str(path)!r} has no {' or '.join(_SUFFIXES)} file"
+            + (f" whose name contains {split!r}" if split else "")
+        )
+    return found
+
+
+def _names_split(file: Path, split: str) -> bool:
+    words = "".join(c if c.isalnum() else " " for c in file.stem.lower()).split()
+    return any(name in words for name in _SPLIT_NAMES[split])
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any] | RowSkippedError]:
+    return _parquet_rows(file) if file.suffix == ".parquet" else _json_rows(file)
+
+
+def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        arrow: Any = importlib.import_module("pyarrow")  # Any: it has no complete type stubs
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingDependencyError.for_extra(
+            "reading parquet files", "pyarrow", "geo3k"
+        ) from error
+    try:
+        with parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(_BATCH_ROWS):
+                yield from batch.to_pylist()
+    except (arrow.ArrowException, OSError) as error:
+        raise DatasetError(f"{file} is no readable parquet file: {error}") from error
+
+
+def _json_rows(file: Path) -> Iterator[dict[str, Any] | RowSkippedError]:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.strip():
+                    yield _json_row(line)
+    except OSError as error:
+        raise DatasetError(f"{file} cannot be read: {error}") from error
+
+
+def _json_row(line: str) -> dict[str, Any] | RowSkippedError:
+    try:
+        row: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return RowSkippedError("the line is no JSON")
+    if not isinstance(row, dict):
+        return RowSkippedError("the line is no JSON object")
+    return row  # pyright: ignore[reportUnknownVariableType]  # any JSON
+
+
+def _flavour(row: Mapping[str, Any], file: Path) -> Flavour:
+    """Recognise the layout by the first row's columns.
+
+    Raises:
+        DatasetError: It is none of the known ones.
+    """
+    columns = set(row)
+    if {"prompt", "reward_spec"} <= columns:
+        return Flavour.SKYRL
+    if {"prompt", "reward_model"} <= columns:
+        extra: object = row.get("extra_info")
+        uses_tools = isinstance(extra, dict) and "tools_kwargs" in extra
+        return Flavour.VERL_TOOL if uses_tools else Flavour.VERL
+    has_text = bool(columns & {"problem", "question"}) and bool(columns & {"answer", "label"})
+    if has_text and columns & {"images", "image"}:
+        images: object = row.get("images") or [row.get("image")]
+        first: object = images[0] if isinstance(images, list) and images else images  # pyright: ignore[reportUnknownVariableType]  # any JSON
+        return Flavour.DATA_URI if isinstance(first, str) else Flavour.HF
+    raise DatasetError(f"{file} has the columns {sorted(columns)}; expected {_EXPECTED}")
+
+
+def _is_of_another_split(row: Mapping[str, Any], split: str | None) -> bool:
+    extra: object = row.get("extra_info")
+    named: object = row.get("split")
+    if named is None and isinstance(extra, dict):
+        named = extra.get("split")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # any JSON
+    if split is None or not isinstance(named, str):
+        return False
+    return named.lower() not in _SPLIT_NAMES[split]

@@ -1,0 +1,197 @@
+"""One row of a Geometry3K file -> one task.
+
+The rules: a data URI's mime type is ignored (published files say `image/None`), transparent
+pictures are put on white, large ones are made smaller, web addresses are never fetched, and the
+prose that recipes add around the question is taken off while the untouched text is kept as `raw`.
+"""
+
+import base64
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from PIL import Image as PilImage
+
+from envkit.errors import ImageError
+from envkit.images import Image
+from envkit.tasks import Task
+
+MAX_PIXELS: Final = 1_048_576
+"""Larger pictures are made smaller, keeping their shape."""
+IMAGE_TAG: Final = "<image>"
+
+_SPACE: Final = re.compile(r"\s+")
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z<\"'`])|\n+")
+_PROTOCOL: Final = re.compile(
+    r"""calc_score|calc_geo3k_reward|\\?boxed|</?tool_call>|</?think>|</?answer>|\btool\b|\btools\b
+    |\bfunction\s+call|reasoning\s+process|internal\s+monologue|step[\s-]by[\s-]step
+    |final\s+answer|^\s*you\s+are\s+an?\b|^\s*you\s+(?:must|should|may|can)\b|\bJSON\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+class RowSkippedError(Exception):
+    """A row cannot be used. The message is the reason, without details that differ by row."""
+
+
+def read_row(row: Mapping[str, Any], number: int, file: Path, split: str | None) -> Task:
+    """Return the task of a row.
+
+    Args:
+        row: Any of the known layouts.
+        number: The row's place in its file, for an id where the row has none.
+        file: The file, for picture paths next to it.
+        split: The split that was asked for; None leaves the row's own.
+
+    Raises:
+        RowSkippedError: Something is missing or broken.
+    """
+    extra: Mapping[str, Any] = row.get("extra_info") or {}
+    raw = _raw_question(row)
+    answer = _answer(row, extra)
+    if not raw:
+        raise RowSkippedError("no question")
+    if not answer:
+        raise RowSkippedError("no answer")
+    pictures = list(_pictures(row))
+    tags = raw.count(IMAGE_TAG)
+    if not pictures:
+        raise RowSkippedError("no image")
+    if tags not in (0, len(pictures)):
+        raise RowSkippedError("the number of <image> tags is not the number of images")
+    clean = extra.get("question") or extra.get("problem")
+    question = strip_prose(clean if isinstance(clean, str) and clean.strip() else raw)
+    identity = row.get("id", extra.get("index", number))
+    return {
+        "id": f"{file.stem}/{identity}",
+        "source": "dataset",
+        "split": row.get("split") or extra.get("split") or split,
+        "question": question,
+        "raw": raw,
+        "answer": answer,
+        "images": [_read_picture(picture, file.parent) for picture in pictures],
+    }
+
+
+def strip_prose(text: str) -> str:
+    """Return the question without image tags and without a recipe's instructions.
+
+    The line with the image tag is the question where there is one among others; sentences about
+    tools, boxes and reasoning are dropped. A text that is nothing but such sentences stays.
+    """
+    lines = text.splitlines()
+    tagged = [line for line in lines if IMAGE_TAG in line]
+    with_words = [line for line in tagged if line.replace(IMAGE_TAG, "").strip()]
+    body = "\n".join(with_words) if with_words else text
+    sentences = [s for s in _SENTENCE.split(body.replace(IMAGE_TAG, " ")) if s and s.strip()]
+    kept = [sentence for sentence in sentences if not _PROTOCOL.search(sentence)]
+    return _SPACE.sub(" ", " ".join(kept or sentences)).strip()
+
+
+def _raw_question(row: Mapping[str, Any]) -> str | None:
+    for column in ("problem", "question"):
+        if isinstance(row.get(column), str) and row[column].strip():
+            return row[column]
+    texts: list[str] = []
+    for message in _dicts(row.get("prompt")):
+        if message.get("role") != "user":
+            continue
+        content = message.get("content")
+        if isinstance(content, str):
+            texts.append(content)
+        texts += [str(p["text"]) for p in _dicts(content) if isinstance(p.get("text"), str)]
+    return "\n".join(texts).strip() or None
+
+
+def _answer(row: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
+    candidates: list[Any] = [row.get("answer"), row.get("label")]
+    for column in ("reward_model", "reward_spec"):
+        spec: Any = row.get(column)
+        if isinstance(spec, Mapping):
+            candidates.append(spec.get("ground_truth"))  # pyright: ignore[reportUnknownMemberType]  # any JSON
+    candidates.append(extra.get("answer"))
+    for candidate in candidates:
+        if isinstance(candidate, str | int | float) and str(candidate).strip():
+            return str(candidate).strip()
+    return None
+
+
+def _pictures(row: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the pictures as they stand in the row, in reading order."""
+    column: Any = row.get("images") if row.get("images") is not None else row.get("image")
+    if isinstance(column, str | bytes | Mapping):
+        column = [column]
+    if column is not None and len(column):
+        yield from column
+        return
+    for message in _dicts(row.get("prompt")):
+        for part in _dicts(message.get("content")):
+            if part.get("type") in ("image", "image_url"):
+                yield part.get("image_url") or part.get("image")
+
+
+def _dicts(value: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401  # any JSON
+    if not isinstance(value, list):
+        return []
+    return [entry for entry in value if isinstance(entry, Mapping)]  # pyright: ignore[reportUnknownVariableType]  # any JSON
+
+
+def _read_picture(value: Any, folder: Path) -> str:  # noqa: ANN401  # any JSON
+    """Return a picture as a data URI with pixels that are safe to use.
+
+    Raises:
+        RowSkippedError: It is no picture, or it is not here.
+    """
+    data = _picture_bytes(value, folder)
+    image = Image.from_bytes(data)
+    try:
+        picture = image.pil()
+    except ImageError as error:
+        raise RowSkippedError("an image cannot be decoded") from error
+    if picture.width * picture.height > MAX_PIXELS:
+        factor = (MAX_PIXELS / (picture.width * picture.height)) ** 0.5
+        size = (max(1, int(picture.width * factor)), max(1, int(picture.height * factor)))
+        return Image.from_pil(picture.resize(size, PilImage.Resampling.LANCZOS)).data_uri()
+    with PilImage.open(io.BytesIO(data)) as opened:
+        if opened.mode in ("L", "RGB") and "transparency" not in opened.info:
+            name = (opened.format or "png").lower()
+            return f"data:image/{name};base64,{base64.b64encode(data).decode()}"
+    return Image.from_pil(picture).data_uri()
+
+
+def _picture_bytes(value: Any, folder: Path) -> bytes:  # noqa: ANN401  # any JSON
+    if isinstance(value, Mapping):
+        stored: Any = value.get("bytes")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # any JSON
+        if stored:
+            return _picture_bytes(stored, folder)
+        inner: Any = value.get("url") or value.get("path") or value.get("image")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # any JSON
+        return _picture_bytes(inner, folder)
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        raise RowSkippedError("an image is empty")
+    if re.match(r"[a-z][a-z0-9+.-]*://", value, re.IGNORECASE):
+        raise RowSkippedError("an image is a web address; nothing is fetched")
+    if value.startswith("data:") or "base64," in value[:80]:
+        return _decoded(value.partition("base64,")[2])
+    return _file_or_base64(value, folder)
+
+
+def _file_or_base64(value: str, folder: Path) -> bytes:
+    if len(value) < 1024:
+        path = (folder / value).resolve()
+        if path.is_relative_to(folder.resolve()) and path.is_file():
+            return path.read_bytes()
+    return _decoded(value)
+
+
+def _decoded(payload: str) -> bytes:
+    try:
+        data = base64.b64decode("".join(payload.split()), validate=True)
+    except ValueError as error:
+        raise RowSkippedError("an image is neither a file here nor base64") from error
+    if not data:
+        raise RowSkippedError("an image is empty")
+    return data

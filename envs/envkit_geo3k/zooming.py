@@ -1,0 +1,37 @@
+"""Enlarge a part of a picture."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from PIL import Image as PilImage
+
+from envkit.images import Image
+
+MIN_SHARE: Final = 0.05
+"""Smallest width and height of a region, as a share of the picture."""
+
+
+def crop(picture: Image, region: Sequence[float]) -> Image | None:
+    """Return the region with its longer side as long as the picture's, or None outside of it.
+
+    Args:
+        picture: What to look at.
+        region: Left, top, right and bottom as shares of the picture, 0 to 1.
+    """
+    left, top, right, bottom = region
+    if not all(0 <= share <= 1 for share in region):
+        return None
+    if right - left < MIN_SHARE or bottom - top < MIN_SHARE:
+        return None
+    width, height = picture.size
+    box = (
+        math.floor(left * width),
+        math.floor(top * height),
+        math.ceil(right * width),
+        math.ceil(bottom * height),
+    )
+    part = picture.pil().crop(box)
+    factor = max(width, height) / max(part.size)
+    size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
+    return Image.from_pil(part.resize(size, PilImage.Resampling.BICUBIC))
