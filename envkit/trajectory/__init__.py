@@ -1,6 +1,7 @@
 """The record of an episode: its token ledger, its turns, their proof and their storage."""
 
 from envkit.trajectory.certificate import Certificate, certify
+from envkit.trajectory.checks import Problem, Rule, check_trajectory
 from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.stop import StopReason
@@ -14,12 +15,15 @@ from envkit.trajectory.storage import (
 )
 from envkit.trajectory.trajectory import FaultRecord, Row, Trajectory
 from envkit.trajectory.turn import TurnRecord
+from envkit.trajectory.verify import VerifyReport, check_certificate, verify_file
 
 __all__ = [
     "Certificate",
     "FaultRecord",
     "Ledger",
+    "Problem",
     "Row",
+    "Rule",
     "Segment",
     "SegmentKind",
     "StopReason",
@@ -27,9 +31,13 @@ __all__ = [
     "Trajectory",
     "TrajectoryWriter",
     "TurnRecord",
+    "VerifyReport",
     "certify",
+    "check_certificate",
+    "check_trajectory",
     "load",
     "read_lines",
     "read_trajectories",
     "save",
+    "verify_file",
 ]

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from envkit.errors import StorageError
 from envkit.images import Image
-from envkit.messages import Message
+from envkit.messages import Message, check_message
 from envkit.trajectory.certificate import Certificate
 from envkit.trajectory.fields import Fields
 from envkit.trajectory.plain import plain_float, to_plain
@@ -229,8 +229,7 @@ def _decode_fault(fields: Fields) -> FaultRecord:
 
 
 def _decode_message(fields: Fields) -> Message:
-    fields.text("role")
-    return cast("Message", fields.all())
+    return check_message(cast("Message", fields.all()), source=fields.where)
 
 
 def _decode_snapshot(text: str | None) -> bytes | None:

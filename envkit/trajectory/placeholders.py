@@ -1,0 +1,91 @@
+"""Whether images and placeholder tokens of a ledger add up, judged from the ids alone.
+
+A stored trajectory names no placeholder token. It is found again: the one wire id that occurs once
+for every image of every segment, nowhere else, and whose expansion turns the wire ids into the
+train ids. Where no id fits, images and placeholders do not agree.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from envkit.trajectory.segment import Segment
+
+
+def check_placeholders(segments: Sequence[Segment]) -> str | None:
+    """Return what is wrong with images and placeholders, or None.
+
+    Args:
+        segments: Of one trajectory, in order.
+    """
+    candidates: set[int] | None = None
+    elsewhere: set[int] = set()
+    for index, segment in enumerate(segments):
+        if not segment.images:
+            if segment.wire_ids != segment.train_ids:
+                return f"segment {index} has no image, but its wire ids and train ids differ"
+            elsewhere.update(segment.wire_ids)
+            continue
+        fitting = _fitting(segment)
+        candidates = fitting if candidates is None else candidates & fitting
+        if not candidates:
+            return (
+                f"segment {index} has {len(segment.images)} images, but no token that stands once "
+                "for each of them and expands its wire ids to its train ids"
+            )
+    if candidates is not None and not candidates - elsewhere:
+        return "the placeholder token occurs in a segment without images"
+    return None
+
+
+def _fitting(segment: Segment) -> set[int]:
+    count = len(segment.images)
+    occurrences = Counter(segment.wire_ids)
+    shared = _shared_prefix(segment.wire_ids, segment.train_ids)
+    return {
+        token
+        for token in {*segment.wire_ids[: shared + 1]}
+        if occurrences[token] == count and _expands(token, segment.wire_ids, segment.train_ids)
+    }
+
+
+def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))
+
+
+def _expands(token: int, wire: tuple[int, ...], train: tuple[int, ...]) -> bool:
+    """Whether replacing each `token` of wire by one or more ids can give train."""
+    if wire == train:
+        return True
+    chunks = _split(wire, token)
+    if train[: len(chunks[0])] != chunks[0]:
+        return False
+    position = len(chunks[0])
+    for chunk in chunks[1:-1]:
+        found = _find(chunk, train, position + 1)
+        if found < 0:
+            return False
+        position = found + len(chunk)
+    last = chunks[-1]
+    return len(train) - len(last) > position and train[len(train) - len(last) :] == last
+
+
+def _split(ids: tuple[int, ...], token: int) -> list[tuple[int, ...]]:
+    cuts = [n for n, value in enumerate(ids) if value == token]
+    starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(ids)]
+    return [ids[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _find(chunk: tuple[int, ...], ids: tuple[int, ...], start: int) -> int:
+    """Return where the chunk first stands at or behind `start`; -1 where it does not."""
+    if not chunk:
+        return start if start <= len(ids) else -1
+    size = len(chunk)
+    while True:
+        try:
+            start = ids.index(chunk[0], start)
+        except ValueError:
+            return -1
+        if ids[start : start + size] == chunk:
+            return start
+        start += 1

@@ -1,0 +1,137 @@
+"""Re-checking a stored run without a model: what `envkit verify FILE` runs."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envkit.errors import EnvkitError, ImageError, StorageError
+from envkit.images import Image
+from envkit.messages import images_of
+from envkit.trajectory.certificate import Certificate, certify
+from envkit.trajectory.checks import Problem, Rule, check_trajectory
+from envkit.trajectory.storage import StoredLine, read_lines, trajectory_file
+from envkit.trajectory.trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What a check of a trajectory file found."""
+
+    path: Path
+    trajectories: int
+    """Readable ones."""
+    tokens: int
+    """Train ids of all ledgers."""
+    trained_tokens: int
+    """Tokens with mask 1 in what a trainer gets."""
+    images: int
+    """Different image files that were read and compared."""
+    problems: tuple[Problem, ...]
+    """In the order of the lines."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong. A file without any trajectory is sound."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        counts = (
+            f"{self.path}: {self.trajectories} trajectories, {self.tokens} tokens "
+            f"({self.trained_tokens} trained), {self.images} images"
+        )
+        if self.is_sound:
+            return f"{counts}: all sound"
+        lines = "\n".join(f"  {problem}" for problem in self.problems)
+        return f"{counts}: {len(self.problems)} problems\n{lines}"
+
+
+def verify_file(path: str | os.PathLike[str]) -> VerifyReport:
+    """Check every trajectory of a file or a run directory.
+
+    Raises:
+        StorageError: The file itself cannot be read. A line that cannot be read is a problem in the
+            report.
+    """
+    checker = _Checker()
+    for stored in read_lines(path):
+        checker.add(stored)
+    return VerifyReport(
+        path=trajectory_file(path),
+        trajectories=checker.trajectories,
+        tokens=checker.tokens,
+        trained_tokens=checker.trained_tokens,
+        images=len(checker.images),
+        problems=tuple(checker.problems),
+    )
+
+
+def check_certificate(trajectory: Trajectory, recorded: Certificate) -> str | None:
+    """Return where a trajectory departs from its recorded certificate, or None."""
+    difference = recorded.difference(certify(trajectory))
+    return None if difference is None else f"the ledger was changed: {difference}"
+
+
+class _Checker:
+    def __init__(self) -> None:
+        self.trajectories = 0
+        self.tokens = 0
+        self.trained_tokens = 0
+        self.images: dict[str, str | None] = {}  # hash -> what is wrong with the file
+        self.problems: list[Problem] = []
+        self._group_starts: dict[str, str | None] = {}
+
+    def add(self, stored: StoredLine) -> None:
+        if stored.trajectory is None or stored.certificate is None:
+            text = str(stored.error)
+            self.problems.append(Problem(rule=Rule.READABLE, message=text, line=stored.line))
+            return
+        trajectory = stored.trajectory
+        self.trajectories += 1
+        self.tokens += sum(len(segment.train_ids) for segment in trajectory.segments)
+        self.trained_tokens += sum(sum(row.loss_mask) for row in trajectory.steps(merge=True))
+        self.problems += [
+            replace(problem, line=stored.line, episode_id=trajectory.episode_id)
+            for problem in (
+                *check_trajectory(trajectory),
+                *self._certificate(trajectory, stored.certificate),
+                *self._image_files(trajectory),
+                *self._group(trajectory),
+            )
+        ]
+
+    def _certificate(self, trajectory: Trajectory, recorded: Certificate) -> Iterator[Problem]:
+        try:
+            difference = check_certificate(trajectory, recorded)
+        except EnvkitError as error:
+            difference = str(error)
+        if difference is not None:
+            yield Problem(rule=Rule.CERTIFICATE, message=difference)
+
+    def _image_files(self, trajectory: Trajectory) -> Iterator[Problem]:
+        ledger = [image for segment in trajectory.segments for image in segment.images]
+        for image in dict.fromkeys((*ledger, *images_of(trajectory.messages))):
+            if image.sha256 not in self.images:
+                self.images[image.sha256] = _check_file(image)
+            problem = self.images[image.sha256]
+            if problem is not None:
+                yield Problem(rule=Rule.IMAGE_FILES, message=problem)
+
+    def _group(self, trajectory: Trajectory) -> Iterator[Problem]:
+        if trajectory.group_id is None or trajectory.initial_observation_hash is None:
+            return
+        found = trajectory.initial_observation_hash
+        first = self._group_starts.setdefault(trajectory.group_id, found)
+        if first != found:
+            yield Problem(
+                rule=Rule.GROUP,
+                message=f"group {trajectory.group_id!r} starts from different observations",
+            )
+
+
+def _check_file(image: Image) -> str | None:
+    try:
+        image.pil()
+    except (ImageError, StorageError) as error:
+        return str(error)
+    return None
