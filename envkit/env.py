@@ -21,7 +21,7 @@ from envkit.errors import ConfigurationError, ContractError, EpisodeStateError
 from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.spaces import observation_space, response_space
-from envkit.tasks import Task, TaskSource, draw
+from envkit.tasks import Task, TaskSource, draw_index
 from envkit.tools import ToolSpec
 from envkit.transcript import draw_page
 from envkit.turns import Observation, ObservationRole, Reset, Step, StepKey, Turn, observe
@@ -188,8 +188,11 @@ class Env(gymnasium.Env[Observation, str]):
 
     def _choose_task(self, options: dict[str, Any] | None) -> Task:
         task: object = (options or {}).get("task")
+        # Drawn even where a task is given, so that the recorded task with the same seed plays the
+        # same episode.
+        index = None if self.tasks is None else draw_index(self.tasks, self.np_random)
         if task is None:
-            task = {} if self.tasks is None else draw(self.tasks, self.np_random)
+            task = {} if self.tasks is None or index is None else self.tasks.task(index)
         if not isinstance(task, dict):
             raise ConfigurationError(f"options['task'] must be a dict, got {type(task).__name__}")
         self.task = copy.deepcopy(task)  # pyright: ignore[reportUnknownArgumentType]  # any JSON

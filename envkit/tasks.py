@@ -55,7 +55,6 @@ class ListSource:
         return copy.deepcopy(self._rows[index])
 
 
-def draw(source: TaskSource, rng: np.random.Generator) -> Task:
-    """Return a task drawn uniformly with the given generator."""
-    limit = ENDLESS_INDEX_LIMIT if source.size is None else source.size
-    return source.task(int(rng.integers(limit)))
+def draw_index(source: TaskSource, rng: np.random.Generator) -> int:
+    """Return the index of a task drawn uniformly with the given generator."""
+    return int(rng.integers(ENDLESS_INDEX_LIMIT if source.size is None else source.size))

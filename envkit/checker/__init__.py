@@ -1,0 +1,123 @@
+"""Check that an environment keeps the contract: Gymnasium's rules and those of language models."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+import gymnasium
+
+from envkit.checker import conduct, promises
+from envkit.checker.subject import Budgets, Codec, Skip, Subject
+from envkit.env import Env
+from envkit.errors import ContractError
+
+__all__ = ["CheckReport", "Codec", "check_env"]
+
+_RULES: Final[MappingProxyType[str, Callable[[Subject], Iterator[str]]]] = MappingProxyType(
+    {
+        "gymnasium": conduct.gymnasium_rule,
+        "order of calls": conduct.order_rule,
+        "replies": conduct.replies_rule,
+        "tools": conduct.tools_rule,
+        "tasks": conduct.tasks_rule,
+        "budgets": conduct.budget_rule,
+        "determinism": promises.determinism_rule,
+        "independence": promises.independence_rule,
+        "snapshot": promises.snapshot_rule,
+        "replay": promises.replay_rule,
+        "prefix": promises.prefix_rule,
+        "oracle": promises.oracle_rule,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """What a check that found no problem looked at."""
+
+    name: str
+    """The environment's id, or its class where it was not made by id."""
+    passed: tuple[str, ...]
+    """The rules that hold."""
+    skipped: tuple[tuple[str, str], ...]
+    """The rules that do not apply, each with the reason."""
+    turns: int
+    """How many turns were played."""
+
+
+def check_env(
+    env: gymnasium.Env[Any, Any],
+    *,
+    factory: Callable[[], Env] | None = None,
+    seed: int = 0,
+    episodes: int = 3,
+    codec: Codec | None = None,
+    max_observation_pixels: int | None = None,
+    max_observation_tokens: int | None = None,
+) -> CheckReport:
+    """Play an environment through every rule of the contract.
+
+    Rules: Gymnasium's own checker; a step before reset or after the end is refused; no reply raises
+    and every value has the contract's type; info is JSON data; tool schemas and tasks survive JSON;
+    and, where the environment declares them, determinism down to image bytes, independent
+    instances, snapshots that go on byte by byte, exact replay, and an oracle that solves its tasks.
+
+    Args:
+        env: The environment, wrapped or not; it is reset, and not closed.
+        factory: Makes another instance. None makes it from `env.spec`, else by a deep copy.
+        seed: The first seed to play with.
+        episodes: How many seeds the promises are tried with.
+        codec: Adds the rule that prompts only grow; needed for a token budget.
+        max_observation_pixels: Most pixels in one observation; None is unlimited.
+        max_observation_tokens: Most tokens in one observation; None is unlimited.
+
+    Raises:
+        ContractError: Lists every problem that was found.
+    """
+    plain = cast(Any, env.unwrapped)
+    if not isinstance(plain, Env):
+        raise ContractError(f"check_env needs an envkit.Env, got {type(plain).__name__}")
+    subject = Subject(
+        env=plain,
+        factory=factory,
+        seed=seed,
+        episodes=episodes,
+        codec=codec,
+        budgets=Budgets(pixels=max_observation_pixels, tokens=max_observation_tokens),
+    )
+    name = plain.spec.id if plain.spec is not None else type(plain).__name__
+    passed: list[str] = []
+    skipped: list[tuple[str, str]] = []
+    problems: list[str] = []
+    for rule, check in _RULES.items():
+        try:
+            found = _run(check, subject)
+        except Skip as reason:
+            skipped.append((rule, str(reason)))
+            continue
+        problems += [f"{rule}: {problem}" for problem in found]
+        if not found:
+            passed.append(rule)
+    if problems:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        raise ContractError(f"{name} breaks the contract in {len(problems)} ways:{listed}")
+    return CheckReport(name=name, passed=tuple(passed), skipped=tuple(skipped), turns=subject.turns)
+
+
+def _run(check: Callable[[Subject], Iterator[str]], subject: Subject) -> list[str]:
+    """Return the problems that a rule found, counting what it raised as one."""
+    found: list[str] = []
+    try:
+        for problem in check(subject):
+            if problem not in found:
+                found.append(problem)
+    except Skip:
+        raise
+    except Exception as error:  # noqa: BLE001  # an environment under check may raise anything
+        found.append(f"{type(error).__name__}: {error}")
+    try:
+        subject.close()
+    except Exception as error:  # noqa: BLE001  # as above
+        found.append(f"close() must not raise, also when called twice: {error!r}")
+    return found

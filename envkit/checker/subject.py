@@ -1,0 +1,192 @@
+"""What the rules of the checker look at: an environment, and episodes played on it."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from envkit.env import Env, Observation, PolicyContext, Reset, Step
+from envkit.messages import Message, message
+from envkit.tasks import Task
+
+Reply = Callable[[PolicyContext], str]
+
+
+class Ids(Protocol):
+    """The token ids of some messages."""
+
+    @property
+    def train_ids(self) -> Sequence[int]:
+        """Ids with image placeholders expanded."""
+        ...
+
+
+class Codec(Protocol):
+    """What is used of a chat codec; `envkit.tokens.ChatCodec` is one."""
+
+    def encode_prompt(self, messages: Sequence[Message]) -> Ids:
+        """Encode a conversation up to the model's next reply."""
+        ...
+
+    def encode_observation(self, messages: Sequence[Message], *, sampled_ids: Sequence[int]) -> Ids:
+        """Encode what follows a reply."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """Limits that one observation must keep; None is unlimited."""
+
+    pixels: int | None = None
+    tokens: int | None = None
+
+
+class Skip(Exception):  # not an error
+    """A rule does not apply; the argument says why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Subject:
+    """The environment under check, and what is known about it."""
+
+    env: Env
+    factory: Callable[[], Env] | None
+    seed: int
+    episodes: int
+    codec: Codec | None
+    budgets: Budgets
+    turns: int = 0
+    """Turns played so far, over all rules."""
+    made: list[Env] = field(default_factory=list[Env])
+
+    def fresh(self) -> Env:
+        """Return another instance; it is closed at the end of the check.
+
+        Raises:
+            Skip: There is no way to make one.
+        """
+        env = self._make()
+        self.made.append(env)
+        return env
+
+    def _make(self) -> Env:
+        if self.factory is not None:
+            return self.factory()
+        if self.env.spec is not None:
+            return cast(Env, self.env.spec.make().unwrapped)
+        try:
+            return copy.deepcopy(self.env)
+        except Exception as error:  # a foreign object may refuse in any way
+            raise Skip(f"no second instance: pass factory= or make it by id ({error!r})") from error
+
+    def close(self) -> None:
+        """Close what `fresh` made, twice, because closing twice must be fine."""
+        for env in self.made:
+            env.close()
+            env.close()
+        self.made.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One played episode, as data that can be compared."""
+
+    task: Task
+    start: Reset
+    replies: tuple[str, ...]
+    steps: tuple[Step, ...]
+    messages: tuple[Message, ...]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the environment ended it."""
+        return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
+
+    def rows(self) -> list[str]:
+        """Return what the caller saw, one line of JSON for the start and one for each step."""
+        start = {"observation": _seen(self.start.observation), "info": self.start.info}
+        return [_line(start), *(row(step) for step in self.steps)]
+
+
+def row(step: Step) -> str:
+    """Return what the caller saw of a step as one line of JSON."""
+    seen = step._asdict()
+    return _line({**seen, "observation": _seen(step.observation)})
+
+
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True, default=repr)
+
+
+def _seen(observation: Observation) -> dict[str, Any]:
+    """Return an observation as JSON data, its pictures by the hash of their PNG bytes."""
+    images = [hashlib.sha256(image.png_bytes()).hexdigest() for image in observation["images"]]
+    return {**observation, "images": images}
+
+
+def play(
+    subject: Subject,
+    env: Env,
+    reply: Reply,
+    *,
+    seed: int,
+    task: Task | None = None,
+    max_turns: int = 64,
+) -> Episode:
+    """Play one episode, at most `max_turns` turns of it."""
+    player = Player(subject, env, reply, seed=seed, task=task)
+    while not player.done and len(player.steps) < max_turns:
+        player.turn()
+    return player.episode()
+
+
+class Player:
+    """Plays an episode turn by turn, so that two can be interleaved."""
+
+    def __init__(
+        self, subject: Subject, env: Env, reply: Reply, *, seed: int, task: Task | None = None
+    ) -> None:
+        self._subject = subject
+        self._env = env
+        self._reply = reply
+        self._seed = seed
+        options = None if task is None else {"task": copy.deepcopy(task)}
+        self.start = Reset(*env.reset(seed=seed, options=options))
+        self.task: Task = copy.deepcopy(env.task)
+        self.steps: list[Step] = []
+        self.replies: list[str] = []
+        self.done = False
+        self.messages: list[Message] = []
+        if env.system_prompt is not None:
+            self.messages.append(message("system", env.system_prompt))
+        self.messages.append(env.format_observation(self.start.observation))
+
+    def turn(self) -> None:
+        """Play one turn."""
+        context = PolicyContext(
+            env=self._env,
+            task=self.task,
+            turn=len(self.steps),
+            messages=tuple(self.messages),
+            seed=self._seed,
+        )
+        text = self._reply(context)
+        step = Step(*self._env.step(text))
+        self._subject.turns += 1
+        self.replies.append(text)
+        self.steps.append(step)
+        self.done = bool(step.terminated or step.truncated)
+        self.messages.append(message("assistant", text))
+        self.messages.append(self._env.format_observation(step.observation))
+
+    def episode(self) -> Episode:
+        """Return what was played so far."""
+        return Episode(
+            task=self.task,
+            start=self.start,
+            replies=tuple(self.replies),
+            steps=tuple(self.steps),
+            messages=tuple(self.messages),
+        )

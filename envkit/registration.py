@@ -1,0 +1,323 @@
+"""Find, register and make environments by id, on top of Gymnasium's registry.
+
+An id is `name-vN`; Gymnasium knows it as `envkit/name-vN`. Other distributions add environments
+with an entry point of the group `envkit.envs`: its name is the id, its value the place of an
+`EnvSpec`, such as `envkit_geo3k:SPEC`. Listing reads package metadata only; a plugin is imported
+when one of its environments is made.
+"""
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast, overload
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymSpec
+
+from envkit.env import Env
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    MissingDependencyError,
+    UnknownNameError,
+)
+
+NAMESPACE: Final = "envkit"
+ENTRY_POINT_GROUP: Final = "envkit.envs"
+_LOADER: Final = "envkit.registration:make_plugin"
+_ID: Final = re.compile(r"(?:envkit/)?([\w.-]+?)(-v\d+)?", re.ASCII)
+
+AnyEnv = gymnasium.Env[Any, Any]
+Creator = Callable[..., AnyEnv]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSpec:
+    """How an environment is made."""
+
+    id: str
+    """`name-vN`, without a namespace."""
+    entry_point: str | Creator
+    """`module:Class`. In a listing, the place of a plugin's own spec, which is not imported yet. A
+    class that cannot be imported by name works in this process alone."""
+    description: str = ""
+    """One line; empty in a listing until `spec` imports the plugin."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """Constructor arguments, JSON data; those of `make` come on top."""
+    nondeterministic: bool = False
+    """Whether the same seed, task and replies may give another episode."""
+    distribution: str | None = None
+    """Who brought it, filled in by the registry; None when registered at run time."""
+
+
+_registered: dict[str, EnvSpec] = {}
+"""By id: what `register` added, and the specs of plugins that are imported."""
+_plugins: dict[str, list[EntryPoint]] = {}
+"""By id: the entry points that installed distributions list. More than one is a conflict."""
+
+
+def register(
+    id: str,  # noqa: A002  # Gymnasium's word
+    entry_point: str | Creator,
+    *,
+    description: str = "",
+    kwargs: Mapping[str, Any] | None = None,
+    nondeterministic: bool = False,
+) -> None:
+    """Make an environment known to `envkit.make` and `gymnasium.make` in this process.
+
+    Args:
+        id: `name-vN`, with or without the namespace `envkit/`.
+        entry_point: `module:Class` or the class itself.
+        description: One line for listings.
+        kwargs: Constructor arguments, JSON data.
+        nondeterministic: Whether the same seed, task and replies may give another episode.
+
+    Raises:
+        ConfigurationError: The id is malformed or taken, or the entry point is no place.
+    """
+    name = _local_id(id)
+    if name in registry():
+        raise ConfigurationError(f"environment {name!r} is registered already; take the next -vN")
+    added = EnvSpec(
+        id=name,
+        entry_point=_place_of(entry_point),
+        description=description,
+        kwargs=dict(kwargs or {}),
+        nondeterministic=nondeterministic,
+    )
+    try:
+        _add_to_gymnasium(added)
+    except gymnasium.error.Error as error:
+        raise ConfigurationError(f"cannot register environment {name!r}: {error}") from error
+    _registered[name] = added
+
+
+def register_plugins() -> None:
+    """Read the installed entry points and tell Gymnasium about new ones; imports no plugin.
+
+    `import envkit` does this, and every listing does it again, so that a plugin installed in
+    between is found.
+    """
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        found.setdefault(point.name, []).append(point)
+    _plugins.update(found)  # before the removals: another thread may be looking
+    for gone in _plugins.keys() - found.keys():
+        del _plugins[gone]
+    for name, points in found.items():
+        if f"{NAMESPACE}/{name}" in gymnasium.registry:
+            continue
+        lazy = EnvSpec(id=name, entry_point=_LOADER, kwargs={"plugin": name})
+        try:
+            _add_to_gymnasium(lazy)
+        except gymnasium.error.Error as error:  # one bad plugin must not break the others
+            warnings.warn(f"{_owners(points)}: environment {name!r}: {error}", stacklevel=2)
+
+
+def registry() -> Mapping[str, EnvSpec]:
+    """Return every known environment by id, plugins included, without importing any plugin.
+
+    A plugin's spec here says who brings it; its description and arguments come with `spec`.
+    """
+    register_plugins()
+    listed = {
+        found.name + ("" if found.version is None else f"-v{found.version}"): found
+        for found in gymnasium.registry.values()
+        if found.namespace == NAMESPACE
+    }
+    return MappingProxyType({name: _listing(name, listed[name]) for name in sorted(listed)})
+
+
+def spec(id: str) -> EnvSpec:  # noqa: A002  # Gymnasium's word
+    """Return how an environment is made; imports its plugin.
+
+    Args:
+        id: `name-vN`, or `name` for the latest version, with or without `envkit/`.
+
+    Raises:
+        UnknownNameError: No such environment; suggests the nearest.
+        ContractError: The plugin fails to import or has no `EnvSpec` there, or two distributions
+            bring the same id. The message names them.
+    """
+    name = _resolve(id)
+    if name in _plugins and name not in _registered:
+        _registered[name] = _load(name, _plugins[name])
+    return _listing(name, gymnasium.registry[f"{NAMESPACE}/{name}"])
+
+
+@overload
+def make(id: str, *, disable_env_checker: Literal[True] = True, **kwargs: Any) -> Env: ...  # noqa: ANN401
+@overload
+def make(id: str, *, disable_env_checker: bool, **kwargs: Any) -> AnyEnv: ...  # noqa: ANN401
+def make(
+    id: str,  # noqa: A002  # Gymnasium's word
+    *,
+    disable_env_checker: bool = True,
+    **kwargs: Any,  # whatever the constructor takes
+) -> AnyEnv:
+    """Make an environment by id, without wrappers, as a rollout needs it.
+
+    `gymnasium.make("envkit/" + id)` gives the same environment inside Gymnasium's usual wrappers.
+
+    Args:
+        id: `name-vN`, or `name` for the latest version, with or without `envkit/`.
+        disable_env_checker: False wraps it in Gymnasium's `PassiveEnvChecker`.
+        kwargs: Constructor arguments, such as max_turns.
+
+    Raises:
+        UnknownNameError: No such environment; suggests the nearest.
+        ConfigurationError: `max_episode_steps` was given: an environment must know its last turn,
+            so the limit is the constructor argument `max_turns`.
+        ContractError: The plugin fails to import, two distributions bring the same id, or what was
+            made is no `envkit.Env`.
+    """
+    if "max_episode_steps" in kwargs:
+        raise ConfigurationError("pass max_turns instead of max_episode_steps")
+    found = spec(id)
+    _creator(found)
+    plain = replace(_gym_spec(found), order_enforce=False)
+    made = gymnasium.make(plain, disable_env_checker=disable_env_checker, **kwargs)
+    return _checked(made, found)
+
+
+def make_plugin(plugin: str, **kwargs: Any) -> AnyEnv:  # noqa: ANN401  # as in make
+    """Make a plugin's environment for `gymnasium.make`, which knows it by this function only.
+
+    Args:
+        plugin: The environment's id.
+        kwargs: Constructor arguments, on top of those in the plugin's spec.
+
+    Raises:
+        ContractError: As `make` does.
+    """
+    found = spec(plugin)
+    return _checked(_creator(found)(**{**found.kwargs, **kwargs}), found)
+
+
+def _local_id(env_id: object) -> str:
+    match = _ID.fullmatch(env_id) if isinstance(env_id, str) else None
+    if match is None:
+        raise ConfigurationError(f"an environment id must look like 'name-v0', got {env_id!r}")
+    return match.group(1) + (match.group(2) or "")
+
+
+def _resolve(env_id: str) -> str:
+    """Return the known id that is meant, the latest version where none is given."""
+    match = _ID.fullmatch(env_id) if isinstance(env_id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]  # a caller may pass anything
+    name = _local_id(env_id) if match else ""
+    if f"{NAMESPACE}/{name}" in gymnasium.registry:
+        return name
+    known = registry()
+    if name in known:
+        return name
+    if match and match.group(2) is None:
+        versions = [found for found in known if re.fullmatch(re.escape(name) + r"-v\d+", found)]
+        if versions:
+            return max(versions, key=lambda found: int(found.rpartition("-v")[2]))
+    raise UnknownNameError.suggest("environment", str(env_id), known)
+
+
+def _place_of(entry_point: str | Creator) -> str | Creator:
+    """Return `module:name` for what can be imported by that name, so that specs stay JSON data."""
+    if isinstance(entry_point, str):
+        if not re.fullmatch(r"[\w.]+:\w+", entry_point):
+            raise ConfigurationError(f"an entry point must be 'module:Class', got {entry_point!r}")
+        return entry_point
+    if not callable(entry_point):
+        raise ConfigurationError(
+            f"an entry point must be 'module:Class' or a class, got {entry_point!r}"
+        )
+    name = getattr(entry_point, "__name__", "")
+    module = sys.modules.get(getattr(entry_point, "__module__", ""))
+    if module is not None and getattr(module, name, None) is entry_point:
+        return f"{module.__name__}:{name}"
+    return entry_point
+
+
+def _gym_spec(found: EnvSpec) -> GymSpec:
+    return GymSpec(
+        id=f"{NAMESPACE}/{found.id}",
+        entry_point=cast(Any, found.entry_point),  # Gymnasium's protocol has keyword arguments only
+        nondeterministic=found.nondeterministic,
+        kwargs=dict(found.kwargs),
+    )
+
+
+def _add_to_gymnasium(added: EnvSpec) -> None:
+    built = _gym_spec(added)
+    gymnasium.register(  # pyright: ignore[reportUnknownMemberType]  # a bare dict in its signature
+        built.id,
+        built.entry_point,
+        nondeterministic=built.nondeterministic,
+        kwargs=built.kwargs,
+    )
+
+
+def _listing(name: str, found: GymSpec) -> EnvSpec:
+    if name in _registered:
+        return _registered[name]
+    if points := _plugins.get(name):
+        return EnvSpec(id=name, entry_point=points[0].value, distribution=_owners(points))
+    return EnvSpec(  # registered with Gymnasium directly
+        id=name,
+        entry_point=cast("str | Creator", found.entry_point),
+        kwargs=found.kwargs,
+        nondeterministic=found.nondeterministic,
+    )
+
+
+def _owners(points: list[EntryPoint]) -> str:
+    names = sorted({point.dist.name if point.dist else "unknown" for point in points})
+    return ", ".join(names)
+
+
+def _load(name: str, points: list[EntryPoint]) -> EnvSpec:
+    owners = _owners(points)
+    if len(points) > 1:
+        raise ContractError(
+            f"environment {name!r} is brought by more than one distribution: {owners}. "
+            "Uninstall all but one"
+        )
+    place = f"environment {name!r} of the distribution {owners!r} ({points[0].value})"
+    try:
+        loaded = points[0].load()
+    except MissingDependencyError:
+        raise
+    except Exception as error:
+        raise ContractError(f"{place} fails to import: {error!r}") from error
+    if not isinstance(loaded, EnvSpec):
+        raise ContractError(f"{place} must be an envkit.EnvSpec, got {type(loaded).__name__}")
+    if _local_id(loaded.id) != name:
+        raise ContractError(f"{place} must have that id, got {loaded.id!r}")
+    return replace(loaded, id=name, entry_point=_place_of(loaded.entry_point), distribution=owners)
+
+
+def _creator(found: EnvSpec) -> Creator:
+    """Return the class behind a spec."""
+    if callable(found.entry_point):
+        return found.entry_point
+    module, _, name = found.entry_point.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, MissingDependencyError):
+            raise
+        owner = f" of the distribution {found.distribution!r}" if found.distribution else ""
+        raise ContractError(
+            f"environment {found.id!r}{owner} cannot be imported from {found.entry_point!r}: "
+            f"{error!r}"
+        ) from error
+
+
+def _checked(made: AnyEnv, found: EnvSpec) -> AnyEnv:
+    if not isinstance(made.unwrapped, Env):
+        raise ContractError(
+            f"environment {found.id!r} must be an envkit.Env, got {type(made.unwrapped).__name__}"
+        )
+    return made
