@@ -1,0 +1,235 @@
+"""From trajectories to flat metrics, one trajectory at a time."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from envkit.metrics.distribution import Distribution, Histogram, Moments
+from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.turn import TurnRecord
+
+_PARTS = ("queue", "generate", "env", "encode")
+
+
+class Aggregator:
+    """Collects the metrics of a run without keeping its trajectories.
+
+    Memory grows with the number of different groups (a few numbers each), not with episodes. The
+    names are described in `envkit.metrics.names.METRICS`.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._stops: Counter[StopReason] = Counter()
+        self._retries: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._distributions: defaultdict[str, Distribution] = defaultdict(Distribution)
+        self._groups: defaultdict[str, Moments] = defaultdict(Moments)
+        self._versions: set[str] = set()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Take one trajectory. A faulted or aborted one never counts in the reward."""
+        counts = self._counts
+        counts["episodes"] += 1
+        counts["faulted"] += trajectory.is_faulted
+        counts["aborted"] += trajectory.stop_reason is StopReason.ABORTED
+        self._stops[trajectory.stop_reason] += 1
+        self._retries["restart"] += trajectory.env_restarts
+        if trajectory.fault is not None:
+            self._faults[trajectory.fault.kind] += 1
+        self._add_reward(trajectory)
+        self._add_ledger(trajectory)
+        for turn in trajectory.turns:
+            self._add_turn(turn)
+        calls = sum(turn.tool_call is not None for turn in trajectory.turns)
+        self._distributions["tool_calls"].add(calls)
+        self._distributions["turns"].add(len(trajectory.turns))
+        self._distributions["seconds/episode"].add(trajectory.duration_seconds)
+        versions = {v for turn in trajectory.turns if (v := turn.weight_version) is not None}
+        self._versions |= versions
+        counts["mixed_versions"] += len(versions) > 1
+
+    def result(self, *, elapsed_seconds: float | None = None) -> dict[str, float]:
+        """Return the metrics so far, in the order of `METRICS`.
+
+        Args:
+            elapsed_seconds: Wall-clock time of the run, for its throughput; None leaves that out,
+                since episodes overlap and their durations do not tell it.
+        """
+        return {
+            **self._episode_metrics(),
+            **self._token_metrics(),
+            **self._stop_metrics(),
+            **self._turn_metrics(),
+            **self._time_metrics(elapsed_seconds),
+            **self._group_metrics(),
+        }
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return histograms of reward, turns, sampled tokens and durations, by metric name."""
+        return {
+            name: self._distributions[name].histogram()
+            for name in ("reward", "turns", "tokens/response", "seconds/episode")
+            if self._distributions[name].count
+        }
+
+    def _add_reward(self, trajectory: Trajectory) -> None:
+        group = None if trajectory.group_id is None else self._groups[trajectory.group_id]
+        if trajectory.reward is not None:
+            if group is not None:
+                group.add(trajectory.reward)
+            self._distributions["reward"].add(trajectory.reward)
+            self._counts["successes"] += trajectory.reward > 0
+            self._counts["truncated"] += trajectory.stop_reason.is_truncation
+
+    def _add_ledger(self, trajectory: Trajectory) -> None:
+        tokens: Counter[SegmentKind] = Counter()
+        images = 0
+        for segment in trajectory.segments:
+            if segment.kind is not SegmentKind.PROMPT:
+                tokens[segment.kind] += len(segment.train_ids)
+            if not trajectory.is_faulted:
+                self._counts["trained"] += sum(segment.loss_mask)
+            images += len(segment.images)
+        if trajectory.segments:
+            self._distributions["tokens/prompt"].add(len(trajectory.segments[0].train_ids))
+        self._distributions["tokens/response"].add(tokens[SegmentKind.MODEL])
+        self._distributions["tokens/observation"].add(tokens[SegmentKind.OBSERVATION])
+        self._distributions["images"].add(images)
+
+    def _add_turn(self, turn: TurnRecord) -> None:
+        counts = self._counts
+        counts["turns"] += 1
+        counts["prompt_tokens"] += turn.prompt_tokens
+        counts["cached_tokens"] += min(turn.cached_tokens, turn.prompt_tokens)
+        counts["image_bytes"] += turn.image_bytes
+        counts["parse_errors"] += turn.parse_error is not None
+        self._retries.update(turn.env_retries)
+        self._retries["engine"] += turn.engine_retries
+        self._retries["resample"] += turn.resamples
+        seconds = (
+            turn.queue_seconds,
+            turn.generate_seconds,
+            turn.env_seconds,
+            turn.encode_seconds,
+        )
+        for part, value in zip(_PARTS, seconds, strict=True):
+            self._distributions[f"seconds/{part}"].add(value)
+
+    def _episode_metrics(self) -> dict[str, float]:
+        counts, reward = self._counts, self._distributions["reward"]
+        metrics: dict[str, float] = {
+            "episodes": counts["episodes"],
+            "episodes/rewarded": reward.count,
+            "episodes/faulted": counts["faulted"],
+            "episodes/aborted": counts["aborted"],
+        }
+        if reward.count:
+            metrics |= {
+                "reward/mean": reward.mean,
+                "reward/std": reward.deviation,
+                "reward/min": reward.minimum,
+                "reward/max": reward.maximum,
+                "success/rate": counts["successes"] / reward.count,
+            }
+        turns = self._distributions["turns"]
+        if turns.count:
+            metrics |= {
+                "turns/mean": turns.mean,
+                "turns/p50": turns.percentile(50),
+                "turns/p95": turns.percentile(95),
+                "turns/max": turns.maximum,
+            }
+        return metrics
+
+    def _token_metrics(self) -> dict[str, float]:
+        named, counts = self._distributions, self._counts
+        if not counts["episodes"]:
+            return {}
+        metrics: dict[str, float] = {}
+        if named["tokens/prompt"].count:
+            metrics["tokens/prompt/mean"] = named["tokens/prompt"].mean
+        metrics |= {
+            "tokens/response/mean": named["tokens/response"].mean,
+            "tokens/response/p95": named["tokens/response"].percentile(95),
+            "tokens/observation/mean": named["tokens/observation"].mean,
+            "tokens/response/total": named["tokens/response"].total,
+            "tokens/trained": counts["trained"],
+        }
+        if counts["prompt_tokens"]:
+            metrics["tokens/cached_share"] = counts["cached_tokens"] / counts["prompt_tokens"]
+        metrics |= {
+            "images/mean": named["images"].mean,
+            "images/total": named["images"].total,
+            "images/observation_bytes": counts["image_bytes"],
+        }
+        return metrics
+
+    def _stop_metrics(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for reason in StopReason:
+            if self._stops[reason]:
+                metrics[f"stop/{reason}"] = self._stops[reason]
+                metrics[f"stop/{reason}/share"] = self._stops[reason] / self._counts["episodes"]
+        if rewarded := self._distributions["reward"].count:
+            metrics["truncation/rate"] = self._counts["truncated"] / rewarded
+        return metrics
+
+    def _turn_metrics(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        if self._counts["episodes"]:
+            metrics["tool_calls/mean"] = self._distributions["tool_calls"].mean
+        if self._counts["turns"]:
+            metrics["parse_error/count"] = self._counts["parse_errors"]
+            metrics["parse_error/rate"] = self._counts["parse_errors"] / self._counts["turns"]
+        metrics |= {f"retry/{k}": float(n) for k, n in sorted(self._retries.items()) if n}
+        metrics |= {f"fault/{k}": float(n) for k, n in sorted(self._faults.items())}
+        return metrics
+
+    def _time_metrics(self, elapsed_seconds: float | None) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for part in (*_PARTS, "episode"):
+            seconds = self._distributions[f"seconds/{part}"]
+            if seconds.count:
+                metrics[f"seconds/{part}/mean"] = seconds.mean
+                metrics[f"seconds/{part}/p95"] = seconds.percentile(95)
+        tokens = self._distributions["tokens/response"].total
+        if elapsed_seconds:
+            metrics["throughput/tokens_per_second"] = tokens / elapsed_seconds
+        if generating := self._distributions["seconds/generate"].total:
+            metrics["throughput/tokens_per_second_per_stream"] = tokens / generating
+        return metrics
+
+    def _group_metrics(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        if self._groups:
+            metrics["groups"] = len(self._groups)
+        compared = [group for group in self._groups.values() if group.count > 1]
+        if compared:
+            equal = sum(group.minimum == group.maximum for group in compared)
+            metrics["groups/zero_variance_share"] = equal / len(compared)
+            metrics["groups/reward_std"] = sum(g.deviation for g in compared) / len(compared)
+        if self._versions:
+            metrics["weight_versions"] = len(self._versions)
+            mixed = self._counts["mixed_versions"]
+            metrics["weight_versions/mixed_share"] = mixed / self._counts["episodes"]
+        return metrics
+
+
+def aggregate(
+    trajectories: Iterable[Trajectory], *, elapsed_seconds: float | None = None
+) -> dict[str, float]:
+    """Return the metrics of a run; see `envkit.metrics.names.METRICS` for every name."""
+    aggregator = Aggregator()
+    for trajectory in trajectories:
+        aggregator.add(trajectory)
+    return aggregator.result(elapsed_seconds=elapsed_seconds)
+
+
+def histograms(trajectories: Iterable[Trajectory]) -> dict[str, Histogram]:
+    """Return histograms of reward, turns, sampled tokens and durations, by metric name."""
+    aggregator = Aggregator()
+    for trajectory in trajectories:
+        aggregator.add(trajectory)
+    return aggregator.histograms()

@@ -1,0 +1,83 @@
+"""Where finished trajectories and metrics go."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol
+
+from envkit.errors import ConfigurationError
+from envkit.trajectory.files import replace_file
+from envkit.trajectory.storage import Mode, TrajectoryWriter
+from envkit.trajectory.trajectory import Trajectory
+
+METRICS_FILE: Final = "metrics.json"
+
+
+class Sink(Protocol):
+    """Takes trajectories as they finish."""
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Take one finished trajectory."""
+        ...
+
+    def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Take the metrics of a run, or of one training step."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; closing twice is fine."""
+        ...
+
+
+class JsonlSink:
+    """A run directory: `trajectories.jsonl`, `images/` and `metrics.json`."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, mode: Mode = "create", durable: bool = False
+    ) -> None:
+        """Open the directory; the arguments are those of `TrajectoryWriter`.
+
+        Raises:
+            StorageError: The directory cannot be written, or holds trajectories already.
+        """
+        self._writer = TrajectoryWriter(directory, mode=mode, durable=durable)
+        self._metrics = Path(directory) / METRICS_FILE
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Append one trajectory.
+
+        Raises:
+            StorageError: It cannot be written; the file is as it was before.
+        """
+        self._writer.write(trajectory)
+
+    def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Replace metrics.json; with a step, its number is the key "step".
+
+        Raises:
+            StorageError: It cannot be written; the one that was there stays.
+            ConfigurationError: A metric that is no finite number.
+        """
+        row = dict(metrics) if step is None else {"step": step, **metrics}
+        try:
+            text = json.dumps(row, indent=2, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"metrics must be finite numbers: {error}") from error
+        replace_file(self._metrics, text.encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the trajectory file."""
+        self._writer.close()
+
+    def __enter__(self) -> "JsonlSink":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

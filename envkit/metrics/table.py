@@ -1,0 +1,164 @@
+"""The table at the end of a run."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from envkit.metrics.aggregate import aggregate
+from envkit.trajectory.trajectory import Trajectory
+
+if TYPE_CHECKING:  # rich is slow to import and only a terminal needs it
+    from rich.table import Table
+
+Metrics = Mapping[str, float]
+
+
+def summary_table(run: Metrics | Iterable[Trajectory]) -> "Table":
+    """Return a compact table of a run, to print with rich.
+
+    Args:
+        run: Metrics as `aggregate` returns them, or trajectories.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    metrics = cast("Metrics", run) if isinstance(run, Mapping) else aggregate(run)
+    table = Table(title="rollout summary", title_justify="left", show_header=False, min_width=56)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for name, text in summary_rows(metrics):
+        table.add_row(name, Text(text))  # as text: a name may look like markup
+    return table
+
+
+def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:
+    """Return what the summary says: label and text of each line that has something to say."""
+    rows = (
+        ("episodes", _episodes(metrics)),
+        ("reward", _reward(metrics)),
+        ("groups", _groups(metrics)),
+        ("turns", _spread(metrics, "turns")),
+        ("tokens", _tokens(metrics)),
+        ("images", _images(metrics)),
+        ("ended by", _counted(metrics, "stop/")),
+        ("tool calls", _calls(metrics)),
+        ("retries", _counted(metrics, "retry/") or "none"),
+        ("faults", _counted(metrics, "fault/") or "none"),
+        ("seconds", _seconds(metrics)),
+        ("speed", _speed(metrics)),
+        ("weights", _weights(metrics)),
+    )
+    return tuple((name, text) for name, text in rows if text)
+
+
+def _number(value: float) -> str:
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _percent(value: float) -> str:
+    text = f"{100 * value:.1f}".removesuffix(".0")
+    return f"{text}%"
+
+
+def _episodes(metrics: Metrics) -> str:
+    text = _number(metrics.get("episodes", 0))
+    for kind in ("faulted", "aborted"):
+        if count := metrics.get(f"episodes/{kind}", 0):
+            text += f", {_number(count)} {kind} (no reward, not in the mean)"
+    return text
+
+
+def _reward(metrics: Metrics) -> str:
+    if "reward/mean" not in metrics:
+        return "no episode has one"
+    low, high = _number(metrics["reward/min"]), _number(metrics["reward/max"])
+    return (
+        f"mean {metrics['reward/mean']:.3f} ± {metrics['reward/std']:.3f}, {low} to {high}; "
+        f"above 0 in {_percent(metrics['success/rate'])} "
+        f"of {_number(metrics['episodes/rewarded'])}"
+    )
+
+
+def _groups(metrics: Metrics) -> str:
+    if "groups" not in metrics:
+        return ""
+    text = _number(metrics["groups"])
+    if "groups/zero_variance_share" in metrics:
+        share = _percent(metrics["groups/zero_variance_share"])
+        text += f"; all rewards equal in {share} (no gradient there)"
+    return text
+
+
+def _spread(metrics: Metrics, name: str) -> str:
+    if f"{name}/mean" not in metrics:
+        return ""
+    parts = [f"{label} {_number(metrics[f'{name}/{label}'])}" for label in ("mean", "p50", "p95")]
+    return f"{', '.join(parts)}, max {_number(metrics[f'{name}/max'])}"
+
+
+def _tokens(metrics: Metrics) -> str:
+    names = (("prompt", "prompt"), ("response", "sampled"), ("observation", "observed"))
+    parts = [
+        f"{_number(round(metrics[f'tokens/{name}/mean'], 1))} {label}"
+        for name, label in names
+        if f"tokens/{name}/mean" in metrics
+    ]
+    if not parts:
+        return ""
+    text = f"{', '.join(parts)} an episode; {_number(metrics['tokens/trained'])} trained in all"
+    if cached := metrics.get("tokens/cached_share", 0.0):
+        text += f"; {_percent(cached)} of prompts from cache"
+    return text
+
+
+def _images(metrics: Metrics) -> str:
+    if not metrics.get("images/total"):
+        return ""
+    return (
+        f"{_number(metrics['images/mean'])} an episode, {_number(metrics['images/total'])} in all"
+    )
+
+
+def _counted(metrics: Metrics, prefix: str) -> str:
+    counts = {
+        name.removeprefix(prefix): value
+        for name, value in metrics.items()
+        if name.startswith(prefix) and not name.endswith("/share")
+    }
+    ranked = sorted(counts.items(), key=lambda entry: -entry[1])
+    return ", ".join(f"{name} {_number(value)}" for name, value in ranked)
+
+
+def _calls(metrics: Metrics) -> str:
+    if "parse_error/rate" not in metrics:
+        return ""
+    mean, rate = metrics["tool_calls/mean"], metrics["parse_error/rate"]
+    count = _number(metrics["parse_error/count"])
+    return f"{_number(mean)} an episode; {count} replies not understood ({_percent(rate)} of turns)"
+
+
+def _seconds(metrics: Metrics) -> str:
+    parts = [
+        f"{part} {_number(metrics[f'seconds/{part}/mean'])}"
+        f" (p95 {_number(metrics[f'seconds/{part}/p95'])})"
+        for part in ("generate", "env", "encode", "queue", "episode")
+        if metrics.get(f"seconds/{part}/p95")
+    ]
+    return ", ".join(parts)
+
+
+def _speed(metrics: Metrics) -> str:
+    parts: list[str] = []
+    if "throughput/tokens_per_second" in metrics:
+        parts.append(f"{_number(metrics['throughput/tokens_per_second'])} sampled tokens a second")
+    if stream := metrics.get("throughput/tokens_per_second_per_stream"):
+        parts.append(f"{_number(stream)} in each stream")
+    return ", ".join(parts)
+
+
+def _weights(metrics: Metrics) -> str:
+    if metrics.get("weight_versions", 0) <= 1:
+        return ""
+    mixed = _percent(metrics["weight_versions/mixed_share"])
+    return f"{_number(metrics['weight_versions'])} versions, {mixed} of episodes mixed"
