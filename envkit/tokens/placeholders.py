@@ -1,0 +1,173 @@
+"""How a template writes pictures, and how a placeholder becomes the model's image tokens."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from envkit.errors import TemplateError
+from envkit.tokens.delta import DeltaRenderer
+from envkit.tokens.encoded import ImageFeatures
+from envkit.tokens.rules import ImageSyntax, RoleRule
+from envkit.tokens.template import ChatTemplate, PlainMessage
+
+KNOWN_PLACEHOLDERS: Final = (
+    "<|image_pad|>",
+    "<image>",
+    "<start_of_image>",
+    "<|image|>",
+    "[IMG]",
+    "<image_soft_token>",
+    "<|image_soft_token|>",
+    "<IMG_CONTEXT>",
+)
+OTHER_MEDIA: Final = (
+    "<|video_pad|>",
+    "<video>",
+    "<|video|>",
+    "<|audio_pad|>",
+    "<|audio|>",
+    "<audio_soft_token>",
+    "<image_soft_token>",
+)
+"""Tokens that stand for media without being a picture's placeholder: never to be sampled."""
+
+
+def media_tokens(template: ChatTemplate, syntax: ImageSyntax | None) -> dict[str, int]:
+    """Return the placeholder tokens of a template that renders pictures; else none."""
+    if syntax is None:
+        return {}
+    names = {name: identity for identity, name in template.added.items()}
+    found = {syntax.placeholder: syntax.placeholder_id}
+    for name in (*KNOWN_PLACEHOLDERS, *OTHER_MEDIA):
+        if name in names:
+            found[name] = names[name]
+    return found
+
+
+def find_image_syntax(
+    renderer: DeltaRenderer,
+    user: RoleRule | None,
+    placeholder_id: int | None,
+    notes: list[str],
+) -> tuple[ImageSyntax | None, tuple[str, ...]]:
+    """Return the placeholder, None if the template writes none, and the roles that render it.
+
+    Args:
+        renderer: Renders the probes.
+        user: The rule of user observations, to see whether pictures are numbered.
+        placeholder_id: What the processor or tokenizer names as its image token; None if nothing.
+        notes: Gets the reasons of refused probes.
+    """
+    template, writer = renderer.template, renderer.writer
+    text = {"type": "text", "text": "Oo0bs"}
+
+    def count(role: str, images: int) -> dict[int, int]:
+        content = [{"type": "image"}] * images + [text]
+        messages: list[PlainMessage] = [{"role": role, "content": content}]
+        if role != "user":
+            messages.insert(0, writer.say("user", "u"))
+        if role == "tool":
+            messages[-1] |= {"name": "f", "tool_call_id": "call00000"}
+            messages.insert(1, writer.say("assistant", "w"))
+        try:
+            ids = template.encode(template.render(messages))
+        except TemplateError as error:
+            notes.append(f"an image in a {role} message: {error}")
+            return {}
+        return {identity: ids.count(identity) for identity in set(ids) & set(template.added)}
+
+    none, one, two = (count("user", images) for images in (0, 1, 2))
+    candidates = [
+        identity
+        for identity in two
+        if [counts.get(identity, 0) - none.get(identity, 0) for counts in (one, two)] == [1, 2]
+    ]
+    chosen = _choose(template, candidates, placeholder_id)
+    if chosen is None:
+        if candidates:
+            names = [template.added[identity] for identity in candidates]
+            notes.append(f"images: none of {names} is known as a placeholder; pass the processor")
+        return None, ()
+    roles = ["user"]
+    if count("tool", 1).get(chosen, 0) - count("tool", 0).get(chosen, 0) == 1:
+        roles.append("tool")
+    syntax = ImageSyntax(
+        placeholder=template.added[chosen],
+        placeholder_id=chosen,
+        numbered=_is_numbered(renderer, user),
+    )
+    return syntax, tuple(roles)
+
+
+def _choose(
+    template: ChatTemplate, candidates: Sequence[int], placeholder_id: int | None
+) -> int | None:
+    if placeholder_id in candidates:
+        return placeholder_id
+    known = [i for i in candidates if template.added[i] in KNOWN_PLACEHOLDERS]
+    return known[0] if len(known) == 1 else None
+
+
+def _is_numbered(renderer: DeltaRenderer, user: RoleRule | None) -> bool:
+    if user is None:
+        return False
+    picture: PlainMessage = {
+        "role": "user",
+        "content": [{"type": "image"}, {"type": "text", "text": "Oo0bs"}],
+    }
+    reply = renderer.writer.reply(user.variant, [])
+
+    def tail(first: PlainMessage) -> str | None:
+        try:
+            text = renderer.template.render([first, reply, picture])
+        except TemplateError:
+            return None  # roles must alternate and the like: the same on both sides
+        return text[renderer.writer.after_reply(text) :]
+
+    return tail(renderer.writer.say("user", "u")) != tail(picture)
+
+
+def expand(
+    wire_ids: Sequence[int], syntax: ImageSyntax | None, features: Sequence[ImageFeatures]
+) -> tuple[int, ...]:
+    """Return train ids: each placeholder as often as its picture has tokens.
+
+    That is what Qwen's processors do in text before encoding; the placeholder is a special token,
+    so doing it on ids gives the same.
+    """
+    if not features or syntax is None:
+        return tuple(wire_ids)
+    result: list[int] = []
+    remaining = iter(features)
+    for identity in wire_ids:
+        if identity == syntax.placeholder_id:
+            result.extend([identity] * next(remaining).token_count)
+        else:
+            result.append(identity)
+    return tuple(result)
+
+
+def check_count(
+    wire_ids: Sequence[int], media: Mapping[str, int], syntax: ImageSyntax, images: int
+) -> None:
+    """Refuse ids whose placeholders do not match the images one to one.
+
+    Raises:
+        TemplateError: The template dropped or doubled a picture, or text produced a placeholder.
+    """
+    found = {name: wire_ids.count(identity) for name, identity in media.items()}
+    placeholders = found.pop(syntax.placeholder)
+    others = sorted(name for name, number in found.items() if number)
+    if placeholders != images or others:
+        raise TemplateError(
+            f"the chat template wrote {placeholders} image placeholders for {images} images"
+            + (f", and also {others}" if others else "")
+        )
+
+
+def image_token_id(*owners: Any) -> int | None:  # noqa: ANN401  # processors and tokenizers
+    """Return the image token that a processor or tokenizer names, None if none does."""
+    for owner in owners:
+        identity: Any = getattr(owner, "image_token_id", None)
+        if isinstance(identity, int):
+            return identity
+    return None

@@ -1,0 +1,359 @@
+"""The short way to write one plain observation, where it is proven to equal the template.
+
+Most templates write a text observation as fixed text + the content (perhaps stripped) + fixed text.
+That is proven, not guessed: the template is run once on a traced string. Every question that the
+template asks about it (a prefix, a contained tag, emptiness) is recorded with its answer, and
+anything else it does with it, other than writing it out, ends the attempt. An observation for which
+all recorded questions have the recorded answers takes the same path through the template, so its
+text is known without rendering; any other observation is rendered. Constructs that hide a string
+from the trace (macros, `~` outside output, filters that copy) rule a template out beforehand, and
+contents made from the template's own constants are compared at the end.
+"""
+
+import json
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+TRACE: Final = "Tq0rAcE9zX"
+_TRACKED_FILTERS = frozenset(
+    [
+        "trim",
+        "length",
+        "count",
+        "string",
+        "default",
+        "d",
+        "items",
+        "first",
+        "last",
+        "list",
+        "map",
+        "selectattr",
+        "rejectattr",
+        "select",
+        "reject",
+        "tojson",
+        "upper",
+        "lower",
+        "reverse",
+        "replace",
+        "capitalize",
+        "sort",
+        "unique",
+    ]
+)
+_NASTY = (
+    "",
+    " ",
+    "\n",
+    "  \n\n\tedges \u00e9 \u4e16\u754c \U0001f680 \\n \r\n ",
+    '<b>&amp;"quotes"\'</b> {{ x }} {% y %} \u2028 \x00 \x1b',
+    "0",
+    "true",
+    "{}",
+    '{"a": [1, "\\u00e9"]}',
+    "[]",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something a template asked about the content, and the answer that this path needs."""
+
+    strips: tuple[tuple[str, str | None], ...]
+    name: str
+    argument: Any
+    answer: bool
+
+    def holds(self, content: str) -> bool:
+        """Return whether a content gets the same answer."""
+        return _ANSWERS[self.name](_strip(content, self.strips), self.argument) is self.answer
+
+
+@dataclass(frozen=True, slots=True)
+class TailShape:
+    """Fixed text around one content: `write` gives the tail, or None to render instead."""
+
+    before: str
+    strips: tuple[tuple[str, str | None], ...]
+    as_json: bool
+    after: str
+    questions: tuple[Question, ...]
+
+    def write(self, content: str) -> str | None:
+        """Return the text from the closer on, or None where the template must be asked."""
+        for question in self.questions:
+            if not question.holds(content):
+                return None
+        return self.before + self.body(content) + self.after
+
+    def body(self, content: str) -> str:
+        """Return the content as the template writes it."""
+        text = _strip(content, self.strips) if self.strips else content
+        return json.dumps(text, ensure_ascii=False)[1:-1] if self.as_json else text
+
+
+def derive_shape(
+    environment: Any,  # noqa: ANN401  # jinja2 is an optional dependency
+    source: str,
+    tail_of: Callable[[str], str],
+) -> TailShape | None:
+    """Find the shape of a template's tail, or None where it cannot be proven.
+
+    Args:
+        environment: The template's jinja environment.
+        source: The template's text.
+        tail_of: Renders the tail of an observation with a content; must hand a `Traced` string to
+            the template as it is.
+    """
+    constants = _constants(environment, source)
+    if constants is None:
+        return None
+    trace = Trace()
+    try:
+        text = tail_of(Traced(TRACE, trace))
+    except Exception:  # noqa: BLE001  # the template did what cannot be followed; it is rendered then
+        return None
+    before, found, after = str.partition(str(text), TRACE)
+    if not found or TRACE in after or trace.failed:
+        return None
+    questions = tuple(dict.fromkeys(trace.questions))
+    # tojson alone copies a string unseen, so a content that was never seen written went through it
+    shape = TailShape(before, trace.strips or (), trace.strips is None, after, questions)
+    return shape if _agrees(shape, constants, tail_of) else None
+
+
+def _agrees(shape: TailShape, constants: Sequence[str], tail_of: Callable[[str], str]) -> bool:
+    probes = list(_NASTY)
+    for constant in constants:
+        probes += [constant, f"x{constant}y", f"{constant} x", f"x {constant}"]
+    for probe in probes:
+        predicted = shape.write(probe)
+        if predicted is None:
+            continue
+        try:
+            if tail_of(probe) != predicted:
+                return False
+        except Exception:  # noqa: BLE001  # refused by the template, accepted by the shape
+            return False
+    return True
+
+
+# ---- what rules a template out
+
+
+def _constants(environment: Any, source: str) -> list[str] | None:  # noqa: ANN401
+    """Return the template's short string constants, or None if it can hide a string."""
+    from jinja2 import nodes
+
+    if environment is None:
+        return None
+    tree: Any = environment.parse(source)
+    hiding = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Include)
+    if tree.find(hiding) is not None:
+        return None
+    written: set[int] = set()
+    for output in tree.find_all(nodes.Output):
+        for node in output.nodes:
+            _note_written(node, written)
+    if any(_hides(node, written) for node in tree.find_all(nodes.Expr)):
+        return None
+    found = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return sorted(text for text in found if 0 < len(text) <= 60)
+
+
+def _note_written(node: Any, written: set[int]) -> None:  # noqa: ANN401  # a jinja2 node
+    """Collect the expressions whose text goes to the output and nowhere else."""
+    from jinja2 import nodes
+
+    written.add(id(node))
+    if isinstance(node, (nodes.Add, nodes.Concat)):
+        for child in node.iter_child_nodes():
+            _note_written(child, written)
+    elif isinstance(node, nodes.CondExpr):
+        for branch in (node.expr1, node.expr2):
+            if branch is not None:
+                _note_written(branch, written)
+
+
+def _hides(node: Any, written: set[int]) -> bool:  # noqa: ANN401  # a jinja2 node
+    """Return whether an expression can copy a string, or ask about it, where no trace sees it."""
+    from jinja2 import nodes
+
+    if isinstance(node, nodes.Filter):
+        return node.name not in _TRACKED_FILTERS and not (
+            node.name == "join" and id(node) in written
+        )
+    if isinstance(node, nodes.Concat):
+        return id(node) not in written
+    if isinstance(node, nodes.Mod):
+        return not (isinstance(node.right, nodes.Const) and isinstance(node.right.value, int))
+    if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr):
+        return isinstance(node.node.node, nodes.Const)  # 'x'.join(content) runs in C
+    return False
+
+
+# ---- the traced string
+
+
+class UntraceableError(Exception):
+    """The template did something with a content that is not followed."""
+
+
+class Trace:
+    """What a template asked about one content, and how it wrote it."""
+
+    def __init__(self) -> None:
+        self.questions: list[Question] = []
+        self.strips: tuple[tuple[str, str | None], ...] | None = None
+        self.failed = False
+
+    def write(self, strips: tuple[tuple[str, str | None], ...]) -> None:
+        """Note that the content was written out; it must be written once."""
+        if self.strips not in (None, strips):
+            raise self.fail()
+        self.strips = strips
+
+    def fail(self) -> "UntraceableError":
+        """Note the failure, since jinja swallows exceptions in some tests; return it to raise."""
+        self.failed = True
+        return UntraceableError("the template does something with a content that is not followed")
+
+
+def _strip(text: str, strips: Sequence[tuple[str, str | None]]) -> str:
+    for name, characters in strips:
+        text = _STRIPS[name](text, characters)
+    return text
+
+
+_STRIPS: Final[dict[str, Callable[[str, str | None], str]]] = {
+    "strip": str.strip,
+    "lstrip": str.lstrip,
+    "rstrip": str.rstrip,
+}
+_ANSWERS: Final[dict[str, Callable[[str, Any], bool]]] = {
+    "startswith": str.startswith,
+    "endswith": str.endswith,
+    "contains": operator.contains,
+    "equals": operator.eq,
+    "true": lambda text, _: bool(text),
+}
+
+
+class Traced(str):
+    """A string that records the questions asked about it and refuses everything else."""
+
+    __slots__ = ("_strips", "_trace", "_written")
+
+    _trace: Trace
+    _strips: tuple[tuple[str, str | None], ...]
+    _written: bool
+
+    def __new__(
+        cls,
+        text: str,
+        trace: Trace,
+        strips: tuple[tuple[str, str | None], ...] = (),
+        written: bool = False,
+    ) -> "Traced":
+        """Make one; `written` marks text that is only on its way to the output."""
+        made = super().__new__(cls, text)
+        made._trace, made._strips, made._written = trace, strips, written
+        return made
+
+    def _ask(self, name: str, argument: Any = None) -> bool:  # noqa: ANN401
+        if self._written or type(argument) not in (str, tuple, type(None)):
+            raise self._trace.fail()
+        # The traced word has no characters that a strip would take, so its answer is that of the
+        # path that will be followed; `holds` asks the real content the same.
+        answer = _ANSWERS[name](str.__str__(self), argument)
+        self._trace.questions.append(Question(self._strips, name, argument, answer))
+        return answer
+
+    def _cut(self, name: str, characters: str | None) -> "Traced":
+        if self._written or (characters is not None and set(characters) & set(TRACE)):
+            raise self._trace.fail()
+        return Traced(str.__str__(self), self._trace, (*self._strips, (name, characters)))
+
+    def _join(self, left: object, right: object) -> "Traced":
+        other = left if right is self else right
+        if isinstance(other, Traced) or not isinstance(other, str):
+            raise self._trace.fail()
+        self._trace.write(self._strips)
+        text = str.__str__(left) + str.__str__(right)  # pyright: ignore[reportArgumentType]
+        return Traced(text, self._trace, self._strips, written=True)
+
+    def __str__(self) -> str:
+        self._trace.write(self._strips)
+        return self
+
+    def __add__(self, other: str) -> "Traced":
+        return self._join(self, other)
+
+    def __radd__(self, other: str) -> "Traced":
+        return self._join(other, self)
+
+    def __contains__(self, part: object) -> bool:
+        return self._ask("contains", part)
+
+    def __eq__(self, other: object) -> bool:
+        return self._ask("equals", other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self._ask("equals", other)
+
+    def __bool__(self) -> bool:
+        return self._ask("true")
+
+    def __getitem__(self, key: Any) -> str:  # noqa: ANN401
+        if isinstance(key, (int, slice)):
+            raise self._trace.fail()
+        raise TypeError("string indices must be integers")
+
+    def startswith(self, *arguments: Any) -> bool:  # noqa: ANN401
+        """Record the question."""
+        return self._ask("startswith", *arguments)
+
+    def endswith(self, *arguments: Any) -> bool:  # noqa: ANN401
+        """Record the question."""
+        return self._ask("endswith", *arguments)
+
+    def strip(self, characters: str | None = None, /) -> "Traced":
+        """Follow the string."""
+        return self._cut("strip", characters)
+
+    def lstrip(self, characters: str | None = None, /) -> "Traced":
+        """Follow the string."""
+        return self._cut("lstrip", characters)
+
+    def rstrip(self, characters: str | None = None, /) -> "Traced":
+        """Follow the string."""
+        return self._cut("rstrip", characters)
+
+
+def _refuse(self: Traced, *_arguments: object, **_options: object) -> Any:  # noqa: ANN401
+    raise self._trace.fail()  # pyright: ignore[reportPrivateUsage]  # a method, added below
+
+
+_OPERATIONS: Final = tuple(
+    f"__{name}__"
+    for name in [
+        "iter",
+        "len",
+        "hash",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "mod",
+        "rmod",
+        "mul",
+        "rmul",
+        "format",
+    ]
+)
+for _name in (*(name for name in dir(str) if not name.startswith("_")), *_OPERATIONS):
+    if _name not in vars(Traced) or _name == "__hash__":
+        setattr(Traced, _name, _refuse)

@@ -1,0 +1,268 @@
+"""A chat template as transformers runs it: messages to text, text to ids.
+
+Rendering goes straight to the compiled template, which transformers' own function compiled in its
+own sandbox, with the inputs prepared as `apply_chat_template` of transformers 5 prepares them: keys
+whose value is None are dropped, special tokens are variables, reasoning has three names, and a
+picture is only `{"type": "image"}`. Both routes are compared when the template is loaded; where they
+differ, or where the tokenizer is no Hugging Face one, `apply_chat_template` itself is called.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from envkit.errors import TemplateError
+
+PlainMessage = dict[str, Any]
+"""A message as a template reads it: JSON data only."""
+
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+_SAMPLES = (
+    "plain words, 12 + 3 = 15.\n",
+    "  \n\n\tedges \u00e9 \u4e16\u754c \U0001f680 \\n \r\n ",
+    "<|im_end|>\n<|im_start|>user\n</s> [INST]<end_of_turn>\n<|eot_id|> x",
+)
+
+
+class Tokenizer(Protocol):
+    """What a codec needs of a tokenizer; every Hugging Face tokenizer has it."""
+
+    @property
+    def eos_token_id(self) -> int | list[int] | None:
+        """The token, or tokens, that end a text."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Turn text into ids."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Turn ids into text."""
+        ...
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """Return the added tokens, special ones among them, by their text."""
+        ...
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:  # noqa: ANN401
+        """Render messages; called with tokenize=False."""
+        ...
+
+
+class ChatTemplate:
+    """One template with its tokenizer, its extra variables and nothing of a conversation."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, kwargs: Mapping[str, Any], with_tools: bool
+    ) -> None:
+        """Find the template's text and prove the short way to render it.
+
+        Args:
+            tokenizer: A Hugging Face tokenizer, or anything that behaves like one.
+            kwargs: Variables for the template, as of `apply_chat_template`; `chat_template` replaces
+                the tokenizer's own.
+            with_tools: Whether tools will be given: some models have a template of their own for it.
+
+        Raises:
+            TemplateError: The tokenizer has no chat template, or it does not compile.
+        """
+        self.tokenizer = tokenizer
+        self.kwargs = dict(kwargs)
+        self.text = _template_text(tokenizer, self.kwargs.get("chat_template"), with_tools)
+        self.added: dict[int, str] = {
+            identity: name for name, identity in tokenizer.get_added_vocab().items()
+        }
+        self._variables = _variables(tokenizer, self.kwargs)
+        self._compiled: Any = _compile(self.text)
+        self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        if not self._direct_render_is_equal():
+            self._compiled = None
+        if not self._direct_encode_is_equal():
+            self._backend = None
+
+    # ---- text
+
+    def render(
+        self,
+        messages: Sequence[PlainMessage],
+        *,
+        generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """Render plain messages.
+
+        Raises:
+            TemplateError: The template refuses the messages; its own words are in the message.
+        """
+        try:
+            if self._compiled is None:
+                return self._render_through_tokenizer(messages, generation_prompt, tools)
+            return self._compiled.render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=generation_prompt,
+                **self._variables,
+            )
+        except Exception as error:  # a template is foreign code: it raises anything
+            raise TemplateError(f"the chat template refuses these messages: {error}") from error
+
+    @property
+    def environment(self) -> Any:  # noqa: ANN401  # jinja2 is an optional dependency
+        """The template's jinja environment; None where templates go through the tokenizer."""
+        return None if self._compiled is None else self._compiled.environment
+
+    def _render_through_tokenizer(
+        self,
+        messages: Sequence[PlainMessage],
+        generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> str:
+        return self.tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
+            add_generation_prompt=generation_prompt,
+            tools=None if tools is None else list(tools),
+            **self.kwargs,
+        )
+
+    def _direct_render_is_equal(self) -> bool:
+        if self._compiled is None:
+            return False
+        call = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}
+        user: PlainMessage = {"role": "user", "content": _SAMPLES[0]}
+        for messages in (
+            [user],
+            [{"role": "system", "content": "s"}, user],
+            [user, {"role": "assistant", "content": "w", "reasoning": "r"}, user],
+            [user, {"role": "assistant", "content": "", "tool_calls": [call]}],
+        ):
+            for tools in (None, [{"type": "function", "function": {"name": "f"}}]):
+                direct = _outcome(lambda m=messages, t=tools: self.render(plain(m), tools=t))
+                theirs = _outcome(
+                    lambda m=messages, t=tools: self._render_through_tokenizer(m, True, t)
+                )
+                if direct != theirs:
+                    return False
+        return True
+
+    # ---- ids
+
+    def encode(self, text: str) -> list[int]:
+        """Turn text into ids, adding nothing."""
+        backend = self._backend
+        if backend is None or backend.truncation is not None or backend.padding is not None:
+            return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return backend.encode(text, add_special_tokens=False).ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Turn ids into text, special tokens written out."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+    def specials_in(self, text: str) -> list[tuple[int, int, int]]:
+        """Return (start, end, id) of the added tokens in a text, as the tokenizer sees them.
+
+        Found by name and in order rather than by the tokenizer's offsets, which include white space
+        around tokens that strip it.
+        """
+        found: list[tuple[int, int, int]] = []
+        position = 0
+        for identity in self.encode(text):
+            name = self.added.get(identity)
+            if name is None:
+                continue
+            start = text.find(name, position)
+            if start < 0:
+                continue
+            position = start + len(name)
+            found.append((start, position, identity))
+        return found
+
+    def _direct_encode_is_equal(self) -> bool:
+        if self._backend is None:
+            return False
+        return all(
+            self.encode(sample) == list(self.tokenizer.encode(sample, add_special_tokens=False))
+            for sample in _SAMPLES
+        )
+
+
+def plain(messages: Sequence[Mapping[str, Any]]) -> list[PlainMessage]:
+    """Return messages as JSON data for a template; pictures become `{"type": "image"}`."""
+    return [_plain_message(entry) for entry in messages]
+
+
+def _plain_message(entry: Mapping[str, Any]) -> PlainMessage:
+    result: PlainMessage = {}
+    for key, value in entry.items():
+        if value is not None:
+            result[key] = value if type(value) is str else _plain_value(value)
+    for key in _REASONING_KEYS:
+        reasoning = result.get(key)
+        if reasoning is not None:
+            return {"thinking": reasoning, **result, "reasoning_content": reasoning}
+    return result
+
+
+def _plain_value(value: Any) -> Any:  # noqa: ANN401  # foreign data
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        if value.get("type") == "image":  # pyright: ignore[reportUnknownMemberType]
+            return {"type": "image"}
+        return {str(key): _plain_value(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, (list, tuple)):
+        return [_plain_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, str):
+        return str.__str__(value)  # enums and numpy strings carry methods a sandbox does not know
+    return value if isinstance(value, (int, float)) else f"<{type(value).__name__}>"
+
+
+def _template_text(tokenizer: Tokenizer, override: object, with_tools: bool) -> str:
+    getter: Any = getattr(tokenizer, "get_chat_template", None)
+    if getter is None:
+        text: Any = override or getattr(tokenizer, "chat_template", None)
+    else:
+        try:
+            text = getter(override, [{}] if with_tools else None)
+        except ValueError as error:
+            raise TemplateError(_no_template(tokenizer)) from error
+    if not isinstance(text, str) or not text:
+        raise TemplateError(_no_template(tokenizer))
+    return text
+
+
+def _no_template(tokenizer: Tokenizer) -> str:
+    return (
+        f"the tokenizer {getattr(tokenizer, 'name_or_path', '') or type(tokenizer).__name__!r} has "
+        "no chat template: a base model cannot chat. Take an instruct model, or pass "
+        "template_kwargs={'chat_template': ...}"
+    )
+
+
+def _variables(tokenizer: Tokenizer, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    special: Any = getattr(tokenizer, "special_tokens_map", None) or {}
+    merged = {**special, **kwargs}
+    merged.pop("chat_template", None)
+    return {key: _plain_value(value) for key, value in merged.items()}
+
+
+def _compile(text: str) -> Any:  # noqa: ANN401  # a jinja2.Template, which is optional here
+    try:
+        from transformers.utils import chat_template_utils
+    except ImportError:
+        return None
+    compile_template: Any = getattr(chat_template_utils, "_compile_jinja_template", None)
+    if compile_template is None:
+        return None
+    try:
+        return compile_template(text)
+    except Exception as error:  # jinja2 syntax errors, and an older jinja2
+        raise TemplateError(f"the chat template does not compile: {error}") from error
+
+
+def _outcome(call: Callable[[], str]) -> str | None:
+    """Return what a render gives, None where it raises: both routes must agree on that too."""
+    try:
+        return call()
+    except Exception:  # noqa: BLE001  # foreign code, and only compared
+        return None
