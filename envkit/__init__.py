@@ -1,11 +1,12 @@
 """The Gymnasium of multimodal agent reinforcement learning.
 
-Write an environment with `Env`, `Turn`, `Image` and `tool`; register it or ship it as a plugin; make
-it by id; check it. The rest lives in modules that are imported on demand: `envkit.tokens`,
-`envkit.rollout`, `envkit.trajectory`, `envkit.metrics`, `envkit.report`, `envkit.toolcalls`.
+Write an environment with `Env`, `Turn`, `Image` and `tool`; register it or ship it as a plugin;
+make it by id; check it. The other packages are imported on first use, such as `envkit.rollout`.
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 
 from envkit.async_env import AsyncEnv
 from envkit.checker import check_env
@@ -38,4 +39,13 @@ __all__ = [
 
 __version__ = version("envkit-rl")
 
+_PACKAGES = ("metrics", "report", "rollout", "tokens", "toolcalls", "trajectory")
+
 register_plugins()
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a package of the library on first use: `envkit.rollout.play` after `import envkit`."""
+    if name in _PACKAGES:
+        return import_module(f"envkit.{name}")
+    raise AttributeError(f"module 'envkit' has no attribute {name!r}")

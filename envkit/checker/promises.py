@@ -1,6 +1,7 @@
 """Rules about what an environment promises: determinism, independence, snapshots, an oracle."""
 
 from collections.abc import Iterator
+from os.path import commonprefix
 from typing import Final
 
 from envkit.checker.conduct import BAD_REPLIES
@@ -166,8 +167,11 @@ def _difference(first: Episode, again: Episode, what: str) -> Iterator[str]:
         ((n, pair) for n, pair in pairs if pair[0] != pair[1]),
         (min(len(before), len(after)), ("the end", "another turn")),
     )
-    start = max(
-        0, next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0) - 20
-    )
     where = "the start" if turn == 0 else f"turn {turn}"
-    yield f"{what} differs at {where}: {left[start : start + 60]!r} became {right[start : start + 60]!r}"
+    yield f"{what} differs at {where}: {_excerpt(left, right)} became {_excerpt(right, left)}"
+
+
+def _excerpt(line: str, other: str) -> str:
+    """Return the part of a line where it begins to differ from another."""
+    same = len(commonprefix([line, other]))
+    return repr(line[max(0, same - 20) : same + 40])

@@ -60,6 +60,20 @@ class Subject:
     turns: int = 0
     """Turns played so far, over all rules."""
     made: list[Env] = field(default_factory=list[Env])
+    _model: Env | Exception | None = None
+
+    def __post_init__(self) -> None:
+        if self.makes_new:
+            return
+        try:  # before anything is played on it
+            self._model = copy.deepcopy(self.env)
+        except Exception as error:  # noqa: BLE001  # a foreign object may refuse in any way
+            self._model = error
+
+    @property
+    def makes_new(self) -> bool:
+        """Whether `fresh` gives a new instance, and not a copy of one that was used before."""
+        return self.factory is not None or self.env.spec is not None
 
     def fresh(self) -> Env:
         """Return another instance; it is closed at the end of the check.
@@ -76,10 +90,9 @@ class Subject:
             return self.factory()
         if self.env.spec is not None:
             return cast(Env, self.env.spec.make().unwrapped)
-        try:
-            return copy.deepcopy(self.env)
-        except Exception as error:  # a foreign object may refuse in any way
-            raise Skip(f"no second instance: pass factory= or make it by id ({error!r})") from error
+        if not isinstance(self._model, Env):
+            raise Skip(f"no second instance: pass factory= or make it by id ({self._model!r})")
+        return copy.deepcopy(self._model)
 
     def close(self) -> None:
         """Close what `fresh` made, twice, because closing twice must be fine."""
