@@ -141,11 +141,11 @@ def _calls(metrics: Metrics) -> str:
 def _seconds(metrics: Metrics) -> str:
     parts = [
         f"{part} {_number(metrics[f'seconds/{part}/mean'])}"
-        f" (p95 {_number(metrics[f'seconds/{part}/p95'])})"
+        f" / {_number(metrics[f'seconds/{part}/p95'])}"
         for part in ("generate", "env", "encode", "queue", "episode")
         if metrics.get(f"seconds/{part}/p95")
     ]
-    return ", ".join(parts)
+    return f"{', '.join(parts)} (mean / p95)" if parts else ""
 
 
 def _speed(metrics: Metrics) -> str:
