@@ -103,37 +103,38 @@ async def test_campaign_of_2000_episodes_loses_nothing() -> None:
     assert stops["engine_fault"] > 0
 
 
-async def test_campaign_retry_policy_plays_faulted_episodes_again() -> None:
-    world, plan, codec, state = World(), FaultPlan(0.08, seed=9), text_codec(), RolloutState()
-    budget = RetryBudget(
-        max_env_retries_per_turn=0, max_engine_retries_per_turn=0, max_episode_restarts=0,
-        step_timeout_s=0.15, reset_timeout_s=0.15,
-    )  # fmt: skip
-    count = 0
-    async for trajectory in collect(
-        lambda: CountingEnv(world, plan), FaultyEngine(codec, say_turn, plan), codec,
-        episodes=40, concurrency=16, retries=budget, on_fault=FaultPolicy.RETRY, state=state,
-    ):  # fmt: skip
-        check(trajectory)
-        count += 1
-    assert count == 40
-    assert state.retried > state.faulted
+class ThirdReset(FaultPlan):
+    """The third environment fails its first reset, and nothing else fails."""
+
+    def draw(self, *key: object) -> str | None:
+        return "transient" if key == ("reset", 3, 1) else None
 
 
-async def test_campaign_drop_group_withholds_the_siblings_of_a_fault() -> None:
-    world, plan, codec, state = World(), FaultPlan(0.05, seed=2), text_codec(), RolloutState()
-    budget = RetryBudget(
-        max_env_retries_per_turn=0, max_engine_retries_per_turn=0, max_episode_restarts=0,
-        step_timeout_s=0.15, reset_timeout_s=0.15,
-    )  # fmt: skip
-    delivered: Counter[str | None] = Counter()
-    async for trajectory in collect(
+async def faulted_once(policy: FaultPolicy) -> tuple[list[Trajectory], RolloutState]:
+    world, plan, codec, state = World(), ThirdReset(0.0), text_codec(), RolloutState()
+    stream = collect(
         lambda: CountingEnv(world, plan), FaultyEngine(codec, say_turn, plan), codec,
-        episodes=40, group_size=4, concurrency=16, retries=budget,
-        on_fault=FaultPolicy.DROP_GROUP, state=state,
-    ):  # fmt: skip
-        assert not trajectory.is_faulted
-        delivered[trajectory.group_id] += 1
-    assert set(delivered.values()) == {4}
-    assert len(state.dropped) + sum(delivered.values()) == 40
-    assert any(trajectory.is_faulted for trajectory in state.dropped)
+        episodes=40, group_size=4, concurrency=16, on_fault=policy, state=state,
+        retries=RetryBudget(max_env_retries_per_turn=0),
+    )  # fmt: skip
+    return [trajectory async for trajectory in stream], state
+
+
+async def test_collect_mask_delivers_a_fault_beside_its_siblings() -> None:
+    delivered, state = await faulted_once(FaultPolicy.MASK)
+    assert len(delivered) == 40
+    assert [t.is_faulted for t in delivered].count(True) == state.faulted == 1
+
+
+async def test_collect_retry_plays_a_faulted_episode_again() -> None:
+    delivered, state = await faulted_once(FaultPolicy.RETRY)
+    assert len(delivered) == 40
+    assert (state.retried, state.faulted) == (1, 0)
+    assert all(trajectory.reward == 1.0 for trajectory in delivered)
+
+
+async def test_collect_drop_group_withholds_the_siblings_of_a_fault() -> None:
+    delivered, state = await faulted_once(FaultPolicy.DROP_GROUP)
+    assert set(Counter(t.group_id for t in delivered).values()) == {4}
+    assert (len(delivered), len(state.dropped)) == (36, 4)
+    assert [t.is_faulted for t in state.dropped].count(True) == 1

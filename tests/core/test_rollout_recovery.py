@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 from fakes.codecs import text_codec
-from fakes.faults import CountingEnv, FaultPlan, FaultyEngine, FragileEnv, ReplayEnv, World, say_turn
+from fakes.faults import (
+    CountingEnv,
+    FaultPlan,
+    FaultyEngine,
+    FragileEnv,
+    ReplayEnv,
+    World,
+    say_turn,
+)
 
 from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
@@ -15,8 +23,8 @@ from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, play
 from envkit.trajectory import StopReason, Trajectory
 
 FAST = RetryBudget(
-    step_timeout_s=0.2,
-    reset_timeout_s=0.2,
+    step_timeout_s=0.7,
+    reset_timeout_s=0.7,
     backoff=Backoff(initial_s=0.001, maximum_s=0.002),
     max_env_retries_per_turn=4,
     max_env_retries_per_episode=30,
@@ -96,7 +104,11 @@ async def test_play_counts_a_restart_that_worked() -> None:
     world, codec = World(), text_codec()
     plan = Once({("step", 1, 0): "transient"})
     trajectory = await play(
-        lambda: FragileEnv(world, plan), ScriptedEngine(codec, say_turn), codec, retries=FAST, seed=5
+        lambda: FragileEnv(world, plan),
+        ScriptedEngine(codec, say_turn),
+        codec,
+        retries=FAST,
+        seed=5,
     )
     assert trajectory.stop_reason is StopReason.TERMINATED
     assert trajectory.env_restarts == 1

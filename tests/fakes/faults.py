@@ -14,7 +14,7 @@ from envkit.rollout.scripted import ScriptedEngine
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 
-HANG_S = 0.5
+HANG_S = 1.5
 """How long a hung call takes: longer than the deadlines of the tests that use it."""
 
 

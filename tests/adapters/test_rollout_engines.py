@@ -1,0 +1,133 @@
+"""Whole rollouts with real models: in this process, and (marked sglang) on a real server.
+
+Every turn's prompt length and every log-probability is compared with an independent reckoning.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from envkit_sglang import SGLangEngine
+from envkit_transformers import create_engine
+from fakes.models import tiny_model_dir
+
+import envkit
+from envkit.rollout import Engine, Limits, Sampling, collect
+from envkit.tokens import ChatCodec, load_codec
+from envkit.trajectory import SegmentKind, StopReason, Trajectory
+
+EMBEDDED_TOLERANCE = 1e-4
+"""float32 against a teacher-forced forward over the whole trajectory."""
+SERVER_TOLERANCE = 2e-3
+"""float32, scored by the server itself in one forward over the whole trajectory."""
+
+
+def geo3k_codec(folder: Any) -> ChatCodec:
+    return load_codec(folder, tools=envkit.make("geo3k-v0").unwrapped.tools)
+
+
+async def roll(engine: Engine, codec: ChatCodec, *, turns: int = 3) -> list[Trajectory]:
+    """Play geo3k with pictures; random weights never answer, so every turn is used."""
+    return [
+        trajectory
+        async for trajectory in collect(
+            "geo3k-v0",
+            engine,
+            codec,
+            episodes=4,
+            group_size=2,
+            concurrency=4,
+            sampling=Sampling(max_new_tokens=12, seed=1),
+            limits=Limits(max_turns=turns, max_context_tokens=2000),
+            env_kwargs={"max_turns": turns + 1},
+        )
+    ]
+
+
+def check_shape(trajectory: Trajectory) -> None:
+    """What must hold of every finished record."""
+    assert trajectory.fault is None, trajectory.fault
+    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assert len(trajectory.turns) == 3
+    assert len(trajectory.images()) >= 1
+    sent = 0
+    for segment in trajectory.segments:
+        if segment.kind is SegmentKind.MODEL:
+            # `play` compared the engine's own count with this one before it went on.
+            assert trajectory.turns[segment.turn].prompt_tokens == sent
+        sent += len(segment.train_ids)
+
+
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+def embedded(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+    folder = tiny_model_dir(request.param)
+    yield create_engine(folder, dtype="float32", threads=1), folder
+
+
+async def test_embedded_rollout_with_images_matches_a_teacher_forced_forward(
+    embedded: tuple[Any, Any],
+) -> None:
+    engine, folder = embedded
+    codec = geo3k_codec(folder)
+    trajectories = await roll(engine, codec)
+    assert len(trajectories) == 4
+    model = reference_model(folder)
+    for trajectory in trajectories:
+        check_shape(trajectory)
+        assert any(turn.cached_tokens > 0 for turn in trajectory.turns[1:])
+        expected = teacher_forced(model, trajectory, codec.media_ids)
+        worst = max(
+            abs(a - b)
+            for a, b, m in zip(trajectory.logprobs(), expected, trajectory.loss_mask(), strict=True)
+            if m
+        )
+        assert worst < EMBEDDED_TOLERANCE
+    await engine.aclose()
+
+
+def reference_model(folder: Any) -> Any:
+    """Load the model afresh, with the attention that transformers itself uses."""
+    from transformers import AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def teacher_forced(model: Any, trajectory: Trajectory, banned: tuple[int, ...]) -> list[float]:
+    """Return the log-probability of every token but the first, in one forward over all of them."""
+    ids = torch.tensor([trajectory.train_ids()])
+    tensors = {key: torch.as_tensor(value) for key, value in trajectory.tensors().items()}
+    model.model.rope_deltas = None
+    kinds = (ids == model.config.image_token_id).long()
+    logits = (
+        model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), mm_token_type_ids=kinds, **tensors
+        )
+        .logits[0]
+        .float()
+    )
+    logits[:, list(banned)] = float("-inf")
+    logprobs = torch.log_softmax(logits[:-1], -1)
+    picked = logprobs.gather(1, ids[0, 1:, None])[:, 0]
+    return [0.0, *picked.tolist()]
+
+
+@pytest.mark.sglang
+async def test_sglang_rollout_with_images_matches_the_servers_own_scoring(
+    sglang_url: str, sglang_model: str
+) -> None:
+    codec = geo3k_codec(sglang_model)
+    engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
+    try:
+        trajectories = await roll(engine, codec)
+        assert len(trajectories) == 4
+        for trajectory in trajectories:
+            check_shape(trajectory)
+            scored = await engine.score(trajectory.wire_ids(), trajectory.images())
+            assert len(scored) == len(trajectory.train_ids())
+            pairs = zip(trajectory.logprobs(), scored, trajectory.loss_mask(), strict=True)
+            worst = max(abs(a - (b or 0.0)) for a, b, m in pairs if m)
+            assert worst < SERVER_TOLERANCE
+    finally:
+        await engine.aclose()
