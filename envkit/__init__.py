@@ -5,16 +5,19 @@ make it by id; check it. The other packages are imported on first use, such as `
 """
 
 from importlib import import_module
-from importlib.metadata import version
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from envkit.async_env import AsyncEnv
-from envkit.checker import check_env
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.images import Image
 from envkit.registration import EnvSpec, make, register, register_plugins, registry, spec
 from envkit.tools import ToolSpec, tool
+
+if TYPE_CHECKING:  # what `__getattr__` imports on first use
+    from envkit.async_env import AsyncEnv
+    from envkit.checker import check_env
+
+    __version__: str
 
 __all__ = [
     "AsyncEnv",
@@ -37,15 +40,20 @@ __all__ = [
     "tool",
 ]
 
-__version__ = version("envkit-rl")
-
+_LAZY = {"AsyncEnv": "envkit.async_env", "check_env": "envkit.checker"}
 _PACKAGES = ("metrics", "report", "rollout", "tokens", "toolcalls", "trajectory")
 
 register_plugins()
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Import a package of the library on first use: `envkit.rollout.play` after `import envkit`."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # modules, a class, a function
+    """Import the slower names, and the library's packages, on first use."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     if name in _PACKAGES:
         return import_module(f"envkit.{name}")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("envkit-rl")
     raise AttributeError(f"module 'envkit' has no attribute {name!r}")

@@ -27,7 +27,7 @@ class AsyncEnv(Env):
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        self._own_loop: "asyncio.AbstractEventLoop | None" = None
+        self._own_loop: asyncio.AbstractEventLoop | None = None
 
     async def on_areset(self, task: Task) -> Turn:
         """Start the task and return what the model reads first."""

@@ -23,7 +23,6 @@ from envkit.messages import Message, message
 from envkit.spaces import observation_space, response_space
 from envkit.tasks import Task, TaskSource, draw_index
 from envkit.tools import ToolSpec
-from envkit.transcript import draw_page
 from envkit.turns import Observation, ObservationRole, Reset, Step, StepKey, Turn, observe
 
 __all__ = [
@@ -137,6 +136,8 @@ class Env(gymnasium.Env[Observation, str]):
     def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]  # Gymnasium's return type is a type variable of its own
         """Return the transcript as text ("ansi") or as a page of pixels ("rgb_array")."""
         if self.render_mode == "rgb_array":
+            from envkit.transcript import draw_page  # here: fonts are slow to import
+
             return draw_page(self._transcript, self._shown)
         return "\n".join(self._transcript) if self.render_mode == "ansi" else None
 

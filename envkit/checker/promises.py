@@ -1,7 +1,6 @@
 """Rules about what an environment promises: determinism, independence, snapshots, an oracle."""
 
 from collections.abc import Iterator
-from os.path import commonprefix
 from typing import Final
 
 from envkit.checker.conduct import BAD_REPLIES
@@ -173,5 +172,6 @@ def _difference(first: Episode, again: Episode, what: str) -> Iterator[str]:
 
 def _excerpt(line: str, other: str) -> str:
     """Return the part of a line where it begins to differ from another."""
-    same = len(commonprefix([line, other]))
+    pairs = enumerate(zip(line, other, strict=False))
+    same = next((n for n, (left, right) in pairs if left != right), min(len(line), len(other)))
     return repr(line[max(0, same - 20) : same + 40])
