@@ -107,9 +107,6 @@ class ChatCodec:
         self._history: HistoryPolicy = history
         self._sanity: SanityMode = sanity
         self._audit = make_audit(self._calibration, history=history, placeholder=self._syntax)
-        self._direct = {
-            role: rule for role, rule in self._calibration.rules.items() if rule.shape is not None
-        }
 
     # ---- facts
 
@@ -183,13 +180,12 @@ class ChatCodec:
             TemplateError: The template cannot express the messages here, or needs `history`.
             ImageError: A picture cannot be read or processed.
         """
-        if len(messages) == 1 and tools is None:
-            ids = self._direct_tail(messages[0])
+        rule = self._rule(messages)
+        if len(messages) == 1 and (tools is None or Dependency.TOOLS not in rule.depends):
+            ids = self._direct_tail(rule, messages[0])
             if ids is not None:
-                rule = self._direct[messages[0]["role"]]
                 joined = tuple(self._join(rule, ids, sampled_ids))
                 return Encoded(wire_ids=joined, train_ids=joined)
-        rule = self._rule(messages)
         images = images_of(messages)
         if not previous_images and history and Dependency.IMAGES in rule.depends:
             previous_images = len(images_of(history))
@@ -309,13 +305,10 @@ class ChatCodec:
         given = self._tools if tools is None else _schemas(tools)
         return self._template.render(self._writer.fit(self._texts.apply(messages)), tools=given)
 
-    def _direct_tail(self, message: Message) -> list[int] | None:
+    def _direct_tail(self, rule: RoleRule, message: Message) -> list[int] | None:
         """Return the ids of a plain text observation by its proven shape; None to render."""
-        rule = self._direct.get(message["role"])
         content = message["content"]
-        if rule is None or rule.shape is None or not isinstance(content, str):
-            return None
-        if not _PLAIN_KEYS.issuperset(message):
+        if rule.shape is None or type(content) is not str or not _PLAIN_KEYS.issuperset(message):
             return None
         tail = rule.shape.write(self._texts.clean(content))
         return None if tail is None else self._template.encode(tail)
