@@ -119,7 +119,7 @@ class Calibrator:
         )
         if images is not None and images.numbered:
             rules = {
-                role: replace(rule, depends=rule.depends | {Dependency.IMAGES})
+                role: replace(rule, depends=rule.depends | {Dependency.IMAGES}, shape=None)
                 for role, rule in rules.items()
             }
         calibration = Calibration(

@@ -55,7 +55,7 @@ class DeltaRenderer:
             text = self.template.render(messages, generation_prompt=generation_prompt, tools=used)
         return text[self.writer.after_reply(text) :]
 
-    def tail(self, rule: RoleRule, observations: Sequence[PlainMessage], **context: Any) -> str:
+    def tail(self, rule: RoleRule, observations: Sequence[PlainMessage], **context: Any) -> str:  # noqa: ANN401
         """Return the text from the closer on, the closer included; arguments as `after_reply`.
 
         Raises:
@@ -144,7 +144,7 @@ def join(
             follows it; "raise".
 
     Raises:
-        TemplateError: Another stop token than the closer ended the reply, and the policy is "raise".
+        TemplateError: Another stop token than the closer ended it, and the policy is "raise".
     """
     if not ids or ids[0] != rule.closer_id:
         raise TemplateError(

@@ -1,7 +1,7 @@
 """A model's image processor, run once per picture and remembered.
 
-Thread-safe: two threads that need the same picture wait for one computation. The cache is bounded by
-bytes and keyed by the picture's hash; prompts and observations use the same processor settings
+Thread-safe: two threads that need the same picture wait for one computation. The cache is bounded
+by bytes and keyed by the picture's hash; prompts and observations use the same processor settings
 because they use the same object.
 """
 
@@ -71,12 +71,10 @@ class ImageEncoder:
             if kept is not None:
                 self._kept.move_to_end(key)
                 return kept
-            waiting = self._running.get(key)
-            if waiting is None:
-                mine: Future[ImageFeatures] = Future()
-                self._running[key] = mine
-        if waiting is not None:
-            return waiting.result()
+            mine: Future[ImageFeatures] = Future()
+            running = self._running.setdefault(key, mine)
+        if running is not mine:
+            return running.result()
         try:
             made = self._compute(image)
         except BaseException as error:

@@ -1,5 +1,6 @@
 """Loading a codec from a model folder or a hub name."""
 
+import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,13 +61,14 @@ def _check_folder(folder: Path) -> None:
 
 def _load_tokenizer(name: str) -> Any:  # noqa: ANN401  # transformers is an optional dependency
     try:
-        from transformers import AutoTokenizer
+        import transformers
     except ImportError as error:
         raise MissingDependencyError.for_extra(
             "loading a tokenizer", "transformers", "hf"
         ) from error
+    loader: Any = transformers.AutoTokenizer
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return loader.from_pretrained(name)
     except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ConfigurationError(
             f"no tokenizer can be loaded from {name!r}; pass a model folder or a hub name: "
@@ -81,10 +83,11 @@ def _load_image_processor(name: str) -> Any:  # noqa: ANN401  # as above
     """
     if not _has_file(name, "preprocessor_config.json"):
         return None
-    from transformers import AutoImageProcessor
+    import transformers
 
+    loader: Any = transformers.AutoImageProcessor
     try:
-        return AutoImageProcessor.from_pretrained(name, backend="pil")
+        return loader.from_pretrained(name, backend="pil")
     except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
         raise ConfigurationError(
             f"the image processor of {name!r} cannot be loaded: {_first_line(error)}. Pass "
@@ -120,10 +123,9 @@ def _resolve(name: str, file: str) -> Path | None:
     if folder.is_dir():
         path = folder / file
         return path if path.is_file() else None
-    from transformers.utils import cached_file
-
+    hub: Any = importlib.import_module("transformers.utils.hub")
     try:
-        found: Any = cached_file(
+        found: Any = hub.cached_file(
             name,
             file,
             _raise_exceptions_for_missing_entries=False,

@@ -242,7 +242,7 @@ _ANSWERS: Final[dict[str, Callable[[str, Any], bool]]] = {
 }
 
 
-class Traced(str):
+class Traced(str):  # noqa: PLW1641  # hashing is refused: `_OPERATIONS` below
     """A string that records the questions asked about it and refuses everything else."""
 
     __slots__ = ("_strips", "_trace", "_written")

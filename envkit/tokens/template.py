@@ -3,8 +3,8 @@
 Rendering goes straight to the compiled template, which transformers' own function compiled in its
 own sandbox, with the inputs prepared as `apply_chat_template` of transformers 5 prepares them: keys
 whose value is None are dropped, special tokens are variables, reasoning has three names, and a
-picture is only `{"type": "image"}`. Both routes are compared when the template is loaded; where they
-differ, or where the tokenizer is no Hugging Face one, `apply_chat_template` itself is called.
+picture is only `{"type": "image"}`. Both routes are compared when the template is loaded; where
+they differ, or where the tokenizer is no Hugging Face one, `apply_chat_template` itself is called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,9 +58,9 @@ class ChatTemplate:
 
         Args:
             tokenizer: A Hugging Face tokenizer, or anything that behaves like one.
-            kwargs: Variables for the template, as of `apply_chat_template`; `chat_template` replaces
-                the tokenizer's own.
-            with_tools: Whether tools will be given: some models have a template of their own for it.
+            kwargs: Variables for the template, as of `apply_chat_template`; `chat_template`
+                replaces the tokenizer's own.
+            with_tools: Whether tools will be given: some models have a template only for that.
 
         Raises:
             TemplateError: The tokenizer has no chat template, or it does not compile.
@@ -128,14 +128,16 @@ class ChatTemplate:
     def _direct_render_is_equal(self) -> bool:
         if self._compiled is None:
             return False
-        call = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}
+        function: dict[str, Any] = {"name": "f", "arguments": {}}
+        call = {"type": "function", "id": "call00000", "function": function}
         user: PlainMessage = {"role": "user", "content": _SAMPLES[0]}
-        for messages in (
+        conversations: list[list[PlainMessage]] = [
             [user],
             [{"role": "system", "content": "s"}, user],
             [user, {"role": "assistant", "content": "w", "reasoning": "r"}, user],
             [user, {"role": "assistant", "content": "", "tool_calls": [call]}],
-        ):
+        ]
+        for messages in conversations:
             for tools in (None, [{"type": "function", "function": {"name": "f"}}]):
                 direct = _outcome(lambda m=messages, t=tools: self.render(plain(m), tools=t))
                 theirs = _outcome(
