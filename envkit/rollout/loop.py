@@ -37,7 +37,7 @@ from envkit.rollout.recovery import EpisodeLostError, RecoveringEnv
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.rollout.workers import WorkerPool
-from envkit.tokens import Encoded
+from envkit.tokens import Encoded, RoleStatus
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
@@ -62,6 +62,9 @@ class Episode:
     ) -> None:
         self._setup, self._spec, self._pool, self._interrupt = setup, spec, pool, interrupt
         self._sampler = Sampler(setup, spec, interrupt)
+        # A template without a tool role (Gemma 3, Mistral 7B) reads a tool's answer as a user's.
+        tool_role = setup.codec.audit().roles["tool"]
+        self._knows_tools = tool_role.status is RoleStatus.EXACT
         self._rewritten = False  # whether the last delta is a prompt of its own
         self.record = EpisodeRecord()
         self.env = RecoveringEnv(
@@ -347,7 +350,10 @@ class Episode:
     def _message(self, observation: Observation) -> Message:
         env = self.env.env
         entry = env.format_observation(observation)
-        return check_message(entry, source=f"{type(env).__name__}.format_observation")
+        check_message(entry, source=f"{type(env).__name__}.format_observation")
+        if entry["role"] == "tool" and not self._knows_tools:
+            return {**entry, "role": "user"}
+        return entry
 
     def _faulted(self, where: str, fault: Exception, reason: StopReason) -> StopReason:
         self.record.faulted(where, fault)
