@@ -1,0 +1,30 @@
+"""The `envkit` command.
+
+Importing this package imports no command and no foreign library; `main` does.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+# Read by OpenMP and the tokenizers when they are loaded: threads that spin while they wait starve
+# each other on a busy machine, and one thread costs decoding almost nothing. A user's own values
+# win. On a CPU the embedded engine is the only one of our processes that computes with torch.
+_THREAD_DEFAULTS: Final = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit with its status; the entry point of the console script.
+
+    Args:
+        arguments: None takes the process's own.
+    """
+    for name, value in _THREAD_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from envkit.cli.app import app
+
+    app(args=None if arguments is None else list(arguments), prog_name="envkit")

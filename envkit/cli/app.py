@@ -1,0 +1,88 @@
+"""The commands under one name, and what happens to their errors.
+
+Exit codes: 0 success, 1 an error or a failed check, 2 wrong usage, 3 a rollout in which every
+episode faulted, 130 after Ctrl-C.
+"""
+
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from envkit.cli.audit import audit
+from envkit.cli.catalog import info, list_environments
+from envkit.cli.check import check
+from envkit.cli.console import note, one_line, say
+from envkit.cli.doctor import doctor
+from envkit.cli.person import play
+from envkit.cli.rollout import rollout
+from envkit.cli.stored import report, verify
+from envkit.errors import EnvkitError
+
+EXIT_ERROR: Final = 1
+EXIT_INTERRUPTED: Final = 130
+
+
+class _Commands(TyperGroup):
+    """Ends every expected error in one line, and takes --debug behind the command too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's context
+        """Move --debug to the front, where it is declared."""
+        end = args.index("--") if "--" in args else len(args)
+        if "--debug" in args[:end]:
+            args = ["--debug", *(a for a in args[:end] if a != "--debug"), *args[end:]]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # click's context and result
+        """Run the command and turn what envkit raises into a line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except EnvkitError as error:
+            if ctx.params.get("debug"):
+                raise
+            note(f"envkit: error: {one_line(error)}")
+            raise typer.Exit(EXIT_ERROR) from error
+        except KeyboardInterrupt as error:
+            note("envkit: interrupted")
+            raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+app = typer.Typer(
+    name="envkit",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        say(f"envkit {version('envkit-rl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(  # pyright: ignore[reportUnusedFunction]  # registered by the decorator; the group reads `debug`
+    debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Environments for language and vision-language models: list, play, roll out, look, check."""
+
+
+app.command("list")(list_environments)
+app.command("info")(info)
+app.command("check")(check)
+app.command("play")(play)
+app.command("rollout")(rollout)
+app.command("report")(report)
+app.command("verify")(verify)
+app.command("audit")(audit)
+app.command("doctor")(doctor)

@@ -1,0 +1,102 @@
+"""`envkit list` and `envkit info`: which environments there are, and what one is."""
+
+import inspect
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from envkit.cli.console import say, say_json, table
+from envkit.cli.options import AsJson, EnvId, EnvKwargs, make_env, parse_env_kwargs
+
+if TYPE_CHECKING:
+    from envkit.env import Env
+    from envkit.registration import EnvSpec
+
+
+def list_environments(as_json: AsJson = False) -> None:
+    """List the environments that are installed."""
+    from envkit.errors import EnvkitError
+    from envkit.registration import registry, spec
+
+    rows: list[dict[str, str]] = []
+    for name, listed in registry().items():
+        try:
+            description = spec(name).description
+        except EnvkitError as error:  # one broken plugin must not hide the others
+            description = f"cannot be imported: {error}"
+        rows.append({"id": name, "from": listed.distribution or "-", "description": description})
+    if as_json:
+        say_json(rows)
+    else:
+        table(("id", "from", "description"), [tuple(row.values()) for row in rows])
+
+
+def info(env_id: EnvId, env_kwargs: EnvKwargs = None, as_json: AsJson = False) -> None:
+    """Describe one environment: its card, arguments, tools and policies."""
+    from envkit.registration import spec
+
+    found = spec(env_id)
+    env = make_env(env_id, parse_env_kwargs(env_kwargs))
+    try:
+        facts = _facts(found, env)
+    finally:
+        env.close()
+    if as_json:
+        say_json(facts)
+        return
+    say(f"{facts['id']}: {facts['description']}")
+    say()
+    say(facts["card"])
+    say()
+    rows = [(name, _shown(facts[name])) for name in _SHOWN]
+    table(("", ""), rows)
+
+
+_SHOWN: Final = (
+    "distribution",
+    "arguments",
+    "max_turns",
+    "tasks",
+    "tools",
+    "policies",
+    "capabilities",
+)
+
+
+def _facts(found: "EnvSpec", env: "Env") -> dict[str, Any]:
+    from envkit.cli.engines import policies_of
+
+    size = None if env.tasks is None else env.tasks.size
+    return {
+        "id": found.id,
+        "description": found.description,
+        "card": inspect.getdoc(type(env)) or "",
+        "distribution": found.distribution,
+        "arguments": _arguments(type(env)),
+        "system_prompt": env.system_prompt,
+        "max_turns": env.max_turns,
+        "tasks": "endless" if size is None else size,
+        "tools": [spec.to_json()["function"] for spec in env.tools],
+        "policies": sorted(policies_of(env)),
+        "capabilities": asdict(env.capabilities),
+    }
+
+
+def _arguments(kind: type) -> list[str]:
+    parameters = inspect.signature(kind).parameters.values()
+    return [
+        parameter.name
+        if parameter.default is inspect.Parameter.empty
+        else f"{parameter.name}={parameter.default!r}"
+        for parameter in parameters
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401  # one of the facts above
+    if isinstance(value, dict):
+        flags = cast("dict[str, object]", value)
+        return ", ".join(name if on is True else f"{name}={on}" for name, on in flags.items() if on)
+    if isinstance(value, list):
+        entries = cast("list[Any]", value)
+        return ", ".join(e["name"] if isinstance(e, dict) else str(e) for e in entries)
+    return "-" if value is None else str(value)

@@ -1,0 +1,60 @@
+"""`envkit check`: does an environment keep the contract."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envkit.cli.console import say
+from envkit.cli.options import EnvId, EnvKwargs, make_env, parse_env_kwargs
+
+if TYPE_CHECKING:
+    from envkit.env import Env
+    from envkit.tokens import ChatCodec
+
+
+def check(
+    env_id: EnvId,
+    env_kwargs: EnvKwargs = None,
+    seed: Annotated[int, typer.Option(help="The first seed to play with.")] = 0,
+    episodes: Annotated[int, typer.Option(min=1, help="Seeds that promises are tried with.")] = 3,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR_OR_NAME", help="Also check that prompts only grow in its chat template."
+        ),
+    ] = None,
+) -> None:
+    """Check an environment: Gymnasium's rules, and those of language models.
+
+    The exit code is 1 when it breaks a rule.
+    """
+    from envkit.checker import check_env
+    from envkit.errors import ContractError
+
+    arguments = parse_env_kwargs(env_kwargs)
+    env = make_env(env_id, arguments)
+    try:
+        codec = None if model is None else _codec(model, env)
+        report = check_env(
+            env,
+            factory=lambda: make_env(env_id, arguments),
+            seed=seed,
+            episodes=episodes,
+            codec=codec,
+        )
+    except ContractError as error:
+        say(str(error))
+        raise typer.Exit(1) from error
+    finally:
+        env.close()
+    say(f"{report.name} keeps the contract; {report.turns} turns were played")
+    for rule in report.passed:
+        say(f"  holds    {rule}")
+    for rule, reason in report.skipped:
+        say(f"  skipped  {rule}: {reason}")
+
+
+def _codec(model: str, env: "Env") -> "ChatCodec":
+    from envkit.tokens import load_codec
+
+    return load_codec(model, tools=env.tools)

@@ -1,0 +1,234 @@
+"""Engines by name, and everything a rollout needs to talk to one.
+
+Engines are found through the entry-point group `envkit.engines` and nowhere else. A value names a
+factory `create_engine(model=None, ...)`; one that talks to a server also takes `base_url`. What a
+plugin may offer besides, and is used where it is there:
+
+- `builtin_model_dir(progress)` beside the factory: a folder with the model that `model=None` means;
+- `engine.health()`: whether a server answers, and which model it serves.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    EngineFault,
+    FaultKind,
+    MissingDependencyError,
+    UnknownNameError,
+)
+
+if TYPE_CHECKING:
+    from envkit.env import Env, Policy
+    from envkit.rollout.engine import Engine
+    from envkit.tokens import ChatCodec
+
+GROUP: Final = "envkit.engines"
+DEFAULT_ENGINE: Final = "transformers"
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """Which engine, as the options of a command say it."""
+
+    name: str | None = None
+    """Entry-point name; None takes the default."""
+    model: str | None = None
+    """Folder or hub name; None takes the engine's own."""
+    base_url: str | None = None
+    """Address of the server; None for an engine in this process."""
+    policy: str | None = None
+    """A scripted policy of the environment instead of a model."""
+
+    def __post_init__(self) -> None:
+        if self.policy is not None and (self.name is not None or self.base_url is not None):
+            raise ConfigurationError(
+                f"--policy {self.policy} needs no engine: drop --engine and --base-url "
+                "(--model may stay; its tokenizer writes the replies)"
+            )
+
+    @property
+    def label(self) -> str:
+        """Short name for folders and headings."""
+        return self.policy or self.name or DEFAULT_ENGINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """An engine and the codec of its model."""
+
+    engine: "Engine"
+    codec: "ChatCodec"
+    model: str
+    """Folder or name that the codec came from, for headings."""
+
+
+def registered_engines() -> dict[str, EntryPoint]:
+    """Return every registered engine by name; none is imported."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def engine_entry(name: str) -> EntryPoint:
+    """Return one registered engine.
+
+    Raises:
+        UnknownNameError: No engine has the name.
+    """
+    known = registered_engines()
+    if name not in known:
+        raise UnknownNameError.suggest("engine", name, known)
+    return known[name]
+
+
+def load_factory(entry: EntryPoint) -> Callable[..., Any]:
+    """Import a plugin's factory.
+
+    Raises:
+        MissingDependencyError: Something that the plugin needs is not installed.
+        ContractError: The entry point names nothing that can be called.
+    """
+    try:
+        factory: Any = entry.load()
+    except ImportError as error:
+        extra = {"transformers": "hf"}.get(entry.name, entry.name)
+        raise MissingDependencyError.for_extra(
+            f"engine {entry.name!r}", error.name or str(error), extra
+        ) from error
+    except AttributeError as error:
+        raise ContractError(f"engine {entry.name!r}: {error}; reinstall its package") from error
+    if not callable(factory):
+        raise ContractError(f"engine {entry.name!r}: {entry.value} must be a function")
+    return factory
+
+
+def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
+    """Return what makes the chosen engine, checked as far as that needs no model and no server.
+
+    Raises:
+        ConfigurationError: An unknown name, an address where none is taken, or none where one is
+            needed.
+    """
+    name = choice.name or DEFAULT_ENGINE
+    factory = load_factory(engine_entry(name))
+    is_client = "base_url" in inspect.signature(factory).parameters
+    if is_client and choice.base_url is None:
+        raise ConfigurationError(
+            f"engine {name!r} talks to a server: add --base-url, "
+            "such as --base-url http://127.0.0.1:30000"
+        )
+    if not is_client and choice.base_url is not None:
+        raise ConfigurationError(
+            f"engine {name!r} runs in this process: drop --base-url, or name a server's engine"
+        )
+    address = {"base_url": choice.base_url} if is_client else {}
+    return partial(factory, choice.model, **address)
+
+
+async def build(
+    choice: EngineChoice, env: "Env | None" = None, *, progress: Progress | None = None
+) -> Built:
+    """Make the engine and the codec of its model; a policy needs the codec only.
+
+    Args:
+        choice: What the options say.
+        env: Gives the codec its tools, and the policy; None for neither.
+        progress: Takes lines while the built-in model is made for the first time.
+
+    Raises:
+        EnvkitError: A name is unknown, a server does not answer, a model cannot be read, or its
+            template cannot be made exact.
+    """
+    from envkit.tokens import load_codec
+
+    tools = () if env is None else env.tools
+    if choice.policy is not None:
+        return _scripted(choice, choice.policy, env, progress)
+    make = engine_maker(choice)
+    if choice.base_url is None:
+        source = choice.model or builtin_model(progress)
+        codec = load_codec(source, tools=tools)  # a wrong template is found before the weights load
+        return Built(engine=make(), codec=codec, model=source)
+    engine = make()
+    try:
+        served = await _served_model(engine)
+        source = choice.model or _local_folder(served, choice.base_url)
+        return Built(engine=engine, codec=load_codec(source, tools=tools), model=source)
+    except BaseException:
+        await engine.aclose()
+        raise
+
+
+def policies_of(env: "Env") -> "dict[str, Callable[[], Policy]]":
+    """Return the makers of an environment's scripted policies by name.
+
+    An environment may have `policies`, a mapping of such makers; its oracle is always there.
+    """
+    offer: Mapping[str, Callable[[], Policy]] = getattr(env, "policies", {})  # optional
+    return {"oracle": env.oracle, **offer}
+
+
+def builtin_model(progress: Progress | None = None) -> str:
+    """Return the folder of the model that comes with the default engine.
+
+    Raises:
+        ConfigurationError: The default engine's package offers none.
+    """
+    entry = engine_entry(DEFAULT_ENGINE)
+    load_factory(entry)
+    offer = getattr(import_module(entry.module), "builtin_model_dir", None)
+    if offer is None:
+        raise ConfigurationError(f"engine {entry.name!r} has no built-in model: add --model")
+    return str(offer(progress))
+
+
+def _scripted(
+    choice: EngineChoice, policy: str, env: "Env | None", progress: Progress | None
+) -> Built:
+    from envkit.rollout.scripted import ScriptedEngine
+    from envkit.tokens import load_codec
+
+    if env is None:
+        raise ConfigurationError("a policy belongs to an environment")
+    known = policies_of(env)
+    if policy not in known:
+        raise UnknownNameError.suggest("policy", policy, known)
+    script = known[policy]()
+    source = choice.model or builtin_model(progress)
+    codec = load_codec(source, tools=env.tools)
+    return Built(engine=ScriptedEngine(codec, script), codec=codec, model=source)
+
+
+async def _served_model(engine: "Engine") -> str | None:
+    """Ask a server whether it answers and what it serves; None where it does not say.
+
+    Raises:
+        EngineFault: It does not answer.
+    """
+    health = getattr(engine, "health", None)
+    if health is None:
+        return None
+    answer = await health()
+    if not answer.healthy:
+        raise EngineFault(
+            f"the server at {answer.url} does not answer: {answer.detail}", kind=FaultKind.TRANSIENT
+        )
+    return None if answer.info is None else answer.info.model
+
+
+def _local_folder(served: str | None, base_url: str) -> str:
+    if served is not None and Path(served).is_dir():
+        return served
+    which = "the model" if served is None else repr(served)
+    raise ConfigurationError(
+        f"the tokenizer of {which}, which {base_url} serves, is not on this machine: add --model "
+        "with the model's folder or hub name"
+    )

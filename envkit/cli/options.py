@@ -1,0 +1,79 @@
+"""Options that several commands share, and values read from the command line."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from envkit.errors import ConfigurationError, EnvkitError
+
+if TYPE_CHECKING:
+    from envkit.env import Env
+
+EnvId = Annotated[str, typer.Argument(metavar="ID", help="An environment; see `envkit list`.")]
+EngineName = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="NAME", help="An engine; see `envkit doctor`."),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="DIR_OR_NAME",
+        help="A model folder or hub name (default: the built-in one)",
+    ),
+]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="The server of an HTTP engine.")
+]
+EnvKwargs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-kwargs",
+        metavar="KEY=VALUE",
+        help="An argument of the environment, its value as JSON or plain text; repeatable.",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same tasks.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
+
+
+def parse_env_kwargs(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """Return the environment's arguments.
+
+    Raises:
+        ConfigurationError: A pair without "=" or without a name.
+    """
+    arguments: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, separator, value = pair.partition("=")
+        if not separator or not name.isidentifier():
+            raise ConfigurationError(
+                f"--env-kwargs takes KEY=VALUE, such as max_turns=5, got {pair!r}"
+            )
+        try:
+            arguments[name] = json.loads(value)
+        except ValueError:
+            arguments[name] = value
+    return arguments
+
+
+def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
+    """Build an environment.
+
+    Raises:
+        UnknownNameError: No environment has the id.
+        ConfigurationError: It does not take the arguments.
+        ContractError: Its package cannot be imported, or it is no envkit environment.
+    """
+    from envkit.registration import make
+
+    try:
+        return make(env_id, disable_env_checker=True, **arguments)
+    except TypeError as error:
+        if isinstance(error, EnvkitError) or not arguments:
+            raise
+        raise ConfigurationError(
+            f"{env_id} cannot be made with {arguments}: {error}; see `envkit info {env_id}`"
+        ) from error

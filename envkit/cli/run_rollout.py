@@ -1,0 +1,161 @@
+"""Runs a `RunPlan`: plays, stores, aggregates, verifies and reports."""
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envkit.cli.console import note
+from envkit.cli.engines import Built, build
+from envkit.cli.options import make_env
+from envkit.cli.progress import Progress, progress_for
+from envkit.cli.run_plan import RunPlan
+from envkit.cli.stop_keys import StopKeys
+from envkit.cli.summary import summarise
+from envkit.errors import StorageError
+from envkit.metrics import Aggregator
+from envkit.rollout import RolloutState, collect
+from envkit.trajectory import Trajectory, TrajectoryWriter
+
+if TYPE_CHECKING:
+    from envkit.env import Env
+
+EXIT_OK: Final = 0
+EXIT_ERROR: Final = 1
+EXIT_ALL_FAULTED: Final = 3
+EXIT_INTERRUPTED: Final = 130
+_SHOWN_FAULTS: Final = 5
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What was played, as far as the exit code and the end of the output need it."""
+
+    metrics: Aggregator = field(default_factory=Aggregator)
+    count: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    seconds: float = 0.0
+    """From the first request to the end."""
+    faults: Counter[str] = field(default_factory=Counter[str])
+    """Faulted episodes by what failed and its message."""
+    dropped: int = 0
+    """Episodes of groups that --on-fault drop_group withheld."""
+
+    def add(self, trajectory: Trajectory) -> None:
+        self.count += 1
+        self.metrics.add(trajectory)
+        if trajectory.fault is not None:
+            fault = trajectory.fault
+            self.faults[f"{fault.where}: {fault.kind}: {fault.message}"] += 1
+
+    @property
+    def faulted(self) -> int:
+        return self.faults.total()
+
+
+def run_rollout(plan: RunPlan) -> int:
+    """Play the plan and return the exit code.
+
+    Raises:
+        EnvkitError: What ended the rollout; finished trajectories are kept.
+    """
+    env = make_env(plan.env_id, dict(plan.env_kwargs))
+    try:
+        directory = plan.directory()
+        keys = StopKeys()
+        outcome = asyncio.run(_play(plan, env, directory, keys))
+    finally:
+        env.close()
+    return _finish(plan, directory, outcome, was_stopped=keys.was_pressed)
+
+
+async def _play(plan: RunPlan, env: "Env", directory: Path, keys: StopKeys) -> _Outcome:
+    if not plan.is_quiet:
+        note(f"loading {plan.choice.label} ...")
+    built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
+    outcome, state = _Outcome(), RolloutState()
+    mode = "overwrite" if plan.overwrite else "create"
+    try:
+        with (
+            TrajectoryWriter(directory, mode=mode) as writer,
+            progress_for(state, is_quiet=plan.is_quiet) as progress,
+            keys.installed(progress.tell),
+        ):
+            await _collect(plan, built, writer, outcome, state, keys, progress)
+    except asyncio.CancelledError:
+        if not keys.was_pressed:
+            raise
+    finally:
+        await built.engine.aclose()
+    outcome.seconds = time.perf_counter() - outcome.started
+    outcome.dropped = len(state.dropped)
+    return outcome
+
+
+async def _collect(
+    plan: RunPlan,
+    built: Built,
+    writer: TrajectoryWriter,
+    outcome: _Outcome,
+    state: RolloutState,
+    keys: StopKeys,
+    progress: Progress,
+) -> None:
+    """Write every episode as it finishes."""
+    played = collect(
+        plan.env_id,
+        built.engine,
+        built.codec,
+        episodes=plan.episodes,
+        group_size=plan.group_size,
+        concurrency=plan.concurrency,
+        seed=plan.seed,
+        limits=plan.limits,
+        retries=plan.retries,
+        sampling=plan.sampling,
+        env_kwargs=plan.env_kwargs,
+        on_fault=plan.on_fault,
+        interrupt=keys.interrupt,
+        state=state,
+    )
+    async with aclosing(played) as trajectories:  # pyright: ignore[reportArgumentType]  # an async generator
+        async for trajectory in trajectories:
+            try:
+                await asyncio.to_thread(writer.write, trajectory)
+            except StorageError as error:
+                raise StorageError(
+                    f"{error}; {outcome.count} finished trajectories are kept in "
+                    f"{writer.path}: free some space, or go on elsewhere with --out"
+                ) from error
+            outcome.add(trajectory)
+            progress.finished(trajectory)
+
+
+def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: bool) -> int:
+    """Verify, aggregate and report what was written; return the exit code."""
+    if outcome.count == 0:
+        note("nothing was played that could be kept")
+        return EXIT_INTERRUPTED if was_stopped else EXIT_ERROR
+    _tell_faults(outcome)
+    metrics = outcome.metrics.result(elapsed_seconds=outcome.seconds)
+    is_sound = summarise(directory, metrics, as_json=plan.as_json)
+    if was_stopped:
+        return EXIT_INTERRUPTED
+    if outcome.faulted == outcome.count:
+        note(f"every one of the {outcome.count} episodes faulted; nothing can be trained on")
+        return EXIT_ALL_FAULTED
+    return EXIT_OK if is_sound else EXIT_ERROR
+
+
+def _tell_faults(outcome: _Outcome) -> None:
+    if not outcome.faulted:
+        return
+    note(f"{outcome.faulted} of {outcome.count} episodes faulted:")
+    for message, count in outcome.faults.most_common(_SHOWN_FAULTS):
+        note(f"  {count} x {' '.join(message.split())}")
+    hidden = len(outcome.faults) - _SHOWN_FAULTS
+    if hidden > 0:
+        note(f"  and {hidden} other messages; see the report")

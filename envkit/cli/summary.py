@@ -1,0 +1,62 @@
+"""What stands at the end of a run: metrics, the check of its file, and the report."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from envkit.cli.console import note, say, say_json
+from envkit.trajectory import verify_file
+from envkit.trajectory.files import replace_file
+from envkit.trajectory.storage import FILE_NAME
+
+METRICS_FILE: Final = "metrics.json"
+REPORT_FILE: Final = "report.html"
+_PIPE_WIDTH: Final = 120
+"""Columns of the table where no terminal shows it."""
+
+
+def summarise(directory: Path, metrics: Mapping[str, float], *, as_json: bool) -> bool:
+    """Write metrics.json and report.html beside a run's trajectories and show the figures.
+
+    Args:
+        directory: The run.
+        metrics: As `envkit.metrics` aggregates them.
+        as_json: Write one JSON document instead of the table and the paths.
+
+    Returns:
+        Whether the trajectory file passes its check.
+
+    Raises:
+        StorageError: A file cannot be read or written; none is half-written.
+    """
+    from envkit.report import write_report
+
+    text = json.dumps(dict(metrics), indent=2)
+    replace_file(directory / METRICS_FILE, text.encode() + b"\n")
+    checked = verify_file(directory)
+    report = directory / REPORT_FILE
+    write_report(directory, report)
+    paths = {
+        "trajectories": str(directory / FILE_NAME),
+        "metrics": str(directory / METRICS_FILE),
+        "report": str(report),
+    }
+    if as_json:
+        say_json({"metrics": dict(metrics), "is_sound": checked.is_sound, "files": paths})
+    else:
+        _show(metrics)
+        for name, path in paths.items():
+            say(f"{name:>12}  {path}")
+    (note if as_json else say)(str(checked))
+    return checked.is_sound
+
+
+def _show(metrics: Mapping[str, float]) -> None:
+    from rich.console import Console
+
+    from envkit.metrics import summary_table
+
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(width=width, highlight=False).print(summary_table(metrics))

@@ -1,0 +1,197 @@
+"""Does a picture reach the model? Asked through the engine protocol alone.
+
+A canary environment draws a code that stands nowhere in the text. The same question is asked with
+its picture (several times, which shows how well the engine repeats itself), with another code's
+picture, with a blank one and with none. A picture that reaches the model changes its
+log-probabilities by more than a repetition does.
+"""
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from envkit.cli.engines import Built
+from envkit.errors import Fault, TemplateError
+from envkit.images import Image
+from envkit.messages import Message, images_of, message, text_of
+from envkit.rollout.engine import GenerateRequest, Sampling
+
+if TYPE_CHECKING:
+    from envkit.tokens.encoded import Encoded
+
+CANARY: Final = "canary-v0"
+_REPEATS: Final = 3
+_REPLY_TOKENS: Final = 8
+_NOISE_FACTOR: Final = 4.0
+"""How many times the noise of repetition a difference must be to count."""
+_NOISE_FLOOR: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One question and what the engine answered."""
+
+    picture: str
+    """Which picture it had, for people."""
+    expected_tokens: int
+    """Length of the prompt with the picture's placeholders expanded."""
+    prompt_tokens: int | None
+    """What the engine counted; None if it did not say."""
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    reply: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the picture reaches the model."""
+
+    reaches: bool
+    reasons: tuple[str, ...]
+    probes: tuple[Probe, ...] = ()
+    reads: bool = False
+    """Whether a reply held the code: the model not only gets the picture but can read it."""
+
+
+async def look(built: Built, *, seed: int | None = None) -> Verdict:
+    """Ask the questions and compare the answers.
+
+    Args:
+        built: Engine and codec.
+        seed: Of the codes; None draws one, so that no cache and no model can know them.
+    """
+    first, second, codes = _questions(secrets.randbits(31) if seed is None else seed)
+    blank = _with_picture(first, _blank(images_of(first)[0]))
+    asked = [(f"code {codes[0]}", first)] * _REPEATS
+    asked += [(f"code {codes[1]}", second), ("blank", blank), ("none", _without_pictures(first))]
+    probes: list[Probe] = []
+    try:
+        for picture, messages in asked:
+            probes.append(await _ask(built, picture, messages))
+    except TemplateError as error:
+        why = f"the model's chat template or processor takes no pictures: {error}"
+        return Verdict(reaches=False, reasons=(why,), probes=tuple(probes))
+    except Fault as fault:
+        return Verdict(
+            reaches=False, reasons=(f"the engine refused it: {fault}",), probes=tuple(probes)
+        )
+    return judge(probes, code=codes[0])
+
+
+def judge(probes: Sequence[Probe], *, code: str) -> Verdict:
+    """Compare answers to the same picture, another code's, a blank one and none, in this order.
+
+    Args:
+        probes: As `look` asked them: the first ones are repetitions.
+        code: What the first picture shows.
+    """
+    same, (other, blank, none) = probes[:-3], probes[-3:]
+    first = same[0]
+    problems = [_count_problem(p) for p in probes if p.prompt_tokens != p.expected_tokens]
+    noise = max(difference(first, again) for again in same[1:])
+    threshold = _NOISE_FACTOR * noise + _NOISE_FLOOR
+    findings = [f"the picture adds {first.expected_tokens - none.expected_tokens} tokens"]
+    if noise == float("inf"):
+        problems.append(
+            "the same picture gives another greedy reply each time, so nothing can be compared; "
+            "start the engine with deterministic inference"
+        )
+    findings.append(f"the same picture again: log-probabilities differ by {noise:.2g}")
+    for probe in (other, blank):
+        gap = difference(first, probe)
+        text = "another reply" if gap == float("inf") else f"log-probabilities differ by {gap:.2g}"
+        findings.append(f"picture {probe.picture} instead: {text}")
+        if gap <= threshold:
+            problems.append(
+                f"picture {probe.picture} changes nothing: pictures are dropped or replaced on "
+                "their way to the model; was the server started with its vision part?"
+            )
+    reads = any(code in probe.reply.upper() for probe in same)
+    return Verdict(
+        reaches=not problems,
+        reasons=tuple(problems or findings),
+        probes=tuple(probes),
+        reads=reads,
+    )
+
+
+def difference(one: Probe, other: Probe) -> float:
+    """Return the largest gap between log-probabilities of two replies, inf for other tokens."""
+    if one.token_ids != other.token_ids:
+        return float("inf")
+    gaps = [abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True)]
+    return max(gaps, default=0.0)
+
+
+def _count_problem(probe: Probe) -> str:
+    return (
+        f"picture {probe.picture}: the engine counted {probe.prompt_tokens} prompt tokens, the "
+        f"processor says {probe.expected_tokens}"
+    )
+
+
+async def _ask(built: Built, picture: str, messages: list[Message]) -> Probe:
+    encoded: Encoded = built.codec.encode_prompt(messages)
+    session = uuid.uuid4().hex
+    try:
+        generation = await built.engine.generate(
+            GenerateRequest(
+                request_id=uuid.uuid4().hex,
+                session_id=session,
+                wire_ids=encoded.wire_ids,
+                images=encoded.images,
+                features=encoded.features,
+                train_length=len(encoded.train_ids),
+                sampling=Sampling(
+                    temperature=0.0,
+                    max_new_tokens=_REPLY_TOKENS,
+                    stop_ids=tuple(built.codec.stop_ids),
+                    banned_ids=tuple(built.codec.media_ids),
+                ),
+            )
+        )
+    finally:
+        await built.engine.end_session(session)
+    return Probe(
+        picture=picture,
+        expected_tokens=len(encoded.train_ids),
+        prompt_tokens=generation.prompt_tokens,
+        token_ids=tuple(generation.token_ids),
+        logprobs=tuple(generation.logprobs),
+        reply=built.codec.decode(generation.token_ids),
+    )
+
+
+def _questions(seed: int) -> tuple[list[Message], list[Message], tuple[str, str]]:
+    """Return the question with two codes' pictures, and the codes."""
+    from envkit.registration import make
+
+    env = make(CANARY)
+    try:
+        asked: list[list[Message]] = []
+        codes: list[str] = []
+        for episode_seed in (seed, seed + 1):
+            observation, _ = env.reset(seed=episode_seed)
+            codes.append(env.task["codes"][0])
+            system = message("system", env.system_prompt or "")
+            asked.append([system, env.format_observation(observation)])
+    finally:
+        env.close()
+    return asked[0], asked[1], (codes[0], codes[1])
+
+
+def _blank(image: Image) -> Image:
+    width, height = image.size
+    return Image.from_array(np.full((height, width, 3), 255, dtype=np.uint8))
+
+
+def _with_picture(messages: Sequence[Message], image: Image) -> list[Message]:
+    return [*messages[:-1], message("user", text_of(messages[-1]), [image])]
+
+
+def _without_pictures(messages: Sequence[Message]) -> list[Message]:
+    return [*messages[:-1], message("user", text_of(messages[-1]))]
