@@ -6,7 +6,6 @@ Nothing here knows what a request means.
 import asyncio
 import io
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,11 +81,8 @@ class Transport:
 
     def _forget_dead_loops(self) -> None:
         for loop in [loop for loop in self._sessions if loop.is_closed()]:
-            connector = self._sessions.pop(loop).connector
-            if connector is not None:
-                # Closing touches the loop that is gone; its sockets go with it.
-                with suppress(RuntimeError):
-                    connector.close()
+            # Closing would touch the loop that is gone; its sockets go with it.
+            self._sessions.pop(loop).detach()
 
     async def aclose(self) -> None:
         """Close the running loop's connections; closing twice is fine."""

@@ -50,6 +50,10 @@ def ask(
     )
 
 
+def one_token(_width: int, _height: int) -> int:
+    return 1
+
+
 async def one(server: FakeSGLang, request: GenerateRequest, **options: Any) -> Generation:
     engine = SGLangEngine(server.url, image_token_id=PAD, **options)
     try:
@@ -281,7 +285,7 @@ async def test_large_pictures_are_encoded_off_the_event_loop() -> None:
             await asyncio.sleep(0.001)
             waits.append(loop.time() - before)
 
-    async with FakeSGLang(reply, image_token_id=PAD, count_image_tokens=lambda *_: 1) as server:
+    async with FakeSGLang(reply, image_token_id=PAD, count_image_tokens=one_token) as server:
         watcher = asyncio.create_task(watch())
         engine = SGLangEngine(server.url, image_token_id=PAD)
         generation = await engine.generate(ask((PAD, PAD, PAD), pictures))
@@ -314,8 +318,9 @@ def test_bad_address_is_a_configuration_error(url: str) -> None:
 
 @pytest.mark.parametrize("option", ["timeout_s", "max_connections"])
 def test_bad_number_is_a_configuration_error(option: str) -> None:
+    settings: dict[str, Any] = {option: 0}
     with pytest.raises(ConfigurationError, match=option):
-        SGLangEngine("http://host", **{option: 0})
+        SGLangEngine("http://host", **settings)
 
 
 def test_create_engine_reads_the_models_config(tmp_path: Any) -> None:

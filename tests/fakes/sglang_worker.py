@@ -75,7 +75,9 @@ class WorkerSettings:
 
 
 @dataclass(kw_only=True)
-class _Live:
+class Live:
+    """A request between its arrival and its answer."""
+
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
     sampled: list[int] = field(default_factory=list[int])
 
@@ -85,7 +87,7 @@ class Worker:
 
     def __init__(self, script: Script, settings: WorkerSettings) -> None:
         self.settings = settings
-        self.live: dict[str, _Live] = {}
+        self.live: dict[str, Live] = {}
         self.running = 0
         self.waiting = 0
         self.aborted: list[str] = []
@@ -112,6 +114,11 @@ class Worker:
             self._prefixes.clear()
         return not self.live
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens of the requests that run now."""
+        return sum(len(live.sampled) for live in self.live.values())
+
     async def serve(
         self, body: Mapping[str, Any], session: str | None, failure: Failure | None
     ) -> dict[str, Any]:
@@ -125,7 +132,7 @@ class Worker:
         rid = body.get("rid") or uuid.uuid4().hex
         if rid in self.live:
             raise value_refusal(f"Duplicate request ID detected: {rid}")
-        live = self.live[rid] = _Live()
+        live = self.live[rid] = Live()
         started = time.perf_counter()
         try:
             request, prompt = await self._admit(body, session)
@@ -207,20 +214,19 @@ class Worker:
 
     def _check_lengths(self, length: int, params: Mapping[str, Any]) -> None:
         limit = self.settings.context_length
-        new_tokens = params.get("max_new_tokens")
-        total = length + (128 if new_tokens is None else new_tokens)
         if length >= limit:
             raise value_refusal(
                 f"The input ({length} tokens) is longer than the model's context length "
                 f"({limit} tokens)."
             )
+        total = length + (params.get("max_new_tokens") or 0)
         if total > limit:
             raise value_refusal(
                 f"Requested token count exceeds the model's maximum context length of {limit} "
                 f"tokens. You requested a total of {total} tokens"
             )
 
-    async def _slot(self, live: _Live) -> bool:
+    async def _slot(self, live: Live) -> bool:
         """Wait for a slot; False when the request was aborted in the queue."""
         slot = asyncio.ensure_future(self._slots.acquire())
         aborted = asyncio.ensure_future(live.aborted.wait())
@@ -238,7 +244,7 @@ class Worker:
             self._slots.release()
         return got and not live.aborted.is_set()
 
-    async def _sample(self, request: FakeRequest, live: _Live) -> Sampled:
+    async def _sample(self, request: FakeRequest, live: Live) -> Sampled:
         settings = self.settings
         written = self._script(request)
         ids = settings.encode(written) if isinstance(written, str) else written
