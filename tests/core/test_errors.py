@@ -1,0 +1,77 @@
+"""The error tree: what a caller can catch, what survives a process boundary, what is suggested."""
+
+import pickle
+
+import pytest
+
+from envkit import errors
+from envkit.errors import (
+    ConfigurationError,
+    EngineFault,
+    EnvFault,
+    EnvkitError,
+    Fault,
+    FaultKind,
+    LedgerFault,
+    MissingDependencyError,
+    UnknownNameError,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "standard"),
+    [
+        ("ConfigurationError", ValueError),
+        ("UnknownNameError", LookupError),
+        ("MissingDependencyError", ImportError),
+        ("ContractError", TypeError),
+        ("EpisodeStateError", RuntimeError),
+        ("TemplateError", ValueError),
+        ("DatasetError", ValueError),
+        ("ImageError", ValueError),
+        ("StorageError", OSError),
+        ("Fault", RuntimeError),
+    ],
+)
+def test_every_error_is_ours_and_a_standard_one(name: str, standard: type[Exception]) -> None:
+    error = getattr(errors, name)("what went wrong")
+
+    assert isinstance(error, EnvkitError)
+    assert isinstance(error, standard)
+    assert str(pickle.loads(pickle.dumps(error))) == "what went wrong"
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+@pytest.mark.parametrize("fault_class", [EnvFault, EngineFault, LedgerFault])
+def test_fault_keeps_its_kind_across_processes(fault_class: type[Fault], kind: FaultKind) -> None:
+    fault = fault_class("browser gone", kind=kind, retryable=True)
+
+    back = pickle.loads(pickle.dumps(fault))
+
+    assert type(back) is fault_class
+    assert (str(back), back.kind, back.retryable) == ("browser gone", kind, True)
+
+
+def test_fault_is_retryable_by_its_kind_unless_told_otherwise() -> None:
+    retryable = {kind for kind in FaultKind if EnvFault("x", kind=kind).retryable}
+
+    assert retryable == {FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRASHED}
+    assert not EnvFault("x", kind=FaultKind.TIMEOUT, retryable=False).retryable
+    assert not EnvFault("x").retryable
+
+
+def test_unknown_name_suggests_the_nearest_and_lists_all() -> None:
+    error = UnknownNameError.suggest("environment", "geo3", ["sokoban-v0", "geo3k-v0"])
+
+    assert str(error) == (
+        "no environment 'geo3' is registered. Did you mean 'geo3k-v0'? "
+        "Registered: ['geo3k-v0', 'sokoban-v0']"
+    )
+    assert "Did you mean" not in str(UnknownNameError.suggest("environment", "zzz", ["geo3k-v0"]))
+
+
+def test_missing_dependency_says_what_to_install() -> None:
+    error = MissingDependencyError.for_extra("the embedded engine", "torch", "hf")
+
+    assert "pip install 'envkit-rl[hf]'" in str(error)
+    assert isinstance(error, ConfigurationError)
