@@ -1,5 +1,8 @@
 """Geometry problems with diagrams, as the environment `geo3k-v0`."""
 
+from typing import Final
+
+from envkit.registration import EnvSpec
 from envkit_geo3k.dataset import DatasetSource, load_tasks
 from envkit_geo3k.env import Geo3kEnv
 from envkit_geo3k.families import FAMILIES
@@ -9,6 +12,7 @@ from envkit_geo3k.source import ProceduralSource
 
 __all__ = [
     "FAMILIES",
+    "SPEC",
     "DatasetSource",
     "Geo3kEnv",
     "Grade",
@@ -20,3 +24,9 @@ __all__ = [
     "noisy_oracle",
     "oracle",
 ]
+
+SPEC: Final = EnvSpec(
+    id="geo3k-v0",
+    entry_point="envkit_geo3k.env:Geo3kEnv",
+    description="Geometry problems with drawn diagrams, a scoring tool and a magnifier.",
+)

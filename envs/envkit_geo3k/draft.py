@@ -310,6 +310,6 @@ def apex_from_sides(base: float, left: float, right: float) -> Point:
     """
     x = (base * base + left * left - right * right) / (2 * base)
     height = left * left - x * x
-    if height <= (0.15 * base) ** 2:
+    if height <= (0.25 * base) ** 2:
         raise Unsuitable("the sides make no good triangle")
     return x, math.sqrt(height)

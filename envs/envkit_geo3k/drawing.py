@@ -25,6 +25,7 @@ INK: Final = 17
 FILL: Final = 214
 GRID: Final = 226
 PAPER: Final = 255
+_MAX_GRID: Final = 100
 FONT_PIXELS: Final = 17
 """Height of the font at the reference size."""
 
@@ -101,7 +102,7 @@ def paint(figure: Figure) -> PilImage.Image:
     """
     side = figure.size * SUPERSAMPLING
     picture = PilImage.new("L", (side, side), PAPER)
-    brush = _Brush(ImageDraw.Draw(picture), Frame(figure))
+    brush = _Brush(ImageDraw.Draw(picture), Frame.of(figure))
     for kind, *operands in figure.shapes:
         painter = _PAINTERS.get(kind)
         if painter is None:
@@ -270,6 +271,9 @@ def _dot(brush: _Brush, name: str) -> None:
 
 
 def _axes(brush: _Brush, left: int, right: int, bottom: int, top: int) -> None:
+    if right - left > _MAX_GRID or top - bottom > _MAX_GRID:
+        raise ValueError(f"a grid has at most {_MAX_GRID} squares in a row")
+
     def at(x: float, y: float) -> Point:
         px, py = brush.frame.position(x, y)
         return px * SUPERSAMPLING, py * SUPERSAMPLING

@@ -14,7 +14,7 @@ from envkit_geo3k.answer_text import last_boxed
 from envkit_geo3k.dataset import load_tasks
 from envkit_geo3k.drawing import draw
 from envkit_geo3k.figure import Figure
-from envkit_geo3k.grading import Grade, How, Rounding, grade
+from envkit_geo3k.grading import Grade, How, Rounding, grade, rounding_of
 from envkit_geo3k.policies import noisy_oracle, oracle
 from envkit_geo3k.source import ProceduralSource
 from envkit_geo3k.tools import CALC_SCORE, ZOOM
@@ -120,12 +120,17 @@ class Geo3kEnv(Env):
                 "penalties are subtracted and must be at least 0, got "
                 f"attempt_penalty={attempt_penalty}, format_penalty={format_penalty}"
             )
+        if data is not None and (level is not None or families is not None):
+            raise ConfigurationError(
+                "level and families choose generated problems: leave them out with data, or leave "
+                f"data out, got level={level!r}, families={families!r}, data={data!r}"
+            )
         if feedback_role not in ("tool", "user"):
             raise ConfigurationError(
                 f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
             )
         self.max_scored_attempts = max_scored_attempts
-        self.rounding = Rounding(rounding)
+        self.rounding = rounding_of(rounding)
         self.tools = (CALC_SCORE,) * (max_scored_attempts > 0) + (ZOOM,) * zoom
         self.tasks = (
             ProceduralSource(split=split, level=level, families=families, image_size=image_size)
@@ -179,7 +184,11 @@ class Geo3kEnv(Env):
     def _finish(self, answer: str) -> Turn:
         verdict = self._grade(answer)
         text = "Correct." if verdict.score else "Not correct."
-        info = {**_answer_info(answer, verdict), "reward_terms": {"answer": verdict.score}}
+        info = {
+            **_answer_info(answer, verdict),
+            "reward_terms": {"answer": verdict.score},
+            "scored_attempts": self._attempts,
+        }
         return Turn(text, reward=verdict.score, done=True, info=info)
 
     def _turn(self, outcome: _Outcome) -> Turn:

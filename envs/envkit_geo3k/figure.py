@@ -70,6 +70,8 @@ class Figure:
                 "a figure needs 'size', 'points' {name: [x, y]}, 'shapes' [[kind, ...]] and "
                 f"'labels' [[text, x, y]]: {error!r}"
             ) from error
+        if not all(math.isfinite(x) and math.isfinite(y) for x, y in points.values()):
+            raise DatasetError(f"a figure's points must be finite, got {points}")
         if not MIN_SIZE <= size <= MAX_SIZE:
             raise DatasetError(
                 f"a figure's size must be {MIN_SIZE} to {MAX_SIZE} pixels, got {size}"
@@ -79,6 +81,20 @@ class Figure:
 
 class Frame:
     """The map from a figure's units to pixels: centred, as large as the margin allows."""
+
+    @classmethod
+    def of(cls, figure: Figure) -> "Frame":
+        """Return the frame of a figure.
+
+        Raises:
+            DatasetError: It has no points, or a shape that does not fit them.
+        """
+        try:
+            return cls(figure)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DatasetError(
+                f"a shape of the figure does not fit its points: {error!r}"
+            ) from error
 
     def __init__(self, figure: Figure) -> None:
         xs, ys = _extent(figure)

@@ -67,12 +67,7 @@ def grade(answer: str | None, gold: str, policy: str = Rounding.ROUND) -> Grade:
     Raises:
         ConfigurationError: `policy` is not a `Rounding` value.
     """
-    try:
-        rounding = Rounding(policy)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"the rounding policy must be one of {[str(p) for p in Rounding]}, got {policy!r}"
-        ) from error
+    rounding = rounding_of(policy)
     if not isinstance(answer, str) or not answer.strip():  # pyright: ignore[reportUnnecessaryIsInstance]  # a tool call holds any JSON
         return Grade(0.0, How.NO_ANSWER)
     if answer.strip() == gold.strip():
@@ -90,9 +85,18 @@ def grade(answer: str | None, gold: str, policy: str = Rounding.ROUND) -> Grade:
     return Grade(0.0 if how is How.DIFFERENT else 1.0, how)
 
 
-def is_readable(gold: str) -> bool:
-    """Whether a gold answer is a value, so that other forms of it can be recognised."""
-    return _gold(gold).answer is not None
+def rounding_of(policy: str) -> Rounding:
+    """Return the rounding policy of this name.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    try:
+        return Rounding(policy)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"rounding must be one of {[str(p) for p in Rounding]}, got {policy!r}"
+        ) from error
 
 
 class _Gold(NamedTuple):

@@ -63,7 +63,7 @@ def text_box(text: str, size: int) -> tuple[int, int, int, int]:
 class _Layout:
     def __init__(self, figure: Figure, painted: PilImage.Image) -> None:
         self._size = figure.size
-        self._frame = Frame(figure)
+        self._frame = Frame.of(figure)
         self._shapes = figure.shapes
         self._center = _mean([self._frame.pixel(name) for name in figure.points])
         self._ink: NDArray[np.bool_] = np.asarray(painted) < _INK_BELOW

@@ -215,7 +215,7 @@ def _turn(draft: Draft) -> None:
 
 def _figure(draft: Draft, image_size: int) -> Figure:
     figure = Figure(size=image_size, points=draft.points, shapes=tuple(draft.shapes))
-    frame = Frame(figure)
+    frame = Frame.of(figure)
     pixels = [frame.pixel(name) for name in draft.points]
     for n, first in enumerate(pixels):
         for second in pixels[:n]:
@@ -251,9 +251,10 @@ def _with_labels(draft: Draft, figure: Figure) -> Figure:
 
 def _question_text(draft: Draft, question: Question) -> str:
     stated = [given.statement for given in draft.givens if given.shown is Shown.TEXT]
-    sentences = [*draft.facts]
-    if stated:
-        sentences.append(_enumerate(stated) + ".")
+    named = [statement for statement in stated if not statement.startswith("The ")]
+    sentences = [*draft.facts, *(f"{s}." for s in stated if s not in named)]
+    if named:
+        sentences.append(_enumerate(named) + ".")
     return " ".join([*sentences, question.prompt])
 
 

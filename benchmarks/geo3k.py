@@ -1,0 +1,90 @@
+"""Measure the geometry environment: fresh problems with diagrams a second, and the grader.
+
+Problems are counted per second of CPU time on one core, gradings by the clock. Goals: at least 150
+problems a second, the grader's median at most 0.1 ms.
+
+    python benchmarks/geo3k.py [--json FILE]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+from envkit_geo3k import ProceduralSource, grade
+from envkit_geo3k.drawing import draw
+from envkit_geo3k.figure import Figure
+
+ANSWERS = (
+    ("30", "30"),
+    ("30°", "30"),
+    ("31", "30"),
+    (r"\frac{10}{4}", "2.5"),
+    ("10/4", r"\frac{5}{2}"),
+    ("2√221", r"2 \sqrt { 221 }"),
+    ("29.73", r"2 \sqrt { 221 }"),
+    (r"12\sqrt3 \text{ square units}", r"12 \sqrt{3}"),
+    ("x = 13", "13"),
+    (r"m\angle ABC = 65^\circ", "65"),
+    (
+        r"\boxed{\dfrac{25\pi}{3} - \frac{25\sqrt{3}}{4}}",
+        r"\frac{25 \pi}{3} - \frac{25 \sqrt{3}}{4}",
+    ),
+    ("10pi", r"10 \pi"),
+    ("8.08", "8.1"),
+    (r"\left(3, \frac{9}{2}\right)", "(3, 4.5)"),
+    ("2:3", "4:6"),
+    ("9**9**9**9", "3.5"),
+    ("I do not know", "3.5"),
+)
+
+
+def problems_per_second(count: int, *, encode: bool) -> float:
+    """Return fresh problems with figures per second of CPU time, optionally encoded as PNG."""
+    source = ProceduralSource(seed=2024)
+    draw(Figure.from_json(source.task(0)["figure"]))  # loads the font
+    started = time.process_time()
+    for index in range(1, count + 1):
+        image = draw(Figure.from_json(source.task(index)["figure"]))
+        if encode:
+            image.png_bytes()
+    return count / (time.process_time() - started)
+
+
+def grader_milliseconds(rounds: int) -> tuple[float, float]:
+    """Return median and 95th percentile of one grading in milliseconds."""
+    samples: list[float] = []
+    for answer, gold in ANSWERS * rounds:
+        started = time.perf_counter()
+        grade(answer, gold)
+        samples.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(samples), statistics.quantiles(samples, n=20)[18]
+
+
+def main() -> None:
+    """Print the figures and write them as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--problems", type=int, default=600, help="how many problems to draw")
+    parser.add_argument("--rounds", type=int, default=300, help="how often to grade each answer")
+    options = parser.parse_args()
+    median, p95 = grader_milliseconds(options.rounds)
+    figures = {
+        "problems_per_second": round(problems_per_second(options.problems, encode=False), 1),
+        "problems_with_png_per_second": round(
+            problems_per_second(options.problems, encode=True), 1
+        ),
+        "grader_median_ms": round(median, 4),
+        "grader_p95_ms": round(p95, 4),
+    }
+    for name, value in figures.items():
+        print(f"{name:32} {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

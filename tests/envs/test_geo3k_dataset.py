@@ -1,0 +1,251 @@
+import base64
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image as PilImage
+
+from envkit.errors import DatasetError, MissingDependencyError
+from envkit.images import Image
+from envkit_geo3k import Geo3kEnv, load_tasks
+from envkit_geo3k.dataset import Flavour
+from envkit_geo3k.dataset_rows import MAX_PIXELS, strip_prose
+
+
+def _png(size: tuple[int, int] = (60, 40), mode: str = "RGB", colour: Any = "white") -> bytes:
+    buffer = io.BytesIO()
+    PilImage.new(mode, size, colour).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _uri(data: bytes, mime: str = "image/None") -> str:
+    return f"data:{mime};base64,{base64.b64encode(data).decode()}"
+
+
+PNG = _png()
+GOLD = r"2 \sqrt { 221 }"
+PROSE = (
+    "You are a math assistant. You may call the calc_score tool with <tool_call> blocks.\n"
+    "<image>Find x.\n"
+    "Put your final answer in \\boxed{}."
+)
+HF = {"images": [{"bytes": PNG, "path": None}], "problem": "<image>Find x.", "answer": GOLD}
+DATA_URI = {"images": [_uri(PNG)], "problem": "<image>Find x.", "answer": GOLD}
+PROCESSED = {"images": [_uri(PNG)], "problem": PROSE, "answer": GOLD}
+VERL: dict[str, Any] = {
+    "data_source": "hiyouga/geometry3k",
+    "prompt": [
+        {
+            "role": "user",
+            "content": "<image>Find x. You FIRST think about the reasoning process as an internal "
+            "monologue and then provide the final answer. The final answer MUST BE put in "
+            "\\boxed{}.",
+        }
+    ],
+    "images": [{"bytes": PNG, "path": None}],
+    "ability": "math",
+    "reward_model": {"style": "rule", "ground_truth": GOLD},
+    "extra_info": {"split": "train", "index": 7, "answer": GOLD, "question": "<image>Find x."},
+}
+VERL_TOOL: dict[str, Any] = {
+    **VERL,
+    "prompt": [{"role": "system", "content": "Use calc_geo3k_reward."}, *VERL["prompt"]],
+    "extra_info": {
+        **VERL["extra_info"],
+        "need_tools_kwargs": True,
+        "tools_kwargs": {"calc_geo3k_reward": {"create_kwargs": {"ground_truth": GOLD}}},
+    },
+}
+SKYRL = {
+    "prompt": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": _uri(PNG, "image/jpeg")}},
+                {"type": "text", "text": "<image>Find x."},
+            ],
+        }
+    ],
+    "env_class": "geometry3k",
+    "reward_spec": {"method": "rule", "ground_truth": GOLD},
+    "extra_info": {"split": "train", "index": 0, "problem": "<image>Find x.", "answer": GOLD},
+}
+
+
+def _write(path: Path, *rows: dict[str, Any]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("row", "suffix", "flavour"),
+    [
+        (HF, "parquet", Flavour.HF),
+        (DATA_URI, "parquet", Flavour.DATA_URI),
+        (DATA_URI, "jsonl", Flavour.DATA_URI),
+        (PROCESSED, "parquet", Flavour.DATA_URI),
+        (VERL, "parquet", Flavour.VERL),
+        (VERL_TOOL, "parquet", Flavour.VERL_TOOL),
+        (SKYRL, "parquet", Flavour.SKYRL),
+        (SKYRL, "jsonl", Flavour.SKYRL),
+    ],
+)
+def test_dataset_flavour_becomes_a_playable_task(
+    tmp_path: Path, row: dict[str, Any], suffix: str, flavour: Flavour
+) -> None:
+    source = load_tasks(_write(tmp_path / f"train.{suffix}", row), "train")
+    assert (source.size, source.flavours, source.skipped) == (1, (flavour,), {})
+    task = source.task(0)
+    assert json.loads(json.dumps(task)) == task
+    assert (task["question"], task["answer"]) == ("Find x.", GOLD)
+    assert task["raw"] == (row.get("problem") or task["raw"])
+    env = Geo3kEnv(data=str(tmp_path / f"train.{suffix}"))
+    observation, _ = env.reset(seed=0)
+    assert observation["images"][0].size == (60, 40)
+    assert env.step(r"\boxed{2√221}").reward == 1.0
+
+
+def test_dataset_prose_is_stripped_and_kept_as_raw(tmp_path: Path) -> None:
+    task = load_tasks(_write(tmp_path / "a.jsonl", PROCESSED)).task(0)
+    assert (task["question"], task["raw"]) == ("Find x.", PROSE)
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("<image>Find x.", "Find x."),
+        ("<image>\nFind the area.", "Find the area."),
+        ("Find x. Round to the nearest tenth.<image>", "Find x. Round to the nearest tenth."),
+        ("<image>Find x. Please reason step by step. Use \\boxed{}.", "Find x."),
+        ("Let AB = 3.\nFind BC.", "Let AB = 3. Find BC."),
+        ("Think step by step about the figure.", "Think step by step about the figure."),
+    ],
+)
+def test_strip_prose_keeps_the_question(text: str, question: str) -> None:
+    assert strip_prose(text) == question
+
+
+def test_dataset_composites_transparency_on_white(tmp_path: Path) -> None:
+    row = {**DATA_URI, "images": [_uri(_png(mode="RGBA", colour=(0, 0, 0, 0)))]}
+    task = load_tasks(_write(tmp_path / "a.jsonl", row)).task(0)
+    assert Image.from_data_uri(task["images"][0]).pil().getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_dataset_makes_large_pictures_smaller(tmp_path: Path) -> None:
+    row = {**DATA_URI, "images": [_uri(_png((5000, 4000), "L", 255))]}
+    task = load_tasks(_write(tmp_path / "a.jsonl", row)).task(0)
+    width, height = Image.from_data_uri(task["images"][0]).size
+    assert 0.9 * MAX_PIXELS < width * height <= MAX_PIXELS
+    assert abs(width / height - 1.25) < 0.01
+
+
+def test_dataset_reads_pictures_beside_the_file_only(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "secret.png").write_bytes(PNG)
+    (tmp_path / "inside" / "a.png").write_bytes(PNG)
+    rows = [
+        {**HF, "images": [{"bytes": None, "path": path}]} for path in ("a.png", "../secret.png")
+    ]
+    source = load_tasks(_write(tmp_path / "inside" / "a.jsonl", *rows))
+    assert source.size == 1
+    assert sum(source.skipped.values()) == 1
+
+
+BROKEN = {
+    "no answer": {**DATA_URI, "answer": None},
+    "no question": {**DATA_URI, "problem": "  "},
+    "no image": {**DATA_URI, "images": []},
+    "the number of <image> tags is not the number of images": {
+        **DATA_URI,
+        "problem": "<image><image>Find x.",
+    },
+    "an image cannot be decoded": {**DATA_URI, "images": [_uri(PNG[:40])]},
+    "an image is a web address; nothing is fetched": {
+        **DATA_URI,
+        "images": ["https://example.com/a.png"],
+    },
+    "an image is empty": {**DATA_URI, "images": [""]},
+    "an image is neither a file here nor base64": {**DATA_URI, "images": ["what?"]},
+}
+
+
+def test_dataset_skips_bad_rows_and_counts_the_reasons(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a.jsonl", DATA_URI, *BROKEN.values(), *BROKEN.values())
+    with path.open("a") as lines:
+        lines.write("{broken\n[1]\n\n")
+    source = load_tasks(path)
+    assert source.size == 1
+    assert source.skipped == {
+        **dict.fromkeys(BROKEN, 2),
+        "the line is no JSON": 1,
+        "the line is no JSON object": 1,
+    }
+
+
+def test_dataset_without_a_usable_row_says_why(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a.jsonl", *BROKEN.values())
+    with pytest.raises(DatasetError, match=r"no usable row.*no answer \(1\)"):
+        load_tasks(path)
+    with pytest.raises(DatasetError, match="no rows"):
+        load_tasks(_write(tmp_path / "b.jsonl"))
+
+
+def test_dataset_with_wrong_columns_names_found_and_expected(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a.parquet", {"caption": "a", "pixels": 1})
+    with pytest.raises(DatasetError, match=r"columns \['caption', 'pixels'\]; expected .*problem"):
+        load_tasks(path)
+    with pytest.raises(DatasetError, match="columns"):
+        Geo3kEnv(data=str(path))
+
+
+def test_dataset_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    broken, empty = tmp_path / "a.parquet", tmp_path / "empty"
+    empty.mkdir()
+    broken.write_bytes(b"PAR1 this is none")
+    with pytest.raises(DatasetError, match="no readable parquet"):
+        load_tasks(broken)
+    with pytest.raises(DatasetError, match=r"must end in \.parquet or \.jsonl"):
+        load_tasks(_write(tmp_path / "a.txt", HF | {"images": []}))
+    with pytest.raises(DatasetError, match="there is no file or folder"):
+        load_tasks(tmp_path / "missing")
+    with pytest.raises(DatasetError, match="has no"):
+        load_tasks(empty)
+    with pytest.raises(DatasetError, match="split must be one of"):
+        load_tasks(broken, "dev")
+
+
+def test_dataset_folder_and_rows_are_chosen_by_split(tmp_path: Path) -> None:
+    for name, answer in (("train-00000", "1"), ("val-00000", "2"), ("test-00000", "3")):
+        _write(tmp_path / f"{name}.jsonl", {**DATA_URI, "answer": answer})
+    answers = [
+        load_tasks(tmp_path, split).task(0)["answer"] for split in ("train", "validation", "test")
+    ]
+    assert answers == ["1", "2", "3"]
+    assert load_tasks(tmp_path).size == 3
+    mixed = [{**SKYRL, "extra_info": {"split": split}} for split in ("train", "test", "test")]
+    assert load_tasks(_write(tmp_path / "all.jsonl", *mixed), "test").size == 2
+
+
+def test_dataset_rows_are_copies_and_bounded(tmp_path: Path) -> None:
+    source = load_tasks(_write(tmp_path / "a.jsonl", DATA_URI, DATA_URI))
+    source.task(0)["answer"] = "changed"
+    assert source.task(0)["answer"] == GOLD
+    with pytest.raises(DatasetError, match="rows 0 to 1, got 2"):
+        source.task(2)
+
+
+def test_parquet_without_pyarrow_prints_the_install_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _write(tmp_path / "a.parquet", HF)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependencyError, match=r"envkit-rl\[geo3k\]"):
+        load_tasks(path)

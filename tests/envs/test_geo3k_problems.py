@@ -1,0 +1,252 @@
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
+from envkit_geo3k import FAMILIES, ProceduralSource, grade
+from envkit_geo3k.drawing import draw, paint
+from envkit_geo3k.figure import Figure
+from envkit_geo3k.labels import text_box
+from envkit_geo3k.measure import evaluate_measure
+from envkit_geo3k.source import LEVELS, split_of
+
+KINDS = [(family, level) for family in FAMILIES for level in LEVELS]
+_SAMPLES = 4
+
+
+def _problems(family: str, level: int, count: int = _SAMPLES) -> list[dict[str, Any]]:
+    source = ProceduralSource(families=[family], level=level)
+    return [source.task(index) for index in range(count)]
+
+
+def _values(measure: Any, points: Any) -> tuple[float, ...]:
+    value = evaluate_measure(measure, points)
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize(("family", "level"), KINDS)
+def test_problem_answer_follows_from_the_drawn_coordinates(family: str, level: int) -> None:
+    for problem in _problems(family, level):
+        measured = _values(problem["goal"], problem["figure"]["points"])
+        assert measured == pytest.approx(problem["values"], rel=1e-6, abs=1e-6), problem
+        text = [repr(value) for value in problem["values"]]
+        gold = f"({', '.join(text)})" if len(text) > 1 else text[0]
+        assert grade(gold, problem["answer"]).score == 1.0
+
+
+@pytest.mark.parametrize(("family", "level"), KINDS)
+def test_problem_givens_are_true_and_stated_once(family: str, level: int) -> None:
+    for problem in _problems(family, level):
+        points = problem["figure"]["points"]
+        for given in problem["givens"]:
+            measured = evaluate_measure(given["measure"], points)
+            assert measured == pytest.approx(given["value"], rel=1e-6, abs=1e-6), (given, problem)
+        seen = [_canonical(given["measure"]) for given in problem["givens"]]
+        assert len(set(seen)) == len(seen), problem
+
+
+def _canonical(measure: list[Any]) -> str:
+    if measure[0] not in ("length", "angle"):
+        return json.dumps(measure)
+    return json.dumps([measure[0], *min(measure[1:], measure[:0:-1])])
+
+
+@pytest.mark.parametrize(("family", "level"), KINDS)
+def test_problem_does_not_print_its_answer(family: str, level: int) -> None:
+    for problem in _problems(family, level):
+        printed = [text for text, _, _ in problem["figure"]["labels"]]
+        assert not [text for text in printed if grade(text, problem["answer"]).score], problem
+        for given in problem["givens"]:
+            assert not math.isclose(given["value"], problem["values"][0], abs_tol=1e-9), problem
+
+
+@pytest.mark.parametrize(("family", "level"), KINDS)
+def test_problem_labels_stay_on_the_canvas_and_cover_nothing(family: str, level: int) -> None:
+    for problem in _problems(family, level, 2):
+        figure = Figure.from_json(problem["figure"])
+        ink = np.asarray(paint(figure)) < 128
+        taken = np.zeros_like(ink)
+        for label in figure.labels:
+            left, top, right, bottom = text_box(label.text, figure.size)
+            assert label.x + left >= 0
+            assert label.y + top >= 0
+            assert label.x + right <= figure.size
+            assert label.y + bottom <= figure.size
+            box = np.s_[label.y + top : label.y + bottom, label.x + left : label.x + right]
+            assert not ink[box].any(), (label, problem["id"])
+            assert not taken[box].any(), (label, problem["id"])
+            taken[box] = True
+
+
+def test_problem_labels_every_given_that_the_figure_shows() -> None:
+    for family, level in KINDS:
+        problem = _problems(family, level, 1)[0]
+        texts = [text for text, _, _ in problem["figure"]["labels"]]
+        for given in problem["givens"]:
+            value = given["statement"].rpartition(" = ")[2]
+            assert (
+                (value in texts)
+                if given["shown"] == "figure"
+                else given["statement"] in (problem["question"])
+            )
+
+
+def test_levels_differ_as_documented() -> None:
+    for family in FAMILIES:
+        labels = [
+            " ".join(text for text, _, _ in problem["figure"]["labels"])
+            for problem in _problems(family, 2)
+        ]
+        if family not in ("coordinates", "sine_and_cosine_laws", "incenter"):
+            assert all("x " in text for text in labels), family
+        moved = [
+            given
+            for problem in _problems(family, 4)
+            for given in problem["givens"]
+            if given["shown"] == "text"
+        ]
+        assert moved or family == "coordinates"
+
+
+def test_task_rows_are_json_and_a_pure_function_of_seed_and_index() -> None:
+    source = ProceduralSource(seed=3)
+    forwards = [source.task(index) for index in range(12)]
+    backwards = [ProceduralSource(seed=3).task(index) for index in reversed(range(12))]
+    assert json.loads(json.dumps(forwards)) == forwards == backwards[::-1]
+    assert ProceduralSource(seed=4).task(0) != forwards[0]
+
+
+def test_invariant_7_same_seed_gives_the_same_image_bytes_in_another_process() -> None:
+    script = (
+        "from envkit_geo3k import ProceduralSource\n"
+        "from envkit_geo3k.drawing import draw\n"
+        "from envkit_geo3k.figure import Figure\n"
+        "import hashlib\n"
+        "for index in range(6):\n"
+        "    task = ProceduralSource(seed=9).task(index)\n"
+        "    image = draw(Figure.from_json(task['figure']))\n"
+        "    print(hashlib.sha256(image.png_bytes()).hexdigest())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    here = [
+        hashlib.sha256(
+            draw(Figure.from_json(ProceduralSource(seed=9).task(index)["figure"])).png_bytes()
+        ).hexdigest()
+        for index in range(6)
+    ]
+    assert done.stdout.split() == here
+
+
+def test_picture_is_the_same_whether_it_was_kept_or_drawn_again() -> None:
+    task = ProceduralSource(seed=2).task(5)
+    kept = draw(Figure.from_json(task["figure"]))
+    for index in range(80):
+        ProceduralSource(seed=11).task(index)  # pushes the kept picture out
+    again = draw(Figure.from_json(json.loads(json.dumps(task["figure"]))))
+    assert again is not kept
+    assert again == kept
+    assert again is draw(Figure.from_json(task["figure"]))
+
+
+def test_splits_never_share_numbers() -> None:
+    keys: dict[str, set[str]] = {}
+    for split in ("train", "test"):
+        source = ProceduralSource(split=split)
+        problems = [source.task(index) for index in range(300)]
+        assert {split_of(p["family"], p["key"]) for p in problems} == {split}
+        keys[split] = {json.dumps([p["family"], p["key"]]) for p in problems}
+    assert not keys["train"] & keys["test"]
+
+
+def test_source_mixes_all_families_and_levels_and_repeats_little() -> None:
+    source = ProceduralSource()
+    problems = [source.task(index) for index in range(500)]
+    assert {p["family"] for p in problems} == set(FAMILIES)
+    assert {p["level"] for p in problems} == set(LEVELS)
+    texts = {json.dumps([p["question"], p["figure"]]) for p in problems}
+    assert len(texts) == len(problems)
+    assert len({json.dumps([p["family"], p["key"]]) for p in problems}) > 400
+
+
+GOLDEN = {
+    0: ("c412043b33f739c4", "095e4f6ca46e1dd0"),
+    1: ("e85164ebf57185fc", "c237cc005cb0c951"),
+    2: ("38b968848e7543db", "d28558484dd0dc5b"),
+    3: ("57be46231e4b79c6", "3b040ca3eeae62b3"),
+    4: ("552df523cf67bf28", "a7c6adb7c91c2bc8"),
+    5: ("5b1f9d17e99fbe57", "8c2d63bd3d55b290"),
+    6: ("4a491f6c8625c498", "972e55623c6c4be8"),
+    7: ("f3f4695256f1272f", "9ebc36aa600bd774"),
+}
+
+
+def test_golden_problems_and_pictures_of_version_0() -> None:
+    """A change here is another set of problems: raise the version of the environment.
+
+    Only the second hash may change with a release of Pillow that draws differently.
+    """
+    for index, (rows, pixels) in GOLDEN.items():
+        task = ProceduralSource().task(index)
+        text = json.dumps(task, sort_keys=True)
+        assert hashlib.sha256(text.encode()).hexdigest()[:16] == rows
+        assert draw(Figure.from_json(task["figure"])).sha256[:16] == pixels
+
+
+@pytest.mark.parametrize("size", [256, 512, 1024])
+def test_figures_come_in_other_sizes(size: int) -> None:
+    source = ProceduralSource(image_size=size)
+    for index in range(12):
+        image = draw(Figure.from_json(source.task(index)["figure"]))
+        assert image.size == (size, size)
+        assert image.mode == "L"
+
+
+def test_source_refuses_wrong_arguments() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'isosceles'"):
+        ProceduralSource(families=["isoceles"])
+    with pytest.raises(ConfigurationError, match="level must be one of"):
+        ProceduralSource(level=5)
+    with pytest.raises(ConfigurationError, match="image_size must be 256 to 1024"):
+        ProceduralSource(image_size=64)
+    with pytest.raises(ConfigurationError, match="'train' or 'test'"):
+        ProceduralSource(split="dev")
+    with pytest.raises(ConfigurationError, match="at least one family"):
+        ProceduralSource(families=[])
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        None,
+        {},
+        {"size": 384, "points": [], "shapes": [], "labels": []},
+        {"size": 9, "points": {"A": [0, 0]}, "shapes": [], "labels": []},
+        {"size": 384, "points": {}, "shapes": [], "labels": []},
+        {"size": 384, "points": {"A": [0, 0]}, "shapes": [["spiral", "A"]], "labels": []},
+        {"size": 384, "points": {"A": [0, 0]}, "shapes": [["segment", "A", "B"]], "labels": []},
+        {"size": 384, "points": {"A": [0, 0]}, "shapes": [["segment", "A"]], "labels": []},
+        {"size": 384, "points": {"A": [0, 0]}, "shapes": [["circle", "A", "wide"]], "labels": []},
+        {"size": 384, "points": {"A": [0, 0]}, "shapes": [[]], "labels": []},
+        {"size": 384, "points": {"A": [0, float("nan")]}, "shapes": [], "labels": []},
+    ],
+)
+def test_broken_figures_are_refused(figure: Any) -> None:
+    with pytest.raises(DatasetError):
+        draw(Figure.from_json(figure))
+
+
+def test_measures_refuse_what_they_do_not_know() -> None:
+    with pytest.raises(DatasetError, match="no point 'Z'"):
+        evaluate_measure(["length", "A", "Z"], {"A": (0, 0)})
+    with pytest.raises(DatasetError, match="operation must be one of"):
+        evaluate_measure(["volume", "A"], {"A": (0, 0)})
+    with pytest.raises(DatasetError, match="cannot be an operand"):
+        evaluate_measure(["plus", ["pair", 1, 2]], {})
