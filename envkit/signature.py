@@ -6,6 +6,7 @@ the return value is left out, and errors say what to write.
 """
 
 import inspect
+import itertools
 import json
 import re
 import types
@@ -142,7 +143,7 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
     starts = [n for n, line in enumerate(lines) if _SECTION.fullmatch(line)]
     summary = "\n".join(lines[: starts[0]] if starts else lines).strip()
     entries: dict[str, str] = {}
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(lines)]):
         if lines[start].startswith("Arg"):
             entries.update(_read_entries(lines[start + 1 : end]))
     return summary, entries
