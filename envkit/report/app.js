@@ -6,7 +6,7 @@ const view = document.getElementById("episode");
 const filter = document.getElementById("filter");
 const rows = Array.from(document.querySelectorAll("table.episodes tbody tr"));
 const PARTS = ["queue", "generate", "env", "encode"];
-const SHOWN_TOKENS = 400;
+const SHOWN_TOKENS = { prompt: 150, observation: 150, model: 600 }; // the rest comes on a click
 let shown = rows; // in the order of the table, for previous and next
 
 function block(id) {
@@ -23,7 +23,7 @@ function el(tag, options, ...children) {
     else node[name] = value;
   }
   const isDrawn = (child) => child !== null && child !== undefined && child !== false && child !== "";
-  node.append(...children.flat().filter(isDrawn));
+  node.append(...children.flat(Infinity).filter(isDrawn));
   return node;
 }
 
@@ -32,7 +32,10 @@ const number = (value) => (value === null ? "none" : typeof value === "object" ?
   : Number.isInteger(value) ? String(value) : Number(value.toPrecision(4)).toString());
 const seconds = (value) => (value >= 10 ? `${value.toFixed(1)} s` : value >= 1 ? `${value.toFixed(2)} s`
   : `${(1000 * value).toFixed(value < 0.01 ? 1 : 0)} ms`);
-const json = (value) => el("pre", {}, JSON.stringify(value, null, 2));
+function json(value) {
+  const line = JSON.stringify(value);
+  return el("pre", {}, line.length <= 110 ? line : JSON.stringify(value, null, 2));
+}
 const isEmpty = (value) => value === null || (typeof value === "object" && !Object.keys(value).length);
 
 function fold(title, value) {
@@ -64,7 +67,7 @@ function head(episode) {
     el("h1", {}, `Episode ${episode.number}`),
     el("p", {}, badge(episode.stop_reason, episode.kind),
       badge(`reward ${number(episode.reward)}`, episode.reward > 0 ? "good" : ""),
-      badge(`certificate ${certificate.status}`, certificate.is_broken ? "bad" : "good"),
+      badge(`certificate ${certificate.status}`, certificate.kind),
       episode.problems.map((problem) => badge(problem.rule, "bad"))),
     episode.fault && el("div", { class: "fault" },
       `Fault in ${episode.fault.where} (${episode.fault.kind}): ${episode.fault.message}`,
@@ -119,7 +122,8 @@ function messageCard(entry, turn) {
   const parts = entry.parts.map((part) => ("image" in part ? picture(part.image)
     : el("p", { class: "text" }, part.text)));
   const title = turn
-    ? [el("b", {}, `turn ${turn.turn}`), entry.role, `${turn.response_tokens} tokens`, turnMarks(turn)]
+    ? [el("b", {}, `turn ${turn.turn}`), el("span", {}, `${entry.role}, ${turn.response_tokens} tokens`),
+      turnMarks(turn)]
     : [el("b", {}, entry.role)];
   return el("article", { class: `card message ${entry.role}` }, el("header", {}, title), parts,
     turn && turn.parse_error !== null && el("p", { class: "fault" }, `parse error: ${turn.parse_error}`),
@@ -185,11 +189,12 @@ function ledger(episode) {
   const under = el("div", { id: "under", class: "muted" }, "point at a token");
   const segments = episode.segments.map((segment) => {
     const wire = segment.wire === segment.ids.length ? "" : ` (${segment.wire} on the wire)`;
-    const images = segment.images.length ? `, ${segment.images.length} images` : "";
+    const count = segment.images.length;
+    const images = count ? `, ${count} image${count > 1 ? "s" : ""}` : "";
     const version = segment.weight_version === null ? "" : `, weights ${segment.weight_version}`;
     return el("div", { class: "segment" },
       el("h3", {}, el("b", {}, segment.kind), ` turn ${segment.turn}: ${segment.ids.length} tokens${wire}${images}${version}`),
-      strip(segment, trains, SHOWN_TOKENS));
+      strip(segment, trains, SHOWN_TOKENS[segment.kind]));
   });
   const scale = ["below 5%", "5 to 25%", "25 to 60%", "60 to 90%", "above 90%"].map((text, n) =>
     el("span", {}, el("i", { class: `p${n}` }), text));

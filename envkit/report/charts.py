@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from envkit.metrics.distribution import Histogram
 
-_WIDTH = 360
+_WIDTH = 520
 
 
 class Bar(NamedTuple):
@@ -24,7 +24,7 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> str:
     largest = max((bar.value for bar in bars), default=0) or 1
     rows: list[str] = []
     for index, bar in enumerate(bars):
-        y, width = 22 * index, max(1.0, 150 * bar.value / largest)
+        y, width = 22 * index, max(1.0, 270 * bar.value / largest)
         rows.append(
             f'<text x="0" y="{y + 14}" class="value">{escape(bar.label)}</text>'
             f'<rect x="118" y="{y + 4}" width="{width:.1f}" height="13" rx="2" '

@@ -49,7 +49,7 @@ def draw_episode(
     images: dict[Image, None] = {}
     problems = check_trajectory(trajectory)
     certificate = _certificate(trajectory, recorded)
-    is_broken = bool(problems) or certificate["is_broken"]
+    is_broken = bool(problems) or certificate["kind"] == "bad"
 
     def keep(image: Image) -> None:
         images.setdefault(image)
@@ -119,13 +119,13 @@ def _facts(trajectory: Trajectory, keep: Keep) -> dict[str, Any]:
     }
 
 
-def _certificate(trajectory: Trajectory, recorded: Certificate | None) -> dict[str, Any]:
+def _certificate(trajectory: Trajectory, recorded: Certificate | None) -> dict[str, str]:
     found = certify(trajectory)
     difference = None if recorded is None else recorded.difference(found)
     if difference is not None:
-        return {"seal": found.seal, "status": f"broken: {difference}", "is_broken": True}
-    status = "computed now" if recorded is None else "verified"
-    return {"seal": found.seal, "status": status, "is_broken": False}
+        return {"seal": found.seal, "status": f"broken: {difference}", "kind": "bad"}
+    status, kind = ("computed now", "") if recorded is None else ("verified", "good")
+    return {"seal": found.seal, "status": status, "kind": kind}
 
 
 def _message(entry: Message, keep: Keep) -> dict[str, Any]:

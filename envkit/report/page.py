@@ -21,7 +21,7 @@ from envkit.report.episodes import Episode, draw_episode, safe_html, safe_json
 from envkit.trajectory.certificate import Certificate
 from envkit.trajectory.files import replace_file
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.storage import read_lines
+from envkit.trajectory.storage import read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
 
 Decode = Callable[[Sequence[int]], str]
@@ -58,8 +58,8 @@ def write_report(
         raise ConfigurationError(f"max_episodes must be at least 1, got {max_episodes}")
     report = _Report(max_episodes)
     if isinstance(source, (str, os.PathLike)):
-        origin = os.fspath(source)
-        report.read(origin)
+        report.read(source)
+        origin = "/".join(trajectory_file(source).resolve().parts[-2:])
     else:
         origin = "trajectories in memory"
         for number, trajectory in enumerate(source, start=1):
@@ -81,7 +81,7 @@ class _Report:
         self._left_out = 0
         self._notes: list[str] = []
 
-    def read(self, path: str) -> None:
+    def read(self, path: str | os.PathLike[str]) -> None:
         for stored in read_lines(path):
             if stored.trajectory is not None:
                 self.add(stored.trajectory, stored.certificate, stored.line)
