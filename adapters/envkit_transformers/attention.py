@@ -38,15 +38,19 @@ class Segment:
         self.stop = stop
         self._masks: dict[int | None, Tensor] = {}
 
-    def mask(self, total: int, window: int | None, device: torch.device) -> Tensor:
-        """Return which of `total` keys each query sees, (1, n, total), built once per forward."""
+    def mask(self, queries: Tensor, total: int, window: int | None, groups: int) -> Tensor:
+        """Return what to add to the scores, (groups * n, total), built once per forward.
+
+        The n queries of every head in a group stand below each other.
+        """
         if window not in self._masks:
             count = self.stop - self.start
-            allowed = torch.ones(count, total, dtype=torch.bool, device=device)
-            allowed = allowed.tril(total - count)
+            seen = torch.ones(count, total, dtype=torch.bool, device=queries.device)
+            seen = seen.tril(total - count)
             if window is not None:
-                allowed = allowed.triu(total - count - window + 1)
-            self._masks[window] = allowed[None]
+                seen = seen.triu(total - count - window + 1)
+            added = queries.new_zeros((count, total)).masked_fill(~seen, float("-inf"))
+            self._masks[window] = added.repeat(groups, 1)
         return self._masks[window]
 
 
@@ -126,25 +130,27 @@ def _chunk(
     window: int | None,
 ) -> Tensor:
     """Attend with a chunk of a prompt, (n, Q, D)."""
-    count, total = queries.shape[1], keys.shape[1]
+    heads, count, total = keys.shape[0], queries.shape[1], keys.shape[1]
+    groups = queries.shape[0] // heads
     if window is not None and total <= window:
         window = None
-    is_whole = count == total and window is None
-    mask = None if is_whole else segment.mask(total, window, queries.device)
-    grouped = queries.shape[0] // keys.shape[0]
-    if grouped > 1:
-        # An explicit copy: enable_gqa with a mask leaves the fast kernels on CPU and CUDA.
-        keys = keys.repeat_interleave(grouped, dim=0)
-        values = values.repeat_interleave(grouped, dim=0)
+    if count == total and window is None:
+        if groups > 1:
+            keys = keys.repeat_interleave(groups, dim=0)
+            values = values.repeat_interleave(groups, dim=0)
+        attended = F.scaled_dot_product_attention(
+            queries[None], keys[None], values[None], is_causal=True, scale=scaling
+        )
+        return attended[0].transpose(0, 1)
+    # As in a decode step, the heads of a group become queries: the keys are read once for all.
     attended = F.scaled_dot_product_attention(
-        queries[None],
+        queries.reshape(heads, groups * count, -1)[None],
         keys[None],
         values[None],
-        attn_mask=None if mask is None else mask[None],
-        is_causal=is_whole,
+        attn_mask=segment.mask(queries, total, window, groups)[None, None],
         scale=scaling,
     )
-    return attended[0].transpose(0, 1)
+    return attended.reshape(queries.shape[0], count, -1).transpose(0, 1)
 
 
 def _packed_mask(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # transformers' signature

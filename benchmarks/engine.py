@@ -1,0 +1,191 @@
+"""Speed of the embedded engine on multi-turn conversations, against `model.generate`.
+
+The same conversations are played three times with the same model and the same number of sampled
+tokens a turn: by the engine (cache kept between turns, all sessions in one forward), by
+`model.generate` over all conversations at once (left-padded, whole history each turn), and by
+`model.generate` one conversation after the other. Times of one run belong together; compare ratios.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+
+from envkit.rollout.engine import GenerateRequest, Sampling
+from envkit_transformers import TransformersEngine, builtin_model_dir
+from envkit_transformers.dependencies import quiet_transformers
+from envkit_transformers.loading import load_model
+
+BATCHED_TARGET: Final = 2.0
+SINGLE_TARGET: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is played."""
+
+    conversations: int
+    turns: int
+    prompt_tokens: int
+    observation_tokens: int
+    reply_tokens: int
+
+    @property
+    def sampled(self) -> int:
+        """Tokens that each contender samples."""
+        return self.conversations * self.turns * self.reply_tokens
+
+    def new_tokens(self, conversation: int, turn: int) -> list[int]:
+        """Return what the environment says before a turn; lengths differ a little."""
+        count = (self.prompt_tokens if turn == 0 else self.observation_tokens) + conversation
+        start = 1000 + 997 * conversation + 131 * turn
+        return [start + 7 * i % 9000 for i in range(count)]
+
+
+async def play_engine(engine: TransformersEngine, load: Workload) -> None:
+    """Play every conversation as a task of its own."""
+
+    async def converse(number: int) -> None:
+        wire: list[int] = []
+        for turn in range(load.turns):
+            wire += load.new_tokens(number, turn)
+            generation = await engine.generate(
+                GenerateRequest(
+                    request_id=f"{number:04d}-{turn:04d}",
+                    session_id=f"{number:04d}",
+                    wire_ids=list(wire),
+                    images=(),
+                    train_length=len(wire),
+                    sampling=Sampling(max_new_tokens=load.reply_tokens, stop_ids=(-1,)),
+                )
+            )
+            wire += generation.token_ids
+        await engine.end_session(f"{number:04d}")
+
+    await asyncio.gather(*(converse(number) for number in range(load.conversations)))
+
+
+def play_generate(model: Any, load: Workload, *, batched: bool) -> None:  # noqa: ANN401
+    """Play with the model's own generate, the whole history as prompt in every turn."""
+    if batched:
+        _play_rows(model, load, list(range(load.conversations)))
+        return
+    for number in range(load.conversations):
+        _play_rows(model, load, [number])
+
+
+def _play_rows(model: Any, load: Workload, numbers: list[int]) -> None:  # noqa: ANN401
+    histories: dict[int, list[int]] = {number: [] for number in numbers}
+    for turn in range(load.turns):
+        for number, history in histories.items():
+            history += load.new_tokens(number, turn)
+        width = max(len(history) for history in histories.values())
+        rows = [[0] * (width - len(history)) + history for history in histories.values()]
+        masks = [
+            [0] * (width - len(history)) + [1] * len(history) for history in histories.values()
+        ]
+        with torch.inference_mode():
+            output = model.generate(
+                input_ids=torch.tensor(rows, device=model.device),
+                attention_mask=torch.tensor(masks, device=model.device),
+                max_new_tokens=load.reply_tokens,
+                min_new_tokens=load.reply_tokens,
+                do_sample=True,
+                top_k=0,
+            )
+        for history, row in zip(histories.values(), output[:, width:].tolist(), strict=True):
+            history += row
+
+
+def measure(play: Callable[[], None], rounds: int) -> float:
+    """Return the best time of some rounds, in seconds."""
+    times: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        play()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def run(model_name: str, dtype: str, load: Workload, *, rounds: int) -> dict[str, Any]:
+    """Measure the three contenders and return the figures."""
+    with quiet_transformers():
+        model, processor = load_model(model_name, dtype=dtype)
+    warm_up = Workload(
+        conversations=2, turns=1, prompt_tokens=16, observation_tokens=8, reply_tokens=2
+    )
+    seconds: dict[str, float] = {}
+    for name, batched in (("one_by_one", False), ("batched", True)):
+        play_generate(model, warm_up, batched=batched)
+        seconds[name] = measure(lambda b=batched: play_generate(model, load, batched=b), rounds)
+
+    async def engine_seconds() -> float:
+        engine = TransformersEngine(model, processor)
+        await play_engine(engine, warm_up)
+        times: list[float] = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            await play_engine(engine, load)
+            times.append(time.perf_counter() - start)
+        await engine.aclose()
+        return min(times)
+
+    seconds["engine"] = asyncio.run(engine_seconds())
+    return {
+        "model": Path(model_name).name,
+        "dtype": str(model.dtype),
+        "threads": torch.get_num_threads(),
+        "seconds": seconds,
+        "tokens_per_second": {name: load.sampled / value for name, value in seconds.items()},
+        "engine_vs_batched": seconds["batched"] / seconds["engine"],
+        "engine_vs_one_by_one": seconds["one_by_one"] / seconds["engine"],
+    }
+
+
+def main() -> None:
+    """Parse the options, print the figures, write them as JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="folder or hub name; the built-in model without it")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--conversations", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--prompt-tokens", type=int, default=320)
+    parser.add_argument("--observation-tokens", type=int, default=80)
+    parser.add_argument("--reply-tokens", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=1, help="the best of so many counts")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    load = Workload(
+        conversations=options.conversations,
+        turns=options.turns,
+        prompt_tokens=options.prompt_tokens,
+        observation_tokens=options.observation_tokens,
+        reply_tokens=options.reply_tokens,
+    )
+    model = options.model or str(builtin_model_dir(print))
+    figures = run(model, options.dtype, load, rounds=options.rounds)
+    for name, speed in figures["tokens_per_second"].items():
+        print(f"{name:>12}: {speed:7.1f} sampled tokens/s ({figures['seconds'][name]:.1f} s)")
+    print(
+        f"engine vs batched generate: {figures['engine_vs_batched']:.2f}x "
+        f"(target {BATCHED_TARGET}x); vs one by one: {figures['engine_vs_one_by_one']:.2f}x "
+        f"(target {SINGLE_TARGET}x)"
+    )
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
