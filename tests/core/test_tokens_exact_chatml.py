@@ -1,0 +1,42 @@
+"""Deltas against full renders: the Qwen family and SmolLM2."""
+
+from typing import Any
+
+import pytest
+from fakes.templates import CHATML_SPECS
+from fakes.templates_checks import (
+    check_append_only_ledger,
+    check_deltas,
+    check_rewriting_has_a_witness,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+NAMES = [spec.name for spec in CHATML_SPECS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_codec_delta_equals_the_full_render_invariant_3(name: str, data: Any) -> None:
+    check_deltas(name, data)
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in CHATML_SPECS if not spec.rewrites])
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_codec_ledger_is_append_only_where_the_audit_says_invariant_4(name: str, data: Any) -> None:
+    check_append_only_ledger(name, data)
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in CHATML_SPECS if spec.rewrites])
+def test_audit_says_that_history_is_rewritten_only_where_it_is(name: str) -> None:
+    check_rewriting_has_a_witness(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_codec_delta_equals_the_full_render_at_length(name: str, data: Any) -> None:
+    check_deltas(name, data)
