@@ -83,8 +83,8 @@ class TransformersEngine:
         text_config: Any = model.config.get_text_config()
         vision = _vision_traits(model.config)
         restore = _set_attention(text_config)
-        forward = PackedForward(model, vision)
         try:
+            forward = PackedForward(model, vision)
             token_bytes = forward.check(text_config.vocab_size)
         except Exception:
             restore()

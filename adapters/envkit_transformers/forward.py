@@ -18,8 +18,9 @@ from envkit_transformers.attention import Segment, packed_row
 from envkit_transformers.kv_cache import KeyValueCache
 from envkit_transformers.prompt import Ids, ImageSpan, VisionTraits
 
-_LARGEST_DIFFERENCE: Final = {torch.float32: 5e-3, torch.float64: 5e-3}
+_LARGEST_DIFFERENCE: Final = {torch.float32: 1e-3, torch.float64: 1e-3}
 _LARGEST_MEAN_DIFFERENCE: Final = 0.2
+_LAYERS: Final = {"full_attention", "sliding_attention"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,6 +43,12 @@ class PackedForward:
         self._model = model
         self._vision = vision
         self.device: torch.device = model.device
+        layers: Any = getattr(model.config.get_text_config(), "layer_types", None)
+        if not set(layers or ()) <= _LAYERS:
+            raise ConfigurationError(
+                f"the embedded engine runs models whose layers all attend, got {sorted(set(layers))} "
+                f"in {type(model).__name__}; serve the model with SGLang or vLLM"
+            )
         names = inspect.signature(model.forward).parameters
         if "logits_to_keep" not in names or "position_ids" not in names:
             raise ConfigurationError(
@@ -90,7 +97,7 @@ class PackedForward:
         """Compare packed rows with the model's own forward and return the cache's bytes a token.
 
         Two short sequences are prefilled together, one of them in two parts, and go on by one
-        token each. A model with recurrent layers, or with an attention of its own, differs.
+        token each. A model with an attention of its own, or with state outside the cache, differs.
 
         Raises:
             ConfigurationError: The model's packed forward is not its own forward.
@@ -137,5 +144,5 @@ class PackedForward:
             raise ConfigurationError(
                 f"the embedded engine cannot run {type(self._model).__name__}: log-probabilities "
                 f"of a packed forward differ from the model's own by {found:.2g} (at most {limit} "
-                "is rounding); it may have recurrent layers. Serve it with SGLang or vLLM"
+                "is rounding). Serve it with SGLang or vLLM"
             )
