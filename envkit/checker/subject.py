@@ -174,7 +174,7 @@ class Player:
         self.messages: list[Message] = []
         if env.system_prompt is not None:
             self.messages.append(message("system", env.system_prompt))
-        self.messages.append(env.format_observation(self.start.observation))
+        self.messages.append(self._format(self.start.observation))
 
     def turn(self) -> None:
         """Play one turn."""
@@ -192,7 +192,13 @@ class Player:
         self.steps.append(step)
         self.done = bool(step.terminated or step.truncated)
         self.messages.append(message("assistant", text))
-        self.messages.append(self._env.format_observation(step.observation))
+        self.messages.append(self._format(step.observation))
+
+    def _format(self, observation: Observation) -> Message:
+        try:
+            return self._env.format_observation(observation)
+        except Exception as error:  # noqa: BLE001  # the rule about messages reports it
+            return message("user", repr(error))
 
     def episode(self) -> Episode:
         """Return what was played so far."""

@@ -1,0 +1,77 @@
+"""The lists in pyproject.toml equal the folders, so that no plugin is forgotten in one of them."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SHELVES = ("envs", "adapters")
+PLUGINS = [
+    folder.relative_to(ROOT).as_posix()
+    for shelf in SHELVES
+    for folder in sorted((ROOT / shelf).iterdir())
+    if (folder / "__init__.py").is_file()
+]
+NAMES = sorted(Path(plugin).name for plugin in PLUGINS)
+
+
+def test_wheel_packages_are_the_core_and_every_plugin_folder() -> None:
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["envkit", *PLUGINS]
+
+
+def test_shelves_are_no_packages() -> None:
+    """With an __init__.py they would shadow an installed package of the same name."""
+    for shelf in SHELVES:
+        assert not (ROOT / shelf / "__init__.py").exists()
+
+
+def test_every_plugin_folder_is_named_envkit_and_is_typed() -> None:
+    for plugin in PLUGINS:
+        assert re.fullmatch(r"envkit_[a-z0-9_]+", Path(plugin).name)
+        assert (ROOT / plugin / "py.typed").is_file(), plugin
+    assert (ROOT / "envkit" / "py.typed").is_file()
+
+
+def test_every_environment_folder_has_an_entry_point() -> None:
+    points: dict[str, str] = PROJECT["project"]["entry-points"]["envkit.envs"]
+    modules = {value.partition(":")[0] for value in points.values()}
+
+    assert modules == {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
+
+
+@pytest.mark.parametrize("group", ["envkit.envs", "envkit.engines"])
+def test_entry_points_name_plugin_packages(group: str) -> None:
+    for value in PROJECT["project"]["entry-points"][group].values():
+        assert value.partition(":")[0] in NAMES
+
+
+def test_import_linter_knows_every_plugin() -> None:
+    linter = PROJECT["tool"]["importlinter"]
+    plugins, core = linter["contracts"][0]["layers"]
+
+    assert linter["root_packages"] == ["envkit", *NAMES]
+    assert plugins.split(" | ") == NAMES
+    assert core == "envkit"
+
+
+def test_import_linter_orders_every_module_of_the_core() -> None:
+    layers = set(PROJECT["tool"]["importlinter"]["contracts"][1]["layers"])
+    modules = {
+        path.stem
+        for path in (ROOT / "envkit").iterdir()
+        if (path.suffix == ".py" or (path / "__init__.py").is_file()) and path.stem != "__init__"
+    }
+
+    assert modules == {name.strip() for layer in layers for name in layer.split("|")}
+
+
+def test_all_extra_takes_every_other_one() -> None:
+    extras: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    inside = everything.partition("[")[2].rstrip("]").split(",")
+
+    assert set(inside) == set(extras) - {"all", "dev"}

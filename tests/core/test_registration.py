@@ -1,0 +1,256 @@
+"""Ids: registering, listing without imports, making, and telling what is wrong."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import gymnasium
+import pytest
+from fakes import envs as toys
+from fakes.envs import EchoEnv, register_toys
+from gymnasium.envs.registration import EnvSpec as GymSpec
+
+import envkit
+from envkit import registration
+from envkit.env import Env
+from envkit.errors import ConfigurationError, ContractError, UnknownNameError
+from envkit.registration import EnvSpec
+
+NO_SPEC = {"not": "a spec"}
+SPEC = EnvSpec(
+    id="plug-v1",
+    entry_point="fakes.envs:EchoEnv",
+    description="Repeat the word.",
+    kwargs={"max_turns": 7},
+)
+WRONG_ID = EnvSpec(id="other-v1", entry_point="fakes.envs:EchoEnv")
+GONE = EnvSpec(id="plug-v1", entry_point="fakes.envs:GoneEnv")
+FOREIGN = EnvSpec(id="plug-v1", entry_point="gymnasium.envs.classic_control:CartPoleEnv")
+
+
+class Owner:
+    """The one attribute of a distribution that is read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def entry(value: str, owner: str = "envkit-plug", name: str = "plug-v1") -> EntryPoint:
+    point = EntryPoint(name=name, value=value, group="envkit.envs")
+    vars(point)["dist"] = Owner(owner)
+    return point
+
+
+@pytest.fixture(autouse=True)
+def _clean_registry() -> Iterator[None]:
+    """Put the registries back: they belong to the process."""
+    before, known = dict(gymnasium.registry), dict(registration._registered)
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+    registration._registered.clear()
+    registration._registered.update(known)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
+    sys.modules.setdefault("plug_specs", sys.modules[__name__])
+
+    def listed(*, group: str) -> list[EntryPoint]:
+        return [point for point in points if point.group == group]
+
+    monkeypatch.setattr(registration, "entry_points", listed)
+
+
+def test_registered_class_is_made_by_both_libraries() -> None:
+    envkit.register("mine-v3", EchoEnv, description="Mine.", kwargs={"max_turns": 4})
+
+    ours = envkit.make("mine-v3")
+    theirs = gymnasium.make("envkit/mine-v3", max_turns=5)
+
+    assert type(ours) is EchoEnv
+    assert ours.max_turns == 4
+    assert isinstance(theirs.unwrapped, EchoEnv)
+    assert theirs.unwrapped.max_turns == 5
+    assert envkit.spec("mine-v3").description == "Mine."
+    assert envkit.registry()["mine-v3"].entry_point == "fakes.envs:EchoEnv"
+
+
+@pytest.mark.parametrize("wanted", ["mine", "envkit/mine", "mine-v12", "envkit/mine-v12"])
+def test_unversioned_id_is_the_latest_version(wanted: str) -> None:
+    for version in (2, 12, 9):
+        envkit.register(f"mine-v{version}", "fakes.envs:EchoEnv", kwargs={"max_turns": version})
+
+    assert envkit.make(wanted).max_turns == 12
+    assert envkit.make("mine-v2").max_turns == 2
+
+
+def test_specs_are_json_and_rebuild_the_environment() -> None:
+    register_toys()
+    for env in (envkit.make("toy-dots-v0", rounds=2), gymnasium.make("envkit/toy-dots-v0")):
+        assert env.spec is not None
+        text = env.spec.to_json()
+        again = gymnasium.make(GymSpec.from_json(text), disable_env_checker=True)
+        assert json.loads(text)["id"] == "envkit/toy-dots-v0"
+        assert isinstance(again.unwrapped, toys.DotsEnv)
+
+
+def test_checker_wraps_only_when_asked() -> None:
+    register_toys()
+
+    assert type(envkit.make("toy-echo-v0")) is EchoEnv
+    checked = envkit.make("toy-echo-v0", disable_env_checker=False)
+    assert type(checked) is gymnasium.wrappers.PassiveEnvChecker
+    assert isinstance(checked.unwrapped, Env)
+
+
+def test_class_that_cannot_be_named_works_in_this_process() -> None:
+    class Local(EchoEnv):
+        pass
+
+    envkit.register("local-v0", Local)
+
+    assert type(envkit.make("local-v0")) is Local
+    assert isinstance(gymnasium.make("envkit/local-v0").unwrapped, Local)
+
+
+def test_environment_registered_with_gymnasium_is_known() -> None:
+    gymnasium.register("envkit/direct-v0", "fakes.envs:EchoEnv", kwargs={"max_turns": 2})
+
+    assert envkit.registry()["direct-v0"].entry_point == "fakes.envs:EchoEnv"
+    assert envkit.make("direct").max_turns == 2
+
+
+@pytest.mark.parametrize(
+    "wanted", ["toy-ecko-v0", "toy-echo-v7", "toy echo", "", "else/toy-echo-v0"]
+)
+def test_unknown_id_suggests_the_nearest(wanted: str) -> None:
+    register_toys()
+
+    with pytest.raises(UnknownNameError) as caught:
+        envkit.make(wanted)
+
+    assert str(caught.value).startswith(f"no environment {wanted!r} is registered.")
+    assert "'toy-echo-v0'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "entry_point", "part"),
+    [
+        ("two words", EchoEnv, "must look like 'name-v0'"),
+        ("else/x-v0", EchoEnv, "must look like 'name-v0'"),
+        (5, EchoEnv, "must look like 'name-v0', got 5"),
+        ("x-v0", "fakes.envs", "must be 'module:Class', got 'fakes.envs'"),
+        ("x-v0", 5, "must be 'module:Class' or a class, got 5"),
+        ("toy-echo-v0", EchoEnv, "is registered already"),
+        ("toy-echo", EchoEnv, "cannot register environment 'toy-echo'"),
+    ],
+)
+def test_wrong_registration_is_refused(env_id: Any, entry_point: Any, part: str) -> None:
+    register_toys()
+
+    with pytest.raises(ConfigurationError) as caught:
+        envkit.register(env_id, entry_point)
+
+    assert part in str(caught.value)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    register_toys()
+
+    with pytest.raises(ConfigurationError, match="pass max_turns"):
+        envkit.make("toy-echo-v0", max_episode_steps=3)
+    with pytest.raises(TypeError, match=r"'sise' was raised from .* envkit/toy-dots-v0"):
+        envkit.make("toy-dots-v0", sise=3)
+    with pytest.raises(ConfigurationError, match="at least 1, got 0"):
+        envkit.make("toy-dots-v0", max_turns=0)
+
+
+def test_plugin_is_listed_without_its_import_and_made_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch, entry("plug_specs:SPEC"))
+    listed = envkit.registry()["plug-v1"]
+
+    assert (listed.entry_point, listed.distribution) == ("plug_specs:SPEC", "envkit-plug")
+    assert listed.description == ""
+    assert envkit.make("plug").max_turns == 7
+    assert envkit.make("plug-v1", max_turns=2).max_turns == 2
+    lazy = gymnasium.make("envkit/plug-v1", max_turns=3)
+    assert isinstance(lazy.unwrapped, EchoEnv)
+    assert lazy.unwrapped.max_turns == 3
+    known = envkit.spec("plug")
+    assert (known.description, known.distribution) == ("Repeat the word.", "envkit-plug")
+    assert envkit.registry()["plug-v1"] == known
+
+
+def test_plugin_installed_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    with pytest.raises(UnknownNameError):
+        envkit.make("plug-v1")
+
+    install(monkeypatch, entry("plug_specs:SPEC"))
+
+    assert envkit.make("plug-v1").max_turns == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        ("no_such_module:SPEC", r"fails to import: ModuleNotFoundError"),
+        ("plug_specs:NO_SUCH", r"fails to import: AttributeError"),
+        ("plug_specs:NO_SPEC", r"must be an envkit\.EnvSpec, got dict"),
+        ("plug_specs:WRONG_ID", r"must have that id, got 'other-v1'"),
+        ("plug_specs:GONE", r"cannot be imported from 'fakes\.envs:GoneEnv'"),
+        ("plug_specs:FOREIGN", r"must be an envkit\.Env, got CartPoleEnv"),
+    ],
+)
+def test_broken_plugin_is_named_with_its_distribution(
+    monkeypatch: pytest.MonkeyPatch, value: str, part: str
+) -> None:
+    install(monkeypatch, entry(value))
+
+    assert "plug-v1" in envkit.registry()
+    for make in (lambda: envkit.make("plug-v1"), lambda: gymnasium.make("envkit/plug-v1")):
+        with pytest.raises(ContractError, match=part) as caught:
+            make()
+        assert "plug-v1" in str(caught.value)
+        if value != "plug_specs:FOREIGN":
+            assert "envkit-plug" in str(caught.value)
+
+
+def test_two_owners_of_one_id_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, entry("plug_specs:SPEC", "first"), entry("plug_specs:SPEC", "second"))
+
+    assert envkit.registry()["plug-v1"].distribution == "first, second"
+    for make in (envkit.make, envkit.spec):
+        with pytest.raises(ContractError, match="more than one distribution: first, second"):
+            make("plug-v1")
+
+
+def test_malformed_plugin_id_warns_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, entry("x:Y", name="two words"), entry("plug_specs:SPEC"))
+
+    with pytest.warns(UserWarning, match="envkit-plug: environment 'two words'"):
+        listed = envkit.registry()
+
+    assert "plug-v1" in listed
+    assert "two words" not in listed
+
+
+def test_first_party_plugins_are_made_by_gymnasium_after_import_envkit_alone() -> None:
+    code = (
+        "import sys, gymnasium, envkit\n"
+        "assert not [m for m in sys.modules if m.startswith('envkit_')], 'a plugin was imported'\n"
+        "env = gymnasium.make('envkit/geo3k-v0')\n"
+        "assert isinstance(env.unwrapped, envkit.Env)\n"
+        "print(env.spec.to_json())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kwargs"] == {"plugin": "geo3k-v0"}
