@@ -190,23 +190,32 @@ class Draft:
         """State a fact in the text, as one sentence."""
         self.facts.append(fact)
 
-    def ask_length(self, a: str, b: str, value: ExactLike) -> None:
-        """Ask for a segment's length, or for the x in it."""
-        self._ask_labelled(["length", a, b], Exact.of(value), f"{a}{b}", (a, b), "")
+    def ask_length(self, a: str, b: str, value: ExactLike, *, labelled: bool = True) -> None:
+        """Ask for a segment's length, or for the x in it.
+
+        Args:
+            a: One end.
+            b: The other end.
+            value: Its length.
+            labelled: False keeps the unknown in the text. A label on a segment that crosses a
+                circle could be read as the length of a part.
+        """
+        at = (a, b) if labelled else ()
+        self._ask_unknown(["length", a, b], Exact.of(value), f"{a}{b}", at, "")
 
     def ask_angle(self, a: str, vertex: str, b: str, degrees: int) -> None:
         """Ask for an angle's measure, or for the x in it."""
         name = f"m∠{a}{vertex}{b}"
         measure: Measure = ["angle", a, vertex, b]
-        self._ask_labelled(measure, Exact.of(degrees), name, (a, vertex, b), "°")
+        self._ask_unknown(measure, Exact.of(degrees), name, (a, vertex, b), "°")
 
-    def _ask_labelled(
+    def _ask_unknown(
         self, measure: Measure, value: Exact, name: str, at: tuple[str, ...], sign: str
     ) -> None:
         algebraic = self.level == 2 or (
             self.level == 4 and value.integer is not None and self.rng.random() < 0.5
         )
-        if not algebraic and self.rng.random() < 0.5:
+        if not algebraic and (not at or self.rng.random() < 0.5):
             self.ask(f"Find {name}.", measure, value)
             return
         if algebraic:
@@ -220,7 +229,10 @@ class Draft:
             text = f"x{sign}"
         if len(at) == 3:
             self.angle_mark(*at)
-        self.ask("Find x.", measure, value, label=LabelRequest(text=text, at=at))
+        if at:
+            self.ask("Find x.", measure, value, label=LabelRequest(text=text, at=at))
+        else:
+            self.ask(f"{name} = {text}. Find x.", measure, value)
 
     def _linear(self, value: Exact) -> tuple[int, int]:
         """Return slope and offset, neither trivial, so that slope * x + offset is the value."""

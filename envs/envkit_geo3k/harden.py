@@ -47,7 +47,8 @@ def _drawn_segments(draft: Draft) -> list[tuple[str, str]]:
 
 def _add_length(draft: Draft) -> None:
     """Scale a figure of angles so that one of its segments has a whole length, and say so."""
-    a, b = draft.rng.choice(_drawn_segments(draft))
+    whole = [pair for pair in _drawn_segments(draft) if not _is_divided(draft, *pair)]
+    a, b = draft.rng.choice(whole)
     length = draft.rng.randint(5, 30)
     factor = length / distance(draft.points[a], draft.points[b])
     draft.points = {name: (x * factor, y * factor) for name, (x, y) in draft.points.items()}
@@ -56,6 +57,13 @@ def _add_length(draft: Draft) -> None:
         for shape in draft.shapes
     ]
     draft.give(given_length(a, b, length))
+
+
+def _is_divided(draft: Draft, a: str, b: str) -> bool:
+    """Whether a point lies within the segment: a label on it would look like that of a part."""
+    start, end = draft.points[a], draft.points[b]
+    others = [position for name, position in draft.points.items() if name not in (a, b)]
+    return any(angle_at(start, other, end) > 179 for other in others)
 
 
 def _lengthen(draft: Draft) -> None:

@@ -14,6 +14,7 @@ from envkit_geo3k.draft import (
 from envkit_geo3k.drawing import FILL, PAPER
 from envkit_geo3k.exact import PI, Exact
 from envkit_geo3k.families.right_triangles import triple
+from envkit_geo3k.measure import Measure
 
 
 def areas(draft: Draft) -> None:
@@ -183,15 +184,16 @@ def shaded_region(draft: Draft) -> None:
     draft.circle("O", inner)
     draft.segments("O" + a, "O" + b)
     area = (outer * outer - inner * inner) * PI
-    small, large = ["length", "O", a], ["length", "O", b]
+    small: Measure = ["length", "O", a]
+    large: Measure = ["length", "O", b]
     goal = ["times", math.pi, ["minus", ["times", large, large], ["times", small, small]]]
     draft.say("The two circles have the same center O.")
     draft.give(given_length("O", a, inner))
     if draft.level.is_algebraic:
         draft.give(given_text(goal, "The area of the shaded ring", area))
-        draft.ask_length("O", b, outer)
+        draft.ask_length("O", b, outer, labelled=False)
     else:
-        draft.give(given_length("O", b, outer))
+        draft.give(given_text(large, f"O{b}", outer))
         draft.ask("Find the exact area of the shaded region.", goal, area)
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from envkit_geo3k.draft import Draft, given_angle, given_length, polar
+from envkit_geo3k.draft import Draft, given_angle, given_length, given_text, polar
 from envkit_geo3k.exact import Exact
 from envkit_geo3k.families.right_triangles import triple
 
@@ -125,10 +125,15 @@ def tangents(draft: Draft) -> None:
     draft.circle("O", radius)
     draft.segments("O" + t, t + p, "O" + p)
     draft.say(f"{p}{t} is tangent to circle O at {t}.")
-    lengths = [("O", t, Exact.of(radius)), (p, t, Exact.of(tangent)), ("O", p, whole)]
-    asked = lengths.pop(rng.randint(0, 2))
-    draft.give(*(given_length(*length) for length in lengths))
-    draft.ask_length(*asked)
+    lengths = [("O", t, Exact.of(radius)), (p, t, Exact.of(tangent))]
+    rng.shuffle(lengths)
+    draft.give(given_length(*lengths[0]))
+    if rng.random() < 0.35:
+        draft.give(given_length(*lengths[1]))
+        draft.ask_length("O", p, whole, labelled=False)
+    else:
+        draft.give(given_text(["length", "O", p], f"O{p}", whole))
+        draft.ask_length(*lengths[1])
 
 
 def _two_tangents(draft: Draft, names: tuple[str, ...]) -> None:
