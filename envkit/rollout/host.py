@@ -14,7 +14,8 @@ from envkit.env import Env, Observation, Reset, Step, StepKey
 from envkit.errors import ContractError, EnvFault, EnvkitError, FaultKind
 from envkit.images import Image
 from envkit.rollout.outcome import checked_reset, checked_step
-from envkit.rollout.workers import DeadlineError, Worker, WorkerPool
+from envkit.rollout.pool import WorkerPool
+from envkit.rollout.workers import DeadlineError, Worker
 from envkit.tasks import Task
 
 T = TypeVar("T")

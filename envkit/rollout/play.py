@@ -11,9 +11,9 @@ from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Limits
 from envkit.rollout.loop import play_episode
+from envkit.rollout.pool import WorkerPool
 from envkit.rollout.retries import RetryBudget
 from envkit.rollout.setup import EpisodeSpec, Setup
-from envkit.rollout.workers import WorkerPool
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import StopReason

@@ -1,4 +1,4 @@
-"""Threads that run blocking calls for the event loop and may be given up on.
+"""A thread that runs blocking calls for the event loop and may be given up on.
 
 `concurrent.futures` cannot forget a hung call: its threads are joined at exit. A worker here is a
 daemon thread; when a call outlives its deadline the worker is abandoned, and a clean-up runs on it
@@ -11,12 +11,10 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
-DEFAULT_MAX_WORKERS: Final = 256
-"""Threads of a pool. They mostly wait, so there are far more than cores."""
 _numbers = itertools.count()
 
 
@@ -39,10 +37,10 @@ class Mailbox:
         self._lock = threading.Lock()
         self._posts: list[Callable[[], None]] = []
 
-    def post(self, deliver: Callable[[], None]) -> None:
+    def post(self, message: Callable[[], None]) -> None:
         """Have a function called on the loop. From any thread."""
         with self._lock:
-            self._posts.append(deliver)
+            self._posts.append(message)
             if len(self._posts) > 1:
                 return  # the loop is already on its way
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -51,8 +49,8 @@ class Mailbox:
     def _drain(self) -> None:
         with self._lock:
             posts, self._posts = self._posts, []
-        for deliver in posts:
-            deliver()
+        for message in posts:
+            message()
 
 
 class Worker:
@@ -76,8 +74,8 @@ class Worker:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
-            result, error = _outcome(function)
-            self._mailbox.post(lambda: _deliver(future, result, error))
+            result, error = outcome(function)
+            self._mailbox.post(lambda: deliver(future, result, error))
 
         self._calls.put(run)
         if timeout_s is None:
@@ -114,7 +112,8 @@ class Worker:
             call()
 
 
-def _outcome(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+def outcome(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Call a function and return its result or what it raised."""
     try:
         return function(), None
     except StopIteration as error:  # a future cannot carry it
@@ -123,51 +122,11 @@ def _outcome(function: Callable[[], T]) -> tuple[T | None, BaseException | None]
         return None, error
 
 
-def _deliver(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
+def deliver(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
+    """Settle a future, unless somebody gave it up. On the event loop."""
     if future.done():
         return  # given up on in the meantime
     if error is None:
         future.set_result(result)  # type: ignore[arg-type]  # None is T's own value then
     else:
         future.set_exception(error)
-
-
-class WorkerPool:
-    """Workers that calls of thread-safe environments share."""
-
-    def __init__(self, max_workers: int = DEFAULT_MAX_WORKERS) -> None:
-        self.mailbox = Mailbox()
-        self._free: list[Worker] = []
-        self._slots = asyncio.Semaphore(max_workers)
-
-    async def _acquire(self) -> Worker:
-        await self._slots.acquire()
-        return self._free.pop() if self._free else Worker(self.mailbox)
-
-    async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """Run a function on a worker; one that hangs or is given up on costs the pool nothing.
-
-        Raises:
-            DeadlineError: It did not return in time.
-        """
-        worker = await self._acquire()
-        try:
-            result = await worker.call(function, timeout_s=timeout_s)
-        except (asyncio.CancelledError, DeadlineError):  # the call may still be running there
-            worker.stop()
-            self._slots.release()
-            raise
-        except BaseException:
-            self._release(worker)
-            raise
-        self._release(worker)
-        return result
-
-    def _release(self, worker: Worker) -> None:
-        self._free.append(worker)
-        self._slots.release()
-
-    def close(self) -> None:
-        """End the idle threads."""
-        while self._free:
-            self._free.pop().stop()

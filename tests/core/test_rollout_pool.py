@@ -1,0 +1,108 @@
+"""Threads for blocking calls: few for quick ones, more for slow ones, none lost to hung ones."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from envkit.rollout.pool import WorkerPool
+from envkit.rollout.workers import DeadlineError, Mailbox, Worker
+
+
+def pool_threads() -> int:
+    return sum(thread.name.startswith("envkit-pool-") for thread in threading.enumerate())
+
+
+async def test_pool_returns_results_and_raises_what_was_raised() -> None:
+    pool = WorkerPool()
+    assert await pool.run(lambda: 3) == 3
+    assert await pool.run(lambda: None) is None
+    for error in (KeyError("x"), TimeoutError("own"), OSError("disk")):
+
+        def fail(error: Exception = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            await pool.run(fail, timeout_s=5)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await pool.run(lambda: next(iter(())))
+    pool.close()
+
+
+async def test_pool_runs_slow_calls_side_by_side() -> None:
+    pool = WorkerPool(max_threads=32)
+    together = threading.Barrier(20, timeout=10)
+    await asyncio.gather(*(pool.run(together.wait) for _ in range(20)))
+    pool.close()
+
+
+async def test_pool_never_runs_more_than_it_may() -> None:
+    pool, lock, running, most = WorkerPool(max_threads=3), threading.Lock(), 0, 0
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+
+    await asyncio.gather(*(pool.run(work) for _ in range(24)))
+    assert most == 3
+    pool.close()
+
+
+async def test_pool_replaces_a_thread_that_hangs() -> None:
+    pool, gate = WorkerPool(max_threads=2), threading.Event()
+    for _ in range(4):
+        with pytest.raises(DeadlineError):
+            await pool.run(gate.wait, timeout_s=0.05)
+    assert await pool.run(lambda: "alive", timeout_s=5) == "alive"
+    gate.set()
+    pool.close()
+    await asyncio.sleep(0)
+    deadline = time.monotonic() + 5
+    while pool_threads() and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    assert pool_threads() == 0
+
+
+async def test_pool_counts_a_deadline_from_the_start_of_the_call() -> None:
+    pool = WorkerPool(max_threads=1)
+    slow = asyncio.create_task(pool.run(lambda: time.sleep(0.4)))
+    await asyncio.sleep(0.02)
+    assert await pool.run(lambda: "waited", timeout_s=0.2) == "waited"
+    await slow
+    pool.close()
+
+
+async def test_pool_skips_a_call_that_was_cancelled_before_its_start() -> None:
+    pool, ran = WorkerPool(max_threads=1), []
+    slow = asyncio.create_task(pool.run(lambda: time.sleep(0.1)))
+    await asyncio.sleep(0.02)
+    late = asyncio.create_task(pool.run(lambda: ran.append(1)))
+    await asyncio.sleep(0)
+    late.cancel()
+    await slow
+    assert await pool.run(lambda: "next") == "next"
+    assert ran == []
+    pool.close()
+
+
+async def test_pool_carries_thousands_of_quick_calls() -> None:
+    pool = WorkerPool()
+    results = await asyncio.gather(*(pool.run(lambda n=n: n * n) for n in range(5000)))
+    assert results == [n * n for n in range(5000)]
+    pool.close()
+
+
+async def test_worker_cleans_up_after_a_call_that_comes_back_late() -> None:
+    worker, gate, cleaned = Worker(Mailbox()), threading.Event(), threading.Event()
+    with pytest.raises(DeadlineError):
+        await worker.call(gate.wait, timeout_s=0.05)
+    worker.abandon(cleaned.set)
+    assert not cleaned.is_set()
+    gate.set()
+    assert await asyncio.to_thread(cleaned.wait, 5)
