@@ -297,8 +297,7 @@ def test_render_draws_transcript_and_pictures() -> None:
 
 def test_sync_vector_env_steps_text_and_images() -> None:
     vector = gymnasium.vector.SyncVectorEnv(
-        [lambda: DotsEnv(max_turns=3), lambda: DotsEnv(max_turns=3)],
-        autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED,
+        [lambda: DotsEnv(max_turns=3), lambda: DotsEnv(max_turns=3)]
     )
     observations, _ = vector.reset(seed=[1, 2])
     assert len(observations["images"]) == 2
