@@ -59,7 +59,9 @@ class Ledger:
             )
         if not all(math.isfinite(value) and value <= 1e-5 for value in logprobs):
             bad = next(v for v in logprobs if not (math.isfinite(v) and v <= 1e-5))
-            raise LedgerFault(f"log-probabilities are finite and at most 0, got {bad!r} in turn {turn}")
+            raise LedgerFault(
+                f"log-probabilities are finite and at most 0, got {bad!r} in turn {turn}"
+            )
         ids = tuple(token_ids)
         self._append(
             Segment(

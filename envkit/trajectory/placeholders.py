@@ -1,8 +1,9 @@
 """Whether images and placeholder tokens of a ledger add up, judged from the ids alone.
 
-A stored trajectory names no placeholder token. It is found again: the one wire id that occurs once
-for every image of every segment, nowhere else, and whose expansion turns the wire ids into the
-train ids. Where no id fits, images and placeholders do not agree.
+A stored trajectory names no placeholder token. It is found again: a wire id that occurs once for
+every image of every segment and nowhere else, and whose expansion (most models repeat it, some
+write rows and markers) turns the wire ids into the train ids. Where no id fits, images and
+placeholders do not agree.
 """
 
 from collections import Counter
@@ -38,14 +39,25 @@ def check_placeholders(segments: Sequence[Segment]) -> str | None:
 
 
 def _fitting(segment: Segment) -> set[int]:
-    count = len(segment.images)
-    occurrences = Counter(segment.wire_ids)
-    shared = _shared_prefix(segment.wire_ids, segment.train_ids)
-    return {
+    """Return the ids that explain the segment; only those that repeat themselves if any does."""
+    wire, train = segment.wire_ids, segment.train_ids
+    occurrences = Counter(wire)
+    possible = {
         token
-        for token in {*segment.wire_ids[: shared + 1]}
-        if occurrences[token] == count and _expands(token, segment.wire_ids, segment.train_ids)
+        for token in wire[: _shared_prefix(wire, train) + 1]
+        if occurrences[token] == len(segment.images)
     }
+    repeated = {token for token in possible if _without_runs(token, wire, train)}
+    return repeated or {token for token in possible if _expands(token, wire, train)}
+
+
+def _without_runs(token: int, wire: Sequence[int], train: Sequence[int]) -> bool:
+    """Whether wire and train are equal once runs of `token` count as one."""
+
+    def collapse(ids: Sequence[int]) -> list[int]:
+        return [i for n, i in enumerate(ids) if i != token or n == 0 or ids[n - 1] != token]
+
+    return len(train) >= len(wire) and collapse(wire) == collapse(train)
 
 
 def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
@@ -55,8 +67,6 @@ def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 def _expands(token: int, wire: tuple[int, ...], train: tuple[int, ...]) -> bool:
     """Whether replacing each `token` of wire by one or more ids can give train."""
-    if wire == train:
-        return True
     chunks = _split(wire, token)
     if train[: len(chunks[0])] != chunks[0]:
         return False

@@ -160,8 +160,8 @@ class Trajectory:
         rows = storage.load(path)
         if len(rows) != 1:
             raise StorageError(
-                f"Trajectory.load reads a file of one trajectory, got {len(rows)} in {str(path)!r}; "
-                "use envkit.trajectory.load"
+                f"Trajectory.load reads a file of one trajectory, got {len(rows)} "
+                f"in {str(path)!r}; use envkit.trajectory.load"
             )
         return rows[0]
 

@@ -42,7 +42,7 @@ class TurnRecord:
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The environment's `info` of the step, deterministic JSON data."""
     observation_hash: str | None = None
-    """Of the observation after the reply, to compare a replay with; None before the step is done."""
+    """Of the observation after the reply, to compare a replay with; None without a done step."""
 
     def without_observation(self) -> "TurnRecord":
         """Return the record of a last turn: nothing was appended behind its reply."""

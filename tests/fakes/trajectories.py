@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from envkit.images import Image
@@ -192,14 +193,17 @@ def _turn(index: int, reply: Reply, length: int) -> TurnRecord:
     )
 
 
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests over trajectories: drawing one takes milliseconds, more on a shared core."""
+
 token_ids = st.integers(0, IMAGE_TOKEN - 1)
-texts = st.text(st.characters(), max_size=30)  # lone surrogates too: models emit broken text
+texts = st.text(st.characters(), max_size=10)  # lone surrogates too: models emit broken text
 json_data = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=6,
+    max_leaves=3,
 )
-json_objects = st.dictionaries(texts, json_data, max_size=3)
+json_objects = st.dictionaries(texts, json_data, max_size=2)
 pictures = st.integers(0, 5).map(picture)
 contexts = st.builds(
     Context,

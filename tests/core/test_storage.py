@@ -1,0 +1,326 @@
+"""Trajectory files: what is written comes back, whole or not at all."""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.trajectories import build, example, picture, quick, trajectories
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.errors import ConfigurationError, ImageError, StorageError
+from envkit.images import Image
+from envkit.trajectory import (
+    StopReason,
+    Trajectory,
+    TrajectoryWriter,
+    certify,
+    load,
+    read_lines,
+    read_trajectories,
+    save,
+    verify_file,
+)
+
+
+def _same(left: object, right: object) -> bool:
+    """Equality in which NaN equals NaN."""
+    return repr(left) == repr(right) or left == right
+
+
+@quick
+@given(st.lists(trajectories(), max_size=2))
+def test_storage_gives_back_what_it_was_given(rows: list[Trajectory]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        save(rows, Path(folder) / "run.jsonl")
+        back = load(Path(folder) / "run.jsonl")
+        assert len(back) == len(rows)
+        for before, after in zip(rows, back, strict=True):
+            assert before.segments == after.segments
+            assert before.images() == after.images() if len(before.sequences()) == 1 else True
+            for name in ("turns", "task", "reset_info", "metadata", "env_snapshot", "fault"):
+                assert _same(getattr(before, name), getattr(after, name)), name
+            assert _same(
+                replace(before, segments=(), messages=()), replace(after, segments=(), messages=())
+            )
+            assert before.messages == after.messages
+            assert certify(before) == certify(after)
+
+
+@quick
+@given(st.lists(st.floats(max_value=0, allow_nan=False), min_size=3, max_size=3))
+def test_storage_keeps_every_bit_of_a_logprob(logprobs: list[float]) -> None:
+    trajectory = example()
+    segments = list(trajectory.segments)
+    segments[1] = replace(segments[1], logprobs=tuple(logprobs))
+    with tempfile.TemporaryDirectory() as folder:
+        replace(trajectory, segments=tuple(segments)).save(Path(folder) / "one.jsonl")
+        back = Trajectory.load(Path(folder) / "one.jsonl")
+    assert [v.hex() for v in back.segments[1].logprobs] == [v.hex() for v in logprobs]
+
+
+def test_storage_writes_strict_json(tmp_path: Path) -> None:
+    odd = {"nan": math.nan, "inf": -math.inf, 7: b"\x00", "$image": 1, "array": np.arange(3)}
+    trajectory = replace(
+        example(), metadata=odd, task={"line": "a\u2028b\ud800", "image": picture(1)}
+    )
+    trajectory.save(tmp_path / "run.jsonl")
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    (line,) = (tmp_path / "run.jsonl").read_bytes().splitlines()
+    row = json.loads(line, parse_constant=refuse)
+    assert row["schema"] == 1
+    back = Trajectory.load(tmp_path / "run.jsonl")
+    assert back.task == trajectory.task
+    assert math.isnan(back.metadata["nan"])
+    assert back.metadata[7] == b"\x00"  # pyright: ignore[reportArgumentType]
+    assert back.metadata["array"].tolist() == [0, 1, 2]
+    assert back.metadata["$image"] == 1
+
+
+def test_storage_takes_numpy_numbers_for_numbers(tmp_path: Path) -> None:
+    trajectory = example()
+    reply = trajectory.segments[1]
+    ids: Any = tuple(np.asarray(reply.train_ids))
+    logprobs: Any = tuple(np.asarray(reply.logprobs, dtype=np.float64))
+    changed = replace(reply, train_ids=ids, wire_ids=ids, logprobs=logprobs)
+    segments = (trajectory.segments[0], changed, *trajectory.segments[2:])
+    replace(trajectory, segments=segments).save(tmp_path / "run.jsonl")
+    assert Trajectory.load(tmp_path / "run.jsonl") == trajectory
+
+
+def test_storage_writes_an_image_once(tmp_path: Path) -> None:
+    save([example(0), example(0, episode_id="again"), example(1)], tmp_path / "run.jsonl")
+    names = {path.name for path in (tmp_path / "images").iterdir()}
+    assert names == {f"{picture(n).sha256}.png" for n in (0, 1, 2)}
+    first, again, _ = load(tmp_path / "run.jsonl")
+    assert first.images()[0] is again.images()[0]
+
+
+def test_storage_reads_images_on_first_use(tmp_path: Path) -> None:
+    save(example(), tmp_path / "run.jsonl")
+    (tmp_path / "images" / f"{picture(1).sha256}.png").unlink()
+    trajectory = Trajectory.load(tmp_path / "run.jsonl")
+    first, second, _ = trajectory.images()
+    assert first.array().tolist() == picture(0).array().tolist()
+    assert certify(trajectory) == certify(example())
+    with pytest.raises(StorageError, match=f"{picture(1).sha256}.png"):
+        second.pil()
+
+
+def test_storage_refuses_pixels_that_are_not_the_named_ones(tmp_path: Path) -> None:
+    save(example(), tmp_path / "run.jsonl")
+    target = tmp_path / "images" / f"{picture(0).sha256}.png"
+    target.write_bytes(picture(4).png_bytes())
+    with pytest.raises(ImageError, match="its file was changed"):
+        Trajectory.load(tmp_path / "run.jsonl").images()[0].pil()
+
+
+def test_storage_never_follows_a_path_in_place_of_a_hash(tmp_path: Path) -> None:
+    save(example(), tmp_path / "run.jsonl")
+    file = tmp_path / "run.jsonl"
+    file.write_text(file.read_text().replace(picture(0).sha256, "../../etc/passwd"))
+    with pytest.raises(StorageError, match="64 hexadecimal digits"):
+        load(file)
+
+
+def test_storage_says_that_a_newer_envkit_is_needed(tmp_path: Path) -> None:
+    save(example(), tmp_path / "run.jsonl")
+    file = tmp_path / "run.jsonl"
+    file.write_text(file.read_text().replace('{"schema":1,', '{"schema":2,'))
+    with pytest.raises(StorageError, match=r"line 1: the record has schema 2.*upgrade"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"seed":3', '"seed":"3"', "seed must be an integer"),
+        ('"env_id":"fake-v0",', "", "env_id is missing"),
+        ('"stop_reason":"terminated"', '"stop_reason":"bored"', "stop_reason must be one of"),
+        ('"turn":1,"prompt_tokens"', '"turn":1.5,"prompt_tokens"', r"turns\[1\].turn must be"),
+        ('"loss_mask":[1,1,1]', '"loss_mask":[1,1]', "one length"),
+        ('"role":"user"', '"role":"nobody"', "role"),
+        ("}", "", "is no JSON"),
+    ],
+)
+def test_storage_names_the_line_and_the_field_that_is_wrong(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    save([example(0), example(1)], tmp_path / "run.jsonl")
+    first, second = (tmp_path / "run.jsonl").read_text().splitlines()
+    assert old in second
+    (tmp_path / "run.jsonl").write_text(f"{first}\n{second.replace(old, new)}\n")
+    rows = read_trajectories(tmp_path / "run.jsonl")
+    assert next(rows) == example(0)
+    with pytest.raises(StorageError, match=f"line 2.*{message}"):
+        next(rows)
+
+
+def test_storage_says_where_no_file_is(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="there is no trajectory file"):
+        load(tmp_path / "nothing")
+
+
+def test_storage_says_what_cannot_be_stored(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"metadata\.when\[0\] must be JSON data.*got object"):
+        save(replace(example(), metadata={"when": [object()]}), tmp_path / "run.jsonl")
+    assert not list(tmp_path.glob("*.jsonl*"))
+
+
+def test_save_leaves_an_older_file_as_it_was_when_it_fails(tmp_path: Path) -> None:
+    save(example(), tmp_path / "run.jsonl")
+
+    def rows() -> Iterator[Trajectory]:
+        yield example(1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save(rows(), tmp_path / "run.jsonl")
+    assert load(tmp_path / "run.jsonl") == (example(),)
+    assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "images"}
+
+
+def test_trajectory_load_wants_exactly_one(tmp_path: Path) -> None:
+    save([example(0), example(1)], tmp_path / "run.jsonl")
+    with pytest.raises(StorageError, match="of one trajectory, got 2"):
+        Trajectory.load(tmp_path / "run.jsonl")
+
+
+def test_writer_refuses_a_used_directory_unless_told(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path / "run") as writer:
+        writer.write(example(0))
+    with pytest.raises(StorageError, match="'append' or 'overwrite'"):
+        TrajectoryWriter(tmp_path / "run")
+    with TrajectoryWriter(tmp_path / "run", mode="append") as writer:
+        writer.write(example(1))
+    assert load(tmp_path / "run") == (example(0), example(1))
+    with TrajectoryWriter(tmp_path / "run", mode="overwrite", durable=True) as writer:
+        writer.write(example(2))
+    assert load(tmp_path / "run") == (example(2),)
+
+
+def test_writer_refuses_an_unknown_mode_and_a_closed_file(tmp_path: Path) -> None:
+    wrong: Any = "update"
+    with pytest.raises(ConfigurationError, match="got 'update'"):
+        TrajectoryWriter(tmp_path, mode=wrong)
+    writer = TrajectoryWriter(tmp_path)
+    writer.close()
+    writer.close()
+    with pytest.raises(StorageError, match="is closed"):
+        writer.write(example())
+
+
+def test_writer_says_why_a_directory_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(StorageError, match="cannot open"):
+        TrajectoryWriter(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("kept", [1, 40, -2])
+def test_writer_cuts_an_unfinished_line_off_before_it_appends(tmp_path: Path, kept: int) -> None:
+    with TrajectoryWriter(tmp_path) as writer:
+        writer.write(example(0))
+        writer.write(example(1))
+    file = tmp_path / "trajectories.jsonl"
+    first, second = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(first + second[:kept])
+    *whole, cut = read_lines(file)
+    assert [line.trajectory for line in whole] == [example(0)]
+    assert cut.is_cut
+    assert cut.line == 2
+    with pytest.raises(StorageError, match="line 2 is cut off"):
+        load(file)
+    assert list(read_trajectories(file, skip_cut_line=True)) == [example(0)]
+    with TrajectoryWriter(tmp_path, mode="append") as writer:
+        assert writer.cut_bytes == len(second[:kept])
+        writer.write(example(2))
+    assert load(tmp_path) == (example(0), example(2))
+
+
+def test_writer_appends_behind_a_whole_line_that_lost_its_newline(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path) as writer:
+        writer.write(example(0))
+    file = tmp_path / "trajectories.jsonl"
+    file.write_bytes(file.read_bytes().rstrip())
+    with TrajectoryWriter(tmp_path, mode="append") as writer:
+        assert writer.cut_bytes == 0
+        writer.write(example(1))
+    assert load(tmp_path) == (example(0), example(1))
+
+
+def test_writer_is_safe_to_share_between_threads(tmp_path: Path) -> None:
+    def write(writer: TrajectoryWriter, thread: int) -> None:
+        for number in range(8):
+            writer.write(example(thread, episode_id=f"{thread}-{number}"))
+
+    with TrajectoryWriter(tmp_path) as writer:
+        threads = [threading.Thread(target=write, args=(writer, n)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len({trajectory.episode_id for trajectory in load(tmp_path)}) == 32
+    assert verify_file(tmp_path).is_sound
+
+
+_FULL_DISK = """
+import resource, signal, sys
+sys.path.insert(0, "tests")
+from fakes.trajectories import example
+from envkit.errors import StorageError
+from envkit.trajectory import TrajectoryWriter
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+writer = TrajectoryWriter(sys.argv[1])
+writer.write(example(0))
+size = writer.path.stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 700, size + 700))
+try:
+    writer.write(example(0, episode_id="too much"))
+except StorageError as error:
+    print(error)
+assert writer.path.stat().st_size == size, "half a line stayed"
+"""
+
+
+def test_invariant_9_a_full_disk_loses_no_finished_trajectory(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL_DISK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "cannot write to" in done.stdout
+    assert "what it holds is kept" in done.stdout
+    assert load(tmp_path) == (example(0),)
+    assert verify_file(tmp_path).is_sound
+
+
+def test_writer_keeps_the_file_when_an_image_cannot_be_written(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path) as writer:
+        writer.write(build((), stop_reason=StopReason.ENGINE_FAULT))
+        (tmp_path / "images").write_text("a file where the folder should be")
+        with pytest.raises(StorageError, match="cannot make the folder"):
+            writer.write(example(0))
+    assert len(load(tmp_path)) == 1
+
+
+def test_image_that_is_deferred_knows_its_identity_without_reading() -> None:
+    def read() -> bytes:
+        raise AssertionError("read")
+
+    image = Image.deferred(read, sha256=picture(0).sha256)
+    assert image == picture(0)
+    assert "not read yet" in repr(image)

@@ -1,0 +1,273 @@
+"""`verify_file`: sound files pass, and every kind of tampering is caught."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.errors import StorageError
+from envkit.trajectory import (
+    FaultRecord,
+    Rule,
+    Segment,
+    StopReason,
+    Trajectory,
+    certify,
+    check_trajectory,
+    save,
+    verify_file,
+)
+
+Tamper = Callable[[dict[str, Any]], None]
+
+
+def _rules(trajectory: Trajectory) -> set[Rule]:
+    return {problem.rule for problem in check_trajectory(trajectory)}
+
+
+def _rewrite(file: Path, tamper: Tamper) -> None:
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    tamper(rows[-1])
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@quick
+@given(st.lists(trajectories(), max_size=2))
+def test_verify_passes_what_was_saved(rows: list[Trajectory]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        save([replace(row, group_id=None) for row in rows], Path(folder) / "run.jsonl")
+        report = verify_file(Path(folder) / "run.jsonl")
+    assert report.problems == ()
+    assert report.is_sound
+    assert report.trajectories == len(rows)
+    assert report.tokens == sum(len(s.train_ids) for row in rows for s in row.segments)
+
+
+def test_verify_counts_what_it_checked(tmp_path: Path) -> None:
+    rows = [example(), example(1, stop_reason=StopReason.ENV_FAULT)]
+    save(rows, tmp_path / "run.jsonl")
+    report = verify_file(tmp_path / "run.jsonl")
+    assert (report.trajectories, report.trained_tokens, report.images) == (2, 9, 3)
+    assert str(report).endswith("2 trajectories, 70 tokens (9 trained), 3 images: all sound")
+
+
+def _segment(index: int, key: str, change: Callable[[Any], Any]) -> Tamper:
+    def tamper(row: dict[str, Any]) -> None:
+        row["segments"][index][key] = change(row["segments"][index][key])
+
+    return tamper
+
+
+def _both_ids(row: dict[str, Any]) -> None:
+    row["segments"][1]["wire_ids"][0] += 1
+    row["segments"][1]["train_ids"][0] += 1
+
+
+def _swap_images(row: dict[str, Any]) -> None:
+    row["segments"][2]["images"].reverse()
+
+
+def _drop_reply(row: dict[str, Any]) -> None:
+    del row["segments"][-1]
+
+
+def _forget(key: str) -> Tamper:
+    def tamper(row: dict[str, Any]) -> None:
+        del row[key]
+
+    return tamper
+
+
+def _put(key: str, value: object) -> Tamper:
+    def tamper(row: dict[str, Any]) -> None:
+        row[key] = value
+
+    return tamper
+
+
+def _turn(key: str, value: object) -> Tamper:
+    def tamper(row: dict[str, Any]) -> None:
+        row["turns"][1][key] = value
+
+    return tamper
+
+
+TAMPERS: list[tuple[Tamper, Rule]] = [
+    (_both_ids, Rule.CERTIFICATE),
+    (_segment(1, "loss_mask", lambda mask: [0, *mask[1:]]), Rule.CERTIFICATE),
+    (_segment(1, "loss_mask", lambda mask: [2, *mask[1:]]), Rule.READABLE),
+    (_segment(1, "loss_mask", lambda mask: mask[1:]), Rule.READABLE),
+    (_segment(0, "loss_mask", lambda mask: [1, *mask[1:]]), Rule.READABLE),
+    (_segment(0, "logprobs", lambda values: [-1.0, *values[1:]]), Rule.READABLE),
+    (_segment(1, "logprobs", lambda values: [-0.4, *values[1:]]), Rule.CERTIFICATE),
+    (_segment(1, "logprobs", lambda values: [0.5, *values[1:]]), Rule.LOGPROBS),
+    (_segment(1, "wire_ids", lambda ids: ids[1:]), Rule.READABLE),
+    (_segment(1, "weight_version", lambda _: "9"), Rule.CERTIFICATE),
+    (_segment(1, "reward", lambda _: 1.0), Rule.REWARD),
+    (_segment(1, "turn", lambda _: 2), Rule.LEDGER),
+    (_segment(2, "kind", lambda _: "prompt"), Rule.PREFIX),
+    (_segment(2, "images", lambda images: images[1:]), Rule.IMAGES),
+    (_segment(2, "train_ids", lambda ids: ids[1:]), Rule.READABLE),
+    (_segment(2, "images", lambda images: [*images, images[0]]), Rule.IMAGES),
+    (_swap_images, Rule.IMAGES),
+    (_drop_reply, Rule.LEDGER),
+    (_turn("prompt_tokens", 3), Rule.PREFIX),
+    (_turn("response_tokens", 4), Rule.PREFIX),
+    (_turn("observation_tokens", 4), Rule.PREFIX),
+    (_turn("turn", 5), Rule.LEDGER),
+    (_turn("reward", 2.0), Rule.REWARD),
+    (_put("reward", 0.5), Rule.REWARD),
+    (_put("reward", None), Rule.REWARD),
+    (_put("reward", {"$float": "nan"}), Rule.REWARD),
+    (_put("stop_reason", "aborted"), Rule.REWARD),
+    (_put("stop_reason", "env_fault"), Rule.FAULT),
+    (_put("stop_reason", "turn_tokens"), Rule.STOP),
+    (_put("fault", {"where": "step", "kind": "timeout", "message": "late"}), Rule.FAULT),
+    (_put("task", {"question": "another"}), Rule.CERTIFICATE),
+    (_put("episode_id", "another"), Rule.CERTIFICATE),
+    (_put("schema", 99), Rule.READABLE),
+    (_put("messages", [{"role": "user"}]), Rule.READABLE),
+    (_put("messages", []), Rule.IMAGES),
+    (_forget("certificate"), Rule.READABLE),
+    (_forget("turns"), Rule.READABLE),
+]
+
+
+@pytest.mark.parametrize(("tamper", "rule"), TAMPERS)
+def test_verify_catches_tampering_and_names_the_line(
+    tmp_path: Path, tamper: Tamper, rule: Rule
+) -> None:
+    file = tmp_path / "run.jsonl"
+    save([example(0), example(1)], file)
+    _rewrite(file, tamper)
+    report = verify_file(file)
+    assert rule in {problem.rule for problem in report.problems}, str(report)
+    assert {problem.line for problem in report.problems} == {2}
+    assert not report.is_sound
+    assert f"line 2: [{rule}]" in str(report)
+
+
+@quick
+@given(trajectories(), st.data())
+def test_verify_catches_any_changed_number_of_the_ledger(
+    trajectory: Trajectory, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.jsonl"
+        save(trajectory, file)
+        column = data.draw(st.sampled_from(("wire_ids", "train_ids", "loss_mask", "logprobs")))
+
+        def tamper(row: dict[str, Any]) -> None:
+            segment = data.draw(st.sampled_from(row["segments"]))
+            place = data.draw(st.integers(0, len(segment[column]) - 1))
+            value = segment[column][place]
+            segment[column][place] = 1 - value if column == "loss_mask" else value * 2 + 1
+
+        _rewrite(file, tamper)
+        before = certify(trajectory)
+        report = verify_file(file)
+    # Doubling a log-probability of -1 and adding 1 gives the same number: not a change.
+    if report.is_sound:
+        assert column == "logprobs"
+        assert -1.0 in {v for s in trajectory.segments for v in s.logprobs}
+    assert before == certify(trajectory)
+
+
+@quick
+@given(st.data())
+def test_verify_never_raises_on_a_damaged_line(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.jsonl"
+        save(example(), file)
+        content = bytearray(file.read_bytes())
+        for _ in range(data.draw(st.integers(1, 3))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        file.write_bytes(content)
+        verify_file(file)
+
+
+def test_verify_names_a_cut_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    save([example(0), example(1)], file)
+    file.write_bytes(file.read_bytes()[:-30])
+    (problem,) = verify_file(file).problems
+    assert problem.line == 2
+    assert "cut off" in problem.message
+
+
+def test_verify_names_images_that_are_missing_or_changed(tmp_path: Path) -> None:
+    save([example(0), example(1)], tmp_path / "run.jsonl")
+    folder = tmp_path / "images"
+    (folder / f"{picture(1).sha256}.png").unlink()
+    (folder / f"{picture(0).sha256}.png").write_bytes(picture(5).png_bytes())
+    (folder / f"{picture(2).sha256}.png").write_bytes(b"no picture")
+    messages = [p.message for p in verify_file(tmp_path / "run.jsonl").problems]
+    assert any(f"{picture(1).sha256}.png" in message for message in messages)
+    assert any("its file was changed" in message for message in messages)
+    assert any("no readable image" in message for message in messages)
+
+
+def test_verify_names_a_group_with_different_starts(tmp_path: Path) -> None:
+    rows = [example(n, group_id="g", initial_observation_hash=("a", "a", "b")[n]) for n in range(3)]
+    save(rows, tmp_path / "run.jsonl")
+    (problem,) = verify_file(tmp_path / "run.jsonl").problems
+    assert (problem.rule, problem.line) == (Rule.GROUP, 3)
+
+
+def test_verify_says_where_no_file_is(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no trajectory file"):
+        verify_file(tmp_path)
+
+
+def test_check_accepts_a_reply_that_an_abort_cut_in_two() -> None:
+    whole = example()
+    reply = whole.segments[-1]
+
+    def part(start: int, end: int, reward: float | None) -> Segment:
+        return replace(
+            reply,
+            wire_ids=reply.wire_ids[start:end],
+            train_ids=reply.train_ids[start:end],
+            loss_mask=reply.loss_mask[start:end],
+            logprobs=reply.logprobs[start:end],
+            reward=reward,
+        )
+
+    cut = replace(whole, segments=(*whole.segments[:-1], part(0, 1, None), part(1, 3, 1.0)))
+    assert check_trajectory(cut) == ()
+    wrong = replace(whole, segments=(*whole.segments[:-1], part(0, 1, 1.0), part(1, 3, 1.0)))
+    assert _rules(wrong) == {Rule.REWARD}
+
+
+def test_check_accepts_episodes_that_ended_early() -> None:
+    fault = FaultRecord(where="reset", kind="crashed", message="gone")
+    lost = build((), stop_reason=StopReason.ENV_FAULT, fault=fault)
+    assert check_trajectory(lost) == ()
+    assert check_trajectory(replace(lost, segments=(), messages=())) == ()
+    heard = example(stop_reason=StopReason.ENGINE_FAULT)
+    unheard = replace(heard, segments=heard.segments[:-2])
+    assert check_trajectory(unheard) == ()
+
+
+def test_check_refuses_a_trailing_observation() -> None:
+    trajectory = build((Reply(observation=Context()),), stop_reason=StopReason.ABORTED)
+    assert _rules(trajectory) == {Rule.LEDGER}
+
+
+def test_check_refuses_a_placeholder_where_no_image_is() -> None:
+    prompt = Context(text_ids=(1, 9_000, 2))
+    answered = Reply(observation=Context(images=(picture(0),)))
+    assert _rules(build((answered, Reply()), prompt=prompt)) == {Rule.IMAGES}
+    expanded = replace(build((Reply(),)).segments[0], train_ids=(11, 11, 12, 13))
+    assert _rules(replace(build((Reply(),)), segments=(expanded, *build((Reply(),)).segments[1:])))
+
+
+def test_check_refuses_a_completed_ending_without_a_completed_step() -> None:
+    assert _rules(build((Reply(reward=None),))) == {Rule.STOP}
