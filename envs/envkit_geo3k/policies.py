@@ -32,7 +32,7 @@ def oracle() -> Policy:
 
 
 def noisy_oracle(
-    p: float = 0.5, *, malformed: float = 0.1, zoom: float = 0.3, check: float = 0.5
+    p: float = 0.5, *, malformed: float = 0.1, zoom: float = 0.4, check: float = 0.65
 ) -> Policy:
     """Return a policy that is right in a share of the episodes and makes mistakes on the way.
 

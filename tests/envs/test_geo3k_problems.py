@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 import math
@@ -21,9 +22,10 @@ KINDS = [(family, level) for family in FAMILIES for level in LEVELS]
 _SAMPLES = 4
 
 
-def _problems(family: str, level: int, count: int = _SAMPLES) -> list[dict[str, Any]]:
+@functools.cache
+def _problems(family: str, level: int) -> list[dict[str, Any]]:
     source = ProceduralSource(families=[family], level=level)
-    return [source.task(index) for index in range(count)]
+    return [source.task(index) for index in range(_SAMPLES)]
 
 
 def _values(measure: Any, points: Any) -> tuple[float, ...]:
@@ -81,7 +83,7 @@ def test_problem_labels_no_segment_that_a_point_divides(family: str, level: int)
 
 @pytest.mark.parametrize(("family", "level"), KINDS)
 def test_problem_labels_stay_on_the_canvas_and_cover_nothing(family: str, level: int) -> None:
-    for problem in _problems(family, level, 2):
+    for problem in _problems(family, level)[:2]:
         figure = Figure.from_json(problem["figure"])
         ink = np.asarray(paint(figure)) < 128
         taken = np.zeros_like(ink)
@@ -99,7 +101,7 @@ def test_problem_labels_stay_on_the_canvas_and_cover_nothing(family: str, level:
 
 def test_problem_labels_every_given_that_the_figure_shows() -> None:
     for family, level in KINDS:
-        problem = _problems(family, level, 1)[0]
+        problem = _problems(family, level)[0]
         texts = [text for text, _, _ in problem["figure"]["labels"]]
         for given in problem["givens"]:
             value = given["statement"].rpartition(" = ")[2]
