@@ -1,0 +1,249 @@
+"""Flat metrics, histograms, sinks and the summary table."""
+
+import io
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.trajectories import Context, Reply, build, example, quick, trajectories
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.metrics import (
+    METRICS,
+    Aggregator,
+    Distribution,
+    JsonlSink,
+    Sink,
+    aggregate,
+    histograms,
+    summary_table,
+)
+from envkit.metrics.distribution import EXACT_VALUES
+from envkit.trajectory import FaultRecord, StopReason, Trajectory, load
+
+
+def _scored(reward: float, number: int = 0, **values: Any) -> Trajectory:
+    return build((Reply(reward=reward),), episode_id=f"{number}-{reward}", **values)
+
+
+def test_metrics_of_an_episode() -> None:
+    metrics = aggregate([example()])
+    expected = {
+        "episodes": 1,
+        "reward/mean": 1.0,
+        "reward/std": 0.0,
+        "success/rate": 1.0,
+        "turns/mean": 3,
+        "turns/p95": 3,
+        "tokens/prompt/mean": 10,
+        "tokens/response/mean": 9,
+        "tokens/observation/mean": 16,
+        "tokens/trained": 9,
+        "images/mean": 3,
+        "stop/terminated": 1,
+        "stop/terminated/share": 1.0,
+        "tool_calls/mean": 1,
+        "parse_error/count": 1,
+        "parse_error/rate": 1 / 3,
+        "retry/timeout": 2,
+        "weight_versions": 2,
+        "weight_versions/mixed_share": 1.0,
+        "truncation/rate": 0.0,
+        "seconds/episode/mean": 1.5,
+    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+    assert metrics["tokens/cached_share"] == pytest.approx((5 + 12 + 16) / (10 + 27 + 32), abs=0.05)
+
+
+@quick
+@given(st.lists(trajectories(), max_size=6))
+def test_metrics_are_finite_named_and_never_count_a_fault_as_reward(rows: list[Trajectory]) -> None:
+    metrics = aggregate(rows, elapsed_seconds=2.0)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert all(_is_documented(name) for name in metrics)
+    rewards = [row.reward for row in rows if row.reward is not None]
+    assert metrics["episodes"] == len(rows)
+    assert metrics["episodes/rewarded"] == len(rewards)
+    assert ("reward/mean" in metrics) == bool(rewards)
+    if rewards:
+        assert metrics["reward/mean"] == pytest.approx(statistics.fmean(rewards))
+        assert metrics["reward/std"] == pytest.approx(statistics.pstdev(rewards), abs=1e-6)
+    shares = [value for name, value in metrics.items() if name.endswith("/share")]
+    assert sum(shares) == pytest.approx(1.0 if rows else 0.0)
+
+
+def _is_documented(name: str) -> bool:
+    parts = name.split("/")
+    return any(
+        len(parts) == len(pattern) and all(p == q or q.startswith("<") for p, q in pairs)
+        for pattern, pairs in (
+            (d.split("/"), zip(parts, d.split("/"), strict=False)) for d in METRICS
+        )
+    )
+
+
+def test_metrics_leave_faulted_and_aborted_episodes_out_of_the_reward() -> None:
+    rows = [
+        _scored(1.0),
+        _scored(0.0),
+        _scored(9.0, stop_reason=StopReason.ENV_FAULT),
+        _scored(9.0, stop_reason=StopReason.ABORTED),
+        _scored(9.0, fault=FaultRecord(where="generate", kind="transient", message="503"),
+                stop_reason=StopReason.ENGINE_FAULT),
+    ]  # fmt: skip
+    metrics = aggregate(rows)
+    assert metrics["reward/mean"] == 0.5
+    assert metrics["reward/max"] == 1.0
+    assert metrics["success/rate"] == 0.5
+    assert (metrics["episodes/faulted"], metrics["episodes/aborted"]) == (2, 1)
+    assert (metrics["fault/timeout"], metrics["fault/transient"]) == (1, 1)
+    assert metrics["tokens/trained"] == 9
+
+
+def test_metrics_without_a_reward_have_no_mean() -> None:
+    metrics = aggregate([_scored(1.0, stop_reason=StopReason.ENV_FAULT)])
+    assert not {"reward/mean", "success/rate", "truncation/rate"} & set(metrics)
+    assert aggregate([])["episodes"] == 0
+
+
+def test_metrics_of_truncation_count_rewarded_episodes() -> None:
+    stops = (StopReason.MAX_TURNS, StopReason.TERMINATED, StopReason.ENV_FAULT)
+    metrics = aggregate([_scored(0.0, n, stop_reason=stop) for n, stop in enumerate(stops)])
+    assert metrics["truncation/rate"] == 0.5
+    assert metrics["stop/max_turns/share"] == pytest.approx(1 / 3)
+
+
+def test_metrics_of_groups_show_those_without_a_gradient() -> None:
+    rows = [_scored(reward, n, group_id="a") for n, reward in enumerate((1.0, 1.0))]
+    rows += [_scored(reward, n, group_id="b") for n, reward in enumerate((0.0, 1.0))]
+    rows += [_scored(1.0, group_id="single")]
+    rows += [_scored(5.0, group_id="a", stop_reason=StopReason.ENV_FAULT)]
+    metrics = aggregate(rows)
+    assert metrics["groups"] == 3
+    assert metrics["groups/zero_variance_share"] == 0.5
+    assert metrics["groups/reward_std"] == 0.25
+
+
+def test_metrics_tell_throughput_only_where_the_time_is_given() -> None:
+    assert "throughput/tokens_per_second" not in aggregate([example()])
+    metrics = aggregate([example()], elapsed_seconds=3.0)
+    assert metrics["throughput/tokens_per_second"] == 3.0
+    assert metrics["throughput/tokens_per_second_per_stream"] == pytest.approx(9 / 0.9)
+
+
+def test_metrics_of_a_stream_equal_those_of_a_list() -> None:
+    aggregator = Aggregator()
+    for number in range(5):
+        aggregator.add(example(number))
+    assert aggregator.result() == aggregate([example(number) for number in range(5)])
+
+
+@given(st.lists(st.integers(-50, 50) | st.floats(-1e6, 1e6), min_size=1, max_size=200))
+def test_distribution_is_exact_for_few_values(values: list[float]) -> None:
+    found = Distribution()
+    for value in values:
+        found.add(value)
+    ordered = sorted(values)
+    assert found.count == len(values)
+    assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-6)
+    assert found.deviation == pytest.approx(statistics.pstdev(values), rel=1e-6, abs=1e-6)
+    for percent in (0, 25, 50, 95, 100):
+        rank = max(1, math.ceil(len(values) * percent / 100))
+        assert found.percentile(percent) == ordered[rank - 1]
+    histogram = found.histogram()
+    assert sum(histogram.counts) == len(values)
+    assert len(histogram.edges) == len(histogram.counts) + 1
+    assert histogram.edges[0] <= ordered[0]
+    assert histogram.edges[-1] >= ordered[-1] - 1e-9 * abs(ordered[-1])
+
+
+def test_distribution_of_many_values_is_close_and_small() -> None:
+    found = Distribution()
+    values = [1.0003**n for n in range(20_000)]
+    for value in values:
+        found.add(value)
+    for percent in (5, 50, 95):
+        exact = values[math.ceil(len(values) * percent / 100) - 1]
+        assert found.percentile(percent) == pytest.approx(exact, rel=0.011)
+    assert len(found._values) < EXACT_VALUES
+    assert (found.minimum, found.maximum) == (values[0], values[-1])
+    assert sum(found.histogram().counts) == len(values)
+
+
+def test_distribution_ignores_what_is_not_finite() -> None:
+    found = Distribution()
+    for value in (math.nan, math.inf, 2.0):
+        found.add(value)
+    assert (found.count, found.mean, found.percentile(50)) == (1, 2.0, 2.0)
+
+
+def test_histograms_give_whole_numbers_a_bin_each() -> None:
+    rows = [build([Reply(observation=Context())] * n + [Reply()]) for n in (0, 0, 2)]
+    turns = histograms(rows)["turns"]
+    assert turns.edges == (0.5, 1.5, 2.5, 3.5)
+    assert turns.counts == (2, 0, 1)
+    assert histograms([]) == {}
+
+
+def test_sink_writes_a_run_directory(tmp_path: Path) -> None:
+    sink: Sink = JsonlSink(tmp_path)
+    sink.write(example(0))
+    sink.write_metrics({"reward/mean": 0.25}, step=3)
+    sink.write_metrics(aggregate([example(0)]), step=4)
+    sink.close()
+    assert load(tmp_path) == (example(0),)
+    stored = json.loads((tmp_path / "metrics.json").read_text())
+    assert stored == {"step": 4, **aggregate([example(0)])}
+
+
+def test_sink_keeps_the_metrics_it_has_when_new_ones_are_bad(tmp_path: Path) -> None:
+    with JsonlSink(tmp_path) as sink:
+        sink.write_metrics({"a": 1.0})
+        with pytest.raises(ConfigurationError, match="finite"):
+            sink.write_metrics({"a": math.nan})
+    assert json.loads((tmp_path / "metrics.json").read_text()) == {"a": 1.0}
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.json", "trajectories.jsonl"}
+
+
+def test_sink_refuses_a_used_directory(tmp_path: Path) -> None:
+    with JsonlSink(tmp_path) as sink:
+        sink.write(example(0))
+    with pytest.raises(StorageError, match="overwrite"):
+        JsonlSink(tmp_path)
+
+
+def _printed(run: Any) -> str:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(summary_table(run))
+    return console.export_text()
+
+
+def test_summary_says_what_happened() -> None:
+    rows = [example(0), example(1, stop_reason=StopReason.ENV_FAULT)]
+    text = _printed(rows)
+    assert text == _printed(aggregate(rows))
+    assert "2, 1 faulted (no reward, not in the mean)" in text
+    assert "mean 1.000" in text
+    assert "above 0 in 100% of 1" in text
+    assert "terminated 1, env_fault 1" in text
+    assert "timeout 1" in text
+
+
+def test_summary_without_rewards_says_so() -> None:
+    text = _printed([example(stop_reason=StopReason.ENV_FAULT)])
+    assert "no episode has one" in text
+    assert "mean 0" not in text
+
+
+def test_summary_shows_a_name_that_looks_like_markup_as_it_is() -> None:
+    assert "[bold]x[/]" in _printed({"episodes": 1.0, "fault/[bold]x[/]": 2.0})
+
+
+def test_summary_of_nothing_is_short() -> None:
+    assert "episodes" in _printed([])
