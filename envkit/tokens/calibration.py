@@ -236,7 +236,7 @@ class Calibrator:
         else:
             start, end, closer_id = self._guess(role, between, inside, user)
         is_stop = closer_id in self.stop_ids
-        opener = is_stop and last is not None and not inside and not last_specials
+        opener = is_stop and last is not None and start >= shared and stand_in is None
         return RoleRule(
             role=role,
             variant=variant,

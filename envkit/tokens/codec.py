@@ -19,7 +19,7 @@ from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
 from envkit.tokens.delta import CALL_PARTS, ToolSchemas, join
 from envkit.tokens.encoded import Encoded, ImageFeatures
-from envkit.tokens.features import make_image_encoder
+from envkit.tokens.features import ImageEncoder, make_image_encoder
 from envkit.tokens.placeholders import check_count, expand, image_token_id, media_tokens
 from envkit.tokens.rules import Dependency, RoleRule
 from envkit.tokens.sanity import SanityMode, SanityReport, SanityStatus, compare
@@ -199,6 +199,15 @@ class ChatCodec:
         ids = self._template.encode(tail)
         return self._encoded(tail, self._join(rule, ids, sampled_ids), images, whole=ids)
 
+    def image_features(self, images: Sequence[Image]) -> tuple[ImageFeatures, ...]:
+        """Return what the processor makes of some pictures, such as those of a stored ledger.
+
+        Raises:
+            TemplateError: The codec has no image processor.
+            ImageError: A picture cannot be read or processed.
+        """
+        return tuple(self._encoder().features(image) for image in images)
+
     def encode_reply(self, text: str) -> tuple[int, ...]:
         """Encode a reply as the model would sample it, its stop token included.
 
@@ -368,17 +377,20 @@ class ChatCodec:
         check_count(wire, self._media, self._syntax, len(images))
         if not images:
             return Encoded(wire_ids=wire, train_ids=wire)
+        encoder, features = self._encoder(), self.image_features(images)
+        if encoder.repeats_placeholder:
+            train = expand(wire, self._syntax, features)
+        else:
+            train = self._expand_by_processor(text, wire, whole or ids, images, features)
+        return Encoded(wire_ids=wire, train_ids=train, images=images, features=features)
+
+    def _encoder(self) -> ImageEncoder:
         if self._image_encoder is None:
             raise TemplateError(
                 "a message has images but the codec has no image processor; pass image_processor= "
                 "or the model's processor (envkit.tokens.load_codec does it)"
             )
-        features = tuple(self._image_encoder.features(image) for image in images)
-        if self._image_encoder.repeats_placeholder:
-            train = expand(wire, self._syntax, features)
-        else:
-            train = self._expand_by_processor(text, wire, whole or ids, images, features)
-        return Encoded(wire_ids=wire, train_ids=train, images=images, features=features)
+        return self._image_encoder
 
     def _expand_by_processor(
         self,
@@ -389,9 +401,7 @@ class ChatCodec:
         features: Sequence[ImageFeatures],
     ) -> tuple[int, ...]:
         """Let the whole processor expand the text, where an image is more than a repeated token."""
-        encoder = self._image_encoder
-        if encoder is None:
-            raise TemplateError("the codec has no image processor")
+        encoder = self._encoder()
         expanded = list(encoder.expand_text(text, images))
         added = len(wire) - len(whole)  # negative: the closer was sampled; positive: text before it
         train = list(wire[:added]) + expanded if added > 0 else expanded[-added:]
