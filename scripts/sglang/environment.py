@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 SGLANG_VERSION = "0.5.23"
 RECIPE_FILES = ("requirements.txt", "sgl_kernel_stub.py", "torchvision_stub.py")
 BUILD_TIMEOUT_S = 45 * 60
+UNUSED_DAYS = 30
 PROGRESS_S = 20
 
 # Everything that the server imports before it reads a model; the first line also says why a build
@@ -78,7 +79,9 @@ def ensure_environment() -> Path:
     with _locked(folder.parent / "sglang-environment.lock"):
         if python.exists():
             say(f"environment: {folder} (kept from an earlier run)")
+            os.utime(folder)
             return python
+        _remove_unused(folder.parent)
         started = time.monotonic()
         say(f"environment: building {folder}; downloads about 0.9 GB, takes 2.8 GB of disk")
         partial = folder.with_name(folder.name + ".partial")
@@ -93,12 +96,21 @@ def ensure_environment() -> Path:
     return python
 
 
+def _remove_unused(root: Path) -> None:
+    """Remove environments of older recipes that nobody has used for a month."""
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for folder in root.glob("sglang-[0-9]*"):
+        if folder.is_dir() and folder.stat().st_mtime < oldest:
+            say(f"environment: removing {folder}, unused for {UNUSED_DAYS} days")
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _build(folder: Path) -> None:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise EnvironmentBuildError(
             f"the recipe is for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
         )
-    log = folder.with_suffix(".log")
+    log = folder.with_name(folder.name + ".log")
     log.unlink(missing_ok=True)
     _step("making a virtual environment", [sys.executable, "-m", "venv", str(folder)], folder, log)
     python = str(folder / "bin" / "python")

@@ -35,6 +35,9 @@ REQUEST_KEYS: dict[str, str] = {
 }  # fmt: skip
 
 
+_GATE_KEYS = frozenset({"sampling_params", "image_data"})
+
+
 class Refusal(Exception):
     """An answer other than 200, carried to the HTTP layer."""
 
@@ -80,8 +83,15 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise http_refusal(400, "1 validation error: Input should be a dictionary")
     for key, kind in REQUEST_KEYS.items():
-        if body.get(key) is not None:
+        if body.get(key) is None:
+            continue
+        try:
             _check(key, body[key], kind)
+        except Refusal as refusal:
+            if key in _GATE_KEYS:
+                raise
+            # FastAPI checks the types of the fields themselves before the gate sees the body.
+            raise http_refusal(400, f"1 validation error: {key}: {refusal.message}") from refusal
     return body
 
 
