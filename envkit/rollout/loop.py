@@ -15,6 +15,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from envkit.env import Observation, Step
@@ -38,6 +39,7 @@ from envkit.rollout.recovery import EpisodeLostError, RecoveringEnv
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.tokens import Encoded, RoleStatus
+from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
@@ -133,7 +135,7 @@ class Episode:
             )
         done = [turn for turn in earlier.turns if turn.observation_hash is not None]
         record.turns = done
-        record.ledger.replay(earlier.segments)
+        record.ledger.replay(await self._with_features(earlier.segments))
         record.messages = list(earlier.messages)
         if record.messages and record.messages[-1]["role"] == "assistant":
             record.messages.pop()  # cut in the middle: it is written again when it is complete
@@ -147,6 +149,16 @@ class Episode:
         if not partial and pending and record.ledger.segments and done:
             await self._append_observation(pending, draft=None)
 
+    async def _with_features(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Compute the processor's outputs again where a file did not keep them."""
+        codec, whole = self._setup.codec, list(segments)
+        for index, segment in enumerate(whole):
+            if segment.images and not segment.features:
+                images = segment.images
+                features = await self._pool.run(lambda images=images: codec.image_features(images))
+                whole[index] = replace(segment, features=features)
+        return whole
+
     async def _turn(self) -> StopReason | None:
         """Play one turn; return why the episode ends, or None to go on."""
         record, ledger = self.record, self.record.ledger
@@ -158,7 +170,12 @@ class Episode:
         room = self._room()
         if room.tokens < 1:
             return room.reason or StopReason.TURN_TOKENS
-        draft = record.draft = TurnDraft(turn=record.turn, prompt_tokens=ledger.train_length)
+        partial = len(ledger.reply_ids(record.turn))  # of a reply that an abort had cut in two
+        draft = record.draft = TurnDraft(
+            turn=record.turn,
+            prompt_tokens=ledger.train_length - partial,
+            response_tokens=partial,
+        )
         while True:
             ended = await self._reply(draft, room)
             if ended is not None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from envkit_sglang import SGLangEngine
-from envkit_transformers import create_engine
 from fakes.models import tiny_model_dir
 
 import envkit
 from envkit.rollout import Engine, Limits, Sampling, collect
 from envkit.tokens import ChatCodec, load_codec
 from envkit.trajectory import SegmentKind, StopReason, Trajectory
+from envkit_sglang import SGLangEngine
+from envkit_transformers import create_engine
 
 EMBEDDED_TOLERANCE = 1e-4
 """float32 against a teacher-forced forward over the whole trajectory."""
@@ -62,7 +62,7 @@ def check_shape(trajectory: Trajectory) -> None:
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
 def embedded(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
     folder = tiny_model_dir(request.param)
-    yield create_engine(folder, dtype="float32", threads=1), folder
+    return create_engine(folder, dtype="float32", threads=1), folder
 
 
 async def test_embedded_rollout_with_images_matches_a_teacher_forced_forward(

@@ -1,6 +1,7 @@
 """Aborting an episode at any moment and going on with it later."""
 
 import asyncio
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.rollout import GenerateRequest, Interrupt, RetryBudget, ScriptedEngine, play, resume
 from envkit.tasks import Task
-from envkit.trajectory import SegmentKind, StopReason, Trajectory
+from envkit.trajectory import SegmentKind, StopReason, Trajectory, verify_file
 
 
 class Pictures(Env):
@@ -137,3 +138,17 @@ async def test_resume_refuses_a_finished_trajectory() -> None:
     done = await play(Pictures, engine, codec, seed=1)
     with pytest.raises(ConfigurationError, match="only an aborted trajectory"):
         await resume(done, Pictures, engine, codec)
+
+
+async def test_resume_goes_on_with_a_trajectory_that_was_stored(tmp_path: Path) -> None:
+    codec = vision_codec()
+    partial, engine = await aborted_at(Pictures, 2, sampling=True)
+    partial.save(tmp_path / "partial.jsonl")
+    stored = Trajectory.load(tmp_path / "partial.jsonl")
+    assert not any(segment.features for segment in stored.segments)
+    whole = await resume(stored, Pictures, engine, codec)
+    assert whole.reward == 2.0
+    assert len(whole.tensors()["image_grid_thw"]) == 4
+    whole.save(tmp_path / "whole.jsonl")
+    report = verify_file(tmp_path / "whole.jsonl")
+    assert report.is_sound, report
