@@ -137,7 +137,7 @@ class _Report:
             )
         broken = sum(episode.is_broken for episode in self._episodes)
         if broken:
-            yield f"{broken} episodes break a rule of the ledger; do not train on them."
+            yield f"Episodes that break a rule of the ledger: {broken}. Do not train on them."
 
     def _image_blocks(self) -> Iterator[str]:
         budget, skipped = IMAGE_BUDGET_BYTES, 0

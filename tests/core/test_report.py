@@ -1,0 +1,226 @@
+"""The HTML report: self-contained, harmless, and true to the run."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.report import page, write_report
+from envkit.trajectory import StopReason, Trajectory, save
+
+HOSTILE = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;"
+CHROMIUM = shutil.which("chromium-headless-shell") or "/usr/lib/chromium/chromium-headless-shell"
+
+
+class Page(HTMLParser):
+    """The elements, attributes and script blocks of a report, as a browser splits them."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.blocks: dict[str, str] = {}
+        self.code: dict[str, str] = {}
+        self.text = ""
+        self._open: str | None = None
+        self.feed(file.read_text(encoding="utf-8"))
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append((tag, values))
+        if tag in ("script", "style"):
+            self._open = values.get("id") or tag
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self._open = None
+
+    def handle_data(self, data: str) -> None:
+        if self._open is None:
+            self.text += data
+        elif self._open in ("script", "style"):
+            self.code[self._open] = data
+        else:
+            self.blocks[self._open] = self.blocks.get(self._open, "") + data
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+    def episode(self, index: int) -> dict[str, Any]:
+        return json.loads(self.blocks[f"data-{index}"])
+
+
+def _hostile() -> Trajectory:
+    replies = (
+        Reply(text=HOSTILE, observation=Context(), observation_text=HOSTILE, parse_error=HOSTILE),
+        Reply(tool_call={HOSTILE: HOSTILE}, weight_version=HOSTILE),
+    )
+    return build(replies, episode_id=HOSTILE, env_id=HOSTILE, task={"q": HOSTILE}, group_id=HOSTILE)
+
+
+def test_report_shows_the_run(tmp_path: Path) -> None:
+    rows = [example(0), example(1, stop_reason=StopReason.ENV_FAULT), example(2)]
+    save(rows, tmp_path / "trajectories.jsonl")
+    assert write_report(tmp_path, tmp_path / "report.html") == tmp_path / "report.html"
+    found = Page(tmp_path / "report.html")
+    assert f"Rollout report: {tmp_path.name}" in found.text
+    assert "env_fault" in found.text
+    assert "solve it" in found.text
+    assert str(tmp_path) not in (tmp_path / "report.html").read_text()
+    assert sum("data-index" in values for _, values in found.tags) == 3
+    episode = found.episode(1)
+    assert episode["fault"]["message"] == "no answer in 5 s"
+    assert episode["reward"] is None
+    assert found.episode(0)["certificate"]["status"] == "verified"
+    assert [turn["parse_error"] for turn in found.episode(0)["turns"]] == [
+        None,
+        "no call found",
+        None,
+    ]
+    assert found.episode(0)["segments"][1]["logprobs"] == [-0.5, -0.01, -2.25]
+
+
+def test_report_embeds_every_picture_once(tmp_path: Path) -> None:
+    target = write_report([example(0), example(0), example(1)], tmp_path / "report.html")
+    found = Page(target)
+    names = {name for name in found.blocks if name.startswith("image-")}
+    assert names == {f"image-{picture(n).sha256}" for n in (0, 1, 2)}
+    assert found.blocks[f"image-{picture(0).sha256}"] == picture(0).data_uri()
+    assert target.read_text().count(picture(0).data_uri()) == 1
+    shown = [part for entry in found.episode(0)["messages"] for part in entry["parts"]]
+    assert {"image": picture(1).sha256} in shown
+
+
+def test_report_lets_only_its_own_code_run(tmp_path: Path) -> None:
+    target = write_report([_hostile()], tmp_path / "report.html")
+    found = Page(target)
+    policy = next(v["content"] for t, v in found.tags if t == "meta" and "http-equiv" in v) or ""
+    for name in ("script", "style"):
+        digest = hashlib.sha256(found.code[name].encode()).digest()
+        assert f"{name}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
+    assert "default-src 'none'" in policy
+    assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", target.read_text())
+    assert "innerHTML" not in found.code["script"]
+    assert "@import" not in found.code["style"]
+    assert not any(name.startswith("on") or name == "style" for _, v in found.tags for name in v)
+
+
+def test_report_shows_hostile_content_as_text(tmp_path: Path) -> None:
+    target = write_report([_hostile()], tmp_path / "report.html", title=HOSTILE)
+    found, harmless = Page(target), Page(write_report([example()], tmp_path / "other.html"))
+    assert found.count("img") == 0
+    assert found.count("script") == harmless.count("script") - 2  # as many pictures fewer
+    assert HOSTILE in found.text
+    assert found.episode(0)["messages"][1]["parts"] == [{"text": HOSTILE}]
+    assert found.episode(0)["turns"][1]["tool_call"] == {HOSTILE: HOSTILE}
+
+
+@quick
+@given(st.lists(trajectories(), max_size=2))
+def test_report_of_anything_can_be_read_by_a_browser(rows: list[Trajectory]) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = Page(write_report(rows, Path(folder) / "report.html"))
+    assert sum("data-index" in values for _, values in found.tags) == len(rows)
+    for index, row in enumerate(rows):
+        episode = json.loads(found.blocks[f"data-{index}"], parse_constant=refuse)
+        assert [segment["ids"] for segment in episode["segments"]] == [
+            list(segment.train_ids) for segment in row.segments
+        ]
+        assert episode["problems"] == []
+
+
+def test_report_of_no_episode_is_a_page(tmp_path: Path) -> None:
+    found = Page(write_report([], tmp_path / "report.html"))
+    assert "no episode" in found.text
+    assert found.count("figure") == 0
+
+
+def test_report_shows_tokens_as_text_where_it_can(tmp_path: Path) -> None:
+    def decode(ids: Sequence[int]) -> str:
+        return "".join(f"<t{i}>" for i in ids)
+
+    found = Page(write_report([example()], tmp_path / "report.html", decode=decode))
+    vocabulary = json.loads(found.blocks["vocabulary"])
+    assert vocabulary["101"] == "<t101>"
+    assert set(vocabulary) == {str(i) for s in example().segments for i in s.train_ids}
+    plain = Page(write_report([example()], tmp_path / "report.html"))
+    assert json.loads(plain.blocks["vocabulary"]) is None
+
+
+def test_report_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "IMAGE_BUDGET_BYTES", len(picture(0).data_uri()))
+    rows = [example(n) for n in range(3)]
+    found = Page(write_report(rows, tmp_path / "report.html", max_episodes=2))
+    assert "the list shows the first 2 and leaves out 1" in found.text
+    assert "2 pictures are not in this file" in found.text
+    assert [name for name in found.blocks if name.startswith("image-")] == [
+        f"image-{picture(0).sha256}"
+    ]
+    assert ">3</b><span>episodes" in (tmp_path / "report.html").read_text()
+
+
+def test_report_of_a_damaged_run_says_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    save([example(0), example(1), example(2)], file)
+    first, second, third = file.read_text().splitlines()
+    changed = second.replace('"train_ids":[101', '"train_ids":[102').replace(
+        '"wire_ids":[101', '"wire_ids":[102'
+    )
+    file.write_text(f"{first}\n{changed}\n{third[:-40]}")
+    (tmp_path / "images" / f"{picture(0).sha256}.png").unlink()
+    found = Page(write_report(file, tmp_path / "report.html"))
+    assert "line 3 is cut off" in found.text
+    assert "break a rule of the ledger: 1" in found.text
+    assert f"{picture(0).sha256}.png" in found.text
+    certificate = found.episode(1)["certificate"]
+    assert certificate["status"] == "broken: segment 1 (counted from 0)"
+    assert found.episode(0)["certificate"]["kind"] == "good"
+
+
+def test_report_refuses_wrong_arguments_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="max_episodes must be at least 1, got 0"):
+        write_report([], tmp_path / "report.html", max_episodes=0)
+    with pytest.raises(StorageError, match="no trajectory file"):
+        write_report(tmp_path / "none", tmp_path / "report.html")
+    with pytest.raises(StorageError, match="cannot write"):
+        write_report([], tmp_path / "missing" / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="needs chromium-headless-shell")
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_report_is_drawn_by_a_browser_without_an_error(tmp_path: Path, index: int) -> None:
+    rows = [example(0), _hostile(), example(2, stop_reason=StopReason.ENV_FAULT)]
+    target = write_report(rows, tmp_path / "report.html")
+    done = subprocess.run(
+        [CHROMIUM, "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom",
+         "--virtual-time-budget=3000", f"{target.as_uri()}#e{index}"],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    (tmp_path / "drawn.html").write_text(done.stdout)
+    drawn = Page(tmp_path / "drawn.html")
+    trained = [v for _, v in drawn.tags if (v.get("class") or "").startswith("token p")]
+    assert f"Episode {index + 1}" in drawn.text
+    assert len(trained) == (9, 6, 0)[index]
+    assert ("Faulted: nothing here is trained." in drawn.text) == (index == 2)
+    assert drawn.count("img") == (3, 0, 3)[index]
+    assert (f"parse error: {HOSTILE}" in drawn.text) == (index == 1)
+    assert "[object " not in drawn.text
