@@ -133,7 +133,7 @@ class Call:
     async def abort(self) -> None:
         """Ask the server to stop; `run` then returns the tokens so far, or None after a grace."""
         self._aborted.set()
-        if self._scope is not None:
+        if self._scope is not None and not self._scope.expired():
             grace_ends = asyncio.get_running_loop().time() + self._settings.abort_grace_s
             ends = self._scope.when()
             if ends is not None and grace_ends < ends:
@@ -145,4 +145,4 @@ class Call:
         # A server that cannot be told is one that the request itself reports.
         with suppress(TimeoutError, *faults.CONNECTION_ERRORS):
             async with asyncio.timeout(_ABORT_TIMEOUT_S):
-                await self._http.post("/abort_request", body)
+                await self._http.post("/abort_request", body, is_control=True)

@@ -12,6 +12,7 @@ from typing import Final
 import aiohttp
 
 _JSON: Final = {"Content-Type": "application/json"}
+_CONTROL_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +26,9 @@ class Answer:
 class Transport:
     """Connections to one base address.
 
-    A pool belongs to the event loop that made it, so an engine that is used by several loops has
-    one pool for each; `aclose` closes that of the running loop and forgets those of dead ones.
+    There are two pools: an abort must not wait for one of the requests that it is to end. A pool
+    belongs to the event loop that made it, so an engine that is used by several loops has
+    its own for each; `aclose` closes those of the running loop and forgets those of dead ones.
     """
 
     def __init__(
@@ -41,23 +43,35 @@ class Transport:
         self.reached = False
         """True once the server has answered anything."""
         self._headers = dict(headers)
-        self._max_connections = max_connections
+        self._connections = {False: max_connections, True: _CONTROL_CONNECTIONS}
         self._connect_timeout_s = connect_timeout_s
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._sessions: dict[tuple[asyncio.AbstractEventLoop, bool], aiohttp.ClientSession] = {}
 
     async def post(
-        self, path: str, body: bytes, *, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        is_control: bool = False,
     ) -> Answer:
-        """Send a JSON body. Deadlines are the caller's: wrap the call in `asyncio.timeout`."""
+        """Send a JSON body. Deadlines are the caller's: wrap the call in `asyncio.timeout`.
+
+        Args:
+            path: From the server's root.
+            body: Encoded JSON.
+            headers: Beside those of every request.
+            is_control: True takes the pool that generation never fills.
+        """
         # A reader instead of the bytes: aiohttp then writes in pieces and yields between them.
-        async with self._session().post(
+        async with self._session(is_control=is_control).post(
             self.base_url + path, data=io.BytesIO(body), headers={**_JSON, **(headers or {})}
         ) as response:
             return await self._read(response)
 
     async def get(self, path: str) -> Answer:
-        """Fetch a path."""
-        async with self._session().get(self.base_url + path) as response:
+        """Fetch a path, over the control pool."""
+        async with self._session(is_control=True).get(self.base_url + path) as response:
             return await self._read(response)
 
     async def _read(self, response: aiohttp.ClientResponse) -> Answer:
@@ -65,13 +79,13 @@ class Transport:
         self.reached = True
         return Answer(status=response.status, body=body)
 
-    def _session(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
+    def _session(self, *, is_control: bool) -> aiohttp.ClientSession:
+        key = (asyncio.get_running_loop(), is_control)
+        session = self._sessions.get(key)
         if session is None or session.closed:
             self._forget_dead_loops()
-            session = self._sessions[loop] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._max_connections),
+            session = self._sessions[key] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._connections[is_control]),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
                 headers=self._headers,
                 # Routing keys tell episodes apart; a cookie of one would pin all of them.
@@ -80,13 +94,13 @@ class Transport:
         return session
 
     def _forget_dead_loops(self) -> None:
-        for loop in [loop for loop in self._sessions if loop.is_closed()]:
+        for key in [key for key in self._sessions if key[0].is_closed()]:
             # Closing would touch the loop that is gone; its sockets go with it.
-            self._sessions.pop(loop).detach()
+            self._sessions.pop(key).detach()
 
     async def aclose(self) -> None:
         """Close the running loop's connections; closing twice is fine."""
-        session = self._sessions.pop(asyncio.get_running_loop(), None)
-        if session is not None:
-            await session.close()
+        loop = asyncio.get_running_loop()
+        for key in [key for key in self._sessions if key[0] is loop]:
+            await self._sessions.pop(key).close()
         self._forget_dead_loops()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from environment import PROGRESS_S, say, tail
 
-START_TIMEOUT_S = 8 * 60
+START_TIMEOUT_S = 12 * 60
 STOP_GRACE_S = 10
 CONTEXT_LENGTH = 8192
 

@@ -285,6 +285,19 @@ async def test_abort_during_a_wait_between_attempts_sends_no_further_one() -> No
     assert generation.retries == 1
 
 
+async def test_abort_does_not_wait_for_a_free_connection() -> None:
+    async with (
+        FakeSGLang(reply, first_token_s=30) as server,
+        engine_for(server, max_connections=1) as engine,
+    ):
+        running = asyncio.create_task(engine.generate(ask()))
+        await until(lambda: server.worker.running == 1)
+        await engine.abort(NAME)
+        generation = await asyncio.wait_for(running, 5)
+    assert generation.finish_reason is FinishReason.ABORT
+    assert generation.prompt_tokens == 3
+
+
 async def test_abort_of_an_unknown_request_is_ignored() -> None:
     async with FakeSGLang(reply) as server, engine_for(server) as engine:
         await engine.abort("unknown")
