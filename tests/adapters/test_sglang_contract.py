@@ -146,7 +146,7 @@ async def test_every_turn_with_images_has_the_expanded_prompt_length(
     await talk.turn("And all of them?")
     assert cached[1] >= talk.replies[0][0]
     assert cached[2] >= talk.replies[1][0]
-    assert len(talk.train) - len(talk.wire) > 150
+    assert len(talk.train) - len(talk.wire) > 100
 
 
 async def test_scoring_the_ledger_gives_the_sampled_logprobs(
@@ -344,8 +344,12 @@ async def test_fake_server_answers_like_the_real_one(
     assert ours[0] == theirs[0]
     if theirs[0] != 200:
         assert set(ours[1]) == set(theirs[1])
-        ends = len("1 validation error:") if "object" in theirs[1] else 40
-        assert _reason(ours[1])[:ends] == _reason(theirs[1])[:ends]
+        is_typed_by_fastapi = "object" in theirs[1]
+        if is_typed_by_fastapi:
+            assert "validation error" in _reason(ours[1])
+            assert "validation error" in _reason(theirs[1])
+        else:
+            assert _reason(ours[1])[:40] == _reason(theirs[1])[:40]
     else:
         assert set(theirs[1]) == set(ours[1])
         missing = set(theirs[1]["meta_info"]) - set(ours[1]["meta_info"])
