@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from envkit.env import Capabilities, Env, Reset, Step, Turn
@@ -24,6 +25,11 @@ class AsyncEnv(Env):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(async_native=True)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401  # Python's signature
+        super().__init_subclass__(**kwargs)
+        if not cls.capabilities.async_native:  # a subclass may declare its promises alone
+            cls.capabilities = replace(cls.capabilities, async_native=True)
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         super().__init__(max_turns=max_turns, render_mode=render_mode)

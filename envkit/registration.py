@@ -6,6 +6,7 @@ with an entry point of the group `envkit.envs`: its name is the id, its value th
 when one of its environments is made.
 """
 
+import json
 import re
 import sys
 import warnings
@@ -79,10 +80,11 @@ def register(
         nondeterministic: Whether the same seed, task and replies may give another episode.
 
     Raises:
-        ConfigurationError: The id is malformed or taken, or the entry point is no place.
+        ConfigurationError: The id is malformed or taken, the entry point is no place, or the
+            arguments are no JSON data.
     """
     name = _local_id(id)
-    if name in registry():
+    if f"{NAMESPACE}/{name}" in gymnasium.registry:
         raise ConfigurationError(f"environment {name!r} is registered already; take the next -vN")
     added = EnvSpec(
         id=name,
@@ -91,6 +93,7 @@ def register(
         kwargs=dict(kwargs or {}),
         nondeterministic=nondeterministic,
     )
+    _check_json(added)
     try:
         _add_to_gymnasium(added)
     except gymnasium.error.Error as error:
@@ -240,6 +243,17 @@ def _place_of(entry_point: str | Creator) -> str | Creator:
     return entry_point
 
 
+def _check_json(found: EnvSpec) -> None:
+    """Refuse arguments that a spec cannot carry to another process."""
+    try:
+        json.dumps(dict(found.kwargs), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"environment {found.id!r}: kwargs must be JSON data ({error}); "
+            "pass the name or path of a dataset, not its rows or a callable"
+        ) from error
+
+
 def _gym_spec(found: EnvSpec) -> GymSpec:
     return GymSpec(
         id=f"{NAMESPACE}/{found.id}",
@@ -295,6 +309,7 @@ def _load(name: str, points: list[EntryPoint]) -> EnvSpec:
         raise ContractError(f"{place} must be an envkit.EnvSpec, got {type(loaded).__name__}")
     if _local_id(loaded.id) != name:
         raise ContractError(f"{place} must have that id, got {loaded.id!r}")
+    _check_json(loaded)
     return replace(loaded, id=name, entry_point=_place_of(loaded.entry_point), distribution=owners)
 
 

@@ -106,18 +106,25 @@ def check_env(
 
 
 def _run(check: Callable[[Subject], Iterator[str]], subject: Subject) -> list[str]:
-    """Return the problems that a rule found, counting what it raised as one."""
+    """Return the problems that a rule found, counting what it raised as one.
+
+    Raises:
+        Skip: The rule does not apply, and found nothing before it noticed.
+    """
     found: list[str] = []
+    skipped: Skip | None = None
     try:
         for problem in check(subject):
             if problem not in found:
                 found.append(problem)
-    except Skip:
-        raise
+    except Skip as reason:
+        skipped = reason
     except Exception as error:  # noqa: BLE001  # an environment under check may raise anything
         found.append(f"{type(error).__name__}: {error}")
     try:
         subject.close()
     except Exception as error:  # noqa: BLE001  # as above
         found.append(f"close() must not raise, also when called twice: {error!r}")
+    if skipped is not None and not found:
+        raise skipped
     return found

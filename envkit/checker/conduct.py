@@ -56,12 +56,14 @@ def order_rule(subject: Subject) -> Iterator[str]:
     if subject.makes_new:
         yield from _must_refuse_step(env, "before the first reset")
     player = Player(subject, env, lambda _: "", seed=subject.seed)
-    while not player.done:
-        if len(player.steps) >= min(env.max_turns, _LONGEST_EPISODE):
-            if env.max_turns <= _LONGEST_EPISODE:
-                yield f"the episode goes on after max_turns={env.max_turns} turns"
-            return
+    limit = min(env.max_turns, _LONGEST_EPISODE)
+    while not player.done and len(player.steps) < limit:
         player.turn()
+    if not player.done and env.max_turns > limit:
+        raise Skip(f"empty replies end no episode within {limit} turns")
+    if not player.done:
+        yield f"the episode goes on after max_turns={env.max_turns} turns"
+        return
     yield from _must_refuse_step(env, "after the episode's end")
 
 

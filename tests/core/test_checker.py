@@ -223,6 +223,12 @@ def test_check_lists_every_problem_at_once() -> None:
     assert "  - replies: " in str(caught.value)
 
 
+def test_episode_too_long_to_end_skips_the_rule_with_the_reason() -> None:
+    skipped = dict(check_env(EchoEnv(max_turns=500)).skipped)
+
+    assert skipped["order of calls"] == "empty replies end no episode within 64 turns"
+
+
 def test_check_refuses_another_environment() -> None:
     env = gymnasium.make("CartPole-v1")
 

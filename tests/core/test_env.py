@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image as PilImage
 
 from envkit.async_env import AsyncEnv
-from envkit.env import Env, PolicyContext, Reset, Step, Turn
+from envkit.env import Capabilities, Env, PolicyContext, Reset, Step, Turn
 from envkit.errors import ConfigurationError, ContractError, EpisodeStateError
 from envkit.images import Image
 from envkit.tasks import Task
@@ -364,6 +364,13 @@ def test_async_env_that_nobody_closes_closes_its_loop() -> None:
     gc.collect()
 
     assert loop.is_closed()
+
+
+def test_async_env_is_async_native_whatever_else_it_promises() -> None:
+    class Promising(AsyncEchoEnv):
+        capabilities: ClassVar[Capabilities] = Capabilities(replay_safe=True)
+
+    assert Promising.capabilities == Capabilities(replay_safe=True, async_native=True)
 
 
 def test_async_env_without_hooks_says_so() -> None:

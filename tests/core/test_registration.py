@@ -157,6 +157,12 @@ def test_wrong_registration_is_refused(env_id: Any, entry_point: Any, part: str)
     assert part in str(caught.value)
 
 
+def test_arguments_that_no_spec_can_carry_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="kwargs must be JSON data"):
+        envkit.register("x-v0", EchoEnv, kwargs={"rows": object()})
+    assert "x-v0" not in envkit.registry()
+
+
 def test_wrong_arguments_are_refused() -> None:
     register_toys()
 
