@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,9 +32,15 @@ SINGLE_TARGET: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is played."""
+    """What is played; the defaults have the shape of geo3k-v0.
+
+    A long prompt (tools, a picture's worth of tokens, the question), which the members of a group
+    share, and short observations.
+    """
 
     conversations: int
+    group: int
+    """Conversations with the same prompt; they differ from the first reply on."""
     turns: int
     prompt_tokens: int
     observation_tokens: int
@@ -47,8 +53,9 @@ class Workload:
 
     def new_tokens(self, conversation: int, turn: int) -> list[int]:
         """Return what the environment says before a turn; lengths differ a little."""
-        count = (self.prompt_tokens if turn == 0 else self.observation_tokens) + conversation
-        start = 1000 + 997 * conversation + 131 * turn
+        owner = conversation // self.group if turn == 0 else conversation
+        count = (self.prompt_tokens if turn == 0 else self.observation_tokens) + owner
+        start = 1000 + 997 * owner + 131 * turn
         return [start + 7 * i % 9000 for i in range(count)]
 
 
@@ -122,7 +129,7 @@ def run(model_name: str, dtype: str, load: Workload, *, rounds: int) -> dict[str
     with quiet_transformers():
         model, processor = load_model(model_name, dtype=dtype)
     warm_up = Workload(
-        conversations=2, turns=1, prompt_tokens=16, observation_tokens=8, reply_tokens=2
+        conversations=2, group=1, turns=1, prompt_tokens=16, observation_tokens=8, reply_tokens=2
     )
     seconds: dict[str, float] = {}
     for name, batched in (("one_by_one", False), ("batched", True)):
@@ -143,6 +150,7 @@ def run(model_name: str, dtype: str, load: Workload, *, rounds: int) -> dict[str
     seconds["engine"] = asyncio.run(engine_seconds())
     return {
         "model": Path(model_name).name,
+        "workload": asdict(load),
         "dtype": str(model.dtype),
         "threads": torch.get_num_threads(),
         "seconds": seconds,
@@ -159,16 +167,18 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--conversations", type=int, default=8)
+    parser.add_argument("--group", type=int, default=4, help="conversations that share a prompt")
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--prompt-tokens", type=int, default=320)
-    parser.add_argument("--observation-tokens", type=int, default=80)
-    parser.add_argument("--reply-tokens", type=int, default=16)
+    parser.add_argument("--prompt-tokens", type=int, default=512)
+    parser.add_argument("--observation-tokens", type=int, default=32)
+    parser.add_argument("--reply-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=1, help="the best of so many counts")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     load = Workload(
         conversations=options.conversations,
+        group=options.group,
         turns=options.turns,
         prompt_tokens=options.prompt_tokens,
         observation_tokens=options.observation_tokens,

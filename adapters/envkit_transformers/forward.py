@@ -44,9 +44,10 @@ class PackedForward:
         self._vision = vision
         self.device: torch.device = model.device
         layers: Any = getattr(model.config.get_text_config(), "layer_types", None)
-        if not set(layers or ()) <= _LAYERS:
+        kinds: set[str] = set(layers or ())
+        if not kinds <= _LAYERS:
             raise ConfigurationError(
-                f"the embedded engine runs models whose layers all attend, got {sorted(set(layers))} "
+                f"the embedded engine runs models whose layers all attend, got {sorted(kinds)} "
                 f"in {type(model).__name__}; serve the model with SGLang or vLLM"
             )
         names = inspect.signature(model.forward).parameters

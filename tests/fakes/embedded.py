@@ -42,7 +42,7 @@ def picture(number: int, size: tuple[int, int] = (84, 56)) -> Image:
 
 
 def features_of(kind: str, images: Sequence[Image]) -> list[ImageFeatures]:
-    processor = reference_model(kind)[1].image_processor
+    processor: Any = reference_model(kind)[1].image_processor
     merge = 2
     found: list[ImageFeatures] = []
     for image in images:
