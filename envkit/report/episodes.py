@@ -67,7 +67,7 @@ def draw_episode(
         ],
         "segments": [_segment(segment, keep) for segment in trajectory.segments],
     }
-    ids = frozenset(i for segment in trajectory.segments for i in segment.train_ids)
+    ids = frozenset[int]().union(*(segment.train_ids for segment in trajectory.segments))
     return Episode(
         data=safe_json(data),
         row=_row(trajectory, problems, index=index, number=number, is_broken=is_broken),

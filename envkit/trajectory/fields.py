@@ -78,17 +78,17 @@ class Fields:
     def integers(self, name: str) -> tuple[int, ...]:
         """Return a list of integers from 0 to 2^63."""
         values = self._list(name)
-        if not all(type(value) is int and 0 <= value < _MAX_INTEGER for value in values):
+        is_whole = not values or set(map(type, values)) == {int}  # quicker than a look at each
+        if not is_whole or (values and not 0 <= min(values) <= max(values) < _MAX_INTEGER):
             raise self._wrong(name, "a list of integers of at least 0", values)
         return tuple(values)
 
     def floats(self, name: str) -> tuple[float, ...]:
         """Return a list of numbers."""
-        values = [
-            value if type(value) is float else from_plain(value, self._path(name), self.image)
-            for value in self._list(name)
-        ]
-        if not all(type(value) in (int, float) for value in values):
+        values = self._list(name)
+        if not set(map(type, values)) <= {int, float}:
+            values = [from_plain(value, self._path(name), self.image) for value in values]
+        if not set(map(type, values)) <= {int, float}:
             raise self._wrong(name, "a list of numbers", values)
         return tuple(values)
 

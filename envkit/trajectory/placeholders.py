@@ -47,7 +47,16 @@ def _fitting(segment: Segment) -> set[int]:
         for token in wire[: _shared_prefix(wire, train) + 1]
         if occurrences[token] == len(segment.images)
     }
-    repeated = {token for token in possible if _without_runs(token, wire, train)}
+    if wire == train:
+        return possible
+    grown = Counter(train)
+    grown.subtract(occurrences)
+    repeated = {
+        token
+        for token in possible
+        # Counting first: comparing is slow, and a long prompt has hundreds of candidates.
+        if grown[token] == len(train) - len(wire) and _without_runs(token, wire, train)
+    }
     return repeated or {token for token in possible if _expands(token, wire, train)}
 
 
@@ -57,7 +66,7 @@ def _without_runs(token: int, wire: Sequence[int], train: Sequence[int]) -> bool
     def collapse(ids: Sequence[int]) -> list[int]:
         return [i for n, i in enumerate(ids) if i != token or n == 0 or ids[n - 1] != token]
 
-    return len(train) >= len(wire) and collapse(wire) == collapse(train)
+    return collapse(wire) == collapse(train)
 
 
 def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
