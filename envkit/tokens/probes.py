@@ -39,18 +39,8 @@ def find_dependencies(
 
 def switches(template: ChatTemplate) -> list[str]:
     """Return the template's own string constants that a message could contain."""
-    environment = template.environment
-    if environment is None:
-        return []
-    from jinja2 import nodes
-
-    found = {
-        node.value
-        for node in environment.parse(template.text).find_all(nodes.Const)
-        if isinstance(node.value, str)
-    }
     keys = {"role", "content", "user", "assistant", "system", "tool", "type", "text", "function"}
-    words = sorted(text for text in found - keys if 2 <= len(text.strip()) <= 40)
+    words = sorted(text for text in template.constants - keys if 2 <= len(text.strip()) <= 40)
     return words[:_MOST_SWITCHES]
 
 

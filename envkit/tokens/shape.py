@@ -96,19 +96,17 @@ class TailShape:
 
 
 def derive_shape(
-    environment: Any,  # noqa: ANN401  # jinja2 is an optional dependency
-    source: str,
+    syntax_tree: Any,  # noqa: ANN401  # jinja2 is an optional dependency
     tail_of: Callable[[str], str],
 ) -> TailShape | None:
     """Find the shape of a template's tail, or None where it cannot be proven.
 
     Args:
-        environment: The template's jinja environment.
-        source: The template's text.
+        syntax_tree: The parsed template; None cannot be proven.
         tail_of: Renders the tail of an observation with a content; must hand a `Traced` string to
             the template as it is.
     """
-    constants = _constants(environment, source)
+    constants = _constants(syntax_tree)
     if constants is None:
         return None
     trace = Trace()
@@ -144,13 +142,12 @@ def _agrees(shape: TailShape, constants: Sequence[str], tail_of: Callable[[str],
 # ---- what rules a template out
 
 
-def _constants(environment: Any, source: str) -> list[str] | None:  # noqa: ANN401
+def _constants(tree: Any) -> list[str] | None:  # noqa: ANN401
     """Return the template's short string constants, or None if it can hide a string."""
+    if tree is None:
+        return None
     from jinja2 import nodes
 
-    if environment is None:
-        return None
-    tree: Any = environment.parse(source)
     hiding = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Include)
     if tree.find(hiding) is not None:
         return None

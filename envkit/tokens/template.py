@@ -8,6 +8,7 @@ they differ, or where the tokenizer is no Hugging Face one, `apply_chat_template
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 from envkit.errors import TemplateError
@@ -51,23 +52,20 @@ class Tokenizer(Protocol):
 class ChatTemplate:
     """One template with its tokenizer, its extra variables and nothing of a conversation."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, *, kwargs: Mapping[str, Any], with_tools: bool
-    ) -> None:
-        """Find the template's text and prove the short way to render it.
+    def __init__(self, tokenizer: Tokenizer, text: str, *, kwargs: Mapping[str, Any]) -> None:
+        """Compile the template and prove the short ways to render and to encode.
 
         Args:
             tokenizer: A Hugging Face tokenizer, or anything that behaves like one.
-            kwargs: Variables for the template, as of `apply_chat_template`; `chat_template`
-                replaces the tokenizer's own.
-            with_tools: Whether tools will be given: some models have a template only for that.
+            text: The template, as `template_text` finds it.
+            kwargs: Variables for the template, as of `apply_chat_template`.
 
         Raises:
-            TemplateError: The tokenizer has no chat template, or it does not compile.
+            TemplateError: The template does not compile.
         """
         self.tokenizer = tokenizer
         self.kwargs = dict(kwargs)
-        self.text = _template_text(tokenizer, self.kwargs.get("chat_template"), with_tools)
+        self.text = text
         self.added: dict[int, str] = {
             identity: name for name, identity in tokenizer.get_added_vocab().items()
         }
@@ -106,10 +104,20 @@ class ChatTemplate:
         except Exception as error:  # a template is foreign code: it raises anything
             raise TemplateError(f"the chat template refuses these messages: {error}") from error
 
-    @property
-    def environment(self) -> Any:  # noqa: ANN401  # jinja2 is an optional dependency
-        """The template's jinja environment; None where templates go through the tokenizer."""
-        return None if self._compiled is None else self._compiled.environment
+    @cached_property
+    def syntax_tree(self) -> Any:  # noqa: ANN401  # jinja2 is an optional dependency
+        """The parsed template; None where it is rendered through the tokenizer."""
+        return None if self._compiled is None else self._compiled.environment.parse(self.text)
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """The string constants of the template's expressions."""
+        if self.syntax_tree is None:
+            return frozenset()
+        from jinja2 import nodes
+
+        found = self.syntax_tree.find_all(nodes.Const)
+        return frozenset(node.value for node in found if isinstance(node.value, str))
 
     def _render_through_tokenizer(
         self,
@@ -219,7 +227,17 @@ def _plain_value(value: Any) -> Any:  # noqa: ANN401  # foreign data
     return value if isinstance(value, (int, float)) else f"<{type(value).__name__}>"
 
 
-def _template_text(tokenizer: Tokenizer, override: object, with_tools: bool) -> str:
+def template_text(tokenizer: Tokenizer, override: object, *, with_tools: bool) -> str:
+    """Return the text of the template that a tokenizer uses.
+
+    Args:
+        tokenizer: Whose template.
+        override: The option `chat_template`: a template, or the name of one of several.
+        with_tools: Whether tools will be given: some models have a template only for that.
+
+    Raises:
+        TemplateError: There is none.
+    """
     getter: Any = getattr(tokenizer, "get_chat_template", None)
     if getter is None:
         text: Any = override or getattr(tokenizer, "chat_template", None)

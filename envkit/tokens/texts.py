@@ -2,12 +2,13 @@
 
 A literal placeholder in a text would be counted as a picture that is not there, so it is refused.
 With `sanitize`, every control token in user and tool text is broken by an invisible character: the
-model reads nearly the same words, and the tokenizer sees no token. Assistant and system text stays
-as it is: the first is the model's own, the second is the author's.
+model reads nearly the same words, and the tokenizer sees no token. System text stays as it is: it
+is the author's. So does assistant text, which is the model's own, but a placeholder that the model
+spelled out is broken there: a bad reply is no error.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.errors import TemplateError
@@ -32,7 +33,14 @@ class TextPolicy:
         self._media = tuple(media)
         self._forbidden = (*self._marks, *self._media)
         self.sanitize = sanitize
-        self._breaking = _Breaking(template, self._media) if sanitize else None
+        self._by_role: dict[str, Callable[[str], str]] = {
+            "system": self._checked,
+            "user": self.clean,
+            "tool": self.clean,
+            "assistant": self._broken_media,
+        }
+        self._breaking = _Breaking(template, self._control_tokens(template)) if sanitize else None
+        self._media_breaking = _Breaking(template, self._media)
 
     def check(self, text: str) -> None:
         """Refuse text that would corrupt the ids.
@@ -68,7 +76,7 @@ class TextPolicy:
         if role not in ("system", "user", "assistant", "tool"):
             raise TemplateError(f"a role must be system, user, assistant or tool, got {role!r}")
         result = dict(entry)
-        transform = self.clean if role in ("user", "tool") else self._checked
+        transform = self._by_role[role]
         content: Any = entry.get("content")
         if isinstance(content, str):
             result["content"] = transform(content)
@@ -80,8 +88,16 @@ class TextPolicy:
         self.check(text)
         return text
 
+    def _control_tokens(self, template: ChatTemplate) -> set[str]:
+        return {*self._media, *_control_tokens(template)}
+
+    def _broken_media(self, text: str) -> str:
+        return self._media_breaking.apply(text)
+
     @staticmethod
-    def _part(part: Mapping[str, Any], role: str, transform: Any) -> Mapping[str, Any]:  # noqa: ANN401
+    def _part(
+        part: Mapping[str, Any], role: str, transform: Callable[[str], str]
+    ) -> Mapping[str, Any]:
         kind = part.get("type")
         if kind == "text":
             return {**part, "text": transform(part["text"])}
@@ -107,8 +123,7 @@ class TextPolicy:
 class _Breaking:
     """Breaks control tokens so that the tokenizer no longer sees them."""
 
-    def __init__(self, template: ChatTemplate, media: Sequence[str]) -> None:
-        names = {*media, *_control_tokens(template)}
+    def __init__(self, template: ChatTemplate, names: Iterable[str]) -> None:
         longest_first = sorted(names, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._breaker = _breaker(template, longest_first)
