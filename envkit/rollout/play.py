@@ -1,6 +1,7 @@
 """Playing and resuming single episodes."""
 
 import secrets
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,14 +62,13 @@ async def play(
         ContractError: The environment returned something its contract does not allow.
     """
     setup = _setup(engine, codec, limits, retries, sampling)
-    ids = {} if episode_id is None else {"episode_id": episode_id}
     spec = EpisodeSpec(
         env_id=_env_id(env),
         seed=secrets.randbits(31) if seed is None else seed,
         task=task,
+        episode_id=episode_id or uuid.uuid4().hex,
         group_id=group_id,
         metadata=metadata or {},
-        **ids,
     )
     return await _play_once(env, setup, spec, interrupt or Interrupt(), None)
 

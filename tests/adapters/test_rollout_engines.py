@@ -3,7 +3,6 @@
 Every turn's prompt length and every log-probability is compared with an independent reckoning.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,7 +23,8 @@ SERVER_TOLERANCE = 2e-3
 
 
 def geo3k_codec(folder: Any) -> ChatCodec:
-    return load_codec(folder, tools=envkit.make("geo3k-v0").unwrapped.tools)
+    env: Any = envkit.make("geo3k-v0").unwrapped
+    return load_codec(folder, tools=env.tools)
 
 
 async def roll(engine: Engine, codec: ChatCodec, *, turns: int = 3) -> list[Trajectory]:
@@ -60,7 +60,7 @@ def check_shape(trajectory: Trajectory) -> None:
 
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
-def embedded(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+def embedded(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     folder = tiny_model_dir(request.param)
     return create_engine(folder, dtype="float32", threads=1), folder
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -254,8 +255,7 @@ async def test_play_masks_a_prompt_that_the_engine_saw_otherwise() -> None:
     class Deaf(ScriptedEngine):
         async def generate(self, request: GenerateRequest) -> Generation:
             generation = await super().generate(request)
-            fields = {name: getattr(generation, name) for name in generation.__slots__}
-            return Generation(**{**fields, "prompt_tokens": request.train_length - 1})
+            return replace(generation, prompt_tokens=request.train_length - 1)
 
     codec = text_codec()
     trajectory = await play(Talk(), Deaf(codec, say_turn), codec, seed=1)

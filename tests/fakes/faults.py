@@ -100,7 +100,7 @@ class CountingEnv(Env):
     def on_turn(self, response_text: str) -> Turn:
         key = self.step_key
         assert key is not None
-        self._world.applied(tuple(key))
+        self._world.applied((key.episode_id, key.turn, key.attempt))
         if self._after:  # the step takes effect, and then the answer is lost: the nasty case
             self.history.append(response_text)
             self._fail("step", *key)
