@@ -133,6 +133,15 @@ class Env(gymnasium.Env[Observation, str]):
         role = "user" if observation["images"] else observation["role"]
         return message(role, observation["text"], observation["images"])
 
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        """Return a shorter form of an observation that does not fit, or None to end there.
+
+        Args:
+            observation: What `step` returned.
+            tokens: About how many tokens there is room for, the template's own included.
+        """
+        return None
+
     def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]  # Gymnasium's return type is a type variable of its own
         """Return the transcript as text ("ansi") or as a page of pixels ("rgb_array")."""
         if self.render_mode == "rgb_array":

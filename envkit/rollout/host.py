@@ -247,10 +247,11 @@ class EnvHost:
             raise fault from error
 
 
-def _warmed(answer: T) -> T:
+def _warmed(answer: Any) -> Any:  # noqa: ANN401  # what an environment returned, not validated yet
     """Decode and hash new images on this thread, so that the event loop never does."""
-    if isinstance(answer, tuple) and answer and isinstance(answer[0], dict):
-        images: Any = cast("dict[str, Any]", answer[0]).get("images", ())
+    observation: Any = answer[0] if isinstance(answer, tuple) and answer else None
+    if isinstance(observation, dict):
+        images: Any = cast("dict[str, Any]", observation).get("images", ())
         for image in images:
             if isinstance(image, Image):
                 _ = image.sha256

@@ -53,9 +53,6 @@ class Talk(Env):
             info={"parse_error": error},
         )
 
-    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        return None
-
     def get_state(self) -> dict[str, Any]:
         return {}
 
