@@ -247,14 +247,16 @@ class EnvHost:
             raise fault from error
 
 
-def _warmed(answer: Any) -> Any:  # noqa: ANN401  # what an environment returned, not validated yet
+def _warmed(answer: T) -> T:
     """Decode and hash new images on this thread, so that the event loop never does."""
-    observation: Any = answer[0] if isinstance(answer, tuple) and answer else None
-    if isinstance(observation, dict):
-        images: Any = cast("dict[str, Any]", observation).get("images", ())
-        for image in images:
-            if isinstance(image, Image):
-                _ = image.sha256
+    foreign: Any = answer
+    try:
+        images: Any = foreign[0]["images"]
+    except (TypeError, KeyError, IndexError):
+        return answer  # `checked_reset` and `checked_step` say what is wrong with it
+    for image in images:
+        if isinstance(image, Image):
+            _ = image.sha256
     return answer
 
 
