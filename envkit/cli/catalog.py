@@ -97,6 +97,9 @@ def _shown(value: Any) -> str:  # noqa: ANN401  # one of the facts above
         flags = cast("dict[str, object]", value)
         return ", ".join(name if on is True else f"{name}={on}" for name, on in flags.items() if on)
     if isinstance(value, list):
-        entries = cast("list[Any]", value)
-        return ", ".join(e["name"] if isinstance(e, dict) else str(e) for e in entries)
+        return ", ".join(map(_name, cast("list[Any]", value)))
     return "-" if value is None else str(value)
+
+
+def _name(entry: Any) -> str:  # noqa: ANN401  # a tool's schema or a plain name
+    return str(cast("dict[str, Any]", entry)["name"] if isinstance(entry, dict) else entry)

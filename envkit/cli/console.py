@@ -37,6 +37,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's message on one line."""
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
+    """Return an error's message and its notes on one line."""
+    parts = [str(error) or type(error).__name__, *getattr(error, "__notes__", ())]
+    return " ".join("; ".join(parts).split())

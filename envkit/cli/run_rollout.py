@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,11 +14,13 @@ from envkit.cli.options import make_env
 from envkit.cli.progress import Progress, progress_for
 from envkit.cli.run_plan import RunPlan
 from envkit.cli.stop_keys import StopKeys
-from envkit.cli.summary import summarise
-from envkit.errors import StorageError
+from envkit.cli.summary import METRICS_FILE, REPORT_FILE, summarise
+from envkit.errors import EnvkitError, StorageError
 from envkit.metrics import Aggregator
 from envkit.rollout import RolloutState, collect
 from envkit.trajectory import Trajectory, TrajectoryWriter
+from envkit.trajectory.files import storage_errors
+from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
     from envkit.env import Env
@@ -77,10 +79,9 @@ async def _play(plan: RunPlan, env: "Env", directory: Path, keys: StopKeys) -> _
         note(f"loading {plan.choice.label} ...")
     built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
     outcome, state = _Outcome(), RolloutState()
-    mode = "overwrite" if plan.overwrite else "create"
     try:
         with (
-            TrajectoryWriter(directory, mode=mode) as writer,
+            _writer(directory, plan) as writer,
             progress_for(state, is_quiet=plan.is_quiet) as progress,
             keys.installed(progress.tell),
         ):
@@ -88,11 +89,35 @@ async def _play(plan: RunPlan, env: "Env", directory: Path, keys: StopKeys) -> _
     except asyncio.CancelledError:
         if not keys.was_pressed:
             raise
+    except EnvkitError as error:
+        if isinstance(error, StorageError):
+            error.add_note("free some space, or name another disk with --out")
+        if outcome.count:
+            error.add_note(f"{outcome.count} finished trajectories are kept in {directory}")
+        raise
     finally:
         await built.engine.aclose()
+        _tidy(directory)
     outcome.seconds = time.perf_counter() - outcome.started
     outcome.dropped = len(state.dropped)
     return outcome
+
+
+def _writer(directory: Path, plan: RunPlan) -> TrajectoryWriter:
+    if plan.overwrite:  # figures of the old run must not stand beside a new one that fails
+        for name in (METRICS_FILE, REPORT_FILE):
+            with storage_errors(f"cannot replace {directory / name}"):
+                (directory / name).unlink(missing_ok=True)
+    return TrajectoryWriter(directory, mode="overwrite" if plan.overwrite else "create")
+
+
+def _tidy(directory: Path) -> None:
+    """Leave no empty run behind."""
+    file = directory / FILE_NAME
+    with suppress(OSError):
+        if file.stat().st_size == 0:
+            file.unlink()
+            directory.rmdir()  # refuses a folder that holds anything
 
 
 async def _collect(
@@ -120,25 +145,22 @@ async def _collect(
         on_fault=plan.on_fault,
         interrupt=keys.interrupt,
         state=state,
+        metadata={"model": built.model, "rollout_seed": plan.seed},
     )
-    async with aclosing(played) as trajectories:  # pyright: ignore[reportArgumentType]  # an async generator
+    async with aclosing(played) as trajectories:
         async for trajectory in trajectories:
-            try:
-                await asyncio.to_thread(writer.write, trajectory)
-            except StorageError as error:
-                raise StorageError(
-                    f"{error}; {outcome.count} finished trajectories are kept in "
-                    f"{writer.path}: free some space, or go on elsewhere with --out"
-                ) from error
+            await asyncio.to_thread(writer.write, trajectory)
             outcome.add(trajectory)
             progress.finished(trajectory)
 
 
 def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: bool) -> int:
     """Verify, aggregate and report what was written; return the exit code."""
+    if outcome.dropped:
+        note(f"{outcome.dropped} episodes were dropped with their groups, because some faulted")
     if outcome.count == 0:
-        note("nothing was played that could be kept")
-        return EXIT_INTERRUPTED if was_stopped else EXIT_ERROR
+        note("no episode was kept")
+        return EXIT_INTERRUPTED if was_stopped else EXIT_ALL_FAULTED
     _tell_faults(outcome)
     metrics = outcome.metrics.result(elapsed_seconds=outcome.seconds)
     is_sound = summarise(directory, metrics, as_json=plan.as_json)
