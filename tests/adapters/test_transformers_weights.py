@@ -91,3 +91,17 @@ async def test_weights_that_do_not_fit_change_nothing(case: str) -> None:
     assert largest_error("llama", request, generation) < TOLERANCE
     reference = reference_model("llama")[0].state_dict()
     assert all(bool((engine.model.state_dict()[key] == reference[key]).all()) for key in reference)
+
+
+async def test_update_that_still_waits_is_answered_when_the_engine_closes() -> None:
+    engine = make_engine("llama")
+    long = make_request("llama", "s", [1, 2, 3], max_new_tokens=4000, stop_ids=(-1,))
+    running = asyncio.create_task(engine.generate(long))
+    while engine.stats.sampled_tokens < 2:
+        await asyncio.sleep(0.001)
+    weights = changed_weights(engine.model)
+    update = asyncio.create_task(engine.update_weights(weights, version="late"))
+    await asyncio.sleep(0.05)
+    await engine.aclose()
+    outcomes = await asyncio.gather(running, update, return_exceptions=True)
+    assert all(isinstance(outcome, EngineFault) for outcome in outcomes)
