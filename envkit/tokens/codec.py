@@ -10,6 +10,7 @@ methods are synchronous and thread-safe; a codec has no state of a conversation.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from envkit.errors import ConfigurationError, TemplateError
@@ -213,17 +214,22 @@ class ChatCodec:
 
         For scripted replies only: what an engine sampled is never encoded again.
         """
-        rule = self._calibration.rules["user"]
-        anchor = self._calibration.generation_prompt or rule.closer
-        head = self._template.encode(anchor)
+        anchor, head, closer = self._reply_frame
         whole = self._template.encode(anchor + text)
         ids = whole[len(head) :] if whole[: len(head)] == head else self._template.encode(text)
+        return (*ids, closer)
+
+    @cached_property
+    def _reply_frame(self) -> tuple[str, list[int], int]:
+        """What stands before a reply, as text and ids, and the id that ends it."""
+        rule = self._calibration.rules["user"]
+        anchor = self._calibration.generation_prompt or rule.closer
         closer = self._calibration.stop_ids[0]
         if rule.closer_id in self._stop_set:
             closer = rule.closer_id
         elif rule.stand_in:
             closer = self._template.encode(rule.stand_in)[0]
-        return (*ids, closer)
+        return anchor, self._template.encode(anchor), closer
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return a reply as text: its stop token removed, special tokens inside kept."""
