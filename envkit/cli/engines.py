@@ -10,7 +10,7 @@ plugin may offer besides, and is used where it is there:
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -157,10 +157,14 @@ async def build(
         source = choice.model or builtin_model(progress)
         codec = load_codec(source, tools=tools)  # a wrong template is found before the weights load
         return Built(engine=make(), codec=codec, model=source)
+    source = choice.model
     engine = make()
     try:
         served = await _served_model(engine)
-        source = choice.model or _local_folder(served, choice.base_url)
+        if source is None:
+            source = _local_folder(served, choice.base_url)
+            await engine.aclose()
+            engine = engine_maker(replace(choice, model=source))()  # it reads the model's facts
         return Built(engine=engine, codec=load_codec(source, tools=tools), model=source)
     except BaseException:
         await engine.aclose()

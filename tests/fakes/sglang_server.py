@@ -206,8 +206,9 @@ class FakeSGLang:
 
     async def _model_info(self, _request: web.Request) -> web.Response:
         return web.json_response({
-            "model_path": "fake", "served_model_name": "fake", "tokenizer_path": "fake",
-            "is_generation": True, "weight_version": self.settings.weight_version,
+            "model_path": self.settings.model_path, "served_model_name": "fake",
+            "tokenizer_path": "fake", "is_generation": True,
+            "weight_version": self.settings.weight_version,
             "has_image_understanding": self.settings.image_token_id is not None,
             "model_type": self.settings.family.value,
         })  # fmt: skip
@@ -217,7 +218,8 @@ class FakeSGLang:
         if not self._has_server_info:
             return web.json_response({"detail": "Not Found"}, status=404)
         return web.json_response({
-            "model_path": "fake", "version": "0.5.23", "status": "ready", "internal_states": [],
+            "model_path": self.settings.model_path, "version": "0.5.23", "status": "ready",
+            "internal_states": [],
             "context_length": self.settings.context_length,
             "max_req_input_len": self.settings.context_length - 6,
             "weight_version": self.settings.weight_version,

@@ -67,6 +67,8 @@ class WorkerSettings:
     """Requests at once; the others wait in the queue. Fixed when the server is made."""
     first_token_s: float = 0.0
     token_s: float = 0.0
+    model_path: str = "fake"
+    """What the server says it serves."""
     weight_version: str = "default"
     reports_raw_logprobs: bool = False
     """Like SGLANG_RETURN_ORIGINAL_LOGPROB."""
