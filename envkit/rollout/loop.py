@@ -291,8 +291,11 @@ class Episode:
             self.record.ledger.start(encoded, turn=next_turn)
         else:
             self.record.ledger.add_observation(encoded, turn=next_turn)
+        seconds = time.perf_counter() - started
         if draft is not None:
-            draft.add_observation(encoded, time.perf_counter() - started)
+            draft.add_observation(encoded, seconds)
+        else:  # the abort had taken it off the end of the ledger; it is sent now
+            self.record.turns[-1] = self.record.turns[-1].with_observation(encoded, seconds)
         return None
 
     def _overshoot(self, encoded: Encoded) -> StopReason | None:

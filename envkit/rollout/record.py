@@ -150,9 +150,10 @@ class EpisodeRecord:
         has_reward = not stop_reason.is_fault and stop_reason is not StopReason.ABORTED
         segments = self.ledger.finished(rewards)
         turns = list(self.turns)
-        if turns and segments and segments[-1].kind is SegmentKind.MODEL:
+        if segments and segments[-1].kind is SegmentKind.MODEL:
             # An observation that was taken off the end does not count as sent.
-            turns[-1] = turns[-1].without_observation()
+            last = segments[-1].turn
+            turns = [turn.without_observation() if turn.turn == last else turn for turn in turns]
         return Trajectory(
             episode_id=episode_id,
             env_id=env_id,

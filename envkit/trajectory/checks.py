@@ -111,8 +111,10 @@ def _ledger(trajectory: Trajectory) -> Iterator[str]:
             return
         if is_model:
             upcoming = segment.turn + 1
-    unheard = [turn.turn for turn in trajectory.turns[upcoming:]]
-    if upcoming > len(numbers) or len(unheard) > 1:
+    unheard = len(numbers) - upcoming  # 1 where the engine failed before the first token
+    # An episode that could not be resumed keeps the tokens of the reply that an abort had cut.
+    unfiled = 1 if trajectory.is_faulted else 0
+    if not -unfiled <= unheard <= 1:
         yield f"{upcoming} replies are in the ledger, but {len(numbers)} turns are recorded"
 
 

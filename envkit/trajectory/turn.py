@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from envkit.tokens.encoded import Encoded
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
@@ -43,6 +45,16 @@ class TurnRecord:
     """The environment's `info` of the step, deterministic JSON data."""
     observation_hash: str | None = None
     """Of the observation after the reply, to compare a replay with; None without a done step."""
+
+    def with_observation(self, encoded: Encoded, seconds: float) -> "TurnRecord":
+        """Return the record of a turn whose observation is appended later, by a resumed episode."""
+        return replace(
+            self,
+            observation_tokens=len(encoded.train_ids),
+            image_count=len(encoded.images),
+            image_bytes=sum(len(image.png_bytes()) for image in encoded.images),
+            encode_seconds=self.encode_seconds + seconds,
+        )
 
     def without_observation(self) -> "TurnRecord":
         """Return the record of a last turn: nothing was appended behind its reply."""

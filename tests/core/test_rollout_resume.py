@@ -14,7 +14,13 @@ from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.rollout import GenerateRequest, Interrupt, RetryBudget, ScriptedEngine, play, resume
 from envkit.tasks import Task
-from envkit.trajectory import SegmentKind, StopReason, Trajectory, verify_file
+from envkit.trajectory import (
+    SegmentKind,
+    StopReason,
+    Trajectory,
+    check_trajectory,
+    verify_file,
+)
 
 
 class Pictures(Env):
@@ -93,6 +99,7 @@ async def test_resume_completes_an_episode_aborted_anywhere(
     assert whole.episode_id == partial.episode_id
     assert [turn.turn for turn in whole.turns] == [0, 1, 2, 3]
     assert len(whole.images()) == 4
+    assert check_trajectory(partial) == check_trajectory(whole) == ()
     assert whole.train_ids()[: len(partial.train_ids())] == partial.train_ids()
     assert whole.turns[-1].info["said"] == [turn.response_text for turn in whole.turns]
 
