@@ -33,8 +33,8 @@ from envkit_transformers.loading import load_processor
 pytestmark = pytest.mark.sglang
 
 # Sampling decodes with a cache and leaves banned ids out; scoring runs over the whole text at once.
-# In float32 on this model the two differ by up to 1e-4.
-LOGPROB_TOLERANCE = 5e-4
+# In float32 on this model the two differ by up to 5.2e-5, nearly all of it from the bans.
+LOGPROB_TOLERANCE = 2e-4
 PICTURES = (
     Image.from_pil(PilImage.new("RGB", (320, 240), "red")),
     Image.from_pil(PilImage.effect_noise((200, 333), 80)),
