@@ -20,7 +20,7 @@ from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
 from envkit.tokens.delta import CALL_PARTS, ToolSchemas, join
 from envkit.tokens.encoded import Encoded, ImageFeatures
-from envkit.tokens.features import ImageEncoder, make_image_encoder
+from envkit.tokens.features import ImageEncoder, make_image_encoder, share_count
 from envkit.tokens.placeholders import check_count, expand, image_token_id, media_tokens
 from envkit.tokens.rules import Dependency, RoleRule
 from envkit.tokens.sanity import SanityMode, SanityReport, SanityStatus, compare
@@ -387,7 +387,12 @@ class ChatCodec:
         if encoder.repeats_placeholder:
             train = expand(wire, self._syntax, features)
         else:
-            train = self._expand_by_processor(text, wire, whole or ids, images, features)
+            expanded = encoder.expand_text(text, images)
+            added = len(wire) - len(
+                whole or ids
+            )  # before the text; below 0: its closer was sampled
+            train = (*wire[:added], *expanded) if added > 0 else expanded[-added:]
+            features = share_count(features, len(train) - len(wire))
         return Encoded(wire_ids=wire, train_ids=train, images=images, features=features)
 
     def _encoder(self) -> ImageEncoder:
@@ -397,26 +402,6 @@ class ChatCodec:
                 "or the model's processor (envkit.tokens.load_codec does it)"
             )
         return self._image_encoder
-
-    def _expand_by_processor(
-        self,
-        text: str,
-        wire: tuple[int, ...],
-        whole: Sequence[int],
-        images: tuple[Image, ...],
-        features: Sequence[ImageFeatures],
-    ) -> tuple[int, ...]:
-        """Let the whole processor expand the text, where an image is more than a repeated token."""
-        encoder = self._encoder()
-        expanded = list(encoder.expand_text(text, images))
-        added = len(wire) - len(whole)  # negative: the closer was sampled; positive: text before it
-        train = list(wire[:added]) + expanded if added > 0 else expanded[-added:]
-        if len(train) != len(wire) + sum(feature.token_count - 1 for feature in features):
-            raise TemplateError(
-                f"{type(encoder.processor).__name__} expands {len(images)} images differently "
-                "inside this text than alone, so their token counts cannot be recorded"
-            )
-        return tuple(train)
 
 
 def _split(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # foreign objects

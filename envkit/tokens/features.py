@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -152,6 +153,17 @@ def make_image_encoder(
             f"image_processor must be a transformers image processor, got {image_processor!r}"
         )
     return ImageEncoder(image_processor, processor=processor, placeholder=placeholder)
+
+
+def share_count(features: Sequence[ImageFeatures], added: int) -> tuple[ImageFeatures, ...]:
+    """Return features whose counts add up to what a whole text gained by expanding its images.
+
+    Some processors write text around an image (Gemma-3: blank lines), whose tokens merge with their
+    neighbours; what that changes is counted with the last image.
+    """
+    difference = added - sum(feature.token_count - 1 for feature in features)
+    last = features[-1]
+    return (*features[:-1], replace(last, token_count=last.token_count + difference))
 
 
 def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL picture; transformers takes it untyped

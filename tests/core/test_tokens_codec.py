@@ -285,3 +285,16 @@ def test_audit_finds_a_switch_in_the_system_prompt() -> None:
     ]
     delta = codec.encode_observation(OBSERVATION, sampled_ids=[IM_END], history=history)
     assert codec.decode(delta.wire_ids).endswith("<think>\n\n</think>\n\n")
+
+
+def test_codec_rerender_strips_what_the_template_strips() -> None:
+    codec = make_codec("qwen3", history="rerender")
+    assert (codec.history, codec.audit().policy) == ("rerender", "rerender")
+    messages: list[Message] = [
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is four."},
+        *OBSERVATION,
+    ]
+    rendered = codec.encode_prompt(messages).wire_ids
+    assert list(rendered) == encode("qwen3", render("qwen3", messages))
+    assert "<think>" not in codec.decode(rendered)

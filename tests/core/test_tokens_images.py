@@ -188,3 +188,44 @@ def test_codec_with_sanitize_keeps_the_counts_right() -> None:
     assert codec.encode_prompt([{"role": "user", "content": "plain"}]).wire_ids == tuple(
         load_tokenizer("qwen3-vl").encode(benign, add_special_tokens=False)
     )
+
+
+def test_codec_expands_through_the_whole_processor_of_gemma() -> None:
+    from transformers.models.gemma3 import Gemma3ImageProcessorPil, Gemma3Processor
+
+    tokenizer = load_tokenizer("gemma3")
+    make: Any = Gemma3Processor
+    processor = make(Gemma3ImageProcessorPil(), tokenizer, image_seq_length=16)
+    codec = ChatCodec(processor, stop_ids=[106])
+    asked: Any = [{"role": "user", "content": [picture(0), text("What?")]}]
+    then: Any = [{"role": "user", "content": [picture(1), picture(2), text("\nand these?")]}]
+    prompt = codec.encode_prompt(asked)
+    reply = codec.encode_reply("A cat.")
+    delta = codec.encode_observation(then, sampled_ids=reply)
+    full_text = render("gemma3", [*asked, {"role": "assistant", "content": "A cat."}, *then])
+    images = [image.pil() for image in PICTURES[:3]]
+    whole = processor(
+        text=[full_text], images=images, return_tensors="np", add_special_tokens=False
+    )
+    assert [*prompt.train_ids, *reply, *delta.train_ids] == [
+        int(identity) for identity in np.asarray(whole["input_ids"]).reshape(-1)
+    ]
+    pixels = np.concatenate([prompt.tensors["pixel_values"], delta.tensors["pixel_values"]])
+    np.testing.assert_array_equal(pixels, np.asarray(whole["pixel_values"]))
+    counts = sum(feature.token_count - 1 for feature in delta.features)
+    assert len(delta.train_ids) == len(delta.wire_ids) + counts
+
+
+def test_codec_refuses_an_image_processor_that_cannot_count_tokens() -> None:
+    from transformers.models.gemma3 import Gemma3ImageProcessorPil
+
+    codec = make_codec("gemma3", image_processor=Gemma3ImageProcessorPil())
+    with pytest.raises(TemplateError, match="whole processor"):
+        codec.encode_prompt(dialogue()[:1])
+
+
+def test_codec_renders_a_reply_that_spells_a_placeholder() -> None:
+    codec = make_codec("qwen3-vl", image_processor=image_processor("qwen3-vl"), history="rerender")
+    messages = dialogue()[:3]
+    messages[1] = {"role": "assistant", "content": "I see <|image_pad|> here."}
+    assert codec.encode_prompt(messages).wire_ids.count(codec.media_ids[0]) == 2
