@@ -108,7 +108,7 @@ class Distribution(Moments):
             return [low - 0.5 + n for n in range(int(high - low) + 2)]
         if low == high:
             return [low - 0.5, high + 0.5]
-        return [low + (high - low) * n / bins for n in range(bins + 1)]
+        return [*(low + (high - low) * n / bins for n in range(bins)), high]
 
     def _coarsen(self) -> None:
         fine, self._values, self._is_exact = self._values, Counter(), False
