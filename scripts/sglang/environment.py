@@ -23,15 +23,16 @@ BUILD_TIMEOUT_S = 45 * 60
 UNUSED_DAYS = 30
 PROGRESS_S = 20
 
-# Everything that the server imports before it reads a model; the first line also says why a build
-# of torch for CUDA is refused.
+# Everything that the server imports before it reads a model. The kind of torch is read from its
+# files: a build for CUDA does not import here, because its libraries are not installed.
 _CHECK = """
-import torch
-cuda = torch.version.cuda
+import importlib.util, pathlib, runpy
+torch = pathlib.Path(importlib.util.find_spec("torch").origin)
+cuda = runpy.run_path(str(torch.with_name("version.py")))["cuda"]
 if cuda is not None:
     raise SystemExit(
-        f"torch {torch.__version__} is a build for CUDA {cuda}. Point PIP_EXTRA_INDEX_URL at "
-        "PyTorch's index of CPU wheels and run this again"
+        f"this torch is a build for CUDA {cuda}. Point PIP_EXTRA_INDEX_URL at PyTorch's index of "
+        "CPU wheels and run this again"
     )
 import sglang.launch_server, sglang.srt.entrypoints.http_server, sglang.srt.managers.scheduler
 import sglang.srt.multimodal.processors.qwen_vl
