@@ -79,7 +79,9 @@ class ChatCodec:
         self._tools = _schemas(tools)
         kwargs = dict(template_kwargs or {})
         own_template: Any = getattr(processor, "chat_template", None)
-        if own_template and not getattr(tokenizer, "chat_template", None):
+        if isinstance(own_template, str) and own_template != getattr(
+            tokenizer, "chat_template", None
+        ):
             kwargs.setdefault("chat_template", own_template)
         known = calibrate(
             tokenizer,

@@ -50,7 +50,7 @@ def check_append_only_ledger(name: str, data: Any) -> None:
     """Play a conversation turn by turn; the ledger must be the full render."""
     codec = default_codec(name)
     assert not codec.rewrites_history
-    messages = data.draw(conversations(name, control=False))
+    messages = data.draw(conversations(name))
     tools = data.draw(st.sampled_from([None, TOOLS]))
     places = turns(messages)
     ledger = list(codec.encode_prompt(messages[: places[0].reply], tools=tools or ()).wire_ids)

@@ -137,33 +137,31 @@ def texts(most: int = 12, *, control: bool = False) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def conversations(
-    draw: st.DrawFn, name: str, *, thinking: bool = True, control: bool = True
-) -> list[dict[str, Any]]:
+def conversations(draw: st.DrawFn, name: str) -> list[dict[str, Any]]:
     """Draw a conversation that the spec's template can express; each reply ends with a marker."""
     spec = SPECS[name]
     messages: list[dict[str, Any]] = []
     if draw(st.integers(0, 9)) < 4:
         messages.append({"role": "system", "content": draw(texts(6)) or "s"})
-    messages.append({"role": "user", "content": draw(_user_content(spec, control=control))})
+    messages.append({"role": "user", "content": draw(_user_content(spec))})
     calls = 0
     for index in range(draw(st.integers(1, 4))):
         thought = ""
-        if thinking and draw(st.booleans()):
+        if draw(st.booleans()):
             thought = f"<think>\n{draw(texts(5)).strip()}r\n</think>\n\n"
         if spec.tools != "none" and draw(st.booleans()):
-            made = draw(_tool_round(spec, index, calls, thought, control=control))
+            made = draw(_tool_round(spec, index, calls, thought))
             calls += 3
         else:
             said = f"{thought}{draw(texts(8)).strip()} {MARKER % index}".strip()
             made = [{"role": "assistant", "content": said}]
-            made += draw(_user_messages(spec, control=control))
+            made += draw(_user_messages(spec))
         messages += made
     return messages
 
 
-def _user_content(spec: Spec, *, control: bool) -> st.SearchStrategy[Any]:
-    text = texts(20, control=control)
+def _user_content(spec: Spec) -> st.SearchStrategy[Any]:
+    text = texts(20, control=True)
     if not spec.images:
         return text
     part = st.one_of(
@@ -174,15 +172,15 @@ def _user_content(spec: Spec, *, control: bool) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def _user_messages(draw: st.DrawFn, spec: Spec, *, control: bool) -> list[dict[str, Any]]:
+def _user_messages(draw: st.DrawFn, spec: Spec) -> list[dict[str, Any]]:
     count = draw(st.integers(1, 2)) if spec.repeats_user else 1
-    content = _user_content(spec, control=control)
+    content = _user_content(spec)
     return [{"role": "user", "content": draw(content)} for _ in range(count)]
 
 
 @st.composite
 def _tool_round(
-    draw: st.DrawFn, spec: Spec, index: int, number: int, thought: str, *, control: bool
+    draw: st.DrawFn, spec: Spec, index: int, number: int, thought: str
 ) -> list[dict[str, Any]]:
     count = draw(st.integers(1, 3)) if spec.tools == "many" else 1
     numbers = [number + offset for offset in range(count)]
@@ -200,11 +198,11 @@ def _tool_round(
         ]
     made = [reply]
     for called, i in zip(names, numbers, strict=True):
-        content = draw(texts(20, control=control))
+        content = draw(texts(20, control=True))
         answer = {"role": "tool", "name": called, "tool_call_id": spec.call_id % i}
         made.append({**answer, "content": content})
     if spec.user_after_tool and draw(st.integers(0, 3)) == 0:
-        made.append({"role": "user", "content": draw(texts(8, control=control))})
+        made.append({"role": "user", "content": draw(texts(8, control=True))})
     return made
 
 
