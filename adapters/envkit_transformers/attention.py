@@ -9,7 +9,7 @@ Axes: T tokens of the row, Q query heads, H key-value heads, D head dimension, L
 """
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -59,6 +59,32 @@ class _ThreadState(threading.local):
 
 
 _STATE: Final = _ThreadState()
+
+
+_LOCK: Final = threading.RLock()  # an engine may be collected while this is held
+_USERS: Final[dict[int, list[str]]] = {}
+"""By configuration: one entry for each engine that uses it, the attention before the first one."""
+
+
+def use_packed_attention(text_config: Any) -> Callable[[], None]:  # noqa: ANN401
+    """Switch a text model to this attention and return the function that switches back.
+
+    Several engines may run one model: the last one that ends switches back.
+    """
+    key = id(text_config)
+    with _LOCK:
+        users = _USERS.setdefault(key, [])
+        users.append(users[0] if users else text_config._attn_implementation)
+        text_config._attn_implementation = NAME
+
+    def restore() -> None:
+        with _LOCK:
+            before = users.pop()
+            if not users:
+                text_config._attn_implementation = before
+                del _USERS[key]
+
+    return restore
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 
 from envkit.errors import ConfigurationError, EngineFault, Fault
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
-from envkit_transformers.attention import NAME as ATTENTION
+from envkit_transformers.attention import use_packed_attention
 from envkit_transformers.forward import PackedForward
 from envkit_transformers.prompt import PromptBuilder, VisionTraits
 from envkit_transformers.scheduler import EngineStats, Scheduler, SchedulerSettings, Update
@@ -82,7 +82,7 @@ class TransformersEngine:
         self.tokenizer: Any | None = getattr(processor, "tokenizer", processor)
         text_config: Any = model.config.get_text_config()
         vision = _vision_traits(model.config)
-        restore = _set_attention(text_config)
+        restore = use_packed_attention(text_config)
         try:
             forward = PackedForward(model, vision)
             token_bytes = forward.check(text_config.vocab_size)
@@ -232,17 +232,6 @@ def _shut_down(worker: Worker, restore_attention: Any) -> None:  # noqa: ANN401
     worker.close()
     worker.join()
     restore_attention()
-
-
-def _set_attention(text_config: Any) -> Any:  # noqa: ANN401
-    """Switch the text model to packed attention and return the function that switches back."""
-    before: Any = text_config._attn_implementation
-    text_config._attn_implementation = ATTENTION
-
-    def restore() -> None:
-        text_config._attn_implementation = before
-
-    return restore
 
 
 def _vision_traits(config: Any) -> VisionTraits | None:  # noqa: ANN401

@@ -143,3 +143,16 @@ async def test_model_gets_its_attention_back_when_the_engine_closes() -> None:
     assert config._attn_implementation == "sdpa"
     with torch.inference_mode():
         engine.model(input_ids=torch.tensor([[5, 6, 7]]))
+
+
+async def test_two_engines_may_run_one_model() -> None:
+    first = make_engine("llama")
+    second = TransformersEngine(first.model)
+    ids = ids_of("llama", user_turn("Both."))
+    await first.generate(make_request("llama", "s", ids))
+    await first.aclose()
+    request = make_request("llama", "s", ids)
+    generation = await second.generate(request)
+    assert largest_error("llama", request, generation) < TOLERANCE
+    await second.aclose()
+    assert first.model.config._attn_implementation == "sdpa"
