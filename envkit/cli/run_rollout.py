@@ -18,7 +18,7 @@ from envkit.cli.summary import METRICS_FILE, REPORT_FILE, summarise
 from envkit.errors import EnvkitError, StorageError
 from envkit.metrics import Aggregator
 from envkit.rollout import RolloutState, collect
-from envkit.trajectory import Trajectory, TrajectoryWriter
+from envkit.trajectory import StopReason, Trajectory, TrajectoryWriter
 from envkit.trajectory.files import storage_errors
 from envkit.trajectory.storage import FILE_NAME
 
@@ -30,6 +30,9 @@ EXIT_ERROR: Final = 1
 EXIT_ALL_FAULTED: Final = 3
 EXIT_INTERRUPTED: Final = 130
 _SHOWN_FAULTS: Final = 5
+_HOPELESS: Final = 32
+"""Faulted episodes in a row, but at least two for each one that runs at once, that end a rollout:
+what failed then fails for good, and every further episode only waits for its retries."""
 
 
 @dataclass(slots=True)
@@ -38,17 +41,25 @@ class _Outcome:
 
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
+    completed: int = 0
+    """Neither faulted nor aborted."""
     started: float = field(default_factory=time.perf_counter)
     seconds: float = 0.0
     """From the first request to the end."""
     faults: Counter[str] = field(default_factory=Counter[str])
     """Faulted episodes by what failed and its message."""
+    faults_in_a_row: int = 0
+    gave_up: bool = False
+    """Whether the rollout ended itself because nothing but faults came."""
     dropped: int = 0
     """Episodes of groups that --on-fault drop_group withheld."""
 
     def add(self, trajectory: Trajectory) -> None:
         self.count += 1
         self.metrics.add(trajectory)
+        self.faults_in_a_row = self.faults_in_a_row + 1 if trajectory.is_faulted else 0
+        ended_early = trajectory.stop_reason is StopReason.ABORTED
+        self.completed += not (trajectory.is_faulted or ended_early)
         if trajectory.fault is not None:
             fault = trajectory.fault
             self.faults[f"{fault.where}: {fault.kind}: {fault.message}"] += 1
@@ -147,11 +158,16 @@ async def _collect(
         state=state,
         metadata={"model": built.model, "rollout_seed": plan.seed},
     )
+    hopeless = max(_HOPELESS, 2 * plan.concurrency)
     async with aclosing(played) as trajectories:
         async for trajectory in trajectories:
             await asyncio.to_thread(writer.write, trajectory)
             outcome.add(trajectory)
             progress.finished(trajectory)
+            if outcome.faults_in_a_row >= hopeless and not outcome.gave_up:
+                outcome.gave_up = True
+                progress.tell(f"giving up: {outcome.faults_in_a_row} episodes in a row faulted")
+                keys.interrupt.fire()
 
 
 def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: bool) -> int:
@@ -166,10 +182,10 @@ def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: b
     is_sound = summarise(directory, metrics, as_json=plan.as_json)
     if was_stopped:
         return EXIT_INTERRUPTED
-    if outcome.faulted == outcome.count:
-        note(f"every one of the {outcome.count} episodes faulted; nothing can be trained on")
+    if outcome.completed == 0:
+        note("no episode ended without a fault; nothing can be trained on")
         return EXIT_ALL_FAULTED
-    return EXIT_OK if is_sound else EXIT_ERROR
+    return EXIT_OK if is_sound and not outcome.gave_up else EXIT_ERROR
 
 
 def _tell_faults(outcome: _Outcome) -> None:

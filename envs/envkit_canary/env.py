@@ -12,7 +12,7 @@ from envkit.tasks import Task
 from envkit_canary.drawing import draw_code
 from envkit_canary.glyphs import GLYPHS
 
-DEFAULT_ALPHABET: Final = "23456789CDFHJKMNPRTVWX"
+DEFAULT_ALPHABET: Final = "2345679CDFHJKMNPRTVWX"
 """No vowels, so that no English word is a code, and no two characters that look alike."""
 _LONGEST_CODE: Final = 16
 
@@ -50,7 +50,7 @@ class CanaryEnv(Env):
     Reward: 1 / turns for each right code, so 1.0 at most.
     Episode end: after the last code. A reply without a code is a wrong one.
     Chance: a reply that ignores the picture is right with probability
-    `len(alphabet) ** -length` a turn: 4e-6 with the defaults, 0.1 for one decimal digit.
+    `len(alphabet) ** -length` a turn: 5e-6 with the defaults, 0.1 for one decimal digit.
     Dataset and licence: generated; drawn with glyphs of this package.
     """
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fakes.command import run_envkit
 from fakes.models import tiny_model_dir
+from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_server import FakeSGLang
 from fakes.sglang_worker import Script
 from hypothesis import given
@@ -24,6 +25,7 @@ from envkit.cli.vision import Probe, Verdict, difference, judge, look
 from envkit.images import Image
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
 from envkit.tokens import ChatCodec, load_codec
+from envkit.trajectory import load
 
 
 class BlankingEngine:
@@ -162,6 +164,20 @@ def test_rollout_asks_a_server_for_its_model(model: Path, tmp_path: Path) -> Non
         )  # fmt: skip
     assert shown.code == 0, shown.err
     assert "terminated 2" in shown.out
+
+
+def test_rollout_gives_up_when_nothing_but_faults_comes(model: Path, tmp_path: Path) -> None:
+    failures = FailurePlan(script=[None] * 9, rates={Failure.MISSING_LOGPROB: 1.0})
+    with serving(model, failures=failures) as url:
+        shown = run_envkit(
+            "rollout", "canary-v0", "--engine", "sglang", "--base-url", url, "--model", model,
+            "-n", 4000, "--concurrency", 2, "--out", tmp_path / "run",
+        )  # fmt: skip
+    assert shown.code == 1
+    assert "giving up: 32 episodes in a row faulted" in shown.err
+    kept = load(tmp_path / "run")
+    assert sum(not t.is_faulted for t in kept) >= 1
+    assert len(kept) < 50
 
 
 def test_a_server_of_a_model_that_is_not_here_needs_its_name(model: Path) -> None:
