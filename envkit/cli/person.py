@@ -40,6 +40,7 @@ def play(
 
 
 def _introduce(env: "Env") -> None:
+    note("An empty line sends your reply; Ctrl-D or :quit leaves.")
     if env.system_prompt:
         say(f"[system] {env.system_prompt}")
     for spec in env.tools:
