@@ -1,7 +1,8 @@
 """What the rollout loop costs: CPU time of a turn, and how close many episodes come to ideal.
 
 Overhead: episodes of a text environment that answers at once, replies from a script, a real
-tokenizer and chat template; process CPU time divided by turns.
+tokenizer and chat template. Process CPU time divided by turns, and the same less the tokenizer's
+share, which is what the codec takes for the same texts by itself.
 
 Makespan: thousands of episodes at once whose replies and steps take log-normal times. Ideal is the
 longest episode's own waiting; the rest is what the loop adds. The process is pinned to one core.
@@ -9,6 +10,7 @@ longest episode's own waiting; the rest is what the loop adds. The process is pi
 
 import argparse
 import asyncio
+import gc
 import json
 import math
 import os
@@ -20,6 +22,7 @@ from typing import ClassVar
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
+from envkit.messages import Message
 from envkit.rollout import GenerateRequest, ScriptedEngine, collect
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec, load_codec
@@ -96,6 +99,19 @@ async def overhead(codec: ChatCodec, episodes: int) -> float:
     return (time.process_time() - started) / turns * 1e6
 
 
+def codec_share(codec: ChatCodec, times: int = 2000) -> float:
+    """Return microseconds that the codec takes for one turn's texts by itself."""
+    message: Message = {"role": "user", "content": ANSWER}
+    text = "I open door 5 and look for the key behind it."
+    sampled = codec.encode_reply(text)
+    started = time.process_time()
+    for _ in range(times):
+        codec.encode_reply(text)
+        codec.decode(sampled)
+        codec.encode_observation([message], sampled_ids=sampled)
+    return (time.process_time() - started) / times * 1e6
+
+
 async def makespan(codec: ChatCodec, episodes: int, mean_s: float) -> dict[str, float]:
     """Return ideal and measured seconds of all episodes at once."""
     waits = Waits(episodes, mean_s, sigma=0.8)
@@ -131,16 +147,21 @@ def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     codec = load_codec(options.model or builtin_model_dir())
     asyncio.run(overhead(codec, 20))  # warm up
+    gc.collect()
+    gc.freeze()  # as `envkit rollout` does: a model's libraries need no collection
     runs = [asyncio.run(overhead(codec, 100)) for _ in range(5)]
+    share = codec_share(codec)
     figures = {
         "turn_cpu_us_median": statistics.median(runs),
         "turn_cpu_us_best": min(runs),
+        "codec_us": share,
+        "overhead_us": statistics.median(runs) - share,
         "episodes": options.episodes,
         **asyncio.run(makespan(codec, options.episodes, options.mean_s)),
     }
     print(
-        f"loop: {figures['turn_cpu_us_median']:.0f} us CPU a turn (best of five "
-        f"{figures['turn_cpu_us_best']:.0f}); {options.episodes} episodes at once took "
+        f"loop: {figures['overhead_us']:.0f} us CPU a turn beyond the codec's {share:.0f} us "
+        f"(median of five runs); {options.episodes} episodes at once took "
         f"{figures['measured_s']:.1f} s, ideal {figures['ideal_s']:.1f} s, "
         f"ratio {figures['ratio']:.3f}"
     )

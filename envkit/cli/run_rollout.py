@@ -1,6 +1,7 @@
 """Runs a `RunPlan`: plays, stores, aggregates, verifies and reports."""
 
 import asyncio
+import gc
 import time
 from collections import Counter
 from contextlib import aclosing, suppress
@@ -89,6 +90,8 @@ async def _play(plan: RunPlan, env: "Env", directory: Path, keys: StopKeys) -> _
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
     built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
+    gc.collect()
+    gc.freeze()  # collecting what a model's libraries hold would block the event loop for 100 ms
     outcome, state = _Outcome(), RolloutState()
     try:
         with (
