@@ -155,7 +155,8 @@ def check_prompt_ids(
 ) -> bool:
     """Compare the prompt that the server used with ours, token by token.
 
-    Runs of placeholders count as one on both sides, since the server's are expanded.
+    Runs of placeholders count as one on both sides, since the server's are expanded. Where the
+    placeholder is unknown every run does; the length is checked elsewhere, by `prompt_tokens`.
 
     Returns:
         False where there is nothing to compare: an older server, or an aborted request.
@@ -183,11 +184,9 @@ def check_prompt_ids(
 
 
 def _collapsed(ids: Sequence[int], image_token_id: int | None) -> list[int]:
-    if image_token_id is None:
-        return list(ids)
     runs: list[int] = []
     for token, run in groupby(ids):
-        runs.extend([token] if token == image_token_id else run)
+        runs.extend([token] if image_token_id in (None, token) else run)
     return runs
 
 
