@@ -230,7 +230,6 @@ async def test_two_engines_do_not_meet() -> None:
 
 
 async def test_close_ends_the_thread_and_answers_what_is_pending() -> None:
-    before = threading.active_count()
     engine = make_engine(KIND)
     assert engine.name == "transformers"
     assert engine.logprob_kind is LogprobKind.SAMPLED
@@ -244,6 +243,5 @@ async def test_close_ends_the_thread_and_answers_what_is_pending() -> None:
     with pytest.raises(EngineFault, match="closed"):
         await engine.generate(make_request(KIND, "s", prompt()))
     await engine.end_session("s")
-    names = {thread.name for thread in threading.enumerate()}
-    assert "envkit-transformers" not in names
-    assert threading.active_count() <= before + 1  # asyncio's own executor thread
+    # Other threads come and go in a test process: asyncio's executor, libraries.
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("envkit-")]
