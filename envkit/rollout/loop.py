@@ -321,7 +321,9 @@ class Episode:
         return max(0, min(bounds, default=0))
 
     def _encode_prompt(self) -> Encoded:
-        return self._setup.codec.encode_prompt(self.record.messages, tools=self.env.env.tools)
+        return self._setup.codec.encode_prompt(
+            self.record.messages, tools=self.env.env.tools or None
+        )
 
     def _encode_delta(self, pending: tuple[Message, ...]) -> Encoded:
         """Encode an observation as what follows the ledger, or as a new prompt.
@@ -332,7 +334,7 @@ class Episode:
         ledger, codec, messages = self.record.ledger, self._setup.codec, self.record.messages
         self._rewritten = False
         if codec.history == "rerender" and codec.rewrites_history:
-            whole = codec.encode_prompt(messages, tools=self.env.env.tools)
+            whole = codec.encode_prompt(messages, tools=self.env.env.tools or None)
             length = len(ledger.wire_ids)
             if list(whole.wire_ids[:length]) != ledger.wire_ids:
                 self._rewritten = True
@@ -349,7 +351,7 @@ class Episode:
             pending,
             sampled_ids=ledger.reply_ids(last_turn),
             history=messages[: len(messages) - len(pending)],
-            tools=self.env.env.tools,
+            tools=self.env.env.tools or None,
             previous_images=len(ledger.images),
         )
 
