@@ -181,7 +181,7 @@ class EnvHost:
 
     async def _discard(self) -> None:
         outer, worker = self._outer, self._worker
-        if outer is None or not (self._owned or self._broken):
+        if outer is None or not self._owned:
             self._outer = None if self._broken else outer
             self._end_worker()
             return
@@ -226,13 +226,16 @@ class EnvHost:
             raise fault from error
 
     def _abandon(self) -> None:
-        """Give up on a call that hangs; its thread closes the environment if it ever returns."""
+        """Give up on a call that hangs; its thread closes what was built here if it returns."""
         self._broken = True
         outer, worker, self._worker = self._outer, self._worker, None
         if outer is None or worker is None:
             return
         self._outer = None
-        worker.abandon(outer.close)
+        if self._owned:
+            worker.abandon(outer.close)
+        else:
+            worker.stop()
 
     async def _await(self, call: Any, timeout_s: float | None, where: str) -> Any:  # noqa: ANN401  # validated by the caller
         try:

@@ -207,6 +207,15 @@ async def test_play_leaves_an_environment_open_that_is_the_callers() -> None:
     env.close()
 
 
+async def test_play_does_not_close_a_callers_environment_that_failed() -> None:
+    world, codec = World(), text_codec()
+    env = CountingEnv(world, Scheduled({("step", 0, 0): "permanent"}))
+    trajectory = await play(env, ScriptedEngine(codec, say_turn), codec, seed=5)
+    assert trajectory.stop_reason is StopReason.ENV_FAULT
+    assert world.open_envs == 1
+    env.close()
+
+
 async def test_fault_survives_a_process_boundary() -> None:
     import pickle
 
