@@ -38,10 +38,10 @@ templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of th
 	$(BIN)/python scripts/fetch_templates.py
 
 test: $(VENV)/.ready templates  ## Run the fast tests
-	$(BIN)/pytest -m 'not slow and not sglang and not gpu'
+	$(BIN)/pytest -m 'not slow and not sglang and not gpu' --ignore tests/contracts
 
 test-slow: $(VENV)/.ready templates  ## Run the tests marked slow
-	$(BIN)/pytest -m 'slow and not sglang and not gpu'
+	$(BIN)/pytest -m 'slow and not sglang and not gpu' --ignore tests/contracts
 
 check: $(VENV)/.ready  ## Lint, check types and layers
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Rolling out: engines, the one loop, limits, retries and the runner."""
 
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import (
     Engine,
     FinishReason,
@@ -11,21 +12,30 @@ from envkit.rollout.engine import (
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Limits
 from envkit.rollout.play import play, resume
+from envkit.rollout.player import Player
+from envkit.rollout.request import ENVKIT_COLUMN, EnvSource, EpisodeRequest
 from envkit.rollout.retries import Backoff, RetryBudget
 from envkit.rollout.runner import FaultPolicy, RolloutState, collect
 from envkit.rollout.scripted import ScriptedEngine
+from envkit.rollout.setup import GroupStart
 
 __all__ = [
+    "ENVKIT_COLUMN",
     "Backoff",
     "Engine",
+    "EnvSource",
+    "EpisodeRequest",
     "FaultPolicy",
     "FinishReason",
     "GenerateRequest",
     "Generation",
+    "GroupStart",
     "Interrupt",
     "Limits",
     "LogprobKind",
+    "Player",
     "RetryBudget",
+    "RolloutConfig",
     "RolloutState",
     "Sampling",
     "ScriptedEngine",

@@ -1,23 +1,16 @@
 """Playing and resuming single episodes."""
 
-import secrets
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from envkit.env import Env
-from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Engine, Sampling
-from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
+from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Limits
-from envkit.rollout.loop import play_episode
-from envkit.rollout.pool import WorkerPool
+from envkit.rollout.player import Player
 from envkit.rollout.retries import RetryBudget
-from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
-from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 
@@ -61,16 +54,19 @@ async def play(
         ConfigurationError: Engine, sampling or environment do not fit together.
         ContractError: The environment returned something its contract does not allow.
     """
-    setup = _setup(engine, codec, limits, retries, sampling)
-    spec = EpisodeSpec(
-        env_id=_env_id(env),
-        seed=secrets.randbits(31) if seed is None else seed,
-        task=task,
-        episode_id=episode_id or uuid.uuid4().hex,
-        group_id=group_id,
-        metadata=metadata or {},
-    )
-    return await _play_once(env, setup, spec, interrupt or Interrupt(), None)
+    player = Player(engine, codec, limits=limits, retries=retries, sampling=sampling)
+    try:
+        return await player.play(
+            env,
+            seed=seed,
+            task=task,
+            episode_id=episode_id,
+            group_id=group_id,
+            interrupt=interrupt,
+            metadata=metadata,
+        )
+    finally:
+        await player.aclose()
 
 
 async def resume(
@@ -101,66 +97,10 @@ async def resume(
         interrupt: As for `play`.
 
     Raises:
-        ConfigurationError: The trajectory did not end by an abort.
+        ConfigurationError: The trajectory did not end by an abort, or has no seed.
     """
-    if trajectory.stop_reason is not StopReason.ABORTED:
-        raise ConfigurationError(
-            "only an aborted trajectory can be resumed, got one that ended with "
-            f"{trajectory.stop_reason.value!r}"
-        )
-    if trajectory.seed is None:
-        raise ConfigurationError("a trajectory without a seed cannot be resumed")
-    setup = _setup(engine, codec, limits, retries, sampling)
-    spec = EpisodeSpec(
-        env_id=trajectory.env_id,
-        seed=trajectory.seed,
-        task=dict(trajectory.task) or None,
-        episode_id=trajectory.episode_id,
-        group_id=trajectory.group_id,
-        metadata=trajectory.metadata,
-    )
-    return await _play_once(env, setup, spec, interrupt or Interrupt(), trajectory)
-
-
-def _setup(
-    engine: Engine,
-    codec: ChatCodec,
-    limits: Limits | None,
-    retries: RetryBudget | None,
-    sampling: Sampling | None,
-) -> Setup:
-    return Setup(
-        engine=engine,
-        codec=codec,
-        limits=limits or Limits(),
-        retries=retries or RetryBudget(),
-        sampling=sampling or Sampling(),
-    )
-
-
-async def _play_once(
-    env: AnyEnv | EnvFactory,
-    setup: Setup,
-    spec: EpisodeSpec,
-    interrupt: Interrupt,
-    earlier: Trajectory | None,
-) -> Trajectory:
-    pool = WorkerPool()
-    host = EnvHost(pool, factory=env) if callable(env) else EnvHost(pool, env=env)
+    player = Player(engine, codec, limits=limits, retries=retries, sampling=sampling)
     try:
-        return await play_episode(setup, spec, host, pool, interrupt, earlier)
+        return await player.resume(trajectory, env, interrupt=interrupt)
     finally:
-        await host.close()
-        pool.close()
-
-
-def _env_id(env: AnyEnv | EnvFactory) -> str:
-    spec = getattr(env, "spec", None)  # a factory has none
-    if spec is not None:
-        return str(spec.id).removeprefix("envkit/")
-    unwrapped = getattr(env, "unwrapped", None)
-    return (
-        type(unwrapped).__name__
-        if isinstance(unwrapped, Env)
-        else getattr(env, "__name__", type(env).__name__)
-    )
+        await player.aclose()

@@ -3,6 +3,8 @@
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import Problem, Rule, check_trajectory
 from envkit.trajectory.ledger import Ledger
+from envkit.trajectory.projection import MergeTally, merge_rows, step_rows, whole_row
+from envkit.trajectory.row import RewardPlacement, Row
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.storage import (
@@ -13,7 +15,7 @@ from envkit.trajectory.storage import (
     read_trajectories,
     save,
 )
-from envkit.trajectory.trajectory import FaultRecord, Row, Trajectory
+from envkit.trajectory.trajectory import FaultRecord, Trajectory
 from envkit.trajectory.turn import TurnRecord
 from envkit.trajectory.verify import VerifyReport, check_certificate, verify_file
 
@@ -21,7 +23,9 @@ __all__ = [
     "Certificate",
     "FaultRecord",
     "Ledger",
+    "MergeTally",
     "Problem",
+    "RewardPlacement",
     "Row",
     "Rule",
     "Segment",
@@ -36,8 +40,11 @@ __all__ = [
     "check_certificate",
     "check_trajectory",
     "load",
+    "merge_rows",
     "read_lines",
     "read_trajectories",
     "save",
+    "step_rows",
     "verify_file",
+    "whole_row",
 ]

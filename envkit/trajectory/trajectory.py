@@ -6,13 +6,15 @@ trajectory's sequence, K turns.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.images import Image
 from envkit.messages import Message
 from envkit.tokens.encoded import Tensors, concatenate
+from envkit.trajectory.projection import rows_of
+from envkit.trajectory.row import Row
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.turn import TurnRecord
@@ -27,25 +29,6 @@ class FaultRecord:
     kind: str
     """`FaultKind` value."""
     message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One training row of a trajectory."""
-
-    prompt_ids: tuple[int, ...]
-    """Train ids before the first model token of the row."""
-    response_ids: tuple[int, ...]
-    """Train ids from there to the row's last model token."""
-    loss_mask: tuple[int, ...]  # as long as response_ids
-    logprobs: tuple[float, ...]  # as long as response_ids
-    images: tuple[Image, ...]
-    tensors: Tensors
-    reward: float | None
-    """The trajectory's reward on the last row, 0.0 on the others; None after a fault."""
-    turns: tuple[int, ...]
-    """Indices of the turns whose replies the row trains on."""
-    is_last: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,24 +102,13 @@ class Trajectory:
         return tuple(tuple(group) for group in groups)
 
     def steps(self, *, merge: bool = False) -> tuple[Row, ...]:
-        """Return training rows.
+        """Return training rows; none where the model sampled nothing (see `projection`).
 
         Args:
             merge: False gives a row for each model turn, with everything before it as its prompt.
                 True gives one row for each run of turns whose prompts extend each other exactly.
         """
-        rows: list[Row] = []
-        for sequence in self.sequences():
-            replies = [n for n, s in enumerate(sequence) if s.kind is SegmentKind.MODEL]
-            spans = [(replies[0], replies[-1])] if merge and replies else [(n, n) for n in replies]
-            rows += [self._row(sequence, first, last) for first, last in spans]
-        if rows:
-            last_row = rows[-1]
-            reward = None if self.is_faulted else self.reward
-            others = None if reward is None else 0.0
-            rows = [replace(row, reward=others) for row in rows[:-1]]
-            rows += [replace(last_row, reward=reward, is_last=True)]
-        return tuple(rows)
+        return rows_of(self, merge=merge)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trajectory to a file of its own, its images into `images/` beside it.
@@ -172,18 +144,3 @@ class Trajectory:
                 "history; use steps(merge=True) instead"
             )
         return self.segments
-
-    def _row(self, sequence: Sequence[Segment], first: int, last: int) -> Row:
-        before, inside = sequence[:first], sequence[first : last + 1]
-        mask = [i for s in inside for i in s.loss_mask]
-        return Row(
-            prompt_ids=tuple(i for s in before for i in s.train_ids),
-            response_ids=tuple(i for s in inside for i in s.train_ids),
-            loss_mask=(0,) * len(mask) if self.is_faulted else tuple(mask),
-            logprobs=tuple(i for s in inside for i in s.logprobs),
-            images=tuple(image for s in (*before, *inside) for image in s.images),
-            tensors=concatenate(f for s in (*before, *inside) for f in s.features),
-            reward=None,
-            turns=tuple(s.turn for s in inside if s.kind is SegmentKind.MODEL),
-            is_last=False,
-        )

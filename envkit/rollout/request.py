@@ -1,0 +1,132 @@
+"""What one sample of a trainer asks for: which environment, which task.
+
+A request travels through a trainer's dataset as one JSON column named `ENVKIT_COLUMN`, so that
+nothing depends on how a trainer treats nested columns.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
+
+from envkit.errors import ConfigurationError
+from envkit.registration import make
+from envkit.rollout.host import AnyEnv
+from envkit.tasks import Task
+
+ENVKIT_COLUMN: Final = "envkit"
+"""The dataset column, or metadata key, that holds a request."""
+_KEYS: Final = frozenset({"env_id", "env_kwargs", "task", "seed"})
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSource:
+    """Builds a registered environment; equal sources build equal environments."""
+
+    env_id: str
+    arguments: str = "{}"
+    """Keyword arguments of the environment as canonical JSON."""
+
+    def __call__(self) -> AnyEnv:
+        """Return a new environment.
+
+        Raises:
+            UnknownNameError: No environment of this id is registered in this process.
+        """
+        return make(self.env_id, **json.loads(self.arguments))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRequest:
+    """One episode that a dataset row asks for."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    task: Task | None = None
+    """None draws one with the seed."""
+    seed: int | None = None
+    """None lets the adapter derive one from the trainer's own index, equal across a group."""
+
+    @classmethod
+    def from_column(
+        cls, value: object, *, default: "EpisodeRequest | None" = None
+    ) -> "EpisodeRequest":
+        """Read a request.
+
+        Args:
+            value: A mapping, its JSON text, or None where a row has no such column.
+            default: Gives what the row leaves out; without it the row must name an environment.
+
+        Raises:
+            ConfigurationError: No JSON object, unknown keys, or no environment is named.
+        """
+        data = _mapping(value)
+        unknown = sorted(set(data) - _KEYS)
+        if unknown:
+            raise ConfigurationError(
+                f"column {ENVKIT_COLUMN!r} may hold {sorted(_KEYS)}, got {unknown} besides"
+            )
+        env_id = data.get("env_id", default.env_id if default else None)
+        if not isinstance(env_id, str):
+            raise ConfigurationError(
+                f"no environment is named: give 'env_id' in the rollout's configuration or in "
+                f"column {ENVKIT_COLUMN!r} of every row, got {env_id!r}"
+            )
+        base = default if default and default.env_id == env_id else cls(env_id=env_id)
+        changes = {key: data[key] for key in _KEYS - {"env_id"} if data.get(key) is not None}
+        _check_kinds(changes)
+        return replace(base, **changes)
+
+    def to_column(self) -> str:
+        """Return the request as JSON text for `ENVKIT_COLUMN`.
+
+        Raises:
+            ConfigurationError: Arguments or task hold something that is no JSON.
+        """
+        data: dict[str, Any] = {"env_id": self.env_id}
+        if self.env_kwargs:
+            data["env_kwargs"] = dict(self.env_kwargs)
+        if self.task is not None:
+            data["task"] = self.task
+        if self.seed is not None:
+            data["seed"] = self.seed
+        return _canonical(data)
+
+    def factory(self) -> EnvSource:
+        """Return what builds the environment; equal requests give equal, hashable sources."""
+        return EnvSource(self.env_id, _canonical(dict(self.env_kwargs)))
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"column {ENVKIT_COLUMN!r} must be a JSON object, got {value!r:.80}: {error}"
+            ) from error
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"column {ENVKIT_COLUMN!r} must be a JSON object, got {type(value).__name__}"
+        )
+    return dict(cast("Mapping[str, Any]", value))
+
+
+def _check_kinds(data: Mapping[str, Any]) -> None:
+    for key, kind in (("env_kwargs", Mapping), ("task", Mapping), ("seed", int)):
+        if key in data and (not isinstance(data[key], kind) or isinstance(data[key], bool)):
+            word = "an integer" if kind is int else "a JSON object"
+            raise ConfigurationError(
+                f"{key!r} in column {ENVKIT_COLUMN!r} must be {word}, got {data[key]!r:.80}"
+            )
+
+
+def _canonical(data: object) -> str:
+    try:
+        return json.dumps(data, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"arguments and tasks of a request must be JSON data: {error}"
+        ) from error
