@@ -1,0 +1,164 @@
+"""Training rows: whole, by turn, merged, and where the rewards stand."""
+
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
+from hypothesis import given
+
+from envkit.errors import ConfigurationError, LedgerFault
+from envkit.tokens.encoded import ImageFeatures
+from envkit.trajectory import (
+    FaultRecord,
+    RewardPlacement,
+    Segment,
+    SegmentKind,
+    StopReason,
+    Trajectory,
+    merge_rows,
+    step_rows,
+    whole_row,
+)
+
+FILLER = 7
+
+
+@quick
+@given(trajectories())
+def test_invariant_10_one_last_row_carries_the_reward(trajectory: Trajectory) -> None:
+    for merge in (False, True):
+        rows = step_rows(trajectory, filler_id=FILLER, merge=merge)
+        assert [row.is_last for row in rows] == [False] * (len(rows) - 1) + [True]
+        assert rows[-1].reward == (None if trajectory.is_faulted else trajectory.reward)
+        rewards = list(chain.from_iterable(row.token_rewards() for row in rows))
+        assert rewards[:-1] == [0.0] * (len(rewards) - 1)
+        assert rewards[-1] == (rows[-1].reward or 0.0)
+
+
+@quick
+@given(trajectories())
+def test_invariant_10_merging_rows_equals_merged_rows(trajectory: Trajectory) -> None:
+    single = step_rows(trajectory, filler_id=FILLER)
+    merged, tally = merge_rows(single)
+    assert tally.merged + tally.forked == len(single) - 1
+    assert len(merged) == tally.forked + 1
+    expected = step_rows(trajectory, filler_id=FILLER, merge=True)
+    if len(merged) == len(expected):  # a rewritten history may happen to begin with the old one
+        assert merged == expected
+
+
+@quick
+@given(trajectories())
+def test_rows_put_turn_rewards_on_the_last_token_of_each_reply(trajectory: Trajectory) -> None:
+    for merge in (False, True):
+        for row in step_rows(trajectory, filler_id=FILLER, merge=merge):
+            rewards = row.token_rewards(RewardPlacement.TURNS)
+            assert len(rewards) == len(row.response_ids)
+            for index, reward in row.turn_rewards:
+                assert row.loss_mask[index] == 1
+                assert rewards[index] == (0.0 if row.reward is None else reward)
+
+
+def test_whole_row_of_a_fault_has_no_reward_and_trains_nothing() -> None:
+    row = whole_row(example(stop_reason=StopReason.ENV_FAULT), filler_id=FILLER)
+    assert row.reward is None
+    assert not any(row.loss_mask)
+    assert not any(row.token_rewards(RewardPlacement.TURNS))
+    assert not row.is_placeholder
+
+
+def test_whole_row_of_an_episode_that_never_started_is_a_placeholder() -> None:
+    fault = FaultRecord(where="reset", kind="crashed", message="gone")
+    trajectory = replace(
+        example(stop_reason=StopReason.ENV_FAULT, fault=fault), segments=(), turns=()
+    )
+    row = whole_row(trajectory, filler_id=FILLER)
+    assert (row.prompt_ids, row.response_ids, row.loss_mask) == ((FILLER,), (FILLER,), (0,))
+    assert row.is_placeholder
+    assert row.is_last
+
+
+def test_whole_row_of_an_episode_without_a_reply_keeps_its_prompt_and_pictures() -> None:
+    trajectory = example(stop_reason=StopReason.ENGINE_FAULT)
+    prompt = trajectory.segments[0]
+    row = whole_row(replace(trajectory, segments=(prompt,), turns=()), filler_id=FILLER)
+    assert row.prompt_ids == prompt.train_ids
+    assert row.images == prompt.images
+    assert row.is_placeholder
+
+
+def test_whole_row_refuses_a_rewritten_history() -> None:
+    trajectory = build((Reply(observation=Context(), starts_sequence=True), Reply()))
+    with pytest.raises(ConfigurationError, match="more than one sequence"):
+        whole_row(trajectory, filler_id=FILLER)
+    assert len(step_rows(trajectory, filler_id=FILLER, merge=True)) == 2
+
+
+def test_step_rows_join_a_reply_that_an_abort_had_cut_in_two() -> None:
+    trajectory = example()
+    first, reply, *rest = trajectory.segments
+    assert reply.kind is SegmentKind.MODEL
+    halves = [
+        _part(reply, 0, 1, weight_version="1", reward=None),
+        _part(reply, 1, len(reply.train_ids), weight_version="2"),
+    ]
+    cut = replace(trajectory, segments=(first, *halves, *rest))
+    rows = step_rows(cut, filler_id=FILLER)
+    assert len(rows) == len(trajectory.turns)
+    assert rows[0].response_ids == reply.train_ids
+    assert rows[0].weight_versions == ("1", "2")
+    assert rows[0].turn_rewards == ((len(reply.train_ids) - 1, 0.0),)
+
+
+def test_merge_rows_forks_at_one_other_token_and_counts_the_drift() -> None:
+    rows = step_rows(example(), filler_id=FILLER)
+    held = rows[0].prompt_ids + rows[0].response_ids
+    drifted = (*held[:-2], 77, *rows[1].prompt_ids[len(held) - 1 :])
+    changed = (rows[0], replace(rows[1], prompt_ids=drifted), rows[2])
+    merged, tally = merge_rows(changed)
+    assert (tally.merged, tally.forked) == (0, 2)
+    assert tally.drifted_tokens == 2 + len(drifted) + len(rows[1].response_ids) - (len(held) - 2)
+    assert merged == changed
+
+
+def test_merge_rows_forks_at_another_picture() -> None:
+    rows = step_rows(example(), filler_id=FILLER)
+    other = (picture(5), *rows[1].images[1:])
+    _, tally = merge_rows((rows[0], replace(rows[1], images=other), rows[2]))
+    assert tally.forked == 2
+
+
+def test_merge_rows_refuses_rows_of_two_trajectories() -> None:
+    rows = step_rows(example(), filler_id=FILLER)
+    with pytest.raises(LedgerFault, match="one trajectory"):
+        merge_rows((*rows, *rows))
+
+
+def test_row_tensors_hold_the_pictures_of_prompt_and_response() -> None:
+    def with_features(segment: Segment) -> Segment:
+        features = tuple(
+            ImageFeatures(tensors={"pixel_values": np.full((4, 2), n)}, token_count=4)
+            for n, _ in enumerate(segment.images)
+        )
+        return replace(segment, features=features)
+
+    trajectory = example()
+    trajectory = replace(
+        trajectory, segments=tuple(with_features(segment) for segment in trajectory.segments)
+    )
+    first, second, _ = step_rows(trajectory, filler_id=FILLER)
+    assert first.tensors["pixel_values"].shape == (4, 2)
+    assert second.tensors["pixel_values"].shape == (12, 2)
+
+
+def _part(segment: Segment, start: int, end: int, **changes: object) -> Segment:
+    return replace(
+        segment,
+        wire_ids=segment.wire_ids[start:end],
+        train_ids=segment.train_ids[start:end],
+        loss_mask=segment.loss_mask[start:end],
+        logprobs=segment.logprobs[start:end],
+        **changes,  # pyright: ignore[reportArgumentType]  # named fields of Segment
+    )

@@ -1,0 +1,141 @@
+"""A player that plays many episodes for a trainer."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, ClassVar
+
+import gymnasium
+import pytest
+from fakes.codecs import text_codec, vision_codec
+from fakes.envs import EchoEnv, register_toys
+
+from envkit.env import Capabilities, PolicyContext
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.registration import register
+from envkit.rollout import EnvSource, GroupStart, Interrupt, Limits, Player, ScriptedEngine
+from envkit.trajectory import StopReason, whole_row
+
+
+class LoneEnv(EchoEnv):
+    """Allows two sessions at a time, and notes who is built and closed."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        replay_safe=True, snapshot=True, deterministic=True, thread_safe=True, max_sessions=2
+    )
+    built: ClassVar[list["LoneEnv"]] = []
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.is_closed = False
+        self.built.append(self)
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
+
+
+LONE = EnvSource("toy-lone-v0")
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> None:
+    register_toys()
+    if "envkit/toy-lone-v0" not in gymnasium.registry:
+        register("toy-lone-v0", LoneEnv)
+    LoneEnv.built.clear()
+
+
+@pytest.fixture
+async def player() -> AsyncGenerator[Player]:
+    engine = ScriptedEngine(text_codec(), lambda context: str(context.task["word"]))
+    made = Player(engine, text_codec())
+    yield made
+    await made.aclose()
+
+
+async def test_player_uses_environments_again(player: Player) -> None:
+    for seed in range(5):
+        trajectory = await player.play(LONE, seed=seed)
+        assert trajectory.reward == 1.0
+        assert trajectory.env_id == "toy-lone-v0"
+    assert len(LoneEnv.built) == 1
+
+
+async def test_player_obeys_the_sessions_that_an_environment_allows(player: Player) -> None:
+    done = await asyncio.gather(*(player.play(LONE, seed=seed) for seed in range(12)))
+    assert len(LoneEnv.built) <= 2
+    assert {trajectory.stop_reason for trajectory in done} == {StopReason.TERMINATED}
+
+
+async def test_player_closes_what_it_keeps(player: Player) -> None:
+    await asyncio.gather(*(player.play(LONE, seed=seed) for seed in range(4)))
+    await player.aclose()
+    await player.aclose()
+    assert LoneEnv.built
+    assert all(env.is_closed for env in LoneEnv.built)
+
+
+async def test_player_leaves_an_environment_of_the_caller_open(player: Player) -> None:
+    env = LoneEnv()
+    await player.play(env, seed=0)
+    await player.aclose()
+    assert not env.is_closed
+    env.close()
+
+
+async def test_player_names_an_unknown_environment(player: Player) -> None:
+    for _ in range(2):
+        with pytest.raises(UnknownNameError, match="toy-lone-v0"):
+            await player.play(EnvSource("toy-lon-v0"), seed=0)
+
+
+async def test_player_starts_a_group_from_one_observation(player: Player) -> None:
+    start = GroupStart()
+    one = await player.play(LONE, seed=1, group_start=start)
+    other = await player.play(LONE, seed=1, group_start=start, member=1)
+    assert one.initial_observation_hash == other.initial_observation_hash == start.expected
+    astray = await player.play(LONE, task={"word": "unheard"}, group_start=start)
+    assert astray.stop_reason is StopReason.ENV_FAULT
+
+
+async def test_player_takes_limits_for_one_episode() -> None:
+    made = Player(ScriptedEngine(text_codec(), lambda _: "wrong"), text_codec())
+    try:
+        short = await made.play(LONE, seed=0, limits=Limits(max_turns=1))
+        assert short.stop_reason is StopReason.MAX_TURNS
+        assert len((await made.play(LONE, seed=0)).turns) == 3
+    finally:
+        await made.aclose()
+
+
+async def test_player_resumes_an_aborted_episode_with_pictures() -> None:
+    interrupt = Interrupt()
+
+    def policy(context: PolicyContext) -> str:
+        if context.turn == 1:
+            interrupt.fire()
+        return str(context.env.unwrapped.dots)  # pyright: ignore[reportAttributeAccessIssue]
+
+    source = EnvSource("toy-dots-v0")
+    made = Player(ScriptedEngine(vision_codec(), policy), vision_codec())
+    try:
+        whole = await made.play(source, seed=5, episode_id="whole", interrupt=Interrupt())
+        interrupt = Interrupt()
+        part = await made.play(source, seed=5, episode_id="part", interrupt=interrupt)
+        assert part.stop_reason is StopReason.ABORTED
+        assert whole.stop_reason is StopReason.TERMINATED
+        again = await made.resume(part, source, interrupt=Interrupt())
+    finally:
+        await made.aclose()
+    first, second = whole_row(whole, filler_id=0), whole_row(again, filler_id=0)
+    assert (first.response_ids, first.loss_mask) == (second.response_ids, second.loss_mask)
+    assert first.images == second.images
+    assert {key: value.tobytes() for key, value in first.tensors.items()} == {
+        key: value.tobytes() for key, value in second.tensors.items()
+    }
+
+
+async def test_player_refuses_to_resume_what_was_not_aborted(player: Player) -> None:
+    finished = await player.play(LONE, seed=0)
+    with pytest.raises(ConfigurationError, match="aborted"):
+        await player.resume(finished, LONE)
