@@ -12,7 +12,8 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format templates contract-sglang bench clean
+.PHONY: help setup demo test test-slow check format templates contract-sglang \
+	contract-trl contract-verl contract-skyrl contract-slime bench clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +56,13 @@ format: $(VENV)/.ready  ## Format the code
 
 contract-sglang: $(VENV)/.ready templates  ## Test against a real SGLang server on this machine's CPU
 	$(BIN)/python scripts/sglang/contract.py
+
+contract-trl: $(VENV)/.ready templates  ## Test against TRL's real classes
+contract-verl: $(VENV)/.ready templates  ## Test against verl's real classes
+contract-skyrl: $(VENV)/.ready templates  ## Test against SkyRL's real classes
+contract-slime: $(VENV)/.ready templates  ## Test against slime's real classes; SLIME_SRC names a checkout of it
+contract-trl contract-verl contract-skyrl contract-slime:
+	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
 
 bench: $(VENV)/.ready templates  ## Run the benchmarks; figures go to benchmarks/results
 	for name in import delta loop geo3k engine; do \

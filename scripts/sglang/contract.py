@@ -17,10 +17,13 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from environment import EnvironmentBuildError, cache_root, ensure_environment, say, tail
-from server import ServerStartError, running_server
-
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts" / "contracts"))
+
+from environment import EnvironmentBuildError, cache_root, ensure_environment, tail  # noqa: E402
+from recipes import SGLANG  # noqa: E402
+from server import ServerStartError, running_server, say  # noqa: E402
+
 ARCHITECTURES = ("qwen2_5_vl", "qwen3_vl")
 TESTS_TIMEOUT_S = 15 * 60
 EXIT_TESTS, EXIT_ENVIRONMENT, EXIT_SERVER, EXIT_INTERRUPTED = 1, 3, 4, 130
@@ -60,7 +63,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    python = ensure_environment()
+    python = ensure_environment(SGLANG)
     if options.build_only:
         return 0
     failed: list[str] = []

@@ -11,11 +11,17 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from environment import PROGRESS_S, say, tail
+import environment
+from environment import PROGRESS_S, tail
 
 START_TIMEOUT_S = 12 * 60
 STOP_GRACE_S = 10
 CONTEXT_LENGTH = 8192
+
+
+def say(text: str) -> None:
+    """Write a line at once, so that a log shows it while the next step runs."""
+    environment.say("sglang", text)
 
 
 class ServerStartError(Exception):
@@ -52,7 +58,7 @@ def running_server(python: Path, model: Path, log: Path) -> Generator[str]:
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    environment = {
+    variables = {
         **os.environ,
         "SGLANG_USE_CPU_ENGINE": "1",
         "OMP_NUM_THREADS": "1",
@@ -66,7 +72,7 @@ def running_server(python: Path, model: Path, log: Path) -> Generator[str]:
             stdout=sink,
             stderr=sink,
             stdin=subprocess.DEVNULL,
-            env=environment,
+            env=variables,
             start_new_session=True,
         )
         try:

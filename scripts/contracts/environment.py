@@ -1,0 +1,244 @@
+"""Virtual environments of contract tests: built once, kept outside the checkout.
+
+A recipe is a complete list of pinned packages, files put beside them, and code that must import.
+An environment's folder is named after a hash of its recipe and interpreter, so a changed recipe
+makes a new one. It is built under another name and renamed when its imports work.
+
+Packages are installed with `--no-deps`: a resolver would answer `torchvision` or `qwen-vl-utils`
+with gigabytes of CUDA packages, and trainers refuse combinations that work.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+BUILD_TIMEOUT_S = 45 * 60
+UNUSED_DAYS = 30
+PROGRESS_S = 20
+
+# The kind of torch is read from its files: a build for CUDA does not import here, because its
+# libraries are not installed.
+_CPU_TORCH = """
+import importlib.util, pathlib, runpy
+torch = pathlib.Path(importlib.util.find_spec("torch").origin)
+cuda = runpy.run_path(str(torch.with_name("version.py")))["cuda"]
+if cuda is not None:
+    raise SystemExit(
+        f"this torch is a build for CUDA {cuda}. Point PIP_EXTRA_INDEX_URL at PyTorch's index of "
+        "CPU wheels and run this again"
+    )
+"""
+
+
+class EnvironmentBuildError(Exception):
+    """The environment could not be built; this says nothing about envkit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraFile:
+    """A file that is copied into the environment after its packages.
+
+    Attributes:
+        source: The file in the checkout.
+        target: Its path inside site-packages.
+        at_start: Import it in every process of the environment; `target` is a top-level module.
+    """
+
+    source: Path
+    target: str
+    at_start: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How one environment is built.
+
+    Attributes:
+        name: The first part of the folder's name; also pytest's marker and the folder of tests.
+        version: The tested project's version, the second part.
+        requirements: A pip requirements file that lists every package, dependencies included.
+        check: Python code that imports what the tests need, run at the end of a build.
+        pip_options: Further options of `pip install`.
+        files: Files copied after the packages, for example stubs.
+        variables: Environment variables of `check` and of the tests.
+        cost: What a build downloads and keeps, for its first progress line.
+    """
+
+    name: str
+    version: str
+    requirements: Path
+    check: str
+    pip_options: tuple[str, ...] = ()
+    files: tuple[ExtraFile, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    cost: str = "downloads about 0.5 GB, takes 1.7 GB of disk"
+
+    def folder(self) -> Path:
+        """Return where the environment is, or will be."""
+        described = [
+            platform.machine(),
+            platform.python_version(),
+            _CPU_TORCH + self.check,
+            *self.pip_options,
+            *(f"{file.target} {file.at_start}" for file in self.files),
+            *(f"{name}={value}" for name, value in self.variables),
+        ]
+        digest = hashlib.sha256(json.dumps(described).encode())
+        for path in (self.requirements, *(file.source for file in self.files)):
+            digest.update(b"\0" + path.read_bytes())
+        return cache_root() / f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
+
+
+def say(name: str, text: str) -> None:
+    """Write a line at once, so that a log shows it while the next step runs."""
+    sys.stdout.write(f"[contract-{name}] {text}\n")
+    sys.stdout.flush()
+
+
+def cache_root() -> Path:
+    """Return the folder that keeps environments, models and logs between runs."""
+    named = os.environ.get("ENVKIT_TEST_CACHE")
+    if named:
+        return Path(named).resolve()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "envkit"
+
+
+def tail(log: Path, lines: int = 40) -> str:
+    """Return the last lines of a log, or a note that there is none."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return f"(no log at {log})"
+
+
+def ensure_environment(recipe: Recipe) -> Path:
+    """Return the environment's interpreter, building the environment when it is missing.
+
+    Raises:
+        EnvironmentBuildError: A step of the build failed; its output ends the message.
+    """
+    folder = recipe.folder()
+    python = folder / "bin" / "python"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(recipe):
+        if python.exists():
+            say(recipe.name, f"environment: {folder} (kept from an earlier run)")
+            os.utime(folder)
+            return python
+        _remove_unused(recipe)
+        started = time.monotonic()
+        say(recipe.name, f"environment: building {folder}; {recipe.cost}")
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            _Build(recipe, partial).run()
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        partial.rename(folder)
+        say(recipe.name, f"environment: built in {time.monotonic() - started:.0f} s")
+    return python
+
+
+def _remove_unused(recipe: Recipe) -> None:
+    """Remove environments of older recipes that nobody has used for a month."""
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for folder in cache_root().glob(f"{recipe.name}-[0-9]*"):
+        if folder.is_dir() and folder.stat().st_mtime < oldest:
+            say(recipe.name, f"environment: removing {folder}, unused for {UNUSED_DAYS} days")
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Build:
+    """One build into a folder, with a log beside it."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self._recipe = recipe
+        self._folder = folder
+        self._log = folder.with_name(folder.name + ".log")
+        self._variables = {**os.environ, **dict(recipe.variables)}
+        self._variables["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+
+    def run(self) -> None:
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            raise EnvironmentBuildError(
+                f"the recipe is for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
+            )
+        self._log.unlink(missing_ok=True)
+        venv = [sys.executable, "-m", "venv", str(self._folder)]
+        self._step("making a virtual environment", venv)
+        python = str(self._folder / "bin" / "python")
+        pip = [python, "-m", "pip", "install", "--no-deps", "--no-compile", "--progress-bar", "off"]
+        listed = ["--requirement", str(self._recipe.requirements)]
+        self._step("installing packages", [*pip, *self._recipe.pip_options, *listed])
+        self._copy_files(python)
+        self._step("importing", [python, "-c", _CPU_TORCH + self._recipe.check])
+
+    def _copy_files(self, python: str) -> None:
+        where = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        found = subprocess.run(where, check=True, capture_output=True, text=True)
+        site = Path(found.stdout.strip())
+        for file in self._recipe.files:
+            target = site / file.target
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file.source, target)
+            if file.at_start:
+                target.with_suffix(".pth").write_text(f"import {target.stem}\n")
+
+    def _step(self, what: str, command: Sequence[str]) -> None:
+        name, started = self._recipe.name, time.monotonic()
+        with self._log.open("ab") as sink:
+            process = subprocess.Popen(command, stdout=sink, stderr=sink, env=self._variables)
+            try:
+                code = self._wait(process, what, started)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        if code != 0:
+            raise EnvironmentBuildError(f"{what} failed with status {code}:\n{tail(self._log)}")
+        say(name, f"environment: {what}: {time.monotonic() - started:.0f} s")
+
+    def _wait(self, process: "subprocess.Popen[bytes]", what: str, started: float) -> int:
+        while True:
+            seconds = time.monotonic() - started
+            if seconds > BUILD_TIMEOUT_S:
+                raise EnvironmentBuildError(f"{what} took more than {BUILD_TIMEOUT_S} s")
+            try:
+                return process.wait(PROGRESS_S)
+            except subprocess.TimeoutExpired:
+                size = f"{_gigabytes(self._folder):.1f} GB so far"
+                say(self._recipe.name, f"environment: {what}, {seconds:.0f} s, {size}")
+
+
+def _gigabytes(folder: Path) -> float:
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size
+            except OSError:
+                continue  # pip moves files while this walks
+    return total / 1e9
+
+
+@contextmanager
+def _locked(recipe: Recipe) -> Generator[None]:
+    with (cache_root() / f"{recipe.name}-environment.lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(recipe.name, "environment: another run is building it; waiting")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

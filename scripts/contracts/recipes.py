@@ -1,0 +1,88 @@
+"""The environments of contract tests, one for each project that envkit is tested against."""
+
+from pathlib import Path
+
+from environment import ExtraFile, Recipe
+
+CONTRACTS = Path(__file__).resolve().parent
+SGLANG_DIR = CONTRACTS.parent / "sglang"
+
+_TORCHVISION_STUB = ExtraFile(
+    source=CONTRACTS / "torchvision_stub.py",
+    target="envkit_torchvision_stub.py",
+    at_start=True,
+)
+
+SGLANG = Recipe(
+    name="sglang",
+    version="0.5.23",
+    requirements=SGLANG_DIR / "requirements.txt",
+    # Everything that the server imports before it reads a model.
+    check="""
+import sglang.launch_server, sglang.srt.entrypoints.http_server, sglang.srt.managers.scheduler
+import sglang.srt.multimodal.processors.qwen_vl
+""",
+    files=(
+        ExtraFile(source=SGLANG_DIR / "sgl_kernel_stub.py", target="sgl_kernel/__init__.py"),
+        _TORCHVISION_STUB,
+    ),
+    variables=(("SGLANG_USE_CPU_ENGINE", "1"),),
+    cost="downloads about 0.9 GB, takes 2.8 GB of disk",
+)
+
+TRL = Recipe(
+    name="trl",
+    version="1.16.0",
+    requirements=CONTRACTS / "trl" / "requirements.txt",
+    check="""
+from trl import GRPOConfig, GRPOTrainer
+from trl.experimental.async_grpo import AsyncGRPOTrainer
+import gymnasium, jsonschema, hypothesis, pytest_asyncio
+""",
+)
+
+VERL = Recipe(
+    name="verl",
+    version="0.9.1",
+    requirements=CONTRACTS / "verl" / "requirements.txt",
+    check="""
+from verl.experimental.agent_loop import AgentLoopBase, AgentLoopOutput, AgentLoopWorker
+from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
+import gymnasium, jsonschema, hypothesis, pytest_asyncio
+""",
+    files=(_TORCHVISION_STUB,),
+    variables=(("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),),
+)
+
+SKYRL = Recipe(
+    name="skyrl",
+    version="0.4.0",
+    requirements=CONTRACTS / "skyrl" / "requirements.txt",
+    # SkyRL 0.4.0 declares Python >= 3.12. What it needs of 3.12 is a TypedDict that pydantic takes.
+    check="""
+import typing, typing_extensions
+typing.TypedDict = typing_extensions.TypedDict
+import skyrl.train.trainer, skyrl.train.generators.base, skyrl_gym
+from transformers import Qwen2VLImageProcessor
+import gymnasium, jsonschema, hypothesis, pytest_asyncio
+""",
+    pip_options=("--ignore-requires-python",),
+    files=(_TORCHVISION_STUB,),
+)
+
+SLIME = Recipe(
+    name="slime",
+    version="0.3.1",
+    # What slime and miles import on the way to a rollout. slime itself is not on a package index:
+    # SLIME_SRC names a checkout of its repository.
+    requirements=CONTRACTS / "slime" / "requirements.txt",
+    check="""
+import torch, httpx, numpy, tqdm, PIL, transformers, aiohttp, pylatexenc, ray, pybase64, pyarrow
+from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
+import gymnasium, jsonschema, hypothesis, pytest_asyncio
+""",
+    files=(_TORCHVISION_STUB,),
+)
+
+RECIPES = {recipe.name: recipe for recipe in (SGLANG, TRL, VERL, SKYRL, SLIME)}
+TRAINERS = tuple(recipe.name for recipe in (TRL, VERL, SKYRL, SLIME))

@@ -1,0 +1,93 @@
+"""Run the contract tests of a trainer with its real classes, in an environment made for it.
+
+    python scripts/contracts/run.py trl                    build what is missing, then test
+    python scripts/contracts/run.py verl -- -k images -x   pass options to pytest
+    python scripts/contracts/run.py skyrl --build-only
+
+slime is not on a package index: name a checkout of its repository in SLIME_SRC.
+
+Exit status: 0 passed, 1 tests failed, 3 the environment could not be built (says nothing about
+envkit's adapter), 130 interrupted.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from environment import EnvironmentBuildError, Recipe, ensure_environment, say
+from recipes import RECIPES, TRAINERS
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS_TIMEOUT_S = 20 * 60
+EXIT_TESTS, EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 1, 3, 130
+IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
+
+
+def main() -> int:
+    """Build, test, return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=TRAINERS)
+    parser.add_argument("--build-only", action="store_true", help="only build the environment")
+    parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    recipe: Recipe = RECIPES[options.name]
+    try:
+        python = ensure_environment(recipe)
+        if options.build_only:
+            return 0
+        return EXIT_TESTS if _test(recipe, python, options.pytest_arguments) else 0
+    except EnvironmentBuildError as error:
+        say(recipe.name, f"the environment could not be built: {error}")
+        return EXIT_ENVIRONMENT
+    except KeyboardInterrupt:
+        say(recipe.name, "interrupted")
+        return EXIT_INTERRUPTED
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _variables(recipe: Recipe) -> dict[str, str]:
+    folders = [str(ROOT / folder) for folder in IMPORT_FOLDERS]
+    if recipe.name == "slime" and os.environ.get("SLIME_SRC"):
+        folders.append(str(Path(os.environ["SLIME_SRC"]).resolve()))
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(folders),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+        **dict(recipe.variables),
+    }
+
+
+def _test(recipe: Recipe, python: Path, arguments: list[str]) -> int:
+    started = time.monotonic()
+    tests = f"tests/contracts/{recipe.name}"
+    command = [str(python), "-m", "pytest", "-m", recipe.name, tests, "--durations=5", *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, env=_variables(recipe))
+    try:
+        status = process.wait(TESTS_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        say(recipe.name, f"tests: not finished after {TESTS_TIMEOUT_S} s")
+        status = EXIT_TESTS
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    say(recipe.name, f"tests: {time.monotonic() - started:.0f} s, status {status}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
