@@ -1,0 +1,60 @@
+"""verl: an agent loop that plays envkit environments, and what verl needs around it.
+
+`EnvAgentLoop` is named in the YAML of `agent.agent_loop_config_path`; see docs/trainers/verl.md.
+Importing this package imports neither verl nor torch: those names load on first use, in the
+process of verl's rollout worker.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import MissingDependencyError
+from envkit_verl.dataset import build_dataset, dataset_rows, write_dataset
+
+if TYPE_CHECKING:
+    from envkit_verl.agent_loop import EnvAgentLoop
+    from envkit_verl.engine import VerlEngine
+    from envkit_verl.output import EpisodeOutput
+    from envkit_verl.shared import aclose_shared
+    from envkit_verl.tools import EnvkitTool, function_tools
+
+__all__ = [
+    "EnvAgentLoop",
+    "EnvkitTool",
+    "EpisodeOutput",
+    "VerlEngine",
+    "aclose_shared",
+    "build_dataset",
+    "dataset_rows",
+    "function_tools",
+    "write_dataset",
+]
+
+_LAZY = {
+    "EnvAgentLoop": "agent_loop",
+    "EnvkitTool": "tools",
+    "EpisodeOutput": "output",
+    "VerlEngine": "engine",
+    "aclose_shared": "shared",
+    "function_tools": "tools",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
+    """Import what needs verl when it is asked for.
+
+    Raises:
+        MissingDependencyError: verl or something that it needs is not installed.
+    """
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(("envkit", "envkit_verl")):
+            raise
+        raise MissingDependencyError(
+            f"envkit_verl.{name} needs the package {error.name!r}, which is not installed. It runs "
+            "where verl's rollout workers run; install verl 0.7.1 to 0.9.1 there, for example "
+            "with: pip install 'verl>=0.7.1,<=0.9.1'"
+        ) from error

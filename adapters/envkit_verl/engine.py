@@ -1,0 +1,291 @@
+"""The engine of verl's rollout worker: envkit's loop over `server_manager.generate`.
+
+`server_manager` is verl's LLMServerClient (AsyncLLMServerManager before 0.8.0), which routes by
+`request_id` and calls a server actor with a fixed signature: nothing may be passed that the backend
+does not take (verl 0.9.1, workers/rollout/llm_server.py:99-168).
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.images import Image
+from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
+from envkit_verl.settings import SGLANG, VLLM, VerlSettings
+
+_ABORTED: Final = ("aborted", "abort")
+_PERMANENT: Final = (ValueError, TypeError, AttributeError, LookupError, AssertionError)
+_BAN_BIAS: Final = -10_000.0
+"""Added to the logit of a banned token on SGLang, which does not ban media placeholders itself."""
+
+_rgb_pictures: WeakKeyDictionary[Image, Any] = WeakKeyDictionary()
+
+
+class ServerManager(Protocol):
+    """What is used of verl's client."""
+
+    async def generate(self, request_id: str, **arguments: Any) -> Any:  # noqa: ANN401  # TokenOutput
+        """Sample one turn on the server that serves this request id."""
+        ...
+
+
+class VerlEngine:
+    """Samples through verl's own client and servers.
+
+    Log-probabilities are those of the sampled distribution: `VerlSettings` has refused a server
+    that would report others. verl does not report the length of the prompt that its server saw, so
+    a server that resizes pictures differently cannot be noticed here; worker, codec and server read
+    one processor from one model folder, with the same `data.mm_processor_kwargs`.
+    """
+
+    def __init__(
+        self,
+        server_manager: ServerManager,
+        settings: VerlSettings,
+        *,
+        placeholder_id: int | None,
+        sends_expanded: bool,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Note what requests are made of.
+
+        Args:
+            server_manager: verl's client.
+            settings: Of the rollout.
+            placeholder_id: The image placeholder of the model; None for a text model.
+            sends_expanded: Send each placeholder as often as its picture has tokens. True for
+                vLLM with Qwen-VL processors, where verl's server collapses the runs again
+                (workers/rollout/utils.py:93-114); False elsewhere, where the server expands one
+                placeholder per picture itself.
+            mm_processor_kwargs: `data.mm_processor_kwargs`, which vLLM needs with pictures.
+            timeout_s: Seconds for one `generate`. None waits for ever: a trainer that updates
+                weights pauses its servers for minutes.
+
+        Raises:
+            ConfigurationError: A timeout that is not positive.
+        """
+        if timeout_s is not None and not timeout_s > 0:
+            raise ConfigurationError(f"timeout_s must be positive or None, got {timeout_s!r}")
+        self._manager, self._settings = server_manager, settings
+        self._placeholder_id, self._sends_expanded = placeholder_id, sends_expanded
+        self._mm_kwargs = dict(mm_processor_kwargs or {})
+        self._timeout_s = timeout_s
+        self._running: dict[str, asyncio.Task[Any]] = {}
+        self._aborted: set[str] = set()
+        self._begun: set[str] = set()
+        self.routing_shape: tuple[int, ...] | None = None
+        """(layers, experts a token) of routed experts, once a server has reported some."""
+
+    @property
+    def name(self) -> str:
+        """The engine's name in records."""
+        return "verl"
+
+    @property
+    def logprob_kind(self) -> LogprobKind:
+        """SAMPLED."""
+        return LogprobKind.SAMPLED
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one turn.
+
+        Raises:
+            EngineFault: The client or the server failed, the answer lacks log-probabilities that
+                were asked for, or the episode's prompt is longer than `prompt_length`.
+        """
+        self._check_prompt(request)
+        parameters = self._parameters(request.sampling)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                output = await self._call(request, parameters)
+        except TimeoutError as error:
+            raise _fault(error) from error
+        if output is None:
+            return _aborted(request)
+        return self._generation(output, request, parameters)
+
+    async def abort(self, request_id: str) -> None:
+        """Stop waiting for a request; its `generate` returns ABORT without tokens.
+
+        verl's client has no call that stops a request, so the server finishes it unheard.
+        """
+        task = self._running.get(request_id)
+        if task is not None:
+            self._aborted.add(request_id)
+            task.cancel()
+
+    async def end_session(self, session_id: str) -> None:
+        """Forget an episode."""
+        self._begun.discard(session_id)
+
+    async def aclose(self) -> None:
+        """Do nothing: client and servers are verl's."""
+
+    def _check_prompt(self, request: GenerateRequest) -> None:
+        if request.session_id in self._begun:
+            return
+        most = self._settings.prompt_length
+        if request.train_length > most:
+            raise EngineFault(
+                f"the prompt of an episode must fit rollout.prompt_length, got "
+                f"{request.train_length} tokens for {most}: raise data.max_prompt_length, or make "
+                "the environment's first observation or its pictures smaller"
+            )
+        self._begun.add(request.session_id)
+
+    def _parameters(self, sampling: Sampling) -> dict[str, Any]:
+        """Return what goes to the server; `max_tokens` always, since its default ignores turns."""
+        parameters: dict[str, Any] = {
+            **sampling.extras,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": -1 if sampling.top_k is None else sampling.top_k,
+            "max_tokens": sampling.max_new_tokens,
+            "stop_token_ids": list(sampling.stop_ids),
+        }
+        if sampling.stop:
+            parameters["stop"] = list(sampling.stop)
+        is_sglang = self._settings.backend == SGLANG
+        if sampling.seed is not None:
+            parameters["sampling_seed" if is_sglang else "seed"] = sampling.seed
+        if sampling.banned_ids and is_sglang:  # vLLM's server bans them itself
+            bans = {str(identity): _BAN_BIAS for identity in sampling.banned_ids}
+            parameters["logit_bias"] = {**parameters.get("logit_bias", {}), **bans}
+        return parameters
+
+    async def _call(self, request: GenerateRequest, parameters: dict[str, Any]) -> Any:  # noqa: ANN401  # TokenOutput
+        """Return the client's answer, None for an aborted request."""
+        sent = dict(parameters)
+        arguments: dict[str, Any] = {
+            "prompt_ids": self._prompt_ids(request),
+            "image_data": pictures(request.images) or None,
+        }
+        if "priority" in sent:
+            arguments["priority"] = sent.pop("priority")
+        if self._mm_kwargs and request.images and self._settings.backend == VLLM:
+            arguments["mm_processor_kwargs"] = dict(self._mm_kwargs)
+        call = self._manager.generate(request.session_id, sampling_params=sent, **arguments)
+        task = self._running[request.request_id] = asyncio.ensure_future(call)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if request.request_id in self._aborted:
+                return None
+            raise
+        except Exception as error:
+            raise _fault(error) from error
+        finally:
+            del self._running[request.request_id]
+            self._aborted.discard(request.request_id)
+
+    def _prompt_ids(self, request: GenerateRequest) -> list[int]:
+        if not self._sends_expanded or not request.images:
+            return list(request.wire_ids)
+        ids: list[int] = []
+        counts = iter([feature.token_count for feature in request.features])
+        for identity in request.wire_ids:
+            repeat = next(counts) if identity == self._placeholder_id else 1
+            ids.extend([identity] * repeat)
+        return ids
+
+    def _generation(
+        self,
+        output: Any,  # noqa: ANN401  # TokenOutput
+        request: GenerateRequest,
+        parameters: Mapping[str, Any],
+    ) -> Generation:
+        ids = tuple(int(identity) for identity in output.token_ids)
+        if not ids:
+            return _aborted(request)
+        facts: Mapping[str, Any] = output.extra_fields or {}
+        first, last = facts.get("min_global_steps"), facts.get("max_global_steps")
+        last = facts.get("global_steps") if last is None else last
+        first = last if first is None else first
+        experts = output.routed_experts
+        if experts is not None:
+            self.routing_shape = tuple(int(size) for size in experts.shape[1:])
+        found = {
+            "min_global_steps": first,
+            "max_global_steps": last,
+            "num_preempted": output.num_preempted,
+            "routed_experts": experts,
+            **{key: value for key, value in facts.items() if key.startswith("spec_")},
+        }
+        return Generation(
+            token_ids=ids,
+            logprobs=_logprobs(output, ids, is_asked=bool(parameters.get("logprobs"))),
+            finish_reason=_finish_reason(output.stop_reason, ids, parameters),
+            prompt_tokens=request.train_length,  # verl does not tell
+            cached_tokens=int(facts.get("num_cached_tokens") or 0),
+            weight_version=None if last is None else str(last),
+            extras={key: value for key, value in found.items() if value is not None},
+        )
+
+
+def pictures(images: Sequence[Image]) -> list[Any]:
+    """Return pictures as PIL images of mode RGB, as verl's servers and processors take them."""
+    return [_rgb(image) for image in images]
+
+
+def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL picture
+    picture = image.pil()
+    if picture.mode == "RGB":
+        return picture
+    found = _rgb_pictures.get(image)
+    if found is None:  # grey: converted once, though it is sent again in every turn
+        found = _rgb_pictures[image] = picture.convert("RGB")
+    return found
+
+
+def _aborted(request: GenerateRequest) -> Generation:
+    return Generation(
+        token_ids=(),
+        logprobs=(),
+        finish_reason=FinishReason.ABORT,
+        prompt_tokens=request.train_length,
+    )
+
+
+def _logprobs(output: Any, ids: Sequence[int], *, is_asked: bool) -> tuple[float, ...]:  # noqa: ANN401  # TokenOutput
+    """Return one log-probability a token; zeros, which nobody reads, where none were asked for."""
+    if not is_asked:
+        return (0.0,) * len(ids)
+    values = output.log_probs
+    if values is None or len(values) != len(ids) or not all(map(math.isfinite, values)):
+        found = "none" if values is None else f"{len(values)}, or one that is not finite,"
+        raise EngineFault(
+            "rollout.calculate_log_probs is set, so verl's server must return a finite "
+            f"log-probability for each token, got {found} for {len(ids)} tokens"
+        )
+    return tuple(float(value) for value in values)
+
+
+def _finish_reason(
+    stop_reason: str | None, ids: Sequence[int], parameters: Mapping[str, Any]
+) -> FinishReason:
+    """Return why sampling ended; verl's servers call stopped and cut replies both "completed"."""
+    if stop_reason in _ABORTED:
+        return FinishReason.ABORT
+    if ids[-1] in parameters["stop_token_ids"]:
+        return FinishReason.STOP
+    if stop_reason == "length" or len(ids) >= parameters["max_tokens"]:
+        return FinishReason.LENGTH
+    return FinishReason.STOP  # a stop string
+
+
+def _fault(error: BaseException) -> EngineFault:
+    """Wrap a failure once; Ray's task errors carry the server's own as their cause."""
+    cause: Any = getattr(error, "cause", None)
+    real = cause if isinstance(cause, BaseException) else error
+    if isinstance(real, EngineFault):
+        return real
+    kind = FaultKind.TRANSIENT
+    if isinstance(real, TimeoutError):
+        kind = FaultKind.TIMEOUT
+    elif isinstance(real, _PERMANENT):
+        kind = FaultKind.PERMANENT
+    return EngineFault(f"verl's server failed: {type(real).__name__}: {real}", kind=kind)

@@ -1,0 +1,111 @@
+"""What verl's rollout configuration means for an episode.
+
+Read from `actor_rollout_ref.rollout` (verl 0.9.1, trainer/config/rollout/rollout.yaml).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError
+from envkit.rollout import Limits, Sampling
+
+SGLANG: Final = "sglang"
+VLLM: Final = "vllm"
+_OWN_PARAMETERS: Final = frozenset({"temperature", "top_p", "top_k"})
+"""Sampling parameters that are fields of `Sampling`; verl's others travel in its extras."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerlSettings:
+    """The parts of verl's rollout configuration that bound an episode."""
+
+    prompt_length: int
+    """Tokens that the prompt of a row may have; verl never cuts a longer one."""
+    response_length: int
+    """Tokens that the response of a row may have, observations included."""
+    max_model_len: int | None
+    """The server's context; None leaves it at the model's own."""
+    max_turns: int | None
+    """`multi_turn.max_assistant_turns`."""
+    backend: str
+    """`rollout.name`: "vllm", "sglang" or another."""
+    keeps_routing: bool = False
+    """Whether trainer and server replay routed experts, so that every row needs the column."""
+
+    @classmethod
+    def from_rollout(cls, rollout: Any) -> "VerlSettings":  # noqa: ANN401  # OmegaConf's node
+        """Read `actor_rollout_ref.rollout`.
+
+        Raises:
+            ConfigurationError: Log-probabilities would not be those of the sampled distribution.
+        """
+        _check_logprobs(rollout)
+        turns = rollout.get("multi_turn", {}) or {}
+        return cls(
+            prompt_length=int(rollout.prompt_length),
+            response_length=int(rollout.response_length),
+            max_model_len=_positive(rollout.get("max_model_len")),
+            max_turns=_positive(turns.get("max_assistant_turns")),
+            backend=str(rollout.get("name", "")),
+            keeps_routing=bool(rollout.get("enable_rollout_routing_replay", False)),
+        )
+
+    def limits(self, own: Limits) -> Limits:
+        """Return the tighter of the run's own limits and verl's.
+
+        A row's prompt is bounded separately, by the engine: it is known only after `reset`.
+        """
+        context = self.prompt_length + self.response_length
+        if self.max_model_len is not None:
+            # SGLang's server keeps one token back (async_sglang_server.py:588 of verl 0.9.1).
+            context = min(context, self.max_model_len - (self.backend == SGLANG))
+        return replace(
+            own,
+            max_turns=_least((own.max_turns, self.max_turns)),
+            max_response_tokens=_least((own.max_response_tokens, self.response_length)),
+            max_context_tokens=_least((own.max_context_tokens, context)),
+        )
+
+    def sampling(self, parameters: Mapping[str, Any], *, priority: int = 0) -> Sampling:
+        """Return verl's sampling parameters of one sample; the limits clamp its reply.
+
+        Args:
+            parameters: What the worker passes to `run`: no token budget, and top_k -1 for all.
+            priority: Of the request, which vLLM schedules by; 0 for none.
+        """
+        top_k = int(parameters.get("top_k", -1))
+        extras = {key: value for key, value in parameters.items() if key not in _OWN_PARAMETERS}
+        if priority and self.backend == VLLM:
+            extras["priority"] = priority
+        return Sampling(
+            temperature=float(parameters.get("temperature", 1.0)),
+            top_p=float(parameters.get("top_p", 1.0)),
+            top_k=top_k if top_k > 0 else None,
+            max_new_tokens=self.response_length,
+            extras=extras,
+        )
+
+
+def _check_logprobs(rollout: Any) -> None:  # noqa: ANN401  # OmegaConf's node
+    mode = rollout.get("logprobs_mode", "processed_logprobs") or "processed_logprobs"
+    temperature = float(rollout.get("temperature", 1.0))
+    if (
+        rollout.get("calculate_log_probs", False)
+        and rollout.get("name") == VLLM
+        and not str(mode).startswith("processed")
+        and temperature != 1.0
+    ):
+        raise ConfigurationError(
+            f"rollout.logprobs_mode is {mode!r}: vLLM then reports log-probabilities of the "
+            f"unscaled distribution, which at temperature {temperature} is not the sampled one; "
+            "set rollout.logprobs_mode=processed_logprobs"
+        )
+
+
+def _positive(value: Any) -> int | None:  # noqa: ANN401  # any YAML scalar
+    return int(value) if value is not None and int(value) > 0 else None
+
+
+def _least(bounds: Iterable[int | None]) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)

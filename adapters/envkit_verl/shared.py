@@ -1,0 +1,175 @@
+"""What the episodes of one rollout worker share: codec, engine, threads, environments, groups.
+
+verl builds a loop object for every trajectory (agent_loop.py:683 of verl 0.9.1), so whatever is
+costly lives here, once for an event loop, a client and a configuration.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.errors import ConfigurationError
+from envkit.rollout import Player, RolloutConfig
+from envkit.tokens import ChatCodec
+from envkit_verl.engine import VerlEngine
+from envkit_verl.groups import Groups
+from envkit_verl.settings import VLLM, VerlSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """What verl hands to every loop object; the same objects each time."""
+
+    server_manager: Any
+    tokenizer: Any
+    processor: Any
+    """None for a text model."""
+    rollout: Any
+    """`actor_rollout_ref.rollout`."""
+    data: Any
+    """`data`."""
+
+
+class SharedRollout:
+    """The long-lived side of `EnvAgentLoop`."""
+
+    def __init__(self, parts: WorkerParts, options: Mapping[str, Any]) -> None:
+        """Make codec, engine and player on the running event loop.
+
+        Args:
+            parts: From verl.
+            options: The `envkit` mapping of the loop's YAML entry.
+
+        Raises:
+            ConfigurationError: Unknown options, or settings that do not fit together.
+            TemplateError: The model's chat template cannot be made exact.
+        """
+        self.parts = parts
+        self.config = RolloutConfig.from_mapping(options)
+        self.settings = VerlSettings.from_rollout(parts.rollout)
+        self.codec = _codec(parts, self.config)
+        self.engine = _engine(parts, self.config, self.settings, self.codec)
+        self.player = Player(
+            self.engine,
+            self.codec,
+            limits=self.settings.limits(self.config.limits),
+            retries=self.config.retries,
+        )
+        self.groups = Groups()
+
+    @property
+    def filler_id(self) -> int:
+        """A token that may stand where a sample has none."""
+        return self.codec.stop_ids[0]
+
+    @property
+    def splits_history(self) -> bool:
+        """Whether a trajectory may become more than one row."""
+        return self.codec.history == "rerender" and self.codec.rewrites_history
+
+
+_kept: dict[asyncio.AbstractEventLoop, dict[str, SharedRollout]] = {}
+
+
+def shared_rollout(parts: WorkerParts, options: Mapping[str, Any]) -> SharedRollout:
+    """Return what loops with these parts and options share on the running event loop."""
+    for dead in [loop for loop in _kept if loop.is_closed()]:
+        del _kept[dead]
+    known = _kept.setdefault(asyncio.get_running_loop(), {})
+    # A kept rollout keeps its parts, so their identities are not given to other objects.
+    identities = (id(parts.server_manager), id(parts.tokenizer), id(parts.processor))
+    key = json.dumps([identities, options], sort_keys=True, default=str)
+    if key not in known:
+        known[key] = SharedRollout(parts, options)
+    return known[key]
+
+
+async def aclose_shared() -> None:
+    """Close the environments and threads that the running event loop's rollouts keep.
+
+    verl ends its workers by ending their processes, so only tests and notebooks need this.
+    """
+    known = _kept.pop(asyncio.get_running_loop(), {})
+    await asyncio.gather(*(rollout.player.aclose() for rollout in known.values()))
+
+
+class _WholeProcessor:
+    """A processor's image side with `data.mm_processor_kwargs`, just as verl's worker calls it."""
+
+    def __init__(self, processor: Any, placeholder: str, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
+        self.merge_size = getattr(processor.image_processor, "merge_size", None)
+        self._processor, self._placeholder, self._kwargs = processor, placeholder, dict(kwargs)
+
+    def __call__(self, images: list[Any], return_tensors: str) -> Any:  # noqa: ANN401  # BatchFeature
+        """Return the processor's outputs for some pictures."""
+        text = self._placeholder * len(images)
+        return self._processor(
+            text=[text], images=images, return_tensors=return_tensors, **self._kwargs
+        )
+
+
+def _codec(parts: WorkerParts, config: RolloutConfig) -> ChatCodec:
+    kwargs = plain(parts.data.get("apply_chat_template_kwargs")) | dict(config.template_kwargs)
+
+    def make(image_processor: Any = None) -> ChatCodec:  # noqa: ANN401  # as ChatCodec takes it
+        return ChatCodec(
+            parts.tokenizer if parts.processor is None else parts.processor,
+            template_kwargs=kwargs,
+            stop_ids=_generation_stops(parts.tokenizer),
+            history=config.history,
+            image_processor=image_processor,
+        )
+
+    codec = make()
+    mm_kwargs = plain(parts.data.get("mm_processor_kwargs"))
+    placeholder = codec.audit().image_placeholder
+    if not mm_kwargs or parts.processor is None or placeholder is None:
+        return codec
+    return make(_WholeProcessor(parts.processor, placeholder, mm_kwargs))
+
+
+def _engine(
+    parts: WorkerParts, config: RolloutConfig, settings: VerlSettings, codec: ChatCodec
+) -> VerlEngine:
+    unknown = sorted(set(config.engine) - {"timeout_s"})
+    if unknown:
+        raise ConfigurationError(
+            f"envkit.engine may hold 'timeout_s', the seconds for one reply, got {unknown}"
+        )
+    placeholder = codec.audit().image_placeholder
+    image_processor = getattr(parts.processor, "image_processor", None)
+    return VerlEngine(
+        parts.server_manager,
+        settings,
+        placeholder_id=None
+        if placeholder is None
+        else int(parts.tokenizer.convert_tokens_to_ids(placeholder)),
+        sends_expanded=settings.backend == VLLM
+        and "Qwen2VLImageProcessor" in type(image_processor).__name__,
+        mm_processor_kwargs=plain(parts.data.get("mm_processor_kwargs")),
+        timeout_s=config.engine.get("timeout_s"),
+    )
+
+
+def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaConf or Python, or None
+    """Return a configuration node as a dictionary; empty for None."""
+    from omegaconf import OmegaConf
+
+    if node is None:
+        return {}
+    found: Any = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    return dict(found)
+
+
+def _generation_stops(tokenizer: Any) -> list[int]:  # noqa: ANN401  # a transformers tokenizer
+    """Return the ids that verl's servers stop on besides the tokenizer's own end of text."""
+    from transformers import GenerationConfig
+
+    stops: Any = None
+    with suppress(OSError, ValueError, TypeError):  # a folder without generation_config.json
+        loaded = GenerationConfig.from_pretrained(tokenizer.name_or_path, local_files_only=True)
+        stops = loaded.eos_token_id
+    return [stops] if isinstance(stops, int) else list(stops or ())
