@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from envkit.cli.audit import audit
 from envkit.cli.catalog import info, list_environments
 from envkit.cli.check import check
+from envkit.cli.conformance import conformance
 from envkit.cli.console import note, one_line, say
 from envkit.cli.doctor import doctor
 from envkit.cli.person import play
@@ -85,4 +86,5 @@ app.command("rollout")(rollout)
 app.command("report")(report)
 app.command("verify")(verify)
 app.command("audit")(audit)
+app.command("conformance")(conformance)
 app.command("doctor")(doctor)

@@ -1,0 +1,25 @@
+"""What the suite expects: the core's own rows, and what a recording holds."""
+
+from envkit.conformance.delivered import Content, Shape
+from envkit.trajectory import Row, Trajectory, step_rows, whole_row
+
+
+def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tuple[Row, ...]:
+    """Return the rows that a trainer must have of a trajectory.
+
+    Raises:
+        ConfigurationError: The trajectory is more than one sequence, which is no whole row.
+    """
+    if shape is Shape.WHOLE:
+        return (whole_row(trajectory, filler_id=filler_id),)
+    return step_rows(trajectory, filler_id=filler_id, merge=shape is Shape.MERGED)
+
+
+def contents(trajectory: Trajectory) -> frozenset[Content]:
+    """Return what a trainer must be able to take for this trajectory."""
+    found: set[Content] = set()
+    if any(segment.images for segment in trajectory.segments):
+        found.add(Content.IMAGES)
+    if len(trajectory.sequences()) > 1:
+        found.add(Content.SEQUENCES)
+    return frozenset(found)

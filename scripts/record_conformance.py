@@ -1,0 +1,393 @@
+#!/usr/bin/env python3
+# ruff: noqa: T201  # a script prints its progress
+"""Record the trajectories of the conformance suite by real rollouts with real chat templates.
+
+    .venv/bin/python scripts/record_conformance.py [DIR]
+
+DIR is `envkit/conformance/recordings` unless it is named. Needs the templates that
+`scripts/fetch_templates.py` fetched. Every run writes the same tokens: replies are scripted, their
+log-probabilities are a function of id and position, and times are written as 0.
+"""
+
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import numpy as np  # noqa: E402
+from fakes.envs import AdderEnv  # noqa: E402
+from fakes.templates import image_processor, make_codec  # noqa: E402
+
+from envkit.conformance import load_recordings, save_recordings  # noqa: E402
+from envkit.conformance.recordings import ABOUT_KEY, FILLER_KEY, NAME_KEY  # noqa: E402
+from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn  # noqa: E402
+from envkit.errors import EngineFault, EnvFault, FaultKind  # noqa: E402
+from envkit.images import Image  # noqa: E402
+from envkit.rollout import (  # noqa: E402
+    GenerateRequest,
+    Generation,
+    Interrupt,
+    Limits,
+    RetryBudget,
+    Sampling,
+    ScriptedEngine,
+    play,
+    resume,
+)
+from envkit.tasks import Task  # noqa: E402
+from envkit.tokens import ChatCodec  # noqa: E402
+from envkit.trajectory import StopReason, Trajectory, check_trajectory  # noqa: E402
+
+TARGET = ROOT / "envkit" / "conformance" / "recordings"
+NO_RETRIES = RetryBudget(
+    max_env_retries_per_turn=0,
+    max_env_retries_per_episode=0,
+    max_engine_retries_per_turn=0,
+    max_episode_restarts=0,
+)
+TIMEOUT_S = 3.0
+"""Of the episode that runs out of time: long enough for its first turn on a busy machine."""
+
+
+class Gallery(Env):
+    """Pictures in several turns: one, then two, then none, then one; every turn has a reward."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True, replay_safe=True, deterministic=True
+    )
+    system_prompt = "Say what you see.\nOne sentence."
+
+    def __init__(
+        self,
+        *,
+        turns: int = 4,
+        max_turns: int = 6,
+        side: int = 56,
+        pictures: bool = True,
+        fails_at: int | None = None,
+        slow_at: int | None = None,
+    ) -> None:
+        super().__init__(max_turns=max_turns)
+        self._turns, self._side, self._has_pictures = turns, side, pictures
+        self._fails_at, self._slow_at = fails_at, slow_at
+
+    def on_reset(self, task: Task) -> Turn:
+        """Show the first picture."""
+        if self._fails_at == -1:
+            raise EnvFault("the gallery is closed", kind=FaultKind.PERMANENT)
+        return Turn("Room 0.\nWhat is here?", images=self._pictures_of(0))
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Go on to the next room."""
+        if self._fails_at == self.turn:
+            raise EnvFault("the lights went out", kind=FaultKind.PERMANENT)
+        if self._slow_at == self.turn:
+            time.sleep(TIMEOUT_S + 1.0)
+        room = self.turn + 1
+        done = room >= self._turns
+        reward = 0.25 * room - 0.125
+        text = "Thank you." if done else f"Room {room}.\n\nAnd here?"
+        return Turn(text, () if done else self._pictures_of(room), reward=reward, done=done)
+
+    def _pictures_of(self, room: int) -> tuple[Image, ...]:
+        if not self._has_pictures:
+            return ()
+        count = (1, 2, 0, 1, 1)[room % 5]
+        return tuple(self._picture(10 * room + number) for number in range(count))
+
+    def _picture(self, number: int) -> Image:
+        """Draw three flat areas: few bytes in a file, and no two pictures alike."""
+        height, width = self._side, self._side + (self._side // 2) * (number % 2)
+        pixels = np.full((height, width, 3), (40 + 9 * number, 200 - 3 * number, 90), np.uint8)
+        pixels[: height // 2, : width // 3] = (250 - 4 * number, 30, 2 * number)
+        pixels[height // 2 :, width // 2 :] = (20, 5 * number, 230)
+        return Image.from_array(pixels)
+
+
+class Recorder(ScriptedEngine):
+    """A scripted engine whose replies have log-probabilities and a weight version."""
+
+    def __init__(
+        self,
+        codec: ChatCodec,
+        policy: Policy,
+        *,
+        fails_at: int | None,
+        latency: Callable[[GenerateRequest], float],
+    ) -> None:
+        super().__init__(codec, policy, latency=latency)
+        self._fails_at = fails_at
+        self.weight_version = "3"
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Answer as the script says; a resumed reply goes on where it was cut."""
+        if request.context is not None and request.context.turn == self._fails_at:
+            raise EngineFault("the server is gone", kind=FaultKind.PERMANENT)
+        made = await super().generate(request)
+        place = len(request.wire_ids)
+        logprobs = [logprob(token, place + n) for n, token in enumerate(made.token_ids)]
+        return replace(made, logprobs=logprobs, weight_version=self.weight_version)
+
+
+def logprob(token: int, position: int) -> float:
+    """Return a number that no other place is likely to have, exact in single precision."""
+    return -((token * 7919 + position * 104729) % 4093 + 1) / 512
+
+
+def describe(context: PolicyContext) -> str:
+    """Policy: text with blank lines, long enough to be cut anywhere."""
+    return f"Room {context.turn}:\n\nI see three flat areas,\nand no picture frame at all."
+
+
+def think(context: PolicyContext) -> str:
+    """Policy: a thinking model's reply."""
+    return f"<think>\nThis is room {context.turn}.\n</think>\n\nThree areas in room {context.turn}."
+
+
+def call_tool(context: PolicyContext) -> str:
+    """Policy: a call that does not parse, a good one, the sum."""
+    a, b = context.task["a"], context.task["b"]
+    if context.turn == 0:
+        return '<tool_call>\n{"name": "add", "arguments": {"a": 1,\n</tool_call>'
+    if context.turn == 1:
+        return f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
+    return str(a + b)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One recording to make."""
+
+    name: str
+    about: str
+    stop: StopReason
+    env: Callable[[], Env] = Gallery
+    template: str = "qwen2.5-vl"
+    policy: Policy = describe
+    history: str = "keep"
+    limits: Limits = field(default_factory=Limits)
+    sampling: Sampling = field(default_factory=Sampling)
+    engine_fails_at: int | None = None
+    abort_at: int | None = None
+
+
+def text_room(*, turns: int = 4) -> Callable[[], Env]:
+    """Return what builds a gallery without pictures."""
+    return lambda: Gallery(pictures=False, turns=turns)
+
+
+DONE, STOP = StopReason.TERMINATED, StopReason
+SCENES = (
+    Scene(
+        name="text",
+        about="three turns of text, each with a reward",
+        stop=DONE,
+        env=text_room(turns=3),
+        template="qwen2.5",
+    ),
+    Scene(
+        name="images",
+        about="four turns with one, two, no and one image; Qwen2.5-VL",
+        stop=DONE,
+    ),
+    Scene(
+        name="images_qwen3_vl",
+        about="the same turns with the template and the patches of Qwen3-VL",
+        stop=DONE,
+        env=lambda: Gallery(side=64),
+        template="qwen3-vl",
+    ),
+    Scene(
+        name="tool_calls",
+        about="a call that does not parse, a good call with its answer, the final text",
+        stop=DONE,
+        env=AdderEnv,
+        template="qwen3-2507",
+        policy=call_tool,
+    ),
+    Scene(
+        name="max_turns",
+        about="ended by Limits.max_turns",
+        stop=STOP.MAX_TURNS,
+        limits=Limits(max_turns=2),
+    ),
+    Scene(
+        name="env_truncated",
+        about="ended by the environment's own turn limit",
+        stop=STOP.ENV_TRUNCATED,
+        env=lambda: Gallery(max_turns=2),
+    ),
+    Scene(
+        name="turn_tokens",
+        about="a reply of text cut by Limits.max_tokens_per_turn, without a stop token",
+        stop=STOP.TURN_TOKENS,
+        env=text_room(),
+        template="qwen2.5",
+        limits=Limits(max_tokens_per_turn=9),
+    ),
+    Scene(
+        name="response_tokens",
+        about="an observation that would overshoot Limits.max_response_tokens is not appended",
+        stop=STOP.RESPONSE_TOKENS,
+        limits=Limits(max_response_tokens=80),
+    ),
+    Scene(
+        name="response_tokens_reply",
+        about="the second reply is cut by Limits.max_response_tokens",
+        stop=STOP.RESPONSE_TOKENS,
+        env=text_room(),
+        template="qwen2.5",
+        limits=Limits(max_response_tokens=44),
+    ),
+    Scene(
+        name="context_tokens",
+        about="ended by Limits.max_context_tokens, image placeholders counted expanded",
+        stop=STOP.CONTEXT_TOKENS,
+        limits=Limits(max_context_tokens=120),
+    ),
+    Scene(
+        name="max_images",
+        about="two more images would exceed Limits.max_images",
+        stop=STOP.MAX_IMAGES,
+        limits=Limits(max_images=2),
+    ),
+    Scene(
+        name="episode_timeout",
+        about="Limits.episode_timeout_s passed while the environment was stepping",
+        stop=STOP.EPISODE_TIMEOUT,
+        env=lambda: Gallery(slow_at=1),
+        limits=Limits(episode_timeout_s=TIMEOUT_S),
+    ),
+    Scene(
+        name="reply_cut",
+        about="replies cut by Sampling.max_new_tokens; the template's closing tokens have mask 0",
+        stop=DONE,
+        env=lambda: Gallery(turns=2),
+        sampling=Sampling(max_new_tokens=7),
+    ),
+    Scene(
+        name="env_fault_at_reset",
+        about="the environment failed at its reset: no token at all",
+        stop=STOP.ENV_FAULT,
+        env=lambda: Gallery(fails_at=-1),
+    ),
+    Scene(
+        name="env_fault_in_step",
+        about="the environment failed in its second step: two replies, none trained",
+        stop=STOP.ENV_FAULT,
+        env=lambda: Gallery(fails_at=1),
+    ),
+    Scene(
+        name="engine_fault_at_start",
+        about="the engine failed at the first reply: a prompt with an image and no reply",
+        stop=STOP.ENGINE_FAULT,
+        engine_fails_at=0,
+    ),
+    Scene(
+        name="engine_fault_later",
+        about="the engine failed at the third reply: two replies, none trained",
+        stop=STOP.ENGINE_FAULT,
+        engine_fails_at=2,
+    ),
+    Scene(
+        name="abort_resumed",
+        about="aborted in the second reply and resumed with new weights: two segments, one turn",
+        stop=DONE,
+        abort_at=1,
+    ),
+    Scene(
+        name="thinking_keep",
+        about="a thinking model, history kept as sampled: one sequence",
+        stop=DONE,
+        env=text_room(turns=3),
+        template="qwen3",
+        policy=think,
+    ),
+    Scene(
+        name="thinking_rerender",
+        about="a thinking model, history rendered anew without its reasoning: several sequences",
+        stop=DONE,
+        env=text_room(turns=3),
+        template="qwen3",
+        policy=think,
+        history="rerender",
+    ),
+)
+
+
+async def record(scene: Scene) -> Trajectory:
+    """Play one scene and return its record without times."""
+    images = image_processor(scene.template) if scene.template.endswith("-vl") else None
+    codec = make_codec(scene.template, image_processor=images, history=scene.history)
+    interrupt = Interrupt()
+
+    def latency(request: GenerateRequest) -> float:
+        context = request.context
+        if context is None or context.turn != scene.abort_at or interrupt.reason is not None:
+            return 0.0
+        asyncio.get_running_loop().call_later(0.01, interrupt.fire)
+        return 60.0
+
+    engine = Recorder(codec, scene.policy, fails_at=scene.engine_fails_at, latency=latency)
+    settings: dict[str, Any] = {
+        "limits": scene.limits,
+        "sampling": scene.sampling,
+        "retries": NO_RETRIES,
+    }
+    filler = codec.stop_ids[0]
+    facts: Mapping[str, Any] = {NAME_KEY: scene.name, ABOUT_KEY: scene.about, FILLER_KEY: filler}
+    made = await play(
+        scene.env,
+        engine,
+        codec,
+        seed=11,
+        episode_id=scene.name,
+        interrupt=interrupt,
+        metadata=facts,
+        **settings,
+    )
+    if scene.abort_at is not None:
+        engine.weight_version = "4"
+        made = await resume(made, scene.env, engine, codec, **settings)
+    if made.stop_reason is not scene.stop:
+        raise RuntimeError(f"{scene.name} ended by {made.stop_reason}: {made.fault}")
+    if problems := check_trajectory(made):
+        raise RuntimeError(f"{scene.name}: {problems}")
+    env_id = "adder-v0" if scene.env is AdderEnv else "gallery-v0"
+    return replace(without_times(made), env_id=env_id)
+
+
+def without_times(made: Trajectory) -> Trajectory:
+    """Return the trajectory with every time 0, so that equal runs are equal files."""
+    zero = {f"{name}_seconds": 0.0 for name in ("queue", "generate", "env", "encode")}
+    turns = tuple(replace(turn, **zero) for turn in made.turns)
+    return replace(made, turns=turns, duration_seconds=0.0)
+
+
+async def record_all() -> list[Trajectory]:
+    """Play every scene, one after the other."""
+    return [await record(scene) for scene in SCENES]
+
+
+def main(target: Path) -> None:
+    """Write the recordings and say what they are."""
+    if target.is_dir():
+        shutil.rmtree(target)
+    save_recordings(asyncio.run(record_all()), target)
+    for one in load_recordings(target):
+        tokens = sum(len(segment.train_ids) for segment in one.trajectory.segments)
+        images = sum(len(segment.images) for segment in one.trajectory.segments)
+        print(f"{one.name:24} {tokens:5} tokens {images:2} images  {one.trajectory.stop_reason}")
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    print(f"{size / 1000:.0f} kB in {target}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)
