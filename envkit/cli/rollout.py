@@ -29,6 +29,13 @@ class OnFault(StrEnum):
     DROP_GROUP = "drop_group"
 
 
+class Wrap(StrEnum):
+    """The values of --wrap; the keys of `envkit.wrappers.WRAPPERS`, without importing it."""
+
+    BLANK_IMAGE = "blank-image"
+    SWAP_IMAGE = "swap-image"
+
+
 _LIMITS: Final = "Limits"
 _SAMPLING: Final = "Sampling"
 
@@ -54,6 +61,10 @@ def rollout(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
     env_kwargs: EnvKwargs = None,
+    wrap: Annotated[
+        Wrap | None,
+        typer.Option(help="Show the model grey or wrong pictures, to see whether it needs them."),
+    ] = None,
     on_fault: Annotated[
         OnFault, typer.Option(help="What an infrastructure failure does to its group.")
     ] = OnFault.MASK,
@@ -121,6 +132,7 @@ def rollout(
             max_new_tokens=max_new_tokens or max_tokens_per_turn or _DEFAULT_NEW_TOKENS,
         ),
         on_fault=FaultPolicy(on_fault.value),
+        wrap=None if wrap is None else wrap.value,
         out=out,
         overwrite=overwrite,
         is_quiet=quiet,

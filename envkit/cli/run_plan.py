@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from envkit.cli.engines import EngineChoice
 from envkit.errors import ConfigurationError, StorageError
+from envkit.registration import make
 from envkit.rollout import FaultPolicy, Limits, RetryBudget, Sampling
+from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.trajectory.storage import FILE_NAME
 
 _RUNS: Final = "runs"
@@ -28,6 +30,8 @@ class RunPlan:
     retries: RetryBudget
     sampling: Sampling
     on_fault: FaultPolicy
+    wrap: str | None
+    """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
     out: Path | None
     """None takes the first free folder of `runs/`."""
     overwrite: bool
@@ -40,6 +44,20 @@ class RunPlan:
                 f"-n counts episodes and must be a multiple of --group, got -n {self.episodes} "
                 f"--group {self.group_size}"
             )
+
+    def environment(self) -> str | EnvFactory:
+        """Return the environment's id, or what builds it in its wrapper."""
+        if self.wrap is None:
+            return self.env_id
+        from envkit.wrappers import WRAPPERS
+
+        wrapper = WRAPPERS[self.wrap]
+
+        def build() -> AnyEnv:
+            return wrapper(make(self.env_id, **self.env_kwargs))
+
+        build.__name__ = self.env_id  # what the records call the environment
+        return build
 
     def directory(self) -> Path:
         """Return the run directory: the one named, else one named after what is played.
@@ -55,7 +73,8 @@ class RunPlan:
                     f"{self.out} holds a run already: name another --out, or add --overwrite"
                 )
             return self.out
-        stem = f"{self.env_id.replace('/', '-')}-{self.choice.label}-seed{self.seed}"
+        wrap = "" if self.wrap is None else f"-{self.wrap}"
+        stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.seed}"
         base = Path(_RUNS) / stem
         if self.overwrite or not _is_taken(base):
             return base

@@ -42,6 +42,8 @@ class _Outcome:
 
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
+    images: int = 0
+    """Pictures in all ledgers."""
     completed: int = 0
     """Neither faulted nor aborted."""
     started: float = field(default_factory=time.perf_counter)
@@ -57,6 +59,7 @@ class _Outcome:
 
     def add(self, trajectory: Trajectory) -> None:
         self.count += 1
+        self.images += sum(len(segment.images) for segment in trajectory.segments)
         self.metrics.add(trajectory)
         self.faults_in_a_row = self.faults_in_a_row + 1 if trajectory.is_faulted else 0
         ended_early = trajectory.stop_reason is StopReason.ABORTED
@@ -145,7 +148,7 @@ async def _collect(
 ) -> None:
     """Write every episode as it finishes."""
     played = collect(
-        plan.env_id,
+        plan.environment(),
         built.engine,
         built.codec,
         episodes=plan.episodes,
@@ -155,11 +158,11 @@ async def _collect(
         limits=plan.limits,
         retries=plan.retries,
         sampling=plan.sampling,
-        env_kwargs=plan.env_kwargs,
+        env_kwargs=plan.env_kwargs if plan.wrap is None else None,
         on_fault=plan.on_fault,
         interrupt=keys.interrupt,
         state=state,
-        metadata={"model": built.model, "rollout_seed": plan.seed},
+        metadata=_metadata(plan, built),
     )
     hopeless = max(_HOPELESS, 2 * plan.concurrency)
     async with aclosing(played) as trajectories:
@@ -171,6 +174,11 @@ async def _collect(
                 outcome.gave_up = True
                 progress.tell(f"giving up: {outcome.faults_in_a_row} episodes in a row faulted")
                 keys.interrupt.fire()
+
+
+def _metadata(plan: RunPlan, built: Built) -> dict[str, object]:
+    wrap = {} if plan.wrap is None else {"wrap": plan.wrap}
+    return {"model": built.model, "rollout_seed": plan.seed, **wrap}
 
 
 def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: bool) -> int:
@@ -185,6 +193,9 @@ def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: b
     is_sound = summarise(directory, metrics, as_json=plan.as_json)
     if was_stopped:
         return EXIT_INTERRUPTED
+    if plan.wrap is not None and outcome.completed and not outcome.images:
+        note(f"--wrap {plan.wrap} changed nothing: no episode of {plan.env_id} showed a picture")
+        return EXIT_ERROR
     if outcome.completed == 0:
         note("no episode ended without a fault; nothing can be trained on")
         return EXIT_ALL_FAULTED

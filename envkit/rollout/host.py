@@ -13,6 +13,7 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Env, Observation, Reset, Step, StepKey
 from envkit.errors import ContractError, EnvFault, EnvkitError, FaultKind
 from envkit.images import Image
+from envkit.messages import Message
 from envkit.rollout.outcome import checked_reset, checked_step
 from envkit.rollout.pool import WorkerPool
 from envkit.rollout.workers import DeadlineError, Worker
@@ -52,9 +53,30 @@ class EnvHost:
     @property
     def env(self) -> Env:
         """The environment itself, without wrappers. Only after `ensure`."""
+        return cast(Env, self._outer_env.unwrapped)
+
+    @property
+    def _awaits(self) -> bool:
+        """Whether calls are awaited; wrappers know only the synchronous form of an `AsyncEnv`."""
+        return self._outer is self.env and isinstance(self.env, AsyncEnv)
+
+    def format_observation(self, observation: Observation) -> Message:
+        """Return the chat message to append, as the outermost wrapper that defines it makes it."""
+        return self._hook("format_observation")(observation)
+
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        """Return a shorter form, as the outermost wrapper that defines it makes it, or None."""
+        return self._hook("shorten")(observation, tokens)
+
+    def _hook(self, name: str) -> Any:  # noqa: ANN401  # the environment's method or a wrapper's
+        env = self.env
+        return getattr(env, name) if self._outer is env else self._outer_env.get_wrapper_attr(name)
+
+    @property
+    def _outer_env(self) -> AnyEnv:
         if self._outer is None:
             raise ContractError("the environment is not built yet: await ensure() first")
-        return cast(Env, self._outer.unwrapped)
+        return self._outer
 
     @property
     def is_usable(self) -> bool:
@@ -90,7 +112,7 @@ class EnvHost:
                 f"a rollout needs an envkit.Env, got {type(env.unwrapped).__name__}"
             )
         self._outer, self._owned, self._broken = env, True, False
-        if self.env.capabilities.thread_safe or self.env.capabilities.async_native:
+        if self.env.capabilities.thread_safe or self._awaits:
             worker.stop()
         else:
             self._worker = worker
@@ -127,7 +149,7 @@ class EnvHost:
         """
         options = None if task is None else {"task": task}
         env, outer = self.env, self._outer
-        if isinstance(env, AsyncEnv):
+        if self._awaits and isinstance(env, AsyncEnv):
             value: Any = await self._await(
                 env.areset(seed=seed, options=options), timeout_s, "reset"
             )
@@ -138,7 +160,7 @@ class EnvHost:
                 "reset",
             )
         reset = checked_reset(value, type(env).__name__)
-        if isinstance(env, AsyncEnv) and reset.observation["images"]:
+        if self._awaits and reset.observation["images"]:
             await self._pool.run(lambda: _warmed(reset))
         return reset
 
@@ -151,14 +173,14 @@ class EnvHost:
         """
         env, outer = self.env, self._outer
         env.step_key = key
-        if isinstance(env, AsyncEnv):
+        if self._awaits and isinstance(env, AsyncEnv):
             value: Any = await self._await(env.astep(text), timeout_s, "step")
         else:
             value = await self._call(
                 lambda: _warmed(cast(AnyEnv, outer).step(text)), timeout_s, "step"
             )
         step = checked_step(value, type(env).__name__)
-        if isinstance(env, AsyncEnv) and step.observation["images"]:
+        if self._awaits and step.observation["images"]:
             await self._pool.run(lambda: _warmed(step))
         return step
 
@@ -188,7 +210,7 @@ class EnvHost:
         self._outer, self._worker = None, None
         env = cast(Env, outer.unwrapped)
         try:
-            if isinstance(env, AsyncEnv):
+            if outer is env and isinstance(env, AsyncEnv):
                 async with asyncio.timeout(10.0):
                     await env.aclose()
             elif worker is not None:

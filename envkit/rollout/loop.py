@@ -168,7 +168,8 @@ class Episode:
         if limits.max_turns is not None and record.turn >= limits.max_turns:
             return StopReason.MAX_TURNS
         room = self._room()
-        if room.tokens < 1:
+        known = ledger.whole_reply(record.turn)  # an abort came between a reply and its step
+        if known is None and room.tokens < 1:
             return room.reason or StopReason.TURN_TOKENS
         partial = len(ledger.reply_ids(record.turn))  # of a reply that an abort had cut in two
         draft = record.draft = TurnDraft(
@@ -177,12 +178,19 @@ class Episode:
             response_tokens=partial,
         )
         while True:
-            ended = await self._reply(draft, room)
-            if ended is not None:
+            if known is not None:
+                self._take_reply(draft, known)
+            elif (ended := await self._reply(draft, room)) is not None:
                 return ended
+            if self._is_aborted():
+                return StopReason.ABORTED  # the step is taken when the episode goes on
             step = await self._step(draft)
             if not await self._rejected(draft, step):
                 return await self._after_step(draft, step)
+            known, room = None, self._room()
+
+    def _is_aborted(self) -> bool:
+        return self._interrupt.reason is StopReason.ABORTED
 
     def _room(self) -> Room:
         ledger = self.record.ledger
@@ -219,6 +227,13 @@ class Episode:
             return self._interrupt.reason or StopReason.ABORTED
         is_cut = generation.finish_reason is FinishReason.LENGTH
         return room.reason if is_cut and len(generation.token_ids) >= room.tokens else None
+
+    def _take_reply(self, draft: TurnDraft, last: Segment) -> None:
+        """Take a reply that the ledger holds in full already, as `_reply` takes a sampled one."""
+        draft.finish_reason = last.finish_reason or ""
+        draft.weight_version = last.weight_version
+        draft.response_text = self._setup.codec.decode(self.record.ledger.reply_ids(draft.turn))
+        self.record.messages.append(message("assistant", draft.response_text))
 
     async def _step(self, draft: TurnDraft) -> Step:
         started = time.perf_counter()
@@ -278,7 +293,7 @@ class Episode:
         encoded = await self._encode(pending, lambda: self._encode_delta(pending))
         stop = self._overshoot(encoded)
         if stop is not None and observation is not None:
-            shorter = self.env.env.shorten(observation, self._space())
+            shorter = self.env.shorten(observation, self._space())
             if shorter is not None:
                 pending = (self._message(shorter),)
                 self.record.messages[-1] = pending[0]
@@ -370,9 +385,8 @@ class Episode:
         return await self._pool.run(work)
 
     def _message(self, observation: Observation) -> Message:
-        env = self.env.env
-        entry = env.format_observation(observation)
-        check_message(entry, source=f"{type(env).__name__}.format_observation")
+        entry = self.env.format_observation(observation)
+        check_message(entry, source=f"{type(self.env.env).__name__}.format_observation")
         if entry["role"] == "tool" and not self._knows_tools:
             return {**entry, "role": "user"}
         return entry

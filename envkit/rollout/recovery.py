@@ -17,8 +17,9 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from envkit.env import Capabilities, Env, Reset, Step, StepKey
+from envkit.env import Capabilities, Env, Observation, Reset, Step, StepKey
 from envkit.errors import EnvFault, FaultKind
+from envkit.messages import Message
 from envkit.rollout.host import EnvHost
 from envkit.rollout.outcome import observation_hash, step_hash
 from envkit.rollout.retries import RetryBudget
@@ -68,6 +69,14 @@ class RecoveringEnv:
     def env(self) -> Env:
         """The environment as it is now; a recovery may replace it."""
         return self._host.env
+
+    def format_observation(self, observation: Observation) -> Message:
+        """Return the chat message to append, wrappers included."""
+        return self._host.format_observation(observation)
+
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        """Return a shorter form of an observation, wrappers included, or None."""
+        return self._host.shorten(observation, tokens)
 
     async def reset(self) -> Reset:
         """Start the episode; a failed reset is tried again, on a fresh environment if need be.

@@ -1,0 +1,135 @@
+"""Wrappers that replace every picture on its way to the model, and leave the text as it is.
+
+A wrapper is a pure function of the picture and its own arguments, so it keeps no state that a
+snapshot, a replay or another process could lose: an episode that is resumed in a fresh environment
+shows the same pictures.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+import gymnasium
+from gymnasium.utils import RecordConstructorArgs
+from PIL import Image as PilImage
+
+from envkit.env import Env, Observation
+from envkit.errors import ConfigurationError, ContractError
+from envkit.images import Image
+from envkit.messages import Message
+
+AnyEnv = gymnasium.Env[Observation, str]
+
+INFO_KEY = "image_wrapper"
+"""Key of the reset's info, and so of a record's `reset_info`, that names the wrapper."""
+
+
+class ImageWrapper(
+    gymnasium.Wrapper[Observation, str, Observation, str], gymnasium.utils.RecordConstructorArgs
+):
+    """The base: subclasses say what a picture is replaced by.
+
+    Everything that shows the model something goes through it: `reset`, `step`, and the
+    environment's own `format_observation` and `shorten`, of which the rollout calls the outermost.
+    Rewards, info, tasks and the environment's own state are those of the environment.
+    """
+
+    label: ClassVar[str] = ""
+    """What the record calls the wrapper."""
+
+    def __init__(self, env: AnyEnv, **recorded: Any) -> None:  # noqa: ANN401  # arguments of subclasses
+        """Wrap an environment.
+
+        Args:
+            env: An `envkit.Env`, wrapped or not.
+            recorded: Arguments of the subclass, kept in the spec, from which a rollout rebuilds
+                the wrapped environment after a crash.
+
+        Raises:
+            ContractError: It is no envkit environment.
+        """
+        if not isinstance(env.unwrapped, Env):
+            raise ContractError(
+                f"{type(self).__name__} wraps an envkit.Env, got {type(env.unwrapped).__name__}"
+            )
+        RecordConstructorArgs.__init__(self, **recorded)
+        gymnasium.Wrapper.__init__(self, env)  # pyright: ignore[reportUnknownMemberType]  # untyped
+
+    def replace(self, image: Image, index: int) -> Image:
+        """Return what the model sees instead of a picture.
+
+        Args:
+            image: The environment's own picture.
+            index: Its position in the observation.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define replace(image, index)")
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode and replace the pictures of its first observation."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._changed(observation), {**info, INFO_KEY: self.label}
+
+    def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
+        """Play one reply and replace the pictures of the answer."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._changed(observation), reward, terminated, truncated, info
+
+    def format_observation(self, observation: Observation) -> Message:
+        """Return the environment's message, with its own additional pictures replaced too."""
+        entry: Message = self.env.get_wrapper_attr("format_observation")(observation)
+        content = entry["content"]
+        if isinstance(content, str):
+            return entry
+        shown = set(observation["images"])
+        changed: list[Any] = [
+            {**part, "image": self.replace(part["image"], index)}
+            if part["type"] == "image" and part["image"] not in shown
+            else part
+            for index, part in enumerate(content)
+        ]
+        return {**entry, "content": changed}
+
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        """Return the environment's shorter form, with its own additional pictures replaced too."""
+        shorter = cast(
+            "Observation | None", self.env.get_wrapper_attr("shorten")(observation, tokens)
+        )
+        return None if shorter is None else self._changed(shorter, known=observation["images"])
+
+    def _changed(self, observation: Observation, known: Sequence[Image] = ()) -> Observation:
+        images = tuple(
+            image if image in known else self.replace(image, index)
+            for index, image in enumerate(observation["images"])
+        )
+        return {**observation, "images": images}
+
+
+class BlankImage(ImageWrapper):
+    """Shows a plain grey picture of the same size and mode instead of every picture.
+
+    A policy that scores as well with it does not need the pictures.
+    """
+
+    label: ClassVar[str] = "blank"
+
+    def __init__(self, env: AnyEnv, *, grey: int = 128) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: An `envkit.Env`, wrapped or not.
+            grey: Brightness of the picture, 0 (black) to 255 (white).
+
+        Raises:
+            ConfigurationError: The brightness is out of range.
+        """
+        if not 0 <= grey <= 255:
+            raise ConfigurationError(f"grey must be from 0 to 255, got {grey}")
+        super().__init__(env, grey=grey)
+        self.grey = grey
+
+    def replace(self, image: Image, index: int) -> Image:
+        """Return a picture of one colour."""
+        del index
+        colour = self.grey if image.mode == "L" else (self.grey,) * 3
+        return Image.from_pil(PilImage.new(image.mode, image.size, colour))

@@ -1,0 +1,97 @@
+"""Shows pictures of other tasks: the text stays right, the pictures are wrong."""
+
+import copy
+from typing import Any, ClassVar, Final, cast
+
+import gymnasium
+
+from envkit.env import Env
+from envkit.errors import ConfigurationError
+from envkit.images import Image
+from envkit.seeds import derive_seed
+from envkit.wrappers.image_wrapper import AnyEnv, ImageWrapper
+
+_ATTEMPTS: Final = 32
+"""Tasks that are looked at for one picture that differs."""
+
+
+class SwapImage(ImageWrapper):
+    """Shows a picture that another task of the same environment starts with.
+
+    The model gets a plausible picture that does not belong to the question. Which one is a function
+    of the seed and the true picture, so a group sees the same wrong pictures and a replay shows
+    them again. The wrong picture keeps its own size.
+
+    The other task may ask the same by chance: a policy without use of its eyes stays at the
+    environment's chance level, and does not fall below it.
+    """
+
+    label: ClassVar[str] = "swap"
+
+    def __init__(self, env: AnyEnv, *, seed: int = 0) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: An `envkit.Env`, wrapped or not; a second instance of it is made on first use.
+            seed: Chooses the other pictures.
+
+        Raises:
+            ConfigurationError: Only one instance of the environment may live at once.
+        """
+        super().__init__(env, seed=seed)
+        self.seed = seed
+        if self._inner.capabilities.max_sessions == 1:
+            raise ConfigurationError(
+                f"SwapImage takes its pictures from a second {type(self._inner).__name__}, which "
+                "declares max_sessions=1; use BlankImage"
+            )
+        # A copy is made now, before an episode leaves anything open in what is copied.
+        self._donor: Env | None = _copy(self._inner) if self._inner.spec is None else None
+
+    @property
+    def _inner(self) -> Env:
+        return cast(Env, self.unwrapped)
+
+    def replace(self, image: Image, index: int) -> Image:
+        """Return another task's picture.
+
+        Raises:
+            ConfigurationError: No task starts with a picture that differs.
+        """
+        if self._donor is None:
+            self._donor = _remade(self._inner) if self._inner.spec else _copy(self._inner)
+        for attempt in range(_ATTEMPTS):
+            drawn = derive_seed("swap-image", self.seed, image.sha256, index, attempt)
+            pictures = self._donor.reset(seed=drawn).observation["images"]
+            task = self._donor.task  # empty in an environment without a task source
+            others = [found for found in pictures if found != image]
+            if others and (not task or task != self._inner.task):
+                return others[drawn % len(others)]
+        raise ConfigurationError(
+            f"SwapImage found no other picture at the start of {_ATTEMPTS} tasks of "
+            f"{type(self._inner).__name__}; use BlankImage, or give the environment more tasks"
+        )
+
+    def close(self) -> None:
+        """Close the environment and the second instance."""
+        donor, self._donor = self._donor, None
+        try:
+            if donor is not None:
+                donor.close()
+        finally:
+            super().close()  # pyright: ignore[reportUnknownMemberType]  # untyped
+
+
+def _copy(env: Env) -> Env:
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:
+        raise ConfigurationError(
+            f"SwapImage needs a second {type(env).__name__}, which cannot be copied ({error!r}); "
+            "make the environment by its id"
+        ) from error
+
+
+def _remade(env: Env) -> Env:
+    made: Any = gymnasium.make(cast(Any, env.spec), disable_env_checker=True)
+    return cast(Env, made.unwrapped)
