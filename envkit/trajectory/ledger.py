@@ -87,6 +87,13 @@ class Ledger:
             ids = segment.wire_ids + ids
         return ids
 
+    def whole_reply(self, turn: int) -> Segment | None:
+        """Return the last segment of a turn's reply if the engine ended it, not an abort."""
+        last = self.segments[-1] if self.segments else None
+        if last is None or last.kind is not SegmentKind.MODEL or last.turn != turn:
+            return None
+        return None if last.finish_reason == "abort" else last
+
     def drop_reply(self, turn: int) -> None:
         """Take a rejected reply back, before anything was appended behind it."""
         while self.segments[-1].kind is SegmentKind.MODEL and self.segments[-1].turn == turn:

@@ -1,0 +1,180 @@
+"""A data source over an environment's own tasks: `--data-source-path envkit_slime.DataSource`."""
+
+import logging
+import random
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, cast
+
+from envkit.env import Env
+from envkit.errors import ConfigurationError
+from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
+from envkit.seeds import derive_seed
+from envkit.tasks import ENDLESS_INDEX_LIMIT
+from envkit_slime.settings import Settings
+from envkit_slime.upstream import require
+
+logger = logging.getLogger("envkit.slime")
+
+_FORMAT = 1
+
+
+class DataSource:
+    """Groups of samples that ask for an environment's tasks, as slime's data sources give them.
+
+    It needs no `--prompt-data`. Where the environment has a finite list of tasks, every task comes
+    once an epoch, in an order that `--rollout-shuffle` and the seed decide; else every group draws
+    its own from the run's seed. What a rollout puts back (aborted groups, with what they have so
+    far) is served first, and is part of the checkpoint.
+    """
+
+    def __init__(self, args: Namespace) -> None:
+        """Build the environment once, to see what tasks it has.
+
+        Args:
+            args: slime's arguments; `args.envkit` names the environment.
+
+        Raises:
+            ConfigurationError: No environment is named, or it cannot be made.
+        """
+        self.args = args
+        settings = Settings.from_args(args)
+        request = settings.rollout.request()
+        if request is None:
+            raise ConfigurationError(
+                "envkit_slime.DataSource needs 'env_id' in the mapping 'envkit' of "
+                "--custom-config-path"
+            )
+        self._request = request
+        self._seed = settings.rollout.seed or int(getattr(args, "rollout_seed", 0) or 0)
+        env = request.factory()()
+        try:
+            self._tasks = cast("Env", env.unwrapped).tasks
+        finally:
+            env.close()
+        self.buffer: list[list[Any]] = []
+        self.sample_group_index = 0
+        self.sample_index = 0
+        path = getattr(args, "buffer_filter_path", None)
+        self._take = (
+            _take_first if path is None else require("slime.utils.misc").load_function(path)
+        )
+
+    def __len__(self) -> int:
+        """Return the number of tasks, which makes an epoch; very many for endless ones."""
+        size = None if self._tasks is None else self._tasks.size
+        return ENDLESS_INDEX_LIMIT if size is None else size
+
+    def get_samples(self, num_samples: int) -> list[list[Any]]:
+        """Return so many groups: those that were put back first, then new ones."""
+        groups: list[list[Any]] = []
+        if self.buffer and num_samples:
+            groups = self._take(self.args, None, self.buffer, num_samples)
+        return groups + [self._group() for _ in range(num_samples - len(groups))]
+
+    def add_samples(self, samples: list[list[Any]]) -> None:
+        """Put groups back.
+
+        Raises:
+            ConfigurationError: A group without `--n-samples-per-prompt` members.
+        """
+        wanted = self.args.n_samples_per_prompt
+        for group in samples:
+            if len(group) != wanted:
+                raise ConfigurationError(
+                    f"a group has --n-samples-per-prompt = {wanted} members, got {len(group)}"
+                )
+            self.buffer.append(group)
+
+    def get_buffer_length(self) -> int:
+        """Return how many groups wait to be served again."""
+        return len(self.buffer)
+
+    def save(self, rollout_id: int | str) -> None:
+        """Write the position and the buffer beside slime's checkpoint; blocks."""
+        torch = require("torch")
+        path = self._path(self.args.save, rollout_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        state = {
+            "format": _FORMAT,
+            "sample_group_index": self.sample_group_index,
+            "sample_index": self.sample_index,
+            "buffer": [[sample.to_dict() for sample in group] for group in self.buffer],
+        }
+        partial = path.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(path)
+
+    def load(self, rollout_id: int | str | None = None) -> None:
+        """Go on where `save` was called; without such a file this starts from the beginning.
+
+        Args:
+            rollout_id: Which rollout's file to read.
+
+        Raises:
+            ConfigurationError: The file was written by a newer envkit.
+        """
+        if getattr(self.args, "load", None) is None:
+            return
+        path = self._path(self.args.load, rollout_id)
+        if not path.exists():
+            logger.info("%s does not exist; the data source starts from the beginning", path)
+            return
+        state = require("torch").load(path, weights_only=False)
+        if state.get("format", 0) > _FORMAT:
+            raise ConfigurationError(
+                f"{path} has format {state['format']}, this envkit reads up to {_FORMAT}"
+            )
+        sample_class = require("slime.utils.types").Sample
+        self.sample_group_index = state["sample_group_index"]
+        self.sample_index = state["sample_index"]
+        self.buffer = [
+            [sample_class.from_dict(sample) for sample in group] for group in state["buffer"]
+        ]
+
+    def _path(self, root: str, rollout_id: object) -> Path:
+        return Path(root) / "rollout" / f"envkit_data_source_{rollout_id}.pt"
+
+    def _group(self) -> list[Any]:
+        sample_class = require("slime.utils.types").Sample
+        request = self._next_request()
+        group: list[Any] = []
+        for _ in range(self.args.n_samples_per_prompt):
+            sample = sample_class(
+                group_index=self.sample_group_index,
+                index=self.sample_index,
+                prompt=f"[{request.env_id}]",
+                metadata={ENVKIT_COLUMN: request.to_column()},
+            )
+            self.sample_index += 1
+            group.append(sample)
+        self.sample_group_index += 1
+        return group
+
+    def _next_request(self) -> EpisodeRequest:
+        """Return the request of the next group; a pure function of its index and the seed."""
+        number = self.sample_group_index
+        size = None if self._tasks is None else self._tasks.size
+        seed = derive_seed("group", self._seed, number)
+        request = self._request
+        task = None
+        if self._tasks is not None and size is not None:
+            epoch, place = divmod(number, size)
+            task = self._tasks.task(self._order(epoch, size)[place])
+        return EpisodeRequest(
+            env_id=request.env_id, env_kwargs=request.env_kwargs, task=task, seed=seed
+        )
+
+    def _order(self, epoch: int, size: int) -> list[int]:
+        order = list(range(size))
+        if getattr(self.args, "rollout_shuffle", False):
+            random.Random(derive_seed("order", self._seed, epoch)).shuffle(order)
+        return order
+
+
+def _take_first(
+    _args: Namespace, _rollout_id: object, buffer: list[list[Any]], num_samples: int
+) -> list[list[Any]]:
+    taken = buffer[:num_samples]
+    del buffer[:num_samples]
+    return taken

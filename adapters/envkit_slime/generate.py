@@ -1,0 +1,108 @@
+"""slime's generate function: `--custom-generate-function-path envkit_slime.generate`."""
+
+import uuid
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from envkit_slime.pieces import Piece
+from envkit_slime.relay import Span
+from envkit_slime.rollout import roll
+from envkit_slime.runtime import GenerateState
+from envkit_slime.sample import Sample
+from envkit_slime.upstream import require
+from envkit_slime.writer import neutral_experts
+
+
+class SlimeForm:
+    """slime's `GenerateState` and `Sample`.
+
+    slime/rollout/sglang_rollout.py and slime/utils/types.py.
+    """
+
+    def __init__(self, args: Namespace) -> None:
+        self._args = args
+        self._trace: Any = None
+
+    @property
+    def state(self) -> GenerateState:
+        """The process-wide state; its tokenizer and processor are never loaded again."""
+        return require("slime.rollout.sglang_rollout").GenerateState(self._args)
+
+    def session_id(self, sample: Sample) -> str:
+        """Return the sample's session; slime sets it in training and not in evaluation."""
+        given: str | None = getattr(sample, "session_id", None)
+        if given is None:
+            given = str(uuid.uuid4())
+            sample.session_id = given  # pyright: ignore[reportAttributeAccessIssue]  # slime alone
+        return given
+
+    def span(self, sample: Sample) -> Span:
+        """Return slime's own span, which its performance metrics read."""
+        trace = require("slime.observability.trace_utils")
+
+        def open_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
+            return trace.trace_span(sample, "sglang_generate", attrs=attributes)
+
+        return open_span
+
+    def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
+        """Return what slime's metrics want of an answer."""
+        return require("slime.observability.trace_utils").build_sglang_meta_trace_attrs(meta_info)
+
+    def keeps_partial(self, args: Namespace) -> bool:
+        """Return whether slime puts aborted groups back into its data source."""
+        path: Any = getattr(args, "rollout_function_path", None)
+        is_fully_async = isinstance(path, str) and "fully_async" in path
+        return bool(getattr(args, "partial_rollout", False)) or is_fully_async
+
+    def append(self, args: Namespace, sample: Any, pieces: Sequence[Piece]) -> None:  # noqa: ANN401
+        """Append by slime's own method, which keeps and checks every column."""
+        for piece in pieces:
+            if piece.is_sampled:
+                sample.append_response_tokens(
+                    args,
+                    tokens=piece.tokens,
+                    log_probs=piece.logprobs,
+                    trainable=True,
+                    meta_info=piece.meta_info,
+                )
+            else:
+                sample.append_response_tokens(args, tokens=piece.tokens, trainable=False)
+
+    def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
+        """Add the columns of routing replay and top-p replay where the run has them."""
+        torch = require("torch")
+        if getattr(args, "use_rollout_routing_replay", False):
+            experts = neutral_experts(args, len(sample.tokens) - 1)
+            sample.rollout_routed_experts = torch.from_numpy(experts)
+        if getattr(args, "rollout_top_p", 1.0) != 1.0:
+            rows = sample.response_length + 1
+            sample.rollout_top_p_token_ids = torch.zeros(0, dtype=torch.int32)
+            sample.rollout_top_p_token_offsets = torch.zeros(rows, dtype=torch.int32)
+
+
+async def generate(
+    args: Namespace,
+    sample: Any,  # noqa: ANN401  # slime's Sample
+    sampling_params: Mapping[str, Any],
+    evaluation: bool = False,
+) -> Any:  # noqa: ANN401  # slime's Sample, or a list of them by opt-in
+    """Play an environment for one sample of slime.
+
+    The environment, its limits and everything else come from the mapping `envkit` of
+    `--custom-config-path` and from `sample.metadata["envkit"]`; the page docs/trainers/slime.md
+    has them all. Exactly one sample comes back unless `fan_out` says otherwise.
+
+    No exception leaves it. What fails gives a sample with status FAILED, reward 0.0 and
+    `remove_sample`; an abort by slime gives status ABORTED, and the same sample is played on when
+    slime gives it here again.
+
+    Args:
+        args: slime's arguments.
+        sample: Changed in place.
+        sampling_params: Never changed.
+        evaluation: Set by slime where it evaluates.
+    """
+    return await roll(SlimeForm(args), args, sample, sampling_params, evaluation=evaluation)

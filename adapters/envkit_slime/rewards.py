@@ -1,0 +1,170 @@
+"""Rewards as slime wants them: for one sample, for a group, and normalised without the faulted.
+
+A faulted episode has no reward. slime needs a number in every sample, so it carries 0.0 and is not
+trained on; but as a member of its group that 0.0 would shift everybody's baseline. The functions
+here take the mean of the group's survivors instead.
+"""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from envkit_slime.rollout import reward_value
+from envkit_slime.sample import Sample, is_faulted, summary_of
+from envkit_slime.upstream import require
+
+_CENTRED: Final = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
+_SCALED: Final = ("grpo", "gspo", "cispo")
+_EPSILON: Final = 1e-6
+"""As in slime/ray/rollout.py, `_post_process_rewards`."""
+
+
+async def reward(
+    args: Namespace,
+    sample: Any,  # noqa: ANN401  # slime's Sample, or a list of them
+    **kwargs: Any,  # noqa: ANN401  # slime's, unused
+) -> Any:  # noqa: ANN401  # a reward, or a list of them
+    """Return the environment's reward: `--custom-rm-path envkit_slime.reward`.
+
+    slime calls the same function with one sample and, for `--group-rm` and for fan-out, with a list
+    (slime/rollout/rm_hub/__init__.py). In a list a faulted sample gets the survivors' mean.
+    `generate` sets the reward itself, so this is needed only where slime insists on a function.
+
+    Args:
+        args: slime's arguments.
+        sample: One sample, or several.
+        kwargs: Unused.
+    """
+    del kwargs
+    if not isinstance(sample, list):
+        return reward_value(args, _number(args, sample))
+    values = _filled(args, sample)
+    return [reward_value(args, value) for value in values]
+
+
+def rollout_sample_filter(args: Namespace, data: list[list[Any]]) -> None:
+    """Give faulted samples the mean of their group: `--rollout-sample-filter-path`.
+
+    slime calls it with all groups of a rollout, before it normalises rewards and logs them. They
+    stay out of the loss; what changes is that they no longer pull their group's mean to 0.
+
+    Args:
+        args: slime's arguments.
+        data: Groups of samples, or of lists of samples.
+    """
+    for group in data:
+        members = _flat(group)
+        for member, value in zip(members, _filled(args, members), strict=True):
+            if is_faulted(member):
+                member.reward = reward_value(args, value)
+                member.remove_sample = True
+
+
+def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  # noqa: ANN401
+    """Keep a group whose survivors' rewards differ: `--dynamic-sampling-filter-path`.
+
+    As slime's check_reward_nonzero_std (slime/rollout/filter_hub), which would take a fault's 0.0
+    for a reward.
+
+    Args:
+        args: slime's arguments.
+        samples: One group.
+        kwargs: slime's, unused.
+
+    Returns:
+        slime's DynamicFilterOutput.
+    """
+    del kwargs
+    output = require("slime.rollout.filter_hub.base_types").DynamicFilterOutput
+    members = _flat(samples)
+    rewards = [_number(args, member) for member in members if not is_faulted(member)]
+    if not rewards:
+        return output(keep=False, reason="all_faulted")
+    if max(rewards) - min(rewards) > _EPSILON:
+        return output(keep=True)
+    return output(keep=False, reason=f"zero_std_{round(rewards[0], 1)}")
+
+
+def post_process_rewards(
+    args: Namespace, samples: Sequence[Any]
+) -> tuple[list[float], list[float]]:
+    """Return raw and normalised rewards: `--custom-reward-post-process-path`.
+
+    Without faults and fan-out these are slime's own numbers. A faulted sample gets the mean of its
+    group's survivors as raw reward and 0.0 as normalised one, and counts in neither mean nor
+    deviation. Groups are told apart by `group_index`, so fan-out and groups of unequal size are
+    normalised within their group; siblings of one rollout count once.
+
+    Args:
+        args: slime's arguments.
+        samples: Of a whole rollout, in any order.
+    """
+    raw = [0.0] * len(samples)
+    normalised = [0.0] * len(samples)
+    groups: dict[object, list[int]] = {}
+    for position, sample in enumerate(samples):
+        groups.setdefault(sample.group_index, []).append(position)
+    for positions in groups.values():
+        members = [samples[position] for position in positions]
+        values = _filled(args, members)
+        advantages = _advantages(args, members, values)
+        for position, value, advantage in zip(positions, values, advantages, strict=True):
+            raw[position], normalised[position] = value, advantage
+    return raw, normalised
+
+
+def _advantages(args: Namespace, members: Sequence[Sample], values: list[float]) -> list[float]:
+    estimator = getattr(args, "advantage_estimator", None)
+    if estimator not in _CENTRED or not getattr(args, "rewards_normalization", True):
+        return values
+    torch = require("torch")
+    survivors = _once_per_rollout(members, values)
+    if not survivors:
+        return [0.0] * len(values)
+    rewards = torch.tensor(survivors, dtype=torch.float)
+    centred = torch.tensor(values, dtype=torch.float) - rewards.mean()
+    if estimator in _SCALED and getattr(args, "grpo_std_normalization", True):
+        deviation = rewards.std() if len(survivors) > 1 else torch.zeros(())
+        centred = centred / (deviation + _EPSILON)
+    return [
+        0.0 if is_faulted(member) else float(value)
+        for member, value in zip(members, centred, strict=True)
+    ]
+
+
+def _once_per_rollout(members: Sequence[Sample], values: list[float]) -> list[float]:
+    """Return the survivors' rewards; siblings that fan-out made of one rollout count once."""
+    seen: dict[object, float] = {}
+    for number, (member, value) in enumerate(zip(members, values, strict=True)):
+        if is_faulted(member):
+            continue
+        key = ("own", number) if member.rollout_id is None else ("rollout", member.rollout_id)
+        seen.setdefault(key, value)
+    return list(seen.values())
+
+
+def _filled(args: Namespace, members: Sequence[Sample]) -> list[float]:
+    """Return the members' rewards, with the survivors' mean for the faulted; 0.0 without any."""
+    values = [_number(args, member) for member in members]
+    survivors = _once_per_rollout(members, values)
+    mean = sum(survivors) / len(survivors) if survivors else 0.0
+    return [
+        mean if is_faulted(member) else value for member, value in zip(members, values, strict=True)
+    ]
+
+
+def _number(args: Namespace, sample: Sample) -> float:
+    value: Any = sample.reward
+    if value is None:
+        value = summary_of(sample).get("reward")
+    if isinstance(value, Mapping):
+        key = getattr(args, "reward_key", None)
+        value = value.get(key) if key in value else next(iter(value.values()), None)
+    return 0.0 if value is None else float(value)
+
+
+def _flat(members: Sequence[Any]) -> list[Any]:
+    """Return the samples of a group whose members may be lists, which fan-out makes."""
+    return [
+        leaf for member in members for leaf in (member if isinstance(member, list) else [member])
+    ]

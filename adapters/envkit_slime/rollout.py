@@ -1,0 +1,349 @@
+"""One sample from start to end: planned, played or played on, and written; it never raises.
+
+slime and miles both come here, each with its own `Form`. An exception that left a generate function
+would end slime's whole rollout (slime/rollout/sglang_rollout.py awaits every task), so whatever
+goes wrong becomes a failed sample that is counted and not trained on.
+"""
+
+import asyncio
+import logging
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.rollout import Interrupt, Player
+from envkit.trajectory import FaultRecord, StopReason, Trajectory, step_rows, whole_row
+from envkit_slime.relay import CURRENT, Call, Span
+from envkit_slime.runtime import GenerateState, Runtime, record, runtime_of
+from envkit_slime.sample import STATE_KEY, SUMMARY_KEY, Sample
+from envkit_slime.settings import FanOut, Plan, plan_episode
+from envkit_slime.stored import freeze, thaw
+from envkit_slime.summary import summarise, summarise_failure
+from envkit_slime.writer import Earlier, SampleForm, clear, status_value, write_nothing, write_row
+
+logger = logging.getLogger("envkit.slime")
+
+_ABORT_PAUSE_S: Final = 0.1
+
+
+class Form(SampleForm, Protocol):
+    """What differs between slime and miles."""
+
+    @property
+    def state(self) -> GenerateState:
+        """Tokenizer, processor and abort flag."""
+        ...
+
+    def session_id(self, sample: Sample) -> str:
+        """Return the key that routes the sample's requests, making one where it has none."""
+        ...
+
+    def span(self, sample: Sample) -> Span:
+        """Return what opens a trace span on the sample."""
+        ...
+
+    def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
+        """Return what a span keeps of an answer's `meta_info`."""
+        ...
+
+    def keeps_partial(self, args: Namespace) -> bool:
+        """Return whether aborted samples come back to be played on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Played:
+    trajectory: Trajectory
+    server_aborts: int
+
+
+async def roll(
+    form: Form,
+    args: Namespace,
+    sample: Sample,
+    sampling_params: Mapping[str, Any],
+    *,
+    evaluation: bool,
+) -> Any:  # noqa: ANN401  # the trainer's Sample, or a list of them by opt-in
+    """Generate for one sample and return it, or several where fan-out was asked for.
+
+    Args:
+        form: slime or miles.
+        args: The trainer's arguments.
+        sample: Fresh, or one that came back after an abort; changed in place.
+        sampling_params: Not changed.
+        evaluation: Whether this is the trainer's evaluation.
+    """
+    if sample.metadata is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sample.metadata = {}
+    try:
+        plan = plan_episode(args, sample, sampling_params, evaluation=evaluation)
+        _check_fan_out(args, plan.settings.fan_out)
+        runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
+        earlier_state = sample.metadata.get(STATE_KEY)
+        earlier = Earlier.of(sample) if earlier_state is not None else None
+        played = await _play(form, args, sample, plan, runtime, earlier_state)
+        return await asyncio.to_thread(
+            _write, form, args, sample, plan, played, earlier, evaluation
+        )
+    except Exception as error:  # noqa: BLE001  # see above: nothing may leave
+        _fail(form, args, sample, error)
+        return sample
+
+
+def _check_fan_out(args: Namespace, fan_out: FanOut) -> None:
+    """Refuse what breaks inside slime where a sample becomes several.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    if fan_out is FanOut.NONE:
+        return
+    for name in ("partial_rollout", "group_rm"):
+        if getattr(args, name, False):
+            raise ConfigurationError(
+                f"fan_out: {fan_out.value} cannot go with --{name.replace('_', '-')}, which takes "
+                "one sample per trajectory; drop one of the two"
+            )
+
+
+async def _play(
+    form: Form,
+    args: Namespace,
+    sample: Sample,
+    plan: Plan,
+    runtime: Runtime,
+    state: object,
+) -> _Played:
+    """Play the episode, or go on with it; an abort that is not the trainer's is gone on with."""
+    earlier = None if state is None else await asyncio.to_thread(_thawed, state)
+    player = await runtime.player(plan.settings.rollout)
+    server_aborts = 0
+    with runtime.episode() as interrupt:
+        call = Call(
+            state=form.state,
+            interrupt=interrupt,
+            span=form.span(sample),
+            attributes=form.attributes,
+            wants_experts=bool(getattr(args, "use_rollout_routing_replay", False)),
+            wants_top_p="return_top_p_token_ids" in _custom_params(plan),
+        )
+        token = CURRENT.set(call)
+        try:
+            while True:
+                if earlier is not None:
+                    call.take_over(earlier)
+                trajectory = await _play_once(
+                    form, sample, plan, runtime, player, interrupt, earlier
+                )
+                if trajectory.stop_reason is not StopReason.ABORTED or call.is_aborted():
+                    return _Played(trajectory=trajectory, server_aborts=server_aborts)
+                server_aborts += 1
+                if server_aborts > plan.settings.max_server_aborts:
+                    trajectory = _given_up(trajectory, server_aborts)
+                    return _Played(trajectory=trajectory, server_aborts=server_aborts)
+                earlier = trajectory
+                await asyncio.sleep(_ABORT_PAUSE_S)
+        finally:
+            CURRENT.reset(token)
+
+
+def _custom_params(plan: Plan) -> Mapping[str, Any]:
+    params: Any = plan.sampling.extras.get("custom_params")
+    return params if isinstance(params, Mapping) else {}
+
+
+async def _play_once(
+    form: Form,
+    sample: Sample,
+    plan: Plan,
+    runtime: Runtime,
+    player: Player,
+    interrupt: Interrupt,
+    earlier: Trajectory | None,
+) -> Trajectory:
+    env = plan.request.factory()
+    if earlier is not None:
+        return await player.resume(
+            earlier,
+            env,
+            member=plan.member,
+            interrupt=interrupt,
+            limits=plan.limits,
+            sampling=plan.sampling,
+        )
+    return await player.play(
+        env,
+        seed=plan.seed,
+        task=plan.request.task,
+        episode_id=form.session_id(sample),
+        group_id=plan.group_id,
+        group_start=runtime.group_start(plan.group_id),
+        member=plan.member,
+        interrupt=interrupt,
+        limits=plan.limits,
+        sampling=plan.sampling,
+        metadata={"sample_index": sample.index},
+    )
+
+
+def _thawed(state: object) -> Trajectory | None:
+    """Return a kept trajectory; one that cannot be read is played anew from its start."""
+    try:
+        return thaw(state)
+    except StorageError as error:
+        logger.warning("an aborted episode is played from its start: %s", error)
+        return None
+
+
+def _given_up(trajectory: Trajectory, count: int) -> Trajectory:
+    """Return an aborted trajectory as a faulted one."""
+    message = f"the server aborted the episode's request {count} times; is it being shut down?"
+    fault = FaultRecord(where="generate", kind="transient", message=message)
+    return replace(trajectory, stop_reason=StopReason.ENGINE_FAULT, fault=fault, reward=None)
+
+
+def _write(
+    form: Form,
+    args: Namespace,
+    sample: Sample,
+    plan: Plan,
+    played: _Played,
+    earlier: Earlier | None,
+    evaluation: bool,
+) -> Any:  # noqa: ANN401  # as for roll
+    """Write the trajectory into the sample. Blocks on tensors: runs on a thread."""
+    trajectory = played.trajectory
+    summary = summarise(trajectory, server_aborts=played.server_aborts)
+    is_aborted = trajectory.stop_reason is StopReason.ABORTED
+    clear(sample)
+    sample.metadata[SUMMARY_KEY] = summary
+    if is_aborted and form.keeps_partial(args) and not evaluation and trajectory.turns:
+        sample.metadata[STATE_KEY] = freeze(trajectory)
+    if not is_aborted:
+        _record(plan, trajectory)
+    sample.non_generation_time = summary["env_seconds"] + summary["encode_seconds"]
+    tokenizer = form.state.tokenizer
+    filler_id = filler_of(tokenizer)
+    if plan.settings.fan_out is not FanOut.NONE and not is_aborted:
+        return _fan_out(form, args, sample, plan, trajectory, filler_id)
+    row = whole_row(trajectory, filler_id=filler_id)
+    if is_aborted and row.is_placeholder:
+        sample.status = type(sample.status)("aborted")  # nothing was sampled: it starts anew
+        return sample
+    write_row(form, args, sample, trajectory, row, tokenizer=tokenizer, earlier=earlier)
+    finish(args, sample, trajectory)
+    return sample
+
+
+def _record(plan: Plan, trajectory: Trajectory) -> None:
+    if plan.settings.record_dir is None:
+        return
+    try:
+        record(plan.settings.record_dir, trajectory)
+    except StorageError as error:
+        logger.error("a trajectory was not recorded: %s", error)
+
+
+def _fan_out(
+    form: Form,
+    args: Namespace,
+    sample: Sample,
+    plan: Plan,
+    trajectory: Trajectory,
+    filler_id: int,
+) -> list[Sample]:
+    """Return a sample for each row; all share the rollout's id and its reward."""
+    merge = plan.settings.fan_out is FanOut.SEQUENCES
+    rows = step_rows(trajectory, filler_id=filler_id, merge=merge)
+    if sample.rollout_id is None:
+        sample.rollout_id = sample.index
+    siblings: list[Sample] = []
+    for number, row in enumerate(rows):
+        own = sample if number == len(rows) - 1 else _sibling(sample)
+        write_row(form, args, own, trajectory, row, tokenizer=form.state.tokenizer)
+        finish(args, own, trajectory)
+        siblings.append(own)
+    return siblings
+
+
+def _sibling(sample: Sample) -> Sample:
+    """Return a cleared copy; its time and its statistics are counted in the last one."""
+    copied: Any = type(sample).from_dict(sample.to_dict())  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+    copied.metadata = {**sample.metadata, SUMMARY_KEY: {"sibling": True}}
+    copied.weight_versions = []
+    copied.non_generation_time = 0.0
+    return copied
+
+
+def finish(args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
+    """Set the reward, whether the sample is trained on, and its status, last of all."""
+    summary = sample.metadata[SUMMARY_KEY]
+    nothing = not any(sample.loss_mask or ())
+    if trajectory.is_faulted or (nothing and not trajectory.turns):
+        sample.remove_sample = True
+        summary["removed"] = True
+    status = status_value(trajectory)
+    if status != "aborted":
+        sample.reward = reward_value(args, trajectory.reward)
+    if trajectory.fault is not None:
+        logger.warning(
+            "sample %s is left out of training: %s in %s: %s",
+            sample.index,
+            trajectory.fault.kind,
+            trajectory.fault.where,
+            trajectory.fault.message,
+        )
+    sample.status = type(sample.status)(status)
+
+
+def reward_value(args: Namespace, reward: float | None) -> Any:  # noqa: ANN401  # as slime types it
+    """Return a reward as the trainer reads it: a number, or a mapping with its reward keys.
+
+    None, the reward of a faulted episode, becomes 0.0: the trainer needs a number. The functions of
+    `envkit_slime.rewards` replace it by the mean of the group.
+    """
+    value = 0.0 if reward is None else float(reward)
+    keys = {
+        key
+        for name in ("reward_key", "eval_reward_key")
+        if (key := getattr(args, name, None)) is not None
+    }
+    return dict.fromkeys(sorted(keys), value) if keys else value
+
+
+def filler_of(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenizer
+    """Return the token that stands where nothing was sampled."""
+    for name in ("eos_token_id", "pad_token_id"):
+        value = getattr(tokenizer, name, None)
+        if isinstance(value, int):
+            return value
+    return 0
+
+
+def _fail(form: Form, args: Namespace, sample: Sample, error: Exception) -> None:
+    """Turn any failure into a sample that every column of a batch fits, and that is not trained."""
+    logger.error(
+        "sample %s is left out of training: %s: %s",
+        sample.index,
+        type(error).__name__,
+        error,
+        exc_info=not isinstance(error, ConfigurationError),
+    )
+    clear(sample)
+    summary = summarise_failure(error)
+    summary["removed"] = True
+    sample.metadata[SUMMARY_KEY] = summary
+    write_nothing(form, args, sample, _safe_filler(form))
+    sample.reward = reward_value(args, None)
+    sample.remove_sample = True
+    sample.status = type(sample.status)("failed")
+
+
+def _safe_filler(form: Form) -> int:
+    try:
+        return filler_of(form.state.tokenizer)
+    except Exception:  # noqa: BLE001  # the state itself may be what failed
+        return 0

@@ -1,0 +1,188 @@
+"""What the samples of a process share: engine, codecs, players, the abort flag, the record.
+
+A runtime belongs to one event loop and one `GenerateState`. slime runs everything on one background
+loop (slime/utils/async_utils.py), so there is one in practice.
+"""
+
+import asyncio
+import json
+import threading
+from argparse import Namespace
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from envkit.rollout import GroupStart, Interrupt, Player
+from envkit.rollout.config import RolloutConfig
+from envkit.tokens import ChatCodec
+from envkit.trajectory import Trajectory, TrajectoryWriter
+from envkit_sglang import SGLangEngine
+from envkit_sglang.factory import model_facts
+from envkit_slime.relay import RelayEngine, RolloutState
+from envkit_slime.upstream import require
+
+POLL_S: Final = 0.05
+"""How often the abort flag is looked at while nothing else does."""
+_GROUPS: Final = 4096
+
+
+class GenerateState(RolloutState):
+    """What is read of the trainer's `GenerateState` besides the flag."""
+
+    tokenizer: Any
+    processor: Any
+
+
+class Runtime:
+    """Engine, codecs and players for one state on the running loop."""
+
+    def __init__(
+        self, args: Namespace, state: GenerateState, base_url: str, options: Mapping[str, Any]
+    ) -> None:
+        """Note the settings; nothing is connected or built yet.
+
+        Args:
+            args: The trainer's arguments.
+            state: Holds tokenizer, processor and the abort flag.
+            base_url: Address of the router.
+            options: Of `SGLangEngine`, over what follows from the arguments.
+
+        Raises:
+            ConfigurationError: An option that the engine does not take.
+        """
+        self.state = state
+        self.stop_ids = _stop_ids(args)
+        known: dict[str, Any] = dict(model_facts(args.hf_checkpoint))
+        context = getattr(args, "sglang_context_length", None)
+        if context is not None:
+            known["context_length"] = int(context)
+        self.engine = RelayEngine(SGLangEngine(base_url, **{**known, **options}))
+        self._codecs: dict[str, ChatCodec] = {}
+        self._players: dict[str, Player] = {}
+        self._building = asyncio.Lock()
+        self._interrupt = Interrupt()
+        self._active = 0
+        self._watching: asyncio.Task[None] | None = None
+        self._starts: OrderedDict[str, GroupStart] = OrderedDict()
+
+    async def player(self, config: RolloutConfig) -> Player:
+        """Return the player of these settings; the codec is built on a thread, once.
+
+        Raises:
+            TemplateError: The model's chat template cannot be made exact.
+        """
+        codec_key = json.dumps([config.history, dict(config.template_kwargs)], sort_keys=True)
+        key = f"{codec_key}{config.retries}"
+        async with self._building:
+            if codec_key not in self._codecs:
+                self._codecs[codec_key] = await asyncio.to_thread(self._codec, config)
+            if key not in self._players:
+                codec = self._codecs[codec_key]
+                self._players[key] = Player(self.engine, codec, retries=config.retries)
+        return self._players[key]
+
+    def _codec(self, config: RolloutConfig) -> ChatCodec:
+        return ChatCodec(
+            self.state.processor or self.state.tokenizer,
+            template_kwargs=config.template_kwargs,
+            history=config.history,
+            stop_ids=self.stop_ids,
+        )
+
+    @contextmanager
+    def episode(self) -> Generator[Interrupt]:
+        """Give an interrupt that fires when the trainer raises its flag, for one episode."""
+        if self._interrupt.reason is not None and not self.state.aborted:
+            self._interrupt = Interrupt()  # of an earlier rollout
+        self._active += 1
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            yield self._interrupt
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._watching.cancel()
+
+    async def _watch(self) -> None:
+        """Stop what waits elsewhere than at the server: retries, connections, slow steps."""
+        while True:
+            if self.state.aborted:
+                self._interrupt.fire()
+            await asyncio.sleep(POLL_S)
+
+    def group_start(self, group_id: str | None) -> GroupStart | None:
+        """Return what the members of a group compare their first observation with."""
+        if group_id is None:
+            return None
+        start = self._starts.setdefault(group_id, GroupStart())
+        self._starts.move_to_end(group_id)
+        while len(self._starts) > _GROUPS:
+            self._starts.popitem(last=False)
+        return start
+
+    async def aclose(self) -> None:
+        """Close environments, threads and connections."""
+        for player in self._players.values():
+            await player.aclose()
+        self._players.clear()
+        await self.engine.aclose()
+
+
+_runtimes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[int, str], Runtime]] = (
+    WeakKeyDictionary()
+)
+
+
+def runtime_of(
+    args: Namespace,
+    state: GenerateState,
+    options: Mapping[str, Any],
+    *,
+    make: Callable[..., Runtime] = Runtime,
+) -> Runtime:
+    """Return the running loop's runtime for a state, made on first use.
+
+    Raises:
+        ConfigurationError: An option that the engine does not take, or a bad address.
+    """
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
+    mine = _runtimes.setdefault(asyncio.get_running_loop(), {})
+    key = (id(state), url + json.dumps(dict(options), sort_keys=True, default=str))
+    if key not in mine:
+        mine[key] = make(args, state, url, options)
+    return mine[key]
+
+
+async def close_runtimes() -> None:
+    """Close what this module keeps for the running loop; a later episode makes it anew."""
+    for runtime in _runtimes.pop(asyncio.get_running_loop(), {}).values():
+        await runtime.aclose()
+
+
+def _stop_ids(args: Namespace) -> list[int]:
+    """Return every id that the server stops on by itself (generation_config.json)."""
+    config: Any = None
+    with suppress(OSError):
+        config = require("transformers").GenerationConfig.from_pretrained(args.hf_checkpoint)
+    ends = getattr(config, "eos_token_id", None)
+    return [ends] if isinstance(ends, int) else list(ends or ())
+
+
+_writers: dict[str, TrajectoryWriter] = {}
+_writers_lock = threading.Lock()
+
+
+def record(directory: str, trajectory: Trajectory) -> None:
+    """Append a finished trajectory to a run directory. Blocks: call it on a thread.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    with _writers_lock:
+        if directory not in _writers:
+            _writers[directory] = TrajectoryWriter(directory, mode="append")
+        writer = _writers[directory]
+    writer.write(trajectory)

@@ -1,0 +1,269 @@
+"""What a run and one sample ask for, read from slime's arguments and the sample.
+
+A run's settings are the mapping `args.envkit`, which `--custom-config-path FILE.yaml` sets
+(slime/utils/arguments.py: every key of the file becomes an attribute of the arguments). A sample's
+own are `sample.metadata["envkit"]`.
+"""
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, cast
+
+from envkit.errors import ConfigurationError
+from envkit.images import Image
+from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest, Limits, RolloutConfig, Sampling
+from envkit.seeds import derive_seed
+from envkit_slime.sample import Sample
+
+_DROPPED: Final = ("skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens")
+"""Settings of the server's text, which is never read: envkit decodes the ids itself."""
+
+
+class FanOut(StrEnum):
+    """How many samples one trajectory becomes."""
+
+    NONE = "none"
+    """One, always: what every path of slime takes."""
+    SEQUENCES = "sequences"
+    """One for each stretch between rewrites of the history by the chat template."""
+    TURNS = "turns"
+    """One for each model turn, with everything before it as its prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of a run: `RolloutConfig` and what only this adapter knows."""
+
+    rollout: RolloutConfig
+    fan_out: FanOut = FanOut.NONE
+    task_fields: Mapping[str, str] = field(default_factory=dict[str, str])
+    """A task's keys, each with the place in the sample that fills it: "prompt", "label", "images"
+    or "metadata.<key>". Empty takes the task of the metadata, or lets the environment draw one."""
+    record_dir: str | None = None
+    """Folder that every finished trajectory is appended to, for `envkit verify` and `envkit
+    report`; None records nothing."""
+    max_server_aborts: int = 16
+    """How often an episode goes on after the server itself aborted its request, as it does around
+    a weight update, before it counts as a fault."""
+
+    @classmethod
+    def from_args(cls, args: Namespace) -> "Settings":
+        """Read `args.envkit`; without it every sample must name its environment.
+
+        Raises:
+            ConfigurationError: It is no mapping, or has unknown keys or wrong values.
+        """
+        given: object = getattr(args, "envkit", None)
+        if given is None:
+            given = {}
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(
+                "the key 'envkit' of --custom-config-path must be a mapping, "
+                f"got {type(given).__name__}"
+            )
+        data = dict(cast("Mapping[str, Any]", given))
+        own: dict[str, Any] = {
+            key: data.pop(key)
+            for key in ("fan_out", "task_fields", "record_dir", "max_server_aborts")
+            if key in data
+        }
+        if "fan_out" in own:
+            own["fan_out"] = _fan_out(own["fan_out"])
+        _check_fields(own.get("task_fields", {}))
+        return cls(rollout=RolloutConfig.from_mapping(data), **own)
+
+
+def _fan_out(value: object) -> FanOut:
+    if value not in set(FanOut):
+        raise ConfigurationError(f"fan_out must be one of {[*FanOut]}, got {value!r}")
+    return FanOut(cast("str", value))
+
+
+def _check_fields(fields: object) -> None:
+    if not isinstance(fields, Mapping):
+        raise ConfigurationError(f"task_fields must be a mapping, got {type(fields).__name__}")
+    for key, place in cast("Mapping[str, object]", fields).items():
+        if place not in ("prompt", "label", "images") and not (
+            isinstance(place, str) and place.startswith("metadata.")
+        ):
+            raise ConfigurationError(
+                "task_fields maps a task's key to 'prompt', 'label', 'images' or 'metadata.<key>', "
+                f"got {key!r}: {place!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One episode, ready to be played."""
+
+    settings: Settings
+    request: EpisodeRequest
+    seed: int
+    """Equal for the members of a group."""
+    group_id: str | None
+    member: int
+    limits: Limits
+    sampling: Sampling
+
+
+def plan_episode(
+    args: Namespace,
+    sample: Sample,
+    sampling_params: Mapping[str, Any],
+    *,
+    evaluation: bool,
+) -> Plan:
+    """Return what to play for a sample.
+
+    Args:
+        args: slime's arguments.
+        sample: Its metadata, prompt and label say what to play.
+        sampling_params: As slime gives them; not changed.
+        evaluation: Whether this is slime's evaluation.
+
+    Raises:
+        ConfigurationError: Settings, metadata or sampling parameters that cannot be read, or no
+            environment is named.
+    """
+    settings = Settings.from_args(args)
+    config = settings.rollout
+    row, row_limits = _row(sample)
+    request = EpisodeRequest.from_column(row, default=config.request())
+    if request.task is None and settings.task_fields:
+        request = replace(request, task=_task(sample, settings.task_fields))
+    limits = _limits(args, config, row_limits, sampling_params, evaluation=evaluation)
+    group = None if evaluation or sample.group_index is None else sample.group_index
+    run_seed = config.seed or int(getattr(args, "rollout_seed", 0) or 0)
+    kind, unit = ("sample", sample.index) if group is None else ("group", group)
+    if evaluation:
+        kind = "evaluation"
+    size = int(getattr(args, "n_samples_per_prompt", 1) or 1)
+    return Plan(
+        settings=settings,
+        request=request,
+        seed=derive_seed(kind, run_seed, unit) if request.seed is None else request.seed,
+        group_id=None if group is None else str(group),
+        member=0 if sample.index is None else sample.index % size,
+        limits=limits,
+        sampling=config.sampling_over(read_sampling(args, sampling_params)),
+    )
+
+
+def _row(sample: Sample) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return the sample's request and its own limits."""
+    value: object = (sample.metadata or {}).get(ENVKIT_COLUMN)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"metadata[{ENVKIT_COLUMN!r}] must be a JSON object: {error}"
+            ) from error
+    if value is None:
+        return {}, {}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"metadata[{ENVKIT_COLUMN!r}] must be a JSON object, got {type(value).__name__}"
+        )
+    data = dict(cast("Mapping[str, Any]", value))
+    limits = data.pop("limits", {})
+    if not isinstance(limits, Mapping):
+        raise ConfigurationError(
+            f"metadata[{ENVKIT_COLUMN!r}]['limits'] must be a mapping, got {limits!r:.80}"
+        )
+    return data, cast("Mapping[str, Any]", limits)
+
+
+def _limits(
+    args: Namespace,
+    config: RolloutConfig,
+    row: Mapping[str, Any],
+    params: Mapping[str, Any],
+    *,
+    evaluation: bool,
+) -> Limits:
+    """Return the limits: the sample's before the run's before what slime's flags say.
+
+    slime's response length bounds everything behind the prompt, observations included, because
+    that is what a training row holds.
+    """
+    limits = config.limits
+    if row:
+        merged = {**asdict(limits), **row}
+        limits = RolloutConfig.from_mapping({"limits": merged}).limits
+    if limits.max_response_tokens is None and params.get("max_new_tokens") is not None:
+        limits = replace(limits, max_response_tokens=int(params["max_new_tokens"]))
+    name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
+    context = getattr(args, name, None)
+    if limits.max_context_tokens is None and context is not None:
+        limits = replace(limits, max_context_tokens=int(context))
+    return limits
+
+
+def read_sampling(args: Namespace, params: Mapping[str, Any]) -> Sampling:
+    """Return slime's sampling parameters as envkit's (slime/rollout/sglang_rollout.py).
+
+    Raises:
+        ConfigurationError: `max_new_tokens` is missing, or leaves no token.
+    """
+    left = {key: value for key, value in params.items() if value is not None}
+    for key in _DROPPED:
+        left.pop(key, None)
+    tokens = left.pop("max_new_tokens", None)
+    if not isinstance(tokens, int) or tokens < 1:
+        raise ConfigurationError(
+            f"sampling_params['max_new_tokens'] must be a positive number, got {tokens!r}"
+        )
+    top_k = left.pop("top_k", -1)
+    stop = left.pop("stop", ())
+    seed = left.pop("sampling_seed", None)
+    named = Sampling(
+        temperature=float(left.pop("temperature", 1.0)),
+        top_p=float(left.pop("top_p", 1.0)),
+        top_k=top_k if top_k > 0 else None,
+        max_new_tokens=tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_ids=tuple(left.pop("stop_token_ids", ())),
+        seed=seed,
+    )
+    if getattr(args, "use_rollout_routing_replay", False):
+        left["return_routed_experts"] = True
+    return replace(named, extras=left)
+
+
+def _task(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
+    return {key: _place(sample, place) for key, place in fields.items()}
+
+
+def _place(sample: Sample, place: str) -> object:
+    if place == "label":
+        return sample.label
+    if place == "images":
+        inputs = sample.multimodal_inputs or {}
+        return [
+            picture if isinstance(picture, Image) else Image.from_pil(picture)
+            for picture in inputs.get("images") or ()
+        ]
+    if place == "prompt":
+        return _prompt_text(sample.prompt)
+    name = place.removeprefix("metadata.")
+    if name not in sample.metadata:
+        raise ConfigurationError(
+            f"task_fields takes {place!r}, but the sample's metadata has {sorted(sample.metadata)}"
+        )
+    return sample.metadata[name]
+
+
+def _prompt_text(prompt: object) -> str:
+    """Return a prompt's text; of a conversation, that of its last message."""
+    if isinstance(prompt, str):
+        return prompt
+    messages = cast("list[Mapping[str, Any]]", prompt)
+    content: Any = messages[-1].get("content", "") if messages else ""
+    if isinstance(content, str):
+        return content
+    parts = cast("list[Mapping[str, Any]]", content)
+    return "".join(str(part["text"]) for part in parts if part.get("type") == "text")

@@ -1,0 +1,52 @@
+"""An aborted trajectory inside a sample's metadata: plain data that survives pickling.
+
+What slime keeps in its buffer is a `Sample`, which crosses processes through `to_dict` and pickle.
+The trajectory is kept as its JSON record with the PNG bytes of its images beside it, so it needs no
+class of envkit to be unpickled, and its certificate is checked when it is read.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from envkit.errors import StorageError
+from envkit.images import Image
+from envkit.trajectory.certificate import certify
+from envkit.trajectory.record import decode, encode
+from envkit.trajectory.trajectory import Trajectory
+
+
+def freeze(trajectory: Trajectory) -> dict[str, Any]:
+    """Return the trajectory as plain data.
+
+    Raises:
+        StorageError: A task or an info holds something that is no JSON data.
+    """
+    images: dict[str, bytes] = {}
+
+    def keep(image: Image) -> None:
+        images[image.sha256] = image.png_bytes()
+
+    record = encode(trajectory, certify(trajectory), keep)
+    return {"record": record, "images": images}
+
+
+def thaw(state: object) -> Trajectory:
+    """Return the trajectory of `freeze`.
+
+    Raises:
+        StorageError: It was changed since, or something in it is missing.
+    """
+    if not isinstance(state, dict) or set(cast("dict[str, Any]", state)) != {"record", "images"}:
+        raise StorageError(f"a kept trajectory has a record and images, got {state!r:.80}")
+    images = cast("Mapping[str, bytes]", state["images"])
+
+    def find(sha256: str) -> Image:
+        if sha256 not in images:
+            raise StorageError(f"the image {sha256} of a kept trajectory is missing")
+        return Image.deferred(lambda: images[sha256], sha256=sha256)
+
+    trajectory, recorded = decode(state["record"], find)
+    difference = recorded.difference(certify(trajectory))
+    if difference is not None:
+        raise StorageError(f"a kept trajectory was changed: {difference}")
+    return trajectory

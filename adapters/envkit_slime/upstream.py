@@ -1,0 +1,34 @@
+"""The way to slime, which is imported on first use and never by `import envkit_slime`.
+
+slime is not on a package index; it is installed from its repository, or put on PYTHONPATH.
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+from envkit.errors import MissingDependencyError
+
+_ROOTS: Final = ("slime", "miles")
+
+
+def require(module: str) -> Any:  # noqa: ANN401  # a module of an optional dependency
+    """Import a module of slime or miles.
+
+    Raises:
+        MissingDependencyError: The trainer is not importable. Something that the trainer itself
+            misses is raised as it is.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        root = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] not in _ROOTS:
+            raise
+        raise MissingDependencyError(
+            f"this adapter runs inside {root}, which is not importable here ({error}). Install it "
+            f"with: pip install git+https://github.com/{_HOMES[root]}, or put a checkout of it on "
+            "PYTHONPATH"
+        ) from error
+
+
+_HOMES: Final = {"slime": "THUDM/slime", "miles": "radixark/miles"}
