@@ -1,0 +1,142 @@
+"""What it costs to hand one long trajectory to a trainer.
+
+A trajectory of 20 turns, 16,200 tokens and 20 images goes through the core's projections and
+through every installed adapter that can be imported here, up to the trainer's own object. The time
+of joining the image tensors is taken off, as it depends on the pictures alone. Goal: at most 2 ms.
+
+    python benchmarks/projection.py [--json FILE]
+
+An adapter needs its trainer: run this with the interpreter of a contract environment for those.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from envkit.conformance import Content, load_adapters
+from envkit.images import Image
+from envkit.tokens.encoded import ImageFeatures, concatenate
+from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, step_rows, whole_row
+
+GOAL_MS: Final = 2.0
+TURNS: Final = 20
+PLACEHOLDER: Final = 151_655
+
+
+def long_trajectory() -> Trajectory:
+    """Return 20 turns: a prompt of 800 tokens, replies of 200, observations of 600."""
+    rng = np.random.default_rng(0)
+    segments = [_context(rng, SegmentKind.PROMPT, 0, 800)]
+    for turn in range(TURNS):
+        segments.append(_reply(rng, turn, 200))
+        if turn + 1 < TURNS:
+            segments.append(_context(rng, SegmentKind.OBSERVATION, turn + 1, 600))
+    return Trajectory(
+        episode_id="long",
+        env_id="benchmark-v0",
+        seed=0,
+        task={},
+        segments=tuple(segments),
+        turns=(),
+        messages=(),
+        reward=1.0,
+        stop_reason=StopReason.TERMINATED,
+    )
+
+
+def _context(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int) -> Segment:
+    pixels = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    features = ImageFeatures(
+        tensors={
+            "pixel_values": rng.random((256, 1176), dtype=np.float32),
+            "image_grid_thw": np.array([[1, 16, 16]]),
+        },
+        token_count=64,
+    )
+    text = tuple(int(token) for token in rng.integers(0, 150_000, count - 64))
+    return Segment(
+        kind=kind,
+        turn=turn,
+        wire_ids=(PLACEHOLDER, *text),
+        train_ids=((PLACEHOLDER,) * 64 + text),
+        loss_mask=(0,) * count,
+        logprobs=(0.0,) * count,
+        images=(Image.from_array(pixels),),
+        features=(features,),
+    )
+
+
+def _reply(rng: np.random.Generator, turn: int, count: int) -> Segment:
+    ids = tuple(int(token) for token in rng.integers(0, 150_000, count))
+    return Segment(
+        kind=SegmentKind.MODEL,
+        turn=turn,
+        wire_ids=ids,
+        train_ids=ids,
+        loss_mask=(1,) * count,
+        logprobs=tuple(-float(value) for value in rng.random(count)),
+        reward=1.0 / TURNS,
+        weight_version="1",
+    )
+
+
+def best_ms(call: Callable[[], object], rounds: int = 100) -> float:
+    """Return the fastest of some rounds in milliseconds."""
+    best = float("inf")
+    for _ in range(rounds):
+        started = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - started)
+    return best * 1e3
+
+
+def measure() -> dict[str, float]:
+    """Return milliseconds by projection, joining of image tensors taken off."""
+    trajectory = long_trajectory()
+    rows = step_rows(trajectory, filler_id=0)
+    joining = {
+        False: best_ms(trajectory.tensors, 20),
+        True: best_ms(lambda: [concatenate(row.features) for row in rows], 10),
+    }
+    figures = {
+        "whole_row": best_ms(lambda: whole_row(trajectory, filler_id=0)),
+        "step_rows": best_ms(lambda: step_rows(trajectory, filler_id=0)),
+    }
+    for adapter in load_adapters():
+        if adapter.name == "core":
+            continue
+        for projection in adapter.projections:
+            if Content.IMAGES in projection.cannot_carry:
+                continue
+            deliver = projection.deliver
+
+            def call(deliver: Any = deliver) -> object:  # noqa: ANN401  # a foreign function
+                return deliver(trajectory, filler_id=0)
+
+            many = projection.shape.value == "steps"
+            figures[projection.name] = max(0.0, best_ms(call, 20) - joining[many])
+    return figures
+
+
+def main() -> None:
+    """Print the figures and write them as JSON where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    figures = measure()
+    for name, value in figures.items():
+        print(f"{name:>24}: {value:5.2f} ms (goal {GOAL_MS:g})")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps({"goal_ms": GOAL_MS, "ms": figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
