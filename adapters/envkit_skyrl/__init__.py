@@ -1,0 +1,45 @@
+"""SkyRL: envkit's loop as SkyRL's generator, and envkit's environments for SkyRL's own one.
+
+    python -m envkit_skyrl.main envkit.env_id=geo3k-v0 trainer.policy.model.path=... ...
+
+What needs SkyRL is imported when it is first asked for; a dataset can be built without it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from envkit_skyrl.dataset import build_dataset
+from envkit_skyrl.engine import SkyRLEngine
+from envkit_skyrl.options import SkyRLOptions
+from envkit_skyrl.validation import validate_output
+
+if TYPE_CHECKING:
+    from envkit_skyrl.experiment import EnvkitExp, EnvkitTrainConfig
+    from envkit_skyrl.generator import EnvGenerator
+    from envkit_skyrl.gym_env import SkyRLEnv, register
+
+_LAZY: Final = {
+    "EnvGenerator": "envkit_skyrl.generator",
+    "EnvkitExp": "envkit_skyrl.experiment",
+    "EnvkitTrainConfig": "envkit_skyrl.experiment",
+    "SkyRLEnv": "envkit_skyrl.gym_env",
+    "register": "envkit_skyrl.gym_env",
+}
+
+__all__ = [
+    "EnvGenerator",
+    "EnvkitExp",
+    "EnvkitTrainConfig",
+    "SkyRLEngine",
+    "SkyRLEnv",
+    "SkyRLOptions",
+    "build_dataset",
+    "register",
+    "validate_output",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # whatever the module holds
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

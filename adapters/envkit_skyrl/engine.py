@@ -1,0 +1,205 @@
+"""SkyRL's inference client as an envkit engine: every turn is one `generate` of one prompt.
+
+The contract is `InferenceEngineInterface` of SkyRL 0.4.0
+(skyrl/backends/skyrl_train/inference_servers/base.py): token ids in, token ids with
+log-probabilities out. There is no abort of one request; one that is aborted here is cancelled,
+which closes its connection, and its tokens so far are lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import aiohttp
+
+from envkit.errors import ContractError, EngineFault, EnvkitError, FaultKind, LedgerFault
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
+from envkit_skyrl.contracts import InferenceClient
+from envkit_skyrl.images import ImageRenderer, expand
+from envkit_skyrl.sampling import to_params
+
+_LOG: Final = logging.getLogger(__name__)
+_TRANSIENT_STATUS: Final = frozenset({408, 425, 429})
+_ABORTED: Final = Generation(
+    token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
+)
+
+
+class SkyRLEngine:
+    """Samples through SkyRL's `InferenceEngineInterface`."""
+
+    def __init__(
+        self,
+        client: InferenceClient,
+        *,
+        model: str | None = None,
+        image_token_id: int | None = None,
+        logprob_kind: LogprobKind = LogprobKind.SAMPLED,
+        timeout_s: float | None = 3600.0,
+        cache_salt: Callable[[int], str] | None = None,
+    ) -> None:
+        """Note the client; nothing is sent before the first request.
+
+        Args:
+            client: SkyRL's; it stays the trainer's to close.
+            model: What the server calls the policy, such as a LoRA adapter's name; None takes the
+                client's own model.
+            image_token_id: The placeholder of a picture; None refuses requests with pictures.
+            logprob_kind: Whether the server reports log-probabilities of the sampled distribution
+                (vLLM's `logprobs_mode=processed_logprobs`) or of the raw logits.
+            timeout_s: Seconds for one turn; the client itself has no limit. A trainer that pauses
+                the server while it updates weights freezes requests for that long. None waits for
+                ever.
+            cache_salt: Gives the salt of a weight version, so that cached prefixes are shared only
+                among episodes that began with the same weights; None sends none.
+        """
+        self._client, self._model = client, model
+        self._image_token_id, self._logprob_kind = image_token_id, logprob_kind
+        self._timeout_s, self._cache_salt = timeout_s, cache_salt
+        self._renderer = (
+            None if image_token_id is None else ImageRenderer(client, image_token_id=image_token_id)
+        )
+        self._running: dict[str, asyncio.Future[Generation]] = {}
+        self._salts: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        """The engine's name in records."""
+        return "skyrl"
+
+    @property
+    def logprob_kind(self) -> LogprobKind:
+        """What the server was started with."""
+        return self._logprob_kind
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one turn.
+
+        Raises:
+            EngineFault: TRANSIENT, TIMEOUT or PERMANENT; the client has used up its own retries.
+            LedgerFault: The request's ids and pictures do not agree.
+            ContractError: A request with this id is running already.
+        """
+        if request.request_id in self._running:
+            raise ContractError(f"request_id {request.request_id!r} is already running")
+        task = asyncio.ensure_future(self._ask(request))
+        self._running[request.request_id] = task
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            return _ABORTED  # `abort` cancelled the request, nobody cancelled the episode
+        except TimeoutError as error:
+            raise EngineFault(
+                f"SkyRL's inference client gave no answer in {self._timeout_s} s; the server may "
+                "be paused or overloaded. envkit.engine.timeout_s sets the limit",
+                kind=FaultKind.TIMEOUT,
+            ) from error
+        except EnvkitError:
+            raise
+        except Exception as error:
+            raise _fault(error) from error
+        finally:
+            del self._running[request.request_id]
+
+    async def abort(self, request_id: str) -> None:
+        """Stop a running request; its `generate` returns ABORT without tokens.
+
+        Unknown and finished requests are ignored.
+        """
+        task = self._running.get(request_id)
+        if task is not None:
+            task.cancel()
+
+    async def end_session(self, session_id: str) -> None:
+        """Tell the router that the episode is over, which it takes as a hint."""
+        self._salts.pop(session_id, None)
+        try:
+            await self._client.finish_session(session_id)
+        except Exception as error:  # noqa: BLE001  # a hint that got lost must not cost an episode
+            _LOG.debug("finish_session(%r) failed: %r", session_id, error)
+
+    async def aclose(self) -> None:
+        """Release nothing: the client is the trainer's."""
+
+    async def _ask(self, request: GenerateRequest) -> Generation:
+        version: int | None = getattr(self._client, "weight_version", None)
+        ids, batch = list(request.wire_ids), dict[str, Any]()
+        if request.images:
+            if self._renderer is None or self._image_token_id is None:
+                raise LedgerFault(
+                    f"{len(request.images)} images came for a model without an image placeholder"
+                )
+            rendered = await self._renderer.render(request.images)
+            ids, features = expand(ids, self._image_token_id, rendered)
+            batch["mm_features"] = [features]
+        if self._cache_salt is not None and version is not None:
+            if request.session_id not in self._salts:
+                self._salts[request.session_id] = self._cache_salt(version)
+            batch["cache_salt"] = self._salts[request.session_id]
+        answer = await self._client.generate(
+            {
+                "prompts": None,
+                "prompt_token_ids": [ids],
+                "sampling_params": to_params(request.sampling),
+                "session_ids": [request.session_id],
+                **batch,
+            },
+            model=self._model,
+        )
+        return parse_generation(
+            answer,
+            prompt_tokens=len(ids),
+            weight_version=None if version is None else str(version),
+        )
+
+
+def parse_generation(
+    answer: Mapping[str, Any], *, prompt_tokens: int, weight_version: str | None
+) -> Generation:
+    """Return the generation of an `InferenceEngineOutput` of one prompt.
+
+    Args:
+        answer: What the client returned.
+        prompt_tokens: Length of the prompt as the server's own processor expands it.
+        weight_version: Of the weights when the request was sent; None where unknown.
+
+    Raises:
+        EngineFault: Fields are missing or of unequal length, or the reason to stop is unknown.
+    """
+    try:
+        (ids,), (reason,) = answer["response_ids"], answer["stop_reasons"]
+        logprobs = (answer.get("response_logprobs") or [None])[0]
+        finish = FinishReason(reason)
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineFault(
+            "SkyRL's client must return one response with a stop reason of "
+            f"{[entry.value for entry in FinishReason]}, got {type(error).__name__}: {error}"
+        ) from error
+    if logprobs is None and ids:
+        raise EngineFault(
+            "SkyRL's client returned no log-probabilities although they were asked for; the "
+            "server must not be started with logprobs switched off (max_logprobs=0)"
+        )
+    return Generation(
+        token_ids=tuple(ids),
+        logprobs=tuple(logprobs or ()),
+        finish_reason=finish,
+        prompt_tokens=prompt_tokens,
+        weight_version=weight_version,
+    )
+
+
+def _fault(error: Exception) -> EngineFault:
+    """Wrap what the client raised, once, with what a retry policy needs to know."""
+    message = f"SkyRL's inference client failed: {type(error).__name__}: {error}"
+    if isinstance(error, aiohttp.ClientResponseError):
+        worth_it = error.status in _TRANSIENT_STATUS or error.status >= 500
+        return EngineFault(message, kind=FaultKind.TRANSIENT if worth_it else FaultKind.PERMANENT)
+    if isinstance(error, aiohttp.ClientError | OSError):
+        return EngineFault(message, kind=FaultKind.TRANSIENT)
+    return EngineFault(message, kind=FaultKind.PERMANENT)

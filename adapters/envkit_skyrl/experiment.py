@@ -1,0 +1,144 @@
+"""SkyRL's experiment with envkit's generator, and the configuration that goes with it."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from envkit.errors import ConfigurationError
+from envkit.tokens import ChatCodec, load_codec
+from envkit_skyrl.dependencies import require_skyrl
+from envkit_skyrl.generator import EnvGenerator
+from envkit_skyrl.gym_env import register
+from envkit_skyrl.options import GeneratorKind, SkyRLOptions
+
+require_skyrl()
+
+from skyrl.backends.skyrl_train.inference_servers.utils import (  # noqa: E402  # after the check
+    resolve_policy_model_name,
+)
+from skyrl.train.config import SkyRLTrainConfig  # noqa: E402
+from skyrl.train.entrypoints.main_base import BasePPOExp  # noqa: E402
+
+
+@dataclass
+class EnvkitTrainConfig(SkyRLTrainConfig):
+    """SkyRL's configuration with one more section."""
+
+    envkit: dict[str, Any] = field(default_factory=dict[str, Any])
+    """See `SkyRLOptions` and `envkit.rollout.RolloutConfig`."""
+
+
+class EnvkitExp(BasePPOExp):
+    """SkyRL's experiment; only the generator is another one."""
+
+    def __init__(self, cfg: EnvkitTrainConfig) -> None:
+        prepare_process(cfg)
+        super().__init__(cfg)
+
+    def get_generator(
+        self,
+        cfg: EnvkitTrainConfig,
+        tokenizer: Any,  # noqa: ANN401  # a Hugging Face tokenizer
+        inference_engine_client: Any,  # noqa: ANN401  # SkyRL's
+    ) -> Any:  # noqa: ANN401  # GeneratorInterface
+        """Return the generator that the `envkit` section asks for."""
+        options = read_options(cfg)
+        if options.generator is GeneratorKind.SKYRL:
+            return super().get_generator(cfg, tokenizer, inference_engine_client)
+        return make_generator(cfg, inference_engine_client)
+
+
+def make_generator(
+    cfg: EnvkitTrainConfig,
+    inference_engine_client: Any,  # noqa: ANN401  # SkyRL's
+    *,
+    codec: ChatCodec | None = None,
+) -> EnvGenerator:
+    """Return envkit's generator for a whole configuration.
+
+    Args:
+        cfg: SkyRL's with the `envkit` section.
+        inference_engine_client: SkyRL's.
+        codec: Of the policy's model; None loads it from `trainer.policy.model.path`.
+
+    Raises:
+        ConfigurationError: The settings do not fit together.
+    """
+    options = read_options(cfg)
+    algorithm = cfg.trainer.algorithm
+    return EnvGenerator(
+        cfg.generator,
+        inference_engine_client,
+        codec or _load_codec(cfg, options),
+        options=options,
+        policy_model_name=resolve_policy_model_name(cfg),
+        max_sequence_tokens=algorithm.max_seq_len,
+        scalar_rewards=bool(algorithm.zero_variance_filter)
+        and not cfg.generator.step_wise_trajectories,
+    )
+
+
+def read_options(cfg: EnvkitTrainConfig) -> SkyRLOptions:
+    """Return the `envkit` section, checked.
+
+    Raises:
+        ConfigurationError: An unknown key or a wrong value.
+    """
+    section = getattr(cfg, "envkit", None)
+    if section is not None and not isinstance(section, Mapping):
+        raise ConfigurationError(f"envkit must be a mapping, got {type(section).__name__}")
+    return SkyRLOptions.from_mapping(section)
+
+
+def prepare_config(cfg: EnvkitTrainConfig) -> None:
+    """Ask the servers that SkyRL starts for the log-probabilities that the ledger needs.
+
+    vLLM reports raw ones by default, which differ from the sampled ones at every temperature but 1.
+    What the run says about `logprobs_mode` itself stays.
+
+    Raises:
+        ConfigurationError: The `envkit` section is wrong, found here before anything is started.
+    """
+    read_options(cfg)
+    engine = cfg.generator.inference_engine
+    if not engine.external_proxy_url and not engine.external_server_urls:
+        engine.engine_init_kwargs = {
+            "logprobs_mode": "processed_logprobs",
+            **(engine.engine_init_kwargs or {}),
+        }
+
+
+def prepare_process(cfg: EnvkitTrainConfig) -> None:
+    """Make the run's environments known in this process: the trainer's, not the driver's.
+
+    Raises:
+        ConfigurationError: A module of `envkit.imports` cannot be imported.
+    """
+    options = read_options(cfg)
+    for name in options.imports:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"envkit.imports names {name!r}, which cannot be imported: {error}"
+            ) from error
+    if options.rollout.env_id is not None:
+        register(options.rollout.env_id, env_kwargs=options.rollout.env_kwargs)
+
+
+def _load_codec(cfg: EnvkitTrainConfig, options: SkyRLOptions) -> ChatCodec:
+    if cfg.generator.chat_template.name_or_path is not None:
+        raise ConfigurationError(
+            "generator.chat_template belongs to SkyRL's generator; give a template as "
+            "envkit.template_kwargs.chat_template"
+        )
+    kwargs = {
+        **(cfg.generator.chat_template_kwargs or {}),
+        **options.rollout.template_kwargs,
+    }
+    return load_codec(
+        cfg.trainer.policy.model.path,
+        template_kwargs=kwargs,
+        history=options.rollout.history,
+    )

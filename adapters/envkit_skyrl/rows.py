@@ -1,0 +1,208 @@
+"""Trajectories as SkyRL's training rows.
+
+The projections are envkit's own; here they are renamed, and rows that must not be trained on are
+made: one masked row for each trajectory that cannot be scored, with the mean reward of its group's
+other members, so that the group's baseline keeps its mean.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+from envkit.rollout.engine import FinishReason
+from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows, whole_row
+from envkit.trajectory.row import RewardPlacement, Row
+from envkit.trajectory.stop import StopReason
+from envkit_skyrl.contracts import ERROR, LENGTH, STOP, GeneratorOutput, TrajectoryId
+from envkit_skyrl.validation import Pictures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """How trajectories become rows."""
+
+    step_wise: bool
+    merge: bool = False
+    """Of step-wise rows."""
+    placement: RewardPlacement = RewardPlacement.LAST
+    scalar_rewards: bool = False
+    """One number for each row instead of a list: what SkyRL's zero-variance filter reads."""
+    mask_unfinished: bool = False
+    """SkyRL's `generator.apply_overlong_filtering`."""
+    no_reward_unfinished: bool = False
+    """SkyRL's `generator.zero_reward_on_non_stop`."""
+    with_logprobs: bool = True
+    filler_id: int
+    """A token that may stand in a placeholder row."""
+    pictures: Pictures | None = None
+    """None for a text model, whose output has no tensors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One sample of the input and what came of it."""
+
+    group: str
+    """The prompt's id."""
+    trajectory_id: TrajectoryId | None
+    """None where the input had none."""
+    trajectory: Trajectory | None
+    """None where the sample could not be played at all."""
+    error: Exception | None = None
+    """Why not; None where it was."""
+    resumes: int = 0
+    """How often it was gone on with after an abort by the server."""
+    seconds: float = 0.0
+
+    @property
+    def score(self) -> float | None:
+        """The reward to learn from; None where there is none."""
+        if self.trajectory is None or self.trajectory.is_faulted or not self.trajectory.turns:
+            return None
+        return self.trajectory.reward
+
+    @property
+    def failure(self) -> str | None:
+        """What keeps the sample from being trained on, for people to read; None for nothing."""
+        if self.error is not None or self.trajectory is None:
+            return f"{type(self.error).__name__}: {self.error}"
+        if self.score is not None:
+            return None
+        fault = self.trajectory.fault
+        if fault is not None:
+            return f"{self.trajectory.stop_reason.value} in {fault.where}: {fault.message}"
+        return f"it ended with {self.trajectory.stop_reason.value} before a reply was complete"
+
+    @property
+    def stop_reason(self) -> str:
+        """The reason in SkyRL's words.
+
+        The environment's own end is a clean one, its turn limit included, unless the last reply was
+        cut; every limit of the rollout is a cut-off.
+        """
+        trajectory = self.trajectory
+        if trajectory is None or self.score is None:
+            return ERROR
+        cut = trajectory.turns[-1].finish_reason != FinishReason.STOP
+        clean = trajectory.stop_reason in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED)
+        return STOP if clean and not cut else LENGTH
+
+
+@dataclass(slots=True)
+class Rows:
+    """The output under construction."""
+
+    output: GeneratorOutput
+    tally: MergeTally = field(default_factory=MergeTally)
+    placeholders: int = 0
+    """Trajectories that stand in the output as one masked row."""
+
+
+def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
+    """Return SkyRL's output without its metrics; rows are in the order of the input."""
+    columns: defaultdict[str, list[Any]] = defaultdict(list)
+    rows = Rows(output={})
+    means = _group_means(played)
+    for sample in played:
+        found = _rows_of(sample, plan, rows)
+        if found is None:
+            rows.placeholders += 1
+            found = (_placeholder(plan.filler_id, means[sample.group]),)
+        for row in found:
+            _append(columns, row, sample, plan)
+    rows.output.update(columns)
+    if not plan.with_logprobs:
+        rows.output["rollout_logprobs"] = None
+    if any(sample.trajectory_id is None for sample in played):
+        rows.output.pop("trajectory_ids", None)
+    return rows
+
+
+def _group_means(played: Sequence[Played]) -> dict[str, float]:
+    """Return the mean reward of each group's scored members; 0.0 where there is none."""
+    scores: defaultdict[str, list[float]] = defaultdict(list)
+    for sample in played:
+        group = scores[sample.group]
+        if sample.score is not None:
+            group.append(sample.score)
+    return {group: fmean(values) if values else 0.0 for group, values in scores.items()}
+
+
+def _rows_of(sample: Played, plan: RowPlan, rows: Rows) -> tuple[Row, ...] | None:
+    """Return the trained rows of a sample; None where it cannot be scored."""
+    if sample.trajectory is None or sample.score is None:
+        return None
+    if not plan.step_wise:
+        found = (whole_row(sample.trajectory, filler_id=plan.filler_id),)
+    else:
+        found = step_rows(sample.trajectory, filler_id=plan.filler_id)
+        joined, tally = merge_rows(found)
+        rows.tally = MergeTally(
+            merged=rows.tally.merged + (tally.merged if plan.merge else 0),
+            forked=rows.tally.forked + tally.forked,
+            drifted_tokens=rows.tally.drifted_tokens + tally.drifted_tokens,
+        )
+        found = joined if plan.merge else found
+    if sample.stop_reason == STOP:
+        return found
+    if plan.mask_unfinished:
+        found = tuple(replace(row, loss_mask=(0,) * len(row.loss_mask)) for row in found)
+    if plan.no_reward_unfinished:
+        found = tuple(replace(row, reward=0.0, turn_rewards=()) for row in found)
+    return found
+
+
+def _placeholder(filler_id: int, reward: float) -> Row:
+    """Return the smallest row that SkyRL takes, masked."""
+    return Row(
+        prompt_ids=(filler_id,),
+        response_ids=(filler_id,),
+        loss_mask=(0,),
+        logprobs=(0.0,),
+        reward=reward,
+        turn_rewards=((0, reward),),
+        turns=(),
+        is_last=True,
+        is_placeholder=True,
+    )
+
+
+def _append(columns: dict[str, list[Any]], row: Row, sample: Played, plan: RowPlan) -> None:
+    columns["prompt_token_ids"].append(list(row.prompt_ids))
+    columns["response_ids"].append(list(row.response_ids))
+    columns["loss_masks"].append(list(row.loss_mask))
+    columns["rollout_logprobs"].append(list(row.logprobs))
+    columns["rewards"].append(
+        float(row.reward or 0.0) if plan.scalar_rewards else row.token_rewards(plan.placement)
+    )
+    columns["stop_reasons"].append(sample.stop_reason if row.is_last else _reason(sample, row))
+    columns["trajectory_ids"].append(sample.trajectory_id)
+    columns["trajectory_generation_times"].append(sample.seconds)
+    if plan.step_wise:
+        columns["is_last_step"].append(bool(row.is_last))
+    if plan.pictures is not None:
+        pixels, grids = _tensors(row, plan.pictures)
+        columns["pixel_values"].append(pixels)
+        columns["image_grid_thw"].append(grids)
+
+
+def _reason(sample: Played, row: Row) -> str:
+    """Return why the last reply of an earlier row ended."""
+    turns = sample.trajectory.turns if sample.trajectory is not None else ()
+    finish = next(turn.finish_reason for turn in turns if turn.turn == row.turns[-1])
+    return STOP if finish == FinishReason.STOP else LENGTH
+
+
+def _tensors(row: Row, pictures: Pictures) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the two tensors of Qwen-VL's kind; empty ones, never None, without pictures."""
+    if not row.features:
+        empty = torch.zeros(0, pictures.patch_size)
+        return empty, torch.zeros(0, 3, dtype=torch.long)
+    pixels: np.ndarray[Any, Any] = row.tensors["pixel_values"]
+    grids: np.ndarray[Any, Any] = row.tensors["image_grid_thw"]
+    return torch.from_numpy(pixels), torch.from_numpy(grids).long()
