@@ -1,0 +1,217 @@
+"""verl's real workers on CPU: the composed configuration, V0 and V1, one batch in, rows out."""
+
+import asyncio
+import importlib.util
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import verl.trainer
+from fakes.models import tiny_model_dir
+from fakes.verl_server import FakeTransferQueue, Policy, StrictVllmServer, make_client
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop import AgentLoopWorker
+from verl.protocol import DataProto
+from verl.utils import tensordict_utils
+from verl.workers.rollout.llm_server import LLMServerClient
+
+ROLLOUT = "actor_rollout_ref.rollout"
+PROMPT, RESPONSE = 320, 192
+
+
+def composed(model: Path | str, loops: Path | None = None, **overrides: Any) -> Any:
+    """Return the real ppo_trainer configuration with some keys overridden (`__` for a dot)."""
+    values: dict[str, Any] = {
+        "actor_rollout_ref.model.path": str(model),
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.prompt_length": PROMPT,
+        f"{ROLLOUT}.response_length": RESPONSE,
+        f"{ROLLOUT}.agent.num_workers": 1,
+        f"{ROLLOUT}.calculate_log_probs": True,
+    }
+    if loops is not None:
+        values[f"{ROLLOUT}.agent.agent_loop_config_path"] = str(loops)
+    values |= {key.replace("__", "."): value for key, value in overrides.items()}
+    folder = Path(verl.trainer.__file__).parent / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        config = compose("ppo_trainer", overrides=[f"{k}={v}" for k, v in values.items()])
+    OmegaConf.resolve(config)
+    return config
+
+
+def v1_module() -> Any:
+    """Load the V1 worker's file alone: its package imports trainers that CPU tests cannot have."""
+    name = "verl_v1_agent_loop_tq"
+    if name in sys.modules:
+        return sys.modules[name]
+    if importlib.util.find_spec("transfer_queue") is None:
+        sys.modules["transfer_queue"] = types.ModuleType("transfer_queue")
+    return _load(name, "trainer/ppo/v1/agent_loop_tq.py")
+
+
+def v1_utils() -> Any:
+    """Load the V1 trainer's own advantage computation."""
+    return sys.modules.get("verl_v1_utils") or _load("verl_v1_utils", "trainer/ppo/v1/utils.py")
+
+
+def _load(name: str, path: str) -> Any:
+    root = Path(verl.trainer.__file__).parents[1]
+    spec = importlib.util.spec_from_file_location(name, root / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(kw_only=True)
+class Sample:
+    """One row of a batch, as `RLHFDataset` and the trainer hand it to a worker."""
+
+    envkit: str | None = None
+    uid: str = "u0"
+    index: int | None = 0
+    extra_info: Mapping[str, Any] | None = None
+    agent_name: str = "envkit"
+
+    def columns(self) -> dict[str, Any]:
+        extra = dict(self.extra_info or {})
+        if self.index is not None:
+            extra["index"] = self.index
+        found = {
+            "raw_prompt": [{"role": "user", "content": "The environment writes the prompt."}],
+            "agent_name": self.agent_name,
+            "uid": self.uid,
+            "index": self.index or 0,
+            "data_source": "test",
+            "reward_model": {"style": "envkit", "ground_truth": ""},
+            "extra_info": extra,
+            "tools_kwargs": {},
+            "interaction_kwargs": {},
+        }
+        return found if self.envkit is None else {**found, "envkit": self.envkit}
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What a worker made of a batch, one entry for each row it delivered."""
+
+    rows: list[dict[str, Any]]
+    """Columns by name, without padding; `extra_fields` as the trainer sees them."""
+    server: StrictVllmServer
+    worker: Any
+    raw: Any
+    """DataProto of V0, FakeTransferQueue of V1."""
+
+
+def _objects(values: Sequence[Any]) -> Any:
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array
+
+
+class Bench:
+    """A worker of one kind with a fake server behind the real client."""
+
+    def __init__(
+        self,
+        version: str,
+        folder: Path,
+        policy: Policy,
+        *,
+        loop: Mapping[str, Any] | None = None,
+        model: str | Path = "llama",
+        client_class: type[Any] = LLMServerClient,
+        max_model_len: int | None = None,
+        **overrides: Any,
+    ) -> None:
+        self.version = version
+        entry = {"name": "envkit", "_target_": "envkit_verl.EnvAgentLoop", **(loop or {})}
+        path = folder / f"loops-{version}.yaml"
+        path.write_text(OmegaConf.to_yaml(OmegaConf.create([entry])))
+        place = tiny_model_dir(model) if isinstance(model, str) else model
+        if max_model_len is not None:
+            overrides[f"{ROLLOUT}.max_model_len"] = max_model_len
+        self.config = composed(place, path, **overrides)
+        self.queue = FakeTransferQueue()
+        self.server = StrictVllmServer(policy, None, max_model_len=max_model_len or 4096)
+        self.client = make_client(self.config, self.server, client_class=client_class)
+        if version == "v0":
+            self.worker = AgentLoopWorker(self.config, self.client)
+        else:
+            module = v1_module()
+            module.tq = self.queue
+            worker_class = module.AgentLoopWorkerTQ.__ray_metadata__.modified_class
+            self.worker = worker_class(self.config, self.client)
+        self.server.tokenizer, self.server.processor = self.worker.tokenizer, self.worker.processor
+
+    async def run(self, samples: Sequence[Sample], *, n: int = 1, validate: bool = False) -> Run:
+        """Generate for every sample, `n` times, as the trainer asks for it."""
+        if self.version == "v0":
+            return await self._run_v0(samples, n, validate)
+        return await self._run_v1(samples, n, validate)
+
+    async def _run_v0(self, samples: Sequence[Sample], n: int, validate: bool) -> Run:
+        columns = [sample.columns() for sample in samples for _ in range(n)]
+        batch = DataProto.from_dict(
+            tensors={"dummy_tensor": torch.zeros(len(columns), 1, dtype=torch.uint8)},
+            non_tensors={key: _objects([row[key] for row in columns]) for key in columns[0]},
+            meta_info={"global_steps": 3, "validate": validate},
+        )
+        out = await self.worker.generate_sequences(batch)
+        rows = [self._row_v0(out, number) for number in range(len(out))]
+        return Run(rows=rows, server=self.server, worker=self.worker, raw=out)
+
+    def _row_v0(self, out: Any, number: int) -> dict[str, Any]:
+        batch, width = out.batch, out.batch["prompts"].shape[1]
+        attended = batch["attention_mask"][number].bool()
+        prompt, response = attended[:width], attended[width:]
+        row = {key: value[number] for key, value in out.non_tensor_batch.items()}
+        row |= {
+            "prompts": batch["prompts"][number][prompt],
+            "input_ids": batch["input_ids"][number][attended],
+            "position_ids": batch["position_ids"][number][..., attended],
+            **{
+                key: batch[key][number][response]
+                for key in ("responses", "response_mask", "rollout_log_probs", "rm_scores")
+                if key in batch.keys()  # noqa: SIM118  # a TensorDict
+            },
+            "num_turns": out.non_tensor_batch["__num_turns__"][number],
+            "reward_score": float(batch["rm_scores"][number].sum()),
+        }
+        return row
+
+    async def _run_v1(self, samples: Sequence[Sample], n: int, validate: bool) -> Run:
+        columns = [sample.columns() for sample in samples]
+        batch = tensordict_utils.get_tensordict({
+            **{key: _objects([row[key] for row in columns]) for key in columns[0]},
+            "dummy_tensor": torch.zeros(len(columns), 1, dtype=torch.uint8),
+        })  # fmt: skip
+        tensordict_utils.assign_non_tensor_data(batch, "global_steps", 3)
+        if validate:
+            tensordict_utils.assign_non_tensor_data(batch, "validate", True)
+        self.config.actor_rollout_ref.rollout.n = n
+        await self.worker.generate_sequences(batch)
+        await asyncio.gather(*list(self.worker.background_tasks))
+        rows = [row for put in self.queue.puts for row in _rows_v1(*put)]
+        return Run(rows=rows, server=self.server, worker=self.worker, raw=self.queue)
+
+
+def _rows_v1(keys: list[str], fields: Any, tags: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for number, (key, tag) in enumerate(zip(keys, tags, strict=True)):
+        row: dict[str, Any] = {"key": key, "tag": tag}
+        for name in fields.keys():  # noqa: SIM118  # a TensorDict
+            value = fields[name][number]
+            row[name] = value if isinstance(value, torch.Tensor) else getattr(value, "data", value)
+        extra = row["extra_fields"]
+        row |= {**extra, "reward_score": float(row["rm_scores"].sum())}
+        rows.append(row)
+    return rows
