@@ -158,7 +158,7 @@ def _read_features(file: Path) -> dict[str, ImageFeatures]:
         return {}
     columns: dict[str, dict[str, NDArray[Any]]] = {}
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             for key in cast("Mapping[str, Any]", stored):
                 sha256, _, name = key.partition(".")
                 array: NDArray[Any] = stored[key]

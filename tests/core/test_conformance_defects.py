@@ -1,0 +1,262 @@
+"""Defects planted into a good projection: each is caught, and the message says what it is."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes.deliveries import (
+    Change,
+    Rows,
+    Spoil,
+    add_observation,
+    drop_image,
+    drop_picture,
+    drop_token,
+    lose_logprob,
+    on_row,
+    other_picture,
+    projection,
+    shift_mask,
+    swap_images,
+    swap_pictures,
+    without_pictures,
+)
+
+from envkit.conformance import DeliveredRow, Recording, Shape, Verdict, check, shipped_recordings
+from envkit.trajectory import SegmentKind, whole_row
+
+WHOLE, STEPS = Shape.WHOLE, Shape.STEPS
+
+
+def recording(name: str) -> Recording:
+    return next(one for one in shipped_recordings() if one.name == name)
+
+
+def newline_place(name: str) -> int:
+    """Return where the newline behind the first reply's closing token is, in the response."""
+    row = whole_row(recording(name).trajectory, filler_id=0)
+    place = row.loss_mask.index(0)
+    assert row.response_ids[place] == 198  # "\n" in Qwen's vocabulary
+    return place
+
+
+def reverse(rows: Rows) -> Rows:
+    return [replace(row, is_last=n == len(rows) - 1) for n, row in enumerate(reversed(rows))]
+
+
+def reward_on_first_row(rows: Rows) -> Rows:
+    return [replace(rows[0], reward=rows[-1].reward), *rows[1:-1], replace(rows[-1], reward=0.0)]
+
+
+def without_last_row(rows: Rows) -> Rows:
+    return [*rows[:-2], replace(rows[-2], is_last=True, reward=rows[-1].reward)]
+
+
+DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
+    "mask shifted right": (
+        WHOLE,
+        "images",
+        on_row(0, shift_mask(1)),
+        "mask differs at response token 18: expected 0, got 1; the mask is shifted right by 1",
+    ),
+    "mask shifted left": (
+        WHOLE,
+        "text",
+        on_row(0, shift_mask(-1)),
+        "mask differs at response token 17: expected 1, got 0; the mask is shifted left by 1",
+    ),
+    "dropped newline": (
+        WHOLE,
+        "text",
+        on_row(0, drop_token(newline_place("text"))),
+        "response ids differ at token 18: expected 198, got 151644; "
+        "1 token missing there, the rest is equal",
+    ),
+    "swapped image of another size": (
+        WHOLE,
+        "images",
+        on_row(0, swap_images),
+        "tensor pixel_values differs in image 0",
+    ),
+    "dropped image": (
+        WHOLE,
+        "images",
+        on_row(0, drop_image),
+        "tensor image_grid_thw has shape (3, 3), expected (4, 3): 3 of 4 images",
+    ),
+    "lost log-probability": (
+        WHOLE,
+        "abort_resumed",
+        on_row(0, lose_logprob(53)),
+        "log-probability of response token 53: expected -0.224609375, got 0.0 (lost)",
+    ),
+    "all log-probabilities lost": (
+        WHOLE,
+        "text",
+        on_row(0, lambda row: replace(row, logprobs=None)),
+        "no log-probabilities were delivered",
+    ),
+    "reward on the wrong row": (
+        STEPS,
+        "images",
+        reward_on_first_row,
+        "row 0 of 4: reward differs: expected 0.0, got 2.0",
+    ),
+    "reward lost": (
+        STEPS,
+        "images",
+        on_row(-1, lambda row: replace(row, reward=None)),
+        "row 3 of 4: no reward was delivered, expected 2.0",
+    ),
+    "observation left at the end": (
+        WHOLE,
+        "tool_calls",
+        on_row(0, add_observation),
+        "response ids go on after the 102 tokens expected, got 3 more "
+        "(an observation behind the last reply?)",
+    ),
+    "rows in another order": (
+        STEPS,
+        "thinking_rerender",
+        reverse,
+        "row 0 of 3: prompt ids go on after the 29 tokens expected, got 48 more; "
+        "these are the ids of row 2: the order of the rows is wrong",
+    ),
+    "last row lost": (
+        STEPS,
+        "thinking_rerender",
+        without_last_row,
+        "row 1 of 3: the row is marked as the last one, which is wrong",
+    ),
+    "row lost behind a good one": (
+        STEPS,
+        "thinking_rerender",
+        lambda rows: rows[:-1],
+        "3 rows expected, got 2",
+    ),
+    "row not marked as the last": (
+        WHOLE,
+        "text",
+        on_row(0, lambda row: replace(row, is_last=False)),
+        "the row is not marked as the last one, which is wrong",
+    ),
+    "fault trained": (
+        WHOLE,
+        "env_fault_in_step",
+        on_row(0, lambda row: replace(row, loss_mask=(1,) * len(row.response_ids))),
+        "mask differs at response token 0: expected 0, got 1; a fault trains nothing",
+    ),
+    "fault rewarded": (
+        WHOLE,
+        "engine_fault_later",
+        on_row(0, lambda row: replace(row, reward=0.0, is_unscorable=False)),
+        "a trajectory without a reward is not marked as unscorable, "
+        "the trainer would take the reward 0.0",
+    ),
+    "truncation taken for a fault": (
+        WHOLE,
+        "episode_timeout",
+        on_row(0, lambda row: replace(row, is_unscorable=True)),
+        "the row is marked as unscorable, but has the reward 0.5",
+    ),
+    "mask one entry short": (
+        WHOLE,
+        "text",
+        on_row(0, lambda row: replace(row, loss_mask=row.loss_mask[:-1])),
+        "mask must have one entry for each of 86 response ids, got 85",
+    ),
+    "prompt cut": (
+        WHOLE,
+        "context_tokens",
+        on_row(0, lambda row: replace(row, prompt_ids=row.prompt_ids[:30])),
+        "prompt ids end after 30 of 35 tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_suite_catches_a_planted_defect_and_names_it(defect: str) -> None:
+    shape, name, spoil, message = DEFECTS[defect]
+    assert check(projection(shape), recording(name)).verdict is Verdict.PASS
+    outcome = check(projection(shape, spoil), recording(name))
+    assert outcome.verdict is Verdict.FAIL
+    assert outcome.message == message or outcome.message.startswith(f"{message}: image")
+
+
+def test_swapped_images_of_one_size_are_found_by_their_values() -> None:
+    """Images 1 and 3 of the recording have one grid: no count and no shape differs."""
+    one = recording("images")
+    row = whole_row(one.trajectory, filler_id=0)
+    parts = [feature.tensors["pixel_values"] for feature in row.features]
+    pairs = [(a, b) for a in range(4) for b in range(a) if parts[a].shape == parts[b].shape]
+    assert pairs
+    later, earlier = pairs[0]
+
+    def spoil(rows: Rows) -> Rows:
+        order = list(range(4))
+        order[later], order[earlier] = earlier, later
+        pixels = np.concatenate([parts[n] for n in order])
+        return [replace(rows[0], tensors={**rows[0].tensors, "pixel_values": pixels})]
+
+    outcome = check(projection(WHOLE, spoil), one)
+    assert outcome.message == (
+        f"tensor pixel_values differs in image {earlier}: image {later} of the row is in its place"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (swap_pictures, "image 0 is another picture: image 3 of the row is in its place"),
+        (drop_picture, "3 images were delivered, expected 4"),
+        (other_picture, "image 3 is another picture than the recorded one"),
+        (without_pictures, "no image was delivered, expected 4"),
+    ],
+)
+def test_suite_catches_wrong_pictures_where_a_trainer_takes_pictures(
+    spoil: Change, message: str
+) -> None:
+    def pictures_only(rows: Rows) -> Rows:
+        return [spoil(replace(row, tensors={})) for row in rows]
+
+    good = projection(WHOLE, lambda rows: [replace(r, tensors={}) for r in rows], pictures=True)
+    assert check(good, recording("images")).verdict is Verdict.PASS
+    outcome = check(projection(WHOLE, pictures_only, pictures=True), recording("images"))
+    assert (outcome.verdict, outcome.message) == (Verdict.FAIL, message)
+
+
+def test_suite_catches_tensors_on_a_row_of_text() -> None:
+    image = whole_row(recording("images").trajectory, filler_id=0).tensors
+    spoilt = projection(WHOLE, on_row(0, lambda row: replace(row, tensors=image)))
+    outcome = check(spoilt, recording("text"))
+    assert outcome.message.startswith("a row without images was delivered with tensors")
+
+
+def test_empty_tensors_of_a_row_of_text_are_no_image() -> None:
+    empty = {"pixel_values": np.zeros((0, 1176), np.float32)}
+    good = projection(WHOLE, on_row(0, lambda row: replace(row, tensors=empty)))
+    assert check(good, recording("text")).verdict is Verdict.PASS
+
+
+def test_every_single_token_of_every_recording_is_compared() -> None:
+    """Change any one id, mask entry or log-probability: the suite finds that very place."""
+    for one in shipped_recordings():
+        rows = [s for s in one.trajectory.segments if s.kind is SegmentKind.MODEL]
+        if not rows or len(one.trajectory.sequences()) > 1:
+            continue
+        length = len(whole_row(one.trajectory, filler_id=one.filler_id).response_ids)
+        for place in range(length):
+            for column in ("response_ids", "loss_mask", "logprobs"):
+                outcome = check(projection(WHOLE, on_row(0, _changed(column, place))), one)
+                assert outcome.verdict is Verdict.FAIL, (one.name, column, place)
+                assert re.search(rf"token {place}\b", outcome.message), outcome.message
+
+
+def _changed(column: str, place: int) -> Change:
+    def change(row: DeliveredRow) -> DeliveredRow:
+        values = list(getattr(row, column))
+        values[place] = 1 - values[place] if column == "loss_mask" else values[place] - 1
+        return replace(row, **{column: values})
+
+    return change
