@@ -8,6 +8,7 @@ import numpy as np
 
 from envkit.conformance.delivered import DeliveredRow
 from envkit.conformance.pictures import picture_difference
+from envkit.conformance.unscored import unscored_difference
 from envkit.trajectory import RewardPlacement, Row
 
 
@@ -20,13 +21,15 @@ def first_difference(
     """Return where the delivered rows first depart from the expected ones; None where nowhere.
 
     Log-probabilities and rewards may have been rounded to single precision, nothing else may
-    differ.
+    differ. A trajectory without a reward is compared as `unscored_difference` says.
 
     Args:
         expected: The core's rows.
         delivered: The trainer's rows.
         placement: Where the trainer takes rewards by token.
     """
+    if expected[-1].reward is None:
+        return unscored_difference(expected, delivered)
     for number, (row, got) in enumerate(zip(expected, delivered, strict=False)):
         difference = _row_difference(row, got, placement)
         if difference is not None:
@@ -44,7 +47,7 @@ def _row_difference(row: Row, got: DeliveredRow, placement: RewardPlacement) -> 
         lambda: _mask(row, got),
         lambda: _logprobs(row, got),
         lambda: _marks(row, got),
-        lambda: None if row.reward is None else _rewards(row, got, placement),
+        lambda: _rewards(row, got, placement),
         lambda: picture_difference(row, got),
     )
     return next((text for check in checks if (text := check()) is not None), None)
@@ -80,8 +83,6 @@ def _mask(row: Row, got: DeliveredRow) -> str | None:
     wrong = got.loss_mask[place]
     text = f"mask differs at response token {place}: expected {row.loss_mask[place]}, got {wrong}"
     expected, mask = list(row.loss_mask), [int(value) for value in got.loss_mask]
-    if row.reward is None:
-        return f"{text}; a fault trains nothing"
     if mask[1:] == expected[:-1]:
         return f"{text}; the mask is shifted right by 1"
     if mask[:-1] == expected[1:]:
@@ -103,14 +104,9 @@ def _logprobs(row: Row, got: DeliveredRow) -> str | None:
 
 def _marks(row: Row, got: DeliveredRow) -> str | None:
     if bool(got.is_last) != row.is_last:
-        word = "is marked as the last one" if got.is_last else "is not marked as the last one"
-        return f"the row {word}, which is wrong"
-    if row.reward is None and not got.is_unscorable:
-        return (
-            "a trajectory without a reward is not marked as unscorable, "
-            f"the trainer would take {_offered(got)}"
-        )
-    if row.reward is not None and got.is_unscorable:
+        word = "is" if got.is_last else "is not"
+        return f"the row {word} marked as the last one, which is wrong"
+    if got.is_unscorable:
         return f"the row is marked as unscorable, but has the reward {row.reward}"
     return None
 
@@ -129,12 +125,6 @@ def _rewards(row: Row, got: DeliveredRow, placement: RewardPlacement) -> str | N
         if not _same(value, other):
             return f"reward of response token {place}: expected {value}, got {other}"
     return None
-
-
-def _offered(got: DeliveredRow) -> str:
-    if got.reward is not None:
-        return f"the reward {got.reward}"
-    return "rewards by token" if got.token_rewards is not None else "a row without a reward"
 
 
 def _length(name: str, row: Row, column: Sequence[object]) -> str | None:

@@ -110,3 +110,6 @@ class Projection:
     """What the trainer cannot take. The suite then checks that `deliver` refuses it."""
     reward_placement: RewardPlacement = RewardPlacement.LAST
     """Where `DeliveredRow.token_rewards` stand; without meaning for one number."""
+    rewards_every_row: bool = False
+    """Whether the trainer takes the trajectory's whole reward with each of several rows, on their
+    last tokens (verl). False takes 0.0 with all rows but the last."""

@@ -1,5 +1,7 @@
 """What the suite expects: the core's own rows, and what a recording holds."""
 
+from dataclasses import replace
+
 from envkit.conformance.delivered import Content, Shape
 from envkit.trajectory import Row, Trajectory, step_rows, whole_row
 
@@ -13,6 +15,18 @@ def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tu
     if shape is Shape.WHOLE:
         return (whole_row(trajectory, filler_id=filler_id),)
     return step_rows(trajectory, filler_id=filler_id, merge=shape is Shape.MERGED)
+
+
+def rewarded_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Return the rows with the trajectory's reward on each; the same where it is one row."""
+    if len(rows) == 1:
+        return rows
+    reward = rows[-1].reward
+    total = [(len(row.response_ids) - 1, reward or 0.0) for row in rows]
+    return tuple(
+        replace(row, reward=reward, turn_rewards=(last,))
+        for row, last in zip(rows, total, strict=True)
+    )
 
 
 def contents(trajectory: Trajectory) -> frozenset[Content]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from envkit.conformance.compare import first_difference
 from envkit.conformance.delivered import DeliveredRow, Projection
-from envkit.conformance.expected import expected_rows
+from envkit.conformance.expected import expected_rows, rewarded_rows
 from envkit.conformance.recordings import Recording
 from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError
 
@@ -81,6 +81,8 @@ def _difference(
             f"delivered {len(delivered)} rows where the core has none of shape "
             f"{projection.shape.value!r} ({error})"
         )
+    if projection.rewards_every_row:
+        expected = rewarded_rows(expected)
     return first_difference(expected, delivered, placement=projection.reward_placement)
 
 

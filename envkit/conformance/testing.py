@@ -34,6 +34,7 @@ class AdapterConformance:
     shape: ClassVar[Shape] = Shape.WHOLE
     cannot_carry: ClassVar[frozenset[Content]] = frozenset()
     reward_placement: ClassVar[RewardPlacement] = RewardPlacement.LAST
+    rewards_every_row: ClassVar[bool] = False
 
     def deliver(self, trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
         """Hand a trajectory to the trainer and read back what arrived; see `Deliver`."""
@@ -61,6 +62,7 @@ class AdapterConformance:
             deliver=self.deliver,
             cannot_carry=self.cannot_carry,
             reward_placement=self.reward_placement,
+            rewards_every_row=self.rewards_every_row,
         )
 
 

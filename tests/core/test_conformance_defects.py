@@ -24,7 +24,7 @@ from fakes.deliveries import (
 )
 
 from envkit.conformance import DeliveredRow, Recording, Shape, Verdict, check, shipped_recordings
-from envkit.trajectory import SegmentKind, whole_row
+from envkit.trajectory import whole_row
 
 WHOLE, STEPS = Shape.WHOLE, Shape.STEPS
 
@@ -51,6 +51,16 @@ def reward_on_first_row(rows: Rows) -> Rows:
 
 def without_last_row(rows: Rows) -> Rows:
     return [*rows[:-2], replace(rows[-2], is_last=True, reward=rows[-1].reward)]
+
+
+def filler(row: DeliveredRow) -> DeliveredRow:
+    """Return the smallest valid row, which SkyRL and TRL take for a failure."""
+    one = replace(row, prompt_ids=(7,), response_ids=(7,), loss_mask=(0,), logprobs=(0.0,))
+    return replace(one, tensors={}, images=None, reward=0.4)
+
+
+def filler_with_images(row: DeliveredRow) -> DeliveredRow:
+    return replace(filler(row), tensors=row.tensors)
 
 
 DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
@@ -145,7 +155,8 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
         WHOLE,
         "env_fault_in_step",
         on_row(0, lambda row: replace(row, loss_mask=(1,) * len(row.response_ids))),
-        "mask differs at response token 0: expected 0, got 1; a fault trains nothing",
+        "mask differs at response token 0: expected 0, got 1; "
+        "a trajectory without a reward trains nothing",
     ),
     "fault rewarded": (
         WHOLE,
@@ -153,6 +164,36 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
         on_row(0, lambda row: replace(row, reward=0.0, is_unscorable=False)),
         "a trajectory without a reward is not marked as unscorable, "
         "the trainer would take the reward 0.0",
+    ),
+    "fault without a row": (
+        STEPS,
+        "env_fault_at_reset",
+        lambda rows: [],
+        "no row was delivered for a trajectory without a reward; a batch needs one, masked",
+    ),
+    "fault with an empty row": (
+        WHOLE,
+        "env_fault_at_reset",
+        on_row(0, lambda row: replace(row, response_ids=(), loss_mask=(), logprobs=())),
+        "a row without a reward must still have prompt and response ids, got none",
+    ),
+    "fault with columns of two lengths": (
+        STEPS,
+        "env_fault_in_step",
+        on_row(1, lambda row: replace(row, logprobs=(0.0,))),
+        "row 1 of 2: log-probabilities must have one entry for each of 18 response ids, got 1",
+    ),
+    "fault with an image less": (
+        WHOLE,
+        "env_fault_in_step",
+        on_row(0, drop_image),
+        "tensor image_grid_thw has shape (2, 3), expected (3, 3): 2 of 3 images",
+    ),
+    "filler row with images": (
+        WHOLE,
+        "env_fault_in_step",
+        on_row(0, filler_with_images),
+        "a row without images was delivered with tensors ['image_grid_thw', 'pixel_values']",
     ),
     "truncation taken for a fault": (
         WHOLE,
@@ -239,11 +280,33 @@ def test_empty_tensors_of_a_row_of_text_are_no_image() -> None:
     assert check(good, recording("text")).verdict is Verdict.PASS
 
 
+@pytest.mark.parametrize("shape", [WHOLE, STEPS])
+def test_failure_may_arrive_as_one_masked_filler_row(shape: Shape) -> None:
+    for one in shipped_recordings():
+        if one.trajectory.is_faulted:
+            outcome = check(projection(shape, lambda rows: [filler(rows[-1])]), one)
+            assert outcome.verdict is Verdict.PASS, outcome
+
+
+def test_trainer_may_take_the_whole_reward_with_every_row() -> None:
+    """A split trajectory in verl; a single row is the same either way."""
+
+    def everywhere(rows: Rows) -> Rows:
+        return [replace(row, reward=rows[-1].reward) for row in rows]
+
+    split = projection(STEPS, everywhere)
+    assert check(split, recording("images")).message == (
+        "row 0 of 4: reward differs: expected 0.0, got 2.0"
+    )
+    assert check(replace(split, rewards_every_row=True), recording("images")).message == ""
+    lacking = check(replace(projection(STEPS), rewards_every_row=True), recording("images"))
+    assert lacking.message == "row 0 of 4: reward differs: expected 2.0, got 0.0"
+
+
 def test_every_single_token_of_every_recording_is_compared() -> None:
     """Change any one id, mask entry or log-probability: the suite finds that very place."""
     for one in shipped_recordings():
-        rows = [s for s in one.trajectory.segments if s.kind is SegmentKind.MODEL]
-        if not rows or len(one.trajectory.sequences()) > 1:
+        if one.trajectory.is_faulted or len(one.trajectory.sequences()) > 1:
             continue
         length = len(whole_row(one.trajectory, filler_id=one.filler_id).response_ids)
         for place in range(length):
