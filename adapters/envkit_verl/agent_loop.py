@@ -120,6 +120,7 @@ class EnvAgentLoop(AgentLoopBase):  # pyright: ignore[reportUntypedBaseClass]  #
                 with_logprobs=bool(sampling_params.get("logprobs")),
                 global_steps=int(kwargs.get("global_steps") or 0),
                 routing_shape=shared.engine.routing_shape,
+                mm_processor_kwargs=shared.mm_processor_kwargs,
             )
         ]
         return outputs[0] if len(outputs) == 1 else outputs

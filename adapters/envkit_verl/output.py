@@ -5,7 +5,7 @@ agent_loop_tq.py:150-227), so every sample has the same fields and keys, and one
 trained is a short valid row with mask 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,7 @@ def outputs_of(
     with_logprobs: bool,
     global_steps: int,
     routing_shape: tuple[int, ...] | None,
+    mm_processor_kwargs: Mapping[str, Any],
 ) -> list[EpisodeOutput]:
     """Return one output for each row; the same fields are set in all of them.
 
@@ -129,11 +130,14 @@ def outputs_of(
         with_logprobs: Whether the run keeps log-probabilities: in all samples or in none.
         global_steps: Weight version to state where no server told one.
         routing_shape: Of routed experts, (layers, experts a token); None before one is known.
+        mm_processor_kwargs: `data.mm_processor_kwargs` in plain types: verl's worker would pass
+            its own configuration nodes on, which transformers refuses.
     """
     shared: dict[str, Any] = {
         "reward_score": scored.reward,
         "num_turns": 2 * len(scored.trajectory.turns),
         "metrics": _metrics(scored.trajectory),
+        **({"mm_processor_kwargs": dict(mm_processor_kwargs)} if mm_processor_kwargs else {}),
     }
     experts = [_experts(scored, row, settings, routing_shape) for row in scored.rows]
     outputs: list[EpisodeOutput] = []

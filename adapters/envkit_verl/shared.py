@@ -50,8 +50,9 @@ class SharedRollout:
         self.parts = parts
         self.config = RolloutConfig.from_mapping(options)
         self.settings = VerlSettings.from_rollout(parts.rollout)
-        self.codec = _codec(parts, self.config)
-        self.engine = _engine(parts, self.config, self.settings, self.codec)
+        self.mm_processor_kwargs = plain(parts.data.get("mm_processor_kwargs"))
+        self.codec = _codec(parts, self.config, self.mm_processor_kwargs)
+        self.engine = self._engine()
         self.player = Player(
             self.engine,
             self.codec,
@@ -59,6 +60,26 @@ class SharedRollout:
             retries=self.config.retries,
         )
         self.groups = Groups()
+
+    def _engine(self) -> VerlEngine:
+        unknown = sorted(set(self.config.engine) - {"timeout_s"})
+        if unknown:
+            raise ConfigurationError(
+                f"envkit.engine may hold 'timeout_s', the seconds for one reply, got {unknown}"
+            )
+        parts, placeholder = self.parts, self.codec.audit().image_placeholder
+        image_processor = getattr(parts.processor, "image_processor", None)
+        return VerlEngine(
+            parts.server_manager,
+            self.settings,
+            placeholder_id=None
+            if placeholder is None
+            else int(parts.tokenizer.convert_tokens_to_ids(placeholder)),
+            sends_expanded=self.settings.backend == VLLM
+            and "Qwen2VLImageProcessor" in type(image_processor).__name__,
+            mm_processor_kwargs=self.mm_processor_kwargs,
+            timeout_s=self.config.engine.get("timeout_s"),
+        )
 
     @property
     def filler_id(self) -> int:
@@ -111,7 +132,9 @@ class _WholeProcessor:
         )
 
 
-def _codec(parts: WorkerParts, config: RolloutConfig) -> ChatCodec:
+def _codec(
+    parts: WorkerParts, config: RolloutConfig, mm_processor_kwargs: Mapping[str, Any]
+) -> ChatCodec:
     kwargs = plain(parts.data.get("apply_chat_template_kwargs")) | dict(config.template_kwargs)
 
     def make(image_processor: Any = None) -> ChatCodec:  # noqa: ANN401  # as ChatCodec takes it
@@ -124,34 +147,10 @@ def _codec(parts: WorkerParts, config: RolloutConfig) -> ChatCodec:
         )
 
     codec = make()
-    mm_kwargs = plain(parts.data.get("mm_processor_kwargs"))
     placeholder = codec.audit().image_placeholder
-    if not mm_kwargs or parts.processor is None or placeholder is None:
+    if not mm_processor_kwargs or parts.processor is None or placeholder is None:
         return codec
-    return make(_WholeProcessor(parts.processor, placeholder, mm_kwargs))
-
-
-def _engine(
-    parts: WorkerParts, config: RolloutConfig, settings: VerlSettings, codec: ChatCodec
-) -> VerlEngine:
-    unknown = sorted(set(config.engine) - {"timeout_s"})
-    if unknown:
-        raise ConfigurationError(
-            f"envkit.engine may hold 'timeout_s', the seconds for one reply, got {unknown}"
-        )
-    placeholder = codec.audit().image_placeholder
-    image_processor = getattr(parts.processor, "image_processor", None)
-    return VerlEngine(
-        parts.server_manager,
-        settings,
-        placeholder_id=None
-        if placeholder is None
-        else int(parts.tokenizer.convert_tokens_to_ids(placeholder)),
-        sends_expanded=settings.backend == VLLM
-        and "Qwen2VLImageProcessor" in type(image_processor).__name__,
-        mm_processor_kwargs=plain(parts.data.get("mm_processor_kwargs")),
-        timeout_s=config.engine.get("timeout_s"),
-    )
+    return make(_WholeProcessor(parts.processor, placeholder, mm_processor_kwargs))
 
 
 def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaConf or Python, or None

@@ -1,11 +1,13 @@
 """verl's real workers on CPU: the composed configuration, V0 and V1, one batch in, rows out."""
 
 import asyncio
+import copy
 import importlib.util
 import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +27,31 @@ ROLLOUT = "actor_rollout_ref.rollout"
 PROMPT, RESPONSE = 320, 192
 
 
-def composed(model: Path | str, loops: Path | None = None, **overrides: Any) -> Any:
-    """Return the real ppo_trainer configuration with some keys overridden (`__` for a dot)."""
-    values: dict[str, Any] = {
-        "actor_rollout_ref.model.path": str(model),
+@cache
+def _base() -> Any:
+    """Compose verl's own ppo_trainer.yaml."""
+    values = {
         f"{ROLLOUT}.name": "vllm",
         f"{ROLLOUT}.prompt_length": PROMPT,
         f"{ROLLOUT}.response_length": RESPONSE,
         f"{ROLLOUT}.agent.num_workers": 1,
         f"{ROLLOUT}.calculate_log_probs": True,
     }
-    if loops is not None:
-        values[f"{ROLLOUT}.agent.agent_loop_config_path"] = str(loops)
-    values |= {key.replace("__", "."): value for key, value in overrides.items()}
     folder = Path(verl.trainer.__file__).parent / "config"
     with initialize_config_dir(str(folder), version_base=None):
         config = compose("ppo_trainer", overrides=[f"{k}={v}" for k, v in values.items()])
     OmegaConf.resolve(config)
+    return config
+
+
+def composed(model: Path | str, loops: Path | None = None, **overrides: Any) -> Any:
+    """Return the real ppo_trainer configuration with some keys overridden (`__` for a dot)."""
+    config = copy.deepcopy(_base())
+    values = {"actor_rollout_ref.model.path": str(model), **overrides}
+    if loops is not None:
+        values[f"{ROLLOUT}.agent.agent_loop_config_path"] = str(loops)
+    for key, value in values.items():
+        OmegaConf.update(config, key.replace("__", "."), value, force_add=True)
     return config
 
 

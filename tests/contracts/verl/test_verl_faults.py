@@ -1,0 +1,285 @@
+"""Failures, aborts and bad settings: a valid masked sample, or one clear error."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes.verl_checks import check_batch, check_row
+from fakes.verl_worker import PROMPT, Bench, Run, Sample, v1_utils
+from verl.protocol import DataProto
+from verl.trainer.ppo import core_algos
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
+from verl.workers.rollout.replica import TokenOutput
+
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.rollout import EpisodeRequest
+
+Make = Callable[..., Bench]
+QUICK = {"retries": {"backoff": {"initial_s": 0.0}}}
+
+
+def steps(**kwargs: Any) -> str:
+    return EpisodeRequest(env_id="verl-steps-v0", env_kwargs=kwargs).to_column()
+
+
+def up(text: str, images: list[Any]) -> str:
+    del text, images
+    return "up"
+
+
+def one_row(run: Run) -> dict[str, Any]:
+    (row,) = run.rows
+    check_row(row)
+    return row
+
+
+def padded(rows: list[dict[str, Any]], key: str) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence([row[key] for row in rows], batch_first=True)
+
+
+async def test_verl_fault_gets_the_mean_reward_of_its_group(bench: Make, version: str) -> None:
+    """One of four members fails: it trains nothing and leaves the others' advantages alone."""
+    replies = iter(["up", "down"] * 40)
+
+    def vary(text: str, images: list[Any]) -> str:
+        del text, images
+        return next(replies)
+
+    column = steps(fails_at=1, fails_for=1, tag=uuid.uuid4().hex)
+    run = await bench(version, vary, loop={"envkit": QUICK}).run([Sample(envkit=column)], n=4)
+    failed = [row for row in run.rows if row["envkit_failed"]]
+    others = [row["reward_score"] for row in run.rows if not row["envkit_failed"]]
+    assert len(failed) == 1
+    assert not failed[0]["response_mask"].any()
+    assert failed[0]["reward_score"] == pytest.approx(sum(others) / 3)
+    assert failed[0]["reward_score"] > 0
+    assert failed[0]["reward_extra_info"]["envkit/faults"] == 1.0
+    assert "backend" not in failed[0]["envkit_problem"]  # columns stay short; the log has it all
+    check_batch(run.rows)
+
+
+async def test_verl_group_in_which_every_member_faulted_still_trains(
+    bench: Make, version: str
+) -> None:
+    """Rewards are floats, masks are 0, and verl's own advantage and loss stay finite."""
+    samples = [Sample(envkit=steps(fails_at=0), uid="bad"), Sample(envkit=steps(), uid="good")]
+    run = await bench(version, up).run(samples, n=2)
+    for row in run.rows:
+        check_row(row)
+    bad = [row for row in run.rows if row["uid"] == "bad"]
+    assert [row["reward_score"] for row in bad] == [0.0, 0.0]
+    assert not any(row["response_mask"].any() for row in bad)
+    mask = padded(run.rows, "response_mask")
+    advantages, _ = core_algos.compute_grpo_outcome_advantage(
+        token_level_rewards=padded(run.rows, "rm_scores"),
+        response_mask=mask,
+        index=np.array([row["uid"] for row in run.rows], dtype=object),
+    )
+    assert torch.isfinite(advantages).all()
+    for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean"):
+        loss = core_algos.agg_loss(advantages, mask, mode)
+        assert torch.isfinite(loss), mode
+
+
+async def test_verl_v1_advantages_with_a_masked_sample(bench: Make) -> None:
+    """verl's own V1 computation gives the others what they would get without the fault."""
+    replies = iter(["up", "down"] * 40)
+    column = steps(fails_at=1, fails_for=1, tag=uuid.uuid4().hex)
+    run = await bench("v1", lambda *_: next(replies)).run([Sample(envkit=column)], n=4)
+    data = DataProto.from_single_dict({
+        "response_mask": padded(run.rows, "response_mask"),
+        "token_level_rewards": padded(run.rows, "rm_scores"),
+        "responses": padded(run.rows, "responses"),
+        "uid": np.array([row["uid"] for row in run.rows], dtype=object),
+    })  # fmt: skip
+    out = v1_utils().compute_advantage_for_multi_trajectories(
+        data, [row["key"] for row in run.rows], core_algos.AdvantageEstimator.GRPO
+    )
+    assert torch.isfinite(out.batch["advantages"]).all()
+    for number, row in enumerate(run.rows):
+        assert bool(out.batch["advantages"][number].any()) <= (not row["envkit_failed"])
+
+
+async def test_verl_first_turn_aborted_never_makes_the_prompt_a_response(
+    bench: Make, version: str
+) -> None:
+    """verl's own loop turns the whole prompt into a trained response here."""
+
+    def aborted(text: str, images: list[Any]) -> TokenOutput:
+        del text, images
+        return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted")
+
+    row = one_row(await bench(version, aborted).run([Sample(envkit=steps())]))
+    assert row["envkit_failed"] == 1
+    assert row["envkit_stop_reason"] == "aborted"
+    assert len(row["responses"]) == 1
+    assert not row["response_mask"].any()
+    assert row["reward_extra_info"]["envkit/aborted"] == 1.0
+
+
+async def test_verl_abort_in_the_middle_is_not_trained_with_reward_zero(
+    bench: Make, version: str
+) -> None:
+    answers = iter(["up", TokenOutput(token_ids=[5, 6], log_probs=[-1, -1], stop_reason="abort")])
+    row = one_row(await bench(version, lambda *_: next(answers)).run([Sample(envkit=steps())]))
+    assert row["envkit_failed"] == 1
+    assert not row["response_mask"].any()
+    assert row["responses"][-2:].tolist() == [5, 6]
+
+
+async def test_verl_partial_rollout_inside_the_client_mixes_weight_versions(
+    bench: Make, version: str
+) -> None:
+    """verl's asynchronous client resumes aborted replies itself; both versions are recorded."""
+    answers = iter([
+        TokenOutput(token_ids=[5, 6], log_probs=[-1.0, -1.0], stop_reason="aborted",
+                    extra_fields={"global_steps": 7}),
+        TokenOutput(token_ids=[8, 2], log_probs=[-1.0, -1.0], stop_reason="completed",
+                    extra_fields={"global_steps": 8}),
+    ])  # fmt: skip
+    made = bench(version, lambda *_: next(answers), client_class=FullyAsyncLLMServerClient)
+    row = one_row(await made.run([Sample(envkit=steps(rounds=1))]))
+    assert row["responses"].tolist() == [5, 6, 8, 2]
+    assert (row["min_global_steps"], row["max_global_steps"]) == (7, 8)
+    budgets = [call.params["max_tokens"] for call in made.server.calls]
+    assert budgets[1] == budgets[0] - 2
+
+
+async def test_verl_failing_server_is_retried_and_counted(bench: Make, version: str) -> None:
+    answers = iter([ConnectionError("reset"), "up", "up", "up"])
+    made = bench(version, lambda *_: next(answers), loop={"envkit": QUICK})
+    row = one_row(await made.run([Sample(envkit=steps())]))
+    assert row["envkit_failed"] == 0
+    assert row["reward_extra_info"]["envkit/engine_retries"] == 1.0
+
+
+async def test_verl_dead_server_gives_masked_samples_and_a_log_line(
+    bench: Make, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = bench(version, lambda *_: ValueError("bad request"))
+    row = one_row(await made.run([Sample(envkit=steps())]))
+    assert row["envkit_failed"] == 1
+    assert row["envkit_problem"] == "permanent fault at generate"
+    assert "bad request" in caplog.text
+    assert len(made.server.calls) == 1  # a permanent failure is not retried
+
+
+async def test_verl_prompt_beyond_prompt_length_is_refused_before_sampling(
+    bench: Make, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = bench(version, up)
+    row = one_row(await made.run([Sample(envkit=steps(prompt_padding=PROMPT))]))
+    assert row["envkit_failed"] == 1
+    assert not made.server.calls
+    assert "prompt_length" in caplog.text
+
+
+async def test_verl_pictures_without_a_processor_are_a_fault(
+    bench: Make, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """verl swallows an unsupported processor; pictures must not then become plain text."""
+    column = EpisodeRequest(env_id="verl-colours-v0").to_column()
+    made = bench(version, up)
+    row = one_row(await made.run([Sample(envkit=column)]))
+    assert made.worker.processor is None
+    assert row["envkit_failed"] == 1
+    assert "image processor" in caplog.text
+
+
+async def test_verl_reply_cut_by_max_tokens_is_closed_by_the_codec(
+    bench: Make, version: str
+) -> None:
+    """A reply without its stop token: the closing tokens follow it with mask 0."""
+    loop = {"envkit": {"sampling": {"max_new_tokens": 3}}}
+    made = bench(version, lambda *_: "up up up up up up", loop=loop)
+    row = one_row(await made.run([Sample(envkit=steps(rounds=2))]))
+    stop = made.worker.tokenizer.eos_token_id
+    assert row["response_mask"][:3].tolist() == [1, 1, 1]
+    assert row["responses"][3] == stop
+    assert row["response_mask"][3] == 0
+    assert row["reward_score"] == pytest.approx(0.5)
+
+
+async def test_verl_max_tokens_beyond_the_context_is_clamped(bench: Make, version: str) -> None:
+    loop = {"envkit": {"sampling": {"max_new_tokens": 100_000}}}
+    made = bench(version, lambda *_: "up " * 500, loop=loop, max_model_len=64)
+    row = one_row(await made.run([Sample(envkit=steps())]))
+    assert len(row["prompts"]) + len(row["responses"]) == 64
+    assert row["envkit_stop_reason"] == "context_tokens"
+    assert row["reward_extra_info"]["envkit/truncated"] == 1.0
+
+
+async def test_verl_v1_raises_where_the_run_asks_for_it(bench: Make) -> None:
+    made = bench("v1", up, loop={"on_fault": "raise"})
+    run = await made.run([Sample(envkit=steps(fails_at=0))], n=2)
+    assert run.raw.statuses[-1] == ("u0", "failure")
+    assert not run.rows
+
+
+async def test_verl_v0_refuses_to_raise(bench: Make) -> None:
+    made = bench("v0", up, loop={"on_fault": "raise"})
+    with pytest.raises(ConfigurationError, match="lose the whole chunk"):
+        await made.run([Sample(envkit=steps())])
+
+
+async def test_verl_row_without_an_environment_is_a_clear_error(bench: Make) -> None:
+    with pytest.raises(ConfigurationError, match="no environment is named"):
+        await bench("v0", up).run([Sample()])
+
+
+async def test_verl_unknown_environment_is_a_clear_error(bench: Make) -> None:
+    column = EpisodeRequest(env_id="verl-stepz-v0").to_column()
+    with pytest.raises(UnknownNameError, match="verl-steps-v0"):
+        await bench("v0", up).run([Sample(envkit=column)])
+
+
+@pytest.mark.parametrize(
+    ("loop", "message"),
+    [
+        ({"envkti": {}}, "did you mean 'envkit'"),
+        ({"limits": {"max_turns": 3}}, "under 'envkit:'"),
+        ({"envkit": {"limitz": {}}}, "did you mean 'limits'"),
+        ({"envkit": {"engine": {"timeout": 3}}}, "timeout_s"),
+        ({"rewards": "all"}, "rewards must be one of"),
+        ({"on_fault": "drop"}, "on_fault must be one of"),
+    ],
+)
+async def test_verl_misspelt_options_are_refused(
+    bench: Make, loop: dict[str, Any], message: str
+) -> None:
+    """verl's own base class would swallow them."""
+    made = bench("v0", up, loop=loop)
+    with pytest.raises(Exception, match=message):
+        await made.run([Sample(envkit=steps())])
+
+
+async def test_verl_raw_logprobs_at_another_temperature_are_refused(bench: Make) -> None:
+    made = bench(
+        "v0",
+        up,
+        actor_rollout_ref__rollout__logprobs_mode="raw_logprobs",
+        actor_rollout_ref__rollout__temperature=0.7,
+    )
+    with pytest.raises(ConfigurationError, match="processed_logprobs"):
+        await made.run([Sample(envkit=steps())])
+
+
+async def test_verl_validation_samples_greedily(bench: Make, version: str) -> None:
+    made = bench(version, up)
+    made.config.actor_rollout_ref.rollout.val_kwargs.temperature = 0
+
+    run = await made.run([Sample(envkit=steps())], validate=True)
+    check_row(run.rows[0])
+    assert {call.params["temperature"] for call in made.server.calls} == {0.0}
+
+
+def test_verl_tests_run_the_release_they_name() -> None:
+    import verl
+
+    assert (
+        Path(verl.__file__).with_name("version").joinpath("version").read_text().startswith("0.9")
+    )
