@@ -5,9 +5,7 @@ takes `env_class`; every other column reaches the generator as `env_extras`
 (skyrl/train/dataset/dataset.py, 0.4.0).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count as count_up
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envkit.env import Env
@@ -21,7 +19,7 @@ from envkit.tasks import Task
 def build_dataset(
     env_id: str,
     *,
-    count: int | None = None,
+    size: int | None = None,
     start: int = 0,
     tasks: Sequence[Task] | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -35,7 +33,7 @@ def build_dataset(
 
     Args:
         env_id: As for `envkit.make`.
-        count: How many rows; None takes every task, where their number is known.
+        size: How many rows; None takes every task, where their number is known.
         start: Index of the first task; keeps training and evaluation apart.
         tasks: Plays these; None takes the environment's own.
         env_kwargs: Arguments of the environment.
@@ -44,7 +42,7 @@ def build_dataset(
 
     Raises:
         ConfigurationError: No row is asked for, more than there are tasks, or an endless source
-            without `count`.
+            without `size`.
     """
     request = EpisodeRequest(env_id=env_id, env_kwargs=dict(env_kwargs or {}))
     outer = request.factory()()
@@ -53,7 +51,7 @@ def build_dataset(
         if not isinstance(env, Env):
             raise ConfigurationError(f"{env_id!r} must be an envkit.Env, got {type(env).__name__}")
         rows: list[dict[str, Any]] = []
-        for index, task in _tasks(env, tasks, start=start, count=count):
+        for index, task in _tasks(env, tasks, start=start, size=size):
             row_seed = derive_seed("dataset", seed, index)
             options = None if task is None else {"task": task}
             observation = outer.reset(seed=row_seed, options=options)[0]
@@ -77,28 +75,21 @@ def build_dataset(
 
 
 def _tasks(
-    env: Env, tasks: Sequence[Task] | None, *, start: int, count: int | None
+    env: Env, tasks: Sequence[Task] | None, *, start: int, size: int | None
 ) -> list[tuple[int, Task | None]]:
     """Return index and task of each row; a task of None is drawn with the row's seed."""
-    if start < 0 or (count is not None and count < 1):
+    if start < 0 or (size is not None and size < 1):
         raise ConfigurationError(
-            f"start must be 0 or more and count at least 1, got {start}, {count}"
+            f"start must be 0 or more and size at least 1, got {start} and {size}"
         )
-    indices: Iterable[int] = count_up(start)
-    size = None
+    source = env.tasks
+    known = len(tasks) if tasks is not None else None if source is None else source.size
+    if known is None and size is None:
+        raise ConfigurationError("this environment draws endless tasks: say size=...")
+    if known is not None and start + (size or 1) > known:
+        raise ConfigurationError(f"there are {known} tasks, got start={start} and size={size}")
+    stop = start + size if size is not None else known
+    indices = range(start, start if stop is None else stop)
     if tasks is not None:
-        size = len(tasks)
-    elif env.tasks is not None:
-        size = env.tasks.size
-    if size is not None:
-        if start + (count or 1) > size:
-            raise ConfigurationError(f"there are {size} tasks, got start={start} and count={count}")
-        indices = range(start, size)
-    elif count is None:
-        raise ConfigurationError("this environment draws endless tasks: say count=...")
-    chosen = list(islice(indices, count))
-    if tasks is not None:
-        return [(index, tasks[index]) for index in chosen]
-    if env.tasks is not None:
-        return [(index, env.tasks.task(index)) for index in chosen]
-    return [(index, None) for index in chosen]
+        return [(index, tasks[index]) for index in indices]
+    return [(index, None if source is None else source.task(index)) for index in indices]

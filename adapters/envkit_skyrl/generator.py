@@ -31,7 +31,7 @@ from envkit_skyrl.rows import Played, to_output
 from envkit_skyrl.samples import Sample, read_samples
 from envkit_skyrl.sampling import to_sampling
 from envkit_skyrl.setup import RunSetup, check_logprobs, make_limits, prepare
-from envkit_skyrl.validation import validate_output
+from envkit_skyrl.validation import Pictures, validate_output
 
 require_skyrl()
 
@@ -91,7 +91,7 @@ class EnvGenerator(GeneratorInterface):
         salt: Callable[[int], str] | None = None
         if generator_cfg.use_cache_salt:
             salt = partial(build_vllm_cache_salt, model_name=policy_model_name)
-        pictures = self._setup.pictures
+        pictures = self._setup.plan.pictures
         self._engine = SkyRLEngine(
             inference_engine_client,
             model=policy_model_name,
@@ -101,6 +101,11 @@ class EnvGenerator(GeneratorInterface):
         )
         self._backoff, self._rng = Backoff(), random.Random()
         self._player: tuple[asyncio.AbstractEventLoop, Player, asyncio.Task[None]] | None = None
+
+    @property
+    def pictures(self) -> Pictures | None:
+        """How the model takes pictures; None for a text model."""
+        return self._setup.plan.pictures
 
     async def generate(
         self, input_batch: GeneratorInput, disable_tqdm: bool = False
@@ -161,6 +166,7 @@ class EnvGenerator(GeneratorInterface):
                 source,
                 seed=sample.seed,
                 task=sample.request.task,
+                episode_id=sample.episode_id,
                 group_id=sample.group,
                 group_start=sample.start,
                 member=sample.member,
@@ -205,7 +211,7 @@ class EnvGenerator(GeneratorInterface):
                 loss_masks=output["loss_masks"],
                 trajectory_completion_times=durations,
             ),
-            **batch_metrics(played, tally=rows.tally, placeholders=rows.placeholders),
+            **batch_metrics(played, tally=rows.tally, masked=rows.masked),
         }
         validate_output(
             output,

@@ -19,15 +19,13 @@ from envkit_skyrl.rows import Played
 PREFIX = "envkit"
 
 
-def batch_metrics(
-    played: Sequence[Played], *, tally: MergeTally, placeholders: int
-) -> dict[str, float]:
+def batch_metrics(played: Sequence[Played], *, tally: MergeTally, masked: int) -> dict[str, float]:
     """Return envkit's metrics of a batch, flat.
 
     Args:
         played: Every sample of the batch.
         tally: What the step-wise rows' prompts kept of one another.
-        placeholders: Samples that stand in the output as one masked row.
+        masked: Samples that train nothing.
     """
     trajectories = [sample.trajectory for sample in played if sample.trajectory is not None]
     found: dict[str, float] = {
@@ -35,7 +33,7 @@ def batch_metrics(
         "faults": sum(trajectory.is_faulted for trajectory in trajectories),
         "aborted": sum(t.stop_reason is StopReason.ABORTED for t in trajectories),
         "unplayable": len(played) - len(trajectories),
-        "placeholders": placeholders,
+        "masked": masked,
         "resumes": sum(sample.resumes for sample in played),
         "restarts": sum(trajectory.env_restarts for trajectory in trajectories),
         "rows/merged": tally.merged,

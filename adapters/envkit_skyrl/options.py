@@ -32,6 +32,9 @@ class SkyRLOptions:
     reward_placement: RewardPlacement = RewardPlacement.LAST
     """TURNS puts each turn's reward on its reply's last token; whole trajectories only, since
     SkyRL's step-wise advantages read the last row alone."""
+    pictures: bool | None = None
+    """Whether rows have tensors of pictures; None asks the model. False is for text environments
+    on a vision-language model, whose forward in SkyRL fails on empty tensors."""
     max_resumes: int = 8
     """How often an episode that the server aborted is gone on with; then it is masked."""
     generator: GeneratorKind = GeneratorKind.ENVKIT
@@ -77,12 +80,20 @@ class SkyRLOptions:
                 own[key] = _member(kind, own[key], key)
         if "imports" in own:
             own["imports"] = _names(own["imports"])
-        if not isinstance(own.get("merge", False), bool):
-            raise ConfigurationError(f"merge must be true or false, got {own['merge']!r}")
+        for key in ("merge", "pictures"):
+            if not isinstance(own.get(key, False), bool | None):
+                raise ConfigurationError(f"{key} must be true or false, got {own[key]!r}")
         return cls(rollout=RolloutConfig.from_mapping(data), **own)
 
 
-_OWN_KEYS: Final = ("merge", "reward_placement", "max_resumes", "generator", "imports")
+_OWN_KEYS: Final = (
+    "merge",
+    "reward_placement",
+    "pictures",
+    "max_resumes",
+    "generator",
+    "imports",
+)
 _ENGINE_KEYS: Final = ("timeout_s", "logprob_kind")
 _ENUMS: Final[Mapping[str, type[StrEnum]]] = {
     "reward_placement": RewardPlacement,

@@ -1,8 +1,8 @@
 """Trajectories as SkyRL's training rows.
 
-The projections are envkit's own; here they are renamed, and rows that must not be trained on are
-made: one masked row for each trajectory that cannot be scored, with the mean reward of its group's
-other members, so that the group's baseline keeps its mean.
+The projections are envkit's own; here they are renamed. A trajectory that cannot be scored becomes
+one masked row, because a batch must keep its shape, with the mean reward of its group's other
+members, so that the group's baseline keeps its mean.
 """
 
 from collections import defaultdict
@@ -39,6 +39,9 @@ class RowPlan:
     with_logprobs: bool = True
     filler_id: int
     """A token that may stand in a placeholder row."""
+    placeholder: Row | None = None
+    """Stands for a trajectory without a reward; None takes one filler token. A vision-language
+    model needs one with a picture: its forward fails on a micro batch that has none."""
     pictures: Pictures | None = None
     """None for a text model, whose output has no tensors."""
 
@@ -61,7 +64,7 @@ class Played:
 
     @property
     def score(self) -> float | None:
-        """The reward to learn from; None where there is none."""
+        """The reward to learn from; None where there is none, or no reply to learn it for."""
         if self.trajectory is None or self.trajectory.is_faulted or not self.trajectory.turns:
             return None
         return self.trajectory.reward
@@ -99,8 +102,8 @@ class Rows:
 
     output: GeneratorOutput
     tally: MergeTally = field(default_factory=MergeTally)
-    placeholders: int = 0
-    """Trajectories that stand in the output as one masked row."""
+    masked: int = 0
+    """Trajectories that train nothing, because they have no reward."""
 
 
 def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
@@ -109,10 +112,16 @@ def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     rows = Rows(output={})
     means = _group_means(played)
     for sample in played:
-        found = _rows_of(sample, plan, rows)
-        if found is None:
-            rows.placeholders += 1
-            found = (_placeholder(plan.filler_id, means[sample.group]),)
+        found, tally = _rows_of(sample, plan, means[sample.group])
+        rows.tally = MergeTally(
+            merged=rows.tally.merged + tally.merged,
+            forked=rows.tally.forked + tally.forked,
+            drifted_tokens=rows.tally.drifted_tokens + tally.drifted_tokens,
+        )
+        if sample.score is None:
+            rows.masked += 1
+        elif sample.stop_reason != STOP:
+            found = _unfinished(found, plan)
         for row in found:
             _append(columns, row, sample, plan)
     rows.output.update(columns)
@@ -133,43 +142,39 @@ def _group_means(played: Sequence[Played]) -> dict[str, float]:
     return {group: fmean(values) if values else 0.0 for group, values in scores.items()}
 
 
-def _rows_of(sample: Played, plan: RowPlan, rows: Rows) -> tuple[Row, ...] | None:
-    """Return the trained rows of a sample; None where it cannot be scored."""
+def _rows_of(sample: Played, plan: RowPlan, mean: float) -> tuple[tuple[Row, ...], MergeTally]:
+    """Return the rows of a sample, at least one, and what their prompts kept of one another."""
     if sample.trajectory is None or sample.score is None:
-        return None
+        return (_placeholder(plan, mean),), MergeTally()
     if not plan.step_wise:
-        found = (whole_row(sample.trajectory, filler_id=plan.filler_id),)
-    else:
-        found = step_rows(sample.trajectory, filler_id=plan.filler_id)
-        joined, tally = merge_rows(found)
-        rows.tally = MergeTally(
-            merged=rows.tally.merged + (tally.merged if plan.merge else 0),
-            forked=rows.tally.forked + tally.forked,
-            drifted_tokens=rows.tally.drifted_tokens + tally.drifted_tokens,
-        )
-        found = joined if plan.merge else found
-    if sample.stop_reason == STOP:
-        return found
+        return (whole_row(sample.trajectory, filler_id=plan.filler_id),), MergeTally()
+    found = step_rows(sample.trajectory, filler_id=plan.filler_id)
+    joined, tally = merge_rows(found)
+    return (joined, tally) if plan.merge else (found, replace(tally, merged=0))
+
+
+def _unfinished(rows: Sequence[Row], plan: RowPlan) -> tuple[Row, ...]:
+    """Do what SkyRL's own generator does with replies that were cut off, where it is asked to."""
     if plan.mask_unfinished:
-        found = tuple(replace(row, loss_mask=(0,) * len(row.loss_mask)) for row in found)
+        rows = [replace(row, loss_mask=(0,) * len(row.loss_mask)) for row in rows]
     if plan.no_reward_unfinished:
-        found = tuple(replace(row, reward=0.0, turn_rewards=()) for row in found)
-    return found
+        rows = [replace(row, reward=0.0, turn_rewards=()) for row in rows]
+    return tuple(rows)
 
 
-def _placeholder(filler_id: int, reward: float) -> Row:
-    """Return the smallest row that SkyRL takes, masked."""
-    return Row(
-        prompt_ids=(filler_id,),
-        response_ids=(filler_id,),
+def _placeholder(plan: RowPlan, reward: float) -> Row:
+    """Return a masked row with a reward that leaves its group's mean as it is."""
+    row = plan.placeholder or Row(
+        prompt_ids=(plan.filler_id,),
+        response_ids=(plan.filler_id,),
         loss_mask=(0,),
         logprobs=(0.0,),
-        reward=reward,
-        turn_rewards=((0, reward),),
+        reward=None,
         turns=(),
         is_last=True,
         is_placeholder=True,
     )
+    return replace(row, reward=reward, turn_rewards=((len(row.response_ids) - 1, reward),))
 
 
 def _append(columns: dict[str, list[Any]], row: Row, sample: Played, plan: RowPlan) -> None:
@@ -194,8 +199,8 @@ def _append(columns: dict[str, list[Any]], row: Row, sample: Played, plan: RowPl
 def _reason(sample: Played, row: Row) -> str:
     """Return why the last reply of an earlier row ended."""
     turns = sample.trajectory.turns if sample.trajectory is not None else ()
-    finish = next(turn.finish_reason for turn in turns if turn.turn == row.turns[-1])
-    return STOP if finish == FinishReason.STOP else LENGTH
+    finish = next((turn.finish_reason for turn in turns if turn.turn == row.turns[-1]), None)
+    return LENGTH if finish == FinishReason.LENGTH else STOP
 
 
 def _tensors(row: Row, pictures: Pictures) -> tuple[torch.Tensor, torch.Tensor]:

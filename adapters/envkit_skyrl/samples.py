@@ -1,5 +1,6 @@
 """What SkyRL asks for: one sample for each entry of a generator's input."""
 
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,8 @@ class Sample:
     """Of the environment, equal in a group."""
     start: GroupStart
     """Shared by a group, whose members must start from the same observation."""
+    episode_id: str
+    """Also the session at the server: unique, because a prompt comes back in every epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ def _sample(
     groups: _Groups,
 ) -> Sample:
     group = f"row-{place}" if identity is None else identity.instance_id
+    member = 0 if identity is None else identity.repetition_id
     column = extra.get(ENVKIT_COLUMN) if isinstance(extra, dict) else None
     request: EpisodeRequest | ConfigurationError
     try:
@@ -83,9 +87,10 @@ def _sample(
         request, own = error, None
     return Sample(
         group=group,
-        member=0 if identity is None else identity.repetition_id,
+        member=member,
         trajectory_id=identity,
         request=request,
         seed=derive_seed("group", *seed, group) if own is None else own,
         start=groups.start(group),
+        episode_id=f"{group}_{member}-{uuid.uuid4().hex[:8]}",
     )

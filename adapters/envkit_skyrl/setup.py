@@ -8,11 +8,12 @@ from PIL import Image as PilImage
 
 from envkit.errors import ConfigurationError, TemplateError
 from envkit.images import Image
+from envkit.messages import message
 from envkit.registration import spec
 from envkit.rollout.engine import LogprobKind, Sampling
 from envkit.rollout.limits import Limits
 from envkit.tokens import ChatCodec
-from envkit.trajectory.row import RewardPlacement
+from envkit.trajectory.row import RewardPlacement, Row
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.rows import RowPlan
 from envkit_skyrl.validation import Pictures
@@ -20,7 +21,8 @@ from envkit_skyrl.validation import Pictures
 _LOG: Final = logging.getLogger(__name__)
 _TENSORS: Final = frozenset({"pixel_values", "image_grid_thw"})
 """What SkyRL's trainer hands to a vision-language model."""
-_PROBE_SIZE: Final = (112, 112)
+_BLANK: Final = Image.from_pil(PilImage.new("RGB", (56, 56), "white"))
+"""Goes through the codec once, and stands in placeholder rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,6 @@ class RunSetup:
     """What a generator needs to know once."""
 
     plan: RowPlan
-    pictures: Pictures | None
     logprob_kind: LogprobKind
 
 
@@ -48,7 +49,13 @@ def prepare(
     _check(generator_cfg, codec, options, scalar_rewards=scalar_rewards)
     if options.rollout.env_id is not None:
         spec(options.rollout.env_id)  # a misspelt id is found before the first batch
-    pictures = find_pictures(codec)
+    text_only = options.pictures is False or generator_cfg.inference_engine.language_model_only
+    pictures = None if text_only else find_pictures(codec)
+    if options.pictures and pictures is None:
+        raise ConfigurationError(
+            "envkit.pictures is true, but the model's template and processor do not give "
+            f"{sorted(_TENSORS)}, which SkyRL's trainer takes"
+        )
     if pictures is not None and generator_cfg.merge_stepwise_output:
         raise ConfigurationError(
             "generator.merge_stepwise_output refuses pictures; set it to false and envkit.merge "
@@ -63,9 +70,9 @@ def prepare(
             mask_unfinished=generator_cfg.apply_overlong_filtering,
             no_reward_unfinished=generator_cfg.zero_reward_on_non_stop,
             filler_id=codec.stop_ids[0],
+            placeholder=None if pictures is None else _placeholder(codec),
             pictures=pictures,
         ),
-        pictures=pictures,
         logprob_kind=options.logprob_kind or configured_logprobs(generator_cfg),
     )
 
@@ -113,15 +120,14 @@ def find_pictures(codec: ChatCodec) -> Pictures | None:
     """
     if not codec.audit().supports_images:
         return None
-    blank = Image.from_pil(PilImage.new("RGB", _PROBE_SIZE, "white"))
     try:
-        (features,) = codec.image_features([blank])
+        (features,) = codec.image_features([_BLANK])
     except TemplateError as error:
-        _LOG.warning("pictures are refused: %s", error)
+        _LOG.info("this run is text only: %s", error)
         return None
     if _TENSORS.symmetric_difference(features.tensors):
         _LOG.warning(
-            "pictures are refused: SkyRL's trainer takes %s, this model's processor gives %s",
+            "this run is text only: SkyRL's trainer takes %s, this model's processor gives %s",
             sorted(_TENSORS),
             sorted(features.tensors),
         )
@@ -131,6 +137,23 @@ def find_pictures(codec: ChatCodec) -> Pictures | None:
         token_id=codec.media_ids[0],
         patches_per_token=patches // features.token_count,
         patch_size=size,
+    )
+
+
+def _placeholder(codec: ChatCodec) -> Row:
+    """Return a masked row with a picture, as the template writes one."""
+    encoded = codec.encode_prompt([message("user", "", (_BLANK,))])
+    return Row(
+        prompt_ids=encoded.train_ids,
+        response_ids=codec.stop_ids[:1],
+        loss_mask=(0,),
+        logprobs=(0.0,),
+        images=encoded.images,
+        features=encoded.features,
+        reward=None,
+        turns=(),
+        is_last=True,
+        is_placeholder=True,
     )
 
 

@@ -1,0 +1,54 @@
+"""SkyRL's real classes, or no test of this folder at all."""
+
+import importlib.util
+import sys
+import typing
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from fakes.skyrl_run import Run
+
+collect_ignore_glob: list[str] = []
+if importlib.util.find_spec("skyrl") is None:  # `make contract-skyrl` has an environment with it
+    collect_ignore_glob.append("test_*.py")
+else:
+    if sys.version_info < (3, 12):
+        # skyrl/tinker/types.py uses typing.TypedDict in a pydantic model, which pydantic refuses
+        # below 3.12. This process runs nothing but these tests.
+        import typing_extensions
+
+        typing.TypedDict = typing_extensions.TypedDict  # pyright: ignore[reportAttributeAccessIssue]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SkyRL, ray and torch warn on import
+        import fakes.skyrl_run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let SkyRL, ray and torch warn: only our own warnings are errors."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.skyrl)
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
+            item.add_marker(pytest.mark.filterwarnings("error:.*envkit"))
+
+
+@pytest.fixture
+def run() -> "Callable[..., Run]":
+    """Make runs: a generator over a fake client, with SkyRL's own configuration."""
+    from fakes.envs import register_toys
+    from fakes.skyrl_envs import ObeyEnv, register_skyrl_envs
+
+    register_toys()
+    register_skyrl_envs()
+    ObeyEnv.flaked.clear()
+
+    def make(*words: Any, **options: Any) -> "Run":
+        return fakes.skyrl_run.Run(*words, **options)
+
+    return make

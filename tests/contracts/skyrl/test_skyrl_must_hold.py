@@ -1,0 +1,315 @@
+"""One test for each line of what a SkyRL generator must hold."""
+
+import asyncio
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes.skyrl_envs import colour_of
+from fakes.skyrl_run import Run, advantages
+from fakes.templates import make_codec
+from skyrl.train.generators.base import TrajectoryID
+from skyrl.train.generators.utils import get_metrics_from_generator_output
+from skyrl.train.utils.trainer_utils import validate_generator_output
+
+from envkit.errors import ConfigurationError, ContractError
+from envkit.rollout import EpisodeRequest
+from envkit_skyrl import validate_output
+
+MakeRun = Callable[..., Run]
+
+
+def sees(ask: Any) -> str:
+    return colour_of(ask.images[-1])
+
+
+async def test_skyrl_must_hold_1_logprobs_and_metrics_exist_as_keys(run: MakeRun) -> None:
+    # At temperature 0.7 a server with raw log-probabilities has none for an evaluation.
+    made = run("good", "good", "good")
+    output = await made.generate(phase="eval", params={"temperature": 0.7, "max_tokens": 32})
+    assert output["rollout_logprobs"] is None
+    assert output["rollout_metrics"] is not None
+    validate_generator_output(2, output)
+
+
+@pytest.mark.parametrize("step_wise", [False, True])
+async def test_skyrl_must_hold_2_columns_of_a_row_have_one_length_and_no_row_is_empty(
+    run: MakeRun, step_wise: bool
+) -> None:
+    made = run(policy=lambda ask: ("good", "boom", "?")[ask.member], samples=3, step_wise=step_wise)
+    output = await made.generate()
+    keys = ("response_ids", "loss_masks", "rewards", "rollout_logprobs")
+    for columns in zip(*(output[key] for key in keys), strict=True):
+        assert {len(column) for column in columns} == {len(columns[0])}
+        assert len(columns[0]) > 0
+    broken = copy.deepcopy(output)
+    for key in keys:
+        broken[key][0] = []
+    with pytest.raises(ContractError, match="must not be empty"):
+        validate_output(broken, made.batch()["trajectory_ids"], step_wise=step_wise)
+
+
+async def test_skyrl_must_hold_3_rows_are_adjacent_and_the_last_one_is_marked(
+    run: MakeRun,
+) -> None:
+    # Episodes end after different numbers of turns, and in another order than they were asked for.
+    made = run(
+        policy=lambda ask: "end" if ask.turn == 2 - ask.member else "good",
+        samples=3,
+        prompts=2,
+        step_wise=True,
+        env_kwargs={"rounds": 5},
+    )
+    output = await made.generate()
+    found = [identity.to_string() for identity in output["trajectory_ids"]]
+    assert list(dict.fromkeys(found)) == ["0_0", "0_1", "0_2", "1_0", "1_1", "1_2"]
+    assert found == sorted(found)
+    assert all(type(mark) is bool for mark in output["is_last_step"])
+    ends = [found[n] for n, mark in enumerate(output["is_last_step"]) if mark]
+    assert ends == list(dict.fromkeys(found))
+    validate_generator_output(6, output, step_wise=True)
+
+
+@pytest.mark.parametrize("step_wise", [False, True])
+async def test_skyrl_must_hold_4_every_trajectory_comes_back(run: MakeRun, step_wise: bool) -> None:
+    made = run(policy=lambda ask: "good", samples=2, prompts=3, step_wise=step_wise)
+    rows = [
+        EpisodeRequest(env_id="broken-v0"),
+        EpisodeRequest(env_id="obey-v0"),
+        EpisodeRequest(env_id="no-such-env-v0"),
+    ]
+    output = await made.generate(rows)
+    ids = [identity.to_string() for identity in output["trajectory_ids"]]
+    assert list(dict.fromkeys(ids)) == ["0_0", "0_1", "1_0", "1_1", "2_0", "2_1"]
+    metrics = output["rollout_metrics"]
+    assert (metrics["envkit/masked"], metrics["envkit/unplayable"]) == (4, 2)
+    batch = await made.train(output)  # real mini-batch boundaries: the batch geometry holds
+    assert len(set(batch.metadata["uids"])) == 3
+
+
+async def test_skyrl_must_hold_4_a_missing_trajectory_is_noticed(run: MakeRun) -> None:
+    made = run("good", "good", "good", step_wise=True, samples=3)
+    output = await made.generate()
+    ids = made.batch()["trajectory_ids"]
+    for key, value in output.items():
+        if isinstance(value, list):
+            output[key] = value[3:]
+    validate_generator_output(3, output, step_wise=True)  # SkyRL does not see it
+    with pytest.raises(ContractError, match=r"missing: \['0_0'\]"):
+        validate_output(output, ids, step_wise=True)
+
+
+@pytest.mark.parametrize("merge", [False, True])
+async def test_skyrl_must_hold_5_the_return_is_on_the_last_token_of_the_last_row(
+    run: MakeRun, merge: bool
+) -> None:
+    made = run("good", "bad", "good", samples=1, step_wise=True, envkit={"merge": merge})
+    output = await made.generate()
+    nonzero = [
+        (row, place)
+        for row, rewards in enumerate(output["rewards"])
+        for place, reward in enumerate(rewards)
+        if reward
+    ]
+    last = len(output["rewards"]) - 1
+    assert nonzero == [(last, len(output["rewards"][last]) - 1)]
+    assert output["rewards"][last][-1] == 0.5
+    assert output["loss_masks"][last][-1] == 1
+    ends = {key: [output[key][-1]] for key in ("rewards", "response_ids", "loss_masks")}
+    metrics: Any = get_metrics_from_generator_output(ends, ["0"])
+    assert metrics["pass_at_n"] == 1.0
+
+
+async def test_skyrl_must_hold_6_nothing_is_observed_after_the_end(run: MakeRun) -> None:
+    made = run("good", "end", samples=1, env_kwargs={"last_words": True})
+    output = await made.generate()
+    assert "It is over" not in made.codec.decode(output["response_ids"][0])
+    assert output["response_ids"][0][-1] in made.codec.stop_ids
+    assert output["loss_masks"][0][-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"words": ["good"] * 3}, "stop"),
+        ({"words": ["good", "end"]}, "stop"),
+        ({"words": ["bad"] * 2, "env_kwargs": {"rounds": 9, "max_turns": 2}}, "stop"),
+        ({"words": ["bad"] * 2, "envkit": {"limits": {"max_turns": 2}}}, "length"),
+        ({"words": ["bad " * 90], "envkit": {"limits": {"max_tokens_per_turn": 9}}}, "length"),
+        ({"words": ["bad"] * 3, "envkit": {"limits": {"max_response_tokens": 12}}}, "length"),
+        (
+            {
+                "words": ["bad"] * 3,
+                "env_kwargs": {"padding": 20},
+                "envkit": {"limits": {"max_context_tokens": 70}},
+            },
+            "length",
+        ),
+        ({"words": ["bad " * 90], "env_kwargs": {"rounds": 1}}, "length"),
+    ],
+    ids=["done", "early", "env turns", "turns", "reply", "response", "context", "last reply cut"],
+)
+async def test_skyrl_must_hold_7_a_clean_end_is_stop_and_a_cut_off_is_length(
+    run: MakeRun, options: dict[str, Any], expected: str
+) -> None:
+    words = options.pop("words")
+    made = run(*words, samples=1, step_wise=True, **options)
+    output = await made.generate()
+    assert output["stop_reasons"][-1] == expected
+    assert output["is_last_step"][-1] is True
+
+
+async def test_skyrl_must_hold_8_history_is_kept_as_tokens(run: MakeRun) -> None:
+    made = run("good  good", "b a d", "good", samples=1, step_wise=True)
+    output = await made.generate()
+    sent = [request["ids"] for request in made.client.requests]
+    assert output["prompt_token_ids"] == sent
+    for row in range(2):
+        seen = output["prompt_token_ids"][row] + output["response_ids"][row]
+        assert output["prompt_token_ids"][row + 1][: len(seen)] == seen
+    assert output["rollout_metrics"]["envkit/rows/forked"] == 0
+
+
+async def test_skyrl_must_hold_8_a_rewritten_history_forks_and_is_counted(run: MakeRun) -> None:
+    made = run(
+        "<think>\nlong\n</think>\n\ngood", "<think>\nx\n</think>\n\ngood", "good",
+        samples=1, step_wise=True, codec=make_codec("qwen3", history="rerender"),
+        envkit={"merge": True},
+    )  # fmt: skip
+    output = await made.generate()
+    assert len(output["response_ids"]) == 3
+    assert output["rollout_metrics"]["envkit/rows/forked"] == 2
+    assert output["rollout_metrics"]["envkit/rows/drifted_tokens"] > 0
+    assert len(advantages(await made.train(output))) == 3
+
+
+@pytest.mark.parametrize("step_wise", [False, True])
+async def test_skyrl_must_hold_9_only_lists_and_metrics_are_in_the_output(
+    run: MakeRun, step_wise: bool
+) -> None:
+    output = await run(policy=sees, vision=True, env_kwargs={"pictures": True}).generate()
+    for key, value in output.items():
+        assert isinstance(value, dict if key == "rollout_metrics" else list), key
+    with pytest.raises(ContractError, match="only lists"):
+        validate_output(
+            {**output, "trajectory_time_splits": {"llm": [1.0], "env": [1.0]}},
+            None,
+            step_wise=False,
+        )
+
+
+@pytest.mark.parametrize("step_wise", [False, True])
+async def test_skyrl_must_hold_10_no_row_exceeds_the_trainers_length(
+    run: MakeRun, step_wise: bool
+) -> None:
+    made = run(
+        policy=lambda ask: "good", max_sequence_tokens=150, step_wise=step_wise,
+        env_kwargs={"rounds": 8, "padding": 10},
+    )  # fmt: skip
+    output = await made.generate()
+    lengths = [
+        len(prompt) + len(response)
+        for prompt, response in zip(output["prompt_token_ids"], output["response_ids"], strict=True)
+    ]
+    assert max(lengths) <= 150
+    assert output["stop_reasons"][-1] == "length"
+    assert all(len(request["ids"]) < 150 for request in made.client.requests)
+
+
+@pytest.mark.parametrize("step_wise", [False, True])
+async def test_skyrl_must_hold_10_a_prompt_that_is_too_long_is_masked_and_counted(
+    run: MakeRun, step_wise: bool
+) -> None:
+    made = run("good", max_sequence_tokens=150, step_wise=step_wise, env_kwargs={"first": 400})
+    output = await made.generate()
+    assert made.client.requests == []
+    assert [sum(mask) for mask in output["loss_masks"]] == [0, 0]
+    assert [len(prompt) for prompt in output["prompt_token_ids"]] == [1, 1]
+    assert output["rollout_metrics"]["envkit/stop_mean/context_tokens"] == 1.0
+    await made.train(output)
+
+
+async def test_skyrl_must_hold_11_every_row_has_tensors_that_match_its_placeholders(
+    run: MakeRun,
+) -> None:
+    made = run(
+        policy=lambda ask: "boom" if ask.member == 1 else "good",
+        vision=True,
+        step_wise=True,
+        prompts=2,
+    )
+    rows = [EpisodeRequest(env_id="obey-v0", env_kwargs={"pictures": pics}) for pics in (1, 0)]
+    output = await made.generate(rows)
+    token = made.codec.media_ids[0]
+    for prompt, response, pixels, grid in zip(
+        output["prompt_token_ids"], output["response_ids"],
+        output["pixel_values"], output["image_grid_thw"], strict=True,
+    ):  # fmt: skip
+        assert pixels is not None
+        assert grid is not None
+        assert grid.shape[1:] == (3,)
+        assert (prompt + response).count(token) * 4 == len(pixels) == int(grid.prod(-1).sum())
+    output["pixel_values"][0] = output["pixel_values"][0][:-4]
+    with pytest.raises(ContractError, match="one line for each patch"):
+        validate_output(
+            output, made.batch()["trajectory_ids"], step_wise=True,
+            pictures=made.generator.pictures,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("env", ["obey-v0", "plain-v0"])
+async def test_skyrl_must_hold_12_no_failure_of_an_environment_leaves_generate(
+    run: MakeRun, env: str
+) -> None:
+    replies = ("good", "boom", "crash", "flaky")
+    made = run(policy=lambda ask: replies[ask.member], samples=4, env=env)
+    output = await made.generate()
+    trained = [sum(mask) > 0 for mask in output["loss_masks"]]
+    assert trained[:3] == [True, False, False]
+    assert trained[3] is (env == "obey-v0") or output["rollout_metrics"]["envkit/restarts"] == 1
+    await made.train(output)
+
+
+async def test_skyrl_must_hold_13_metric_names_say_how_they_are_joined(run: MakeRun) -> None:
+    made = run(
+        policy=lambda ask: ("good", "boom", "bad", "?")[ask.member], samples=4,
+        env_kwargs={"rounds": 9}, generator={"max_turns": 3},
+    )  # fmt: skip
+    output = await made.generate()
+    names = [name for name in output["rollout_metrics"] if name.startswith("envkit/")]
+    assert len(names) > 15
+    for name in names:
+        last, word = name.rpartition("/")[2], name.split("/")[1]
+        if "mean" in (last, word.rpartition("_")[2]):
+            assert "mean" in name
+        elif last in ("min", "max"):
+            assert not any(other in name for other in ("avg", "mean"))
+            assert last == "min" or "min" not in name
+        else:  # counts are added up
+            assert not any(other in name for other in ("avg", "mean", "min", "max")), name
+    assert "env_metrics" not in output  # they would need an env_class that skyrl-gym knows
+    assert all(math.isfinite(value) for value in output["rollout_metrics"].values())
+
+
+async def test_skyrl_must_hold_14_generate_may_be_called_concurrently(run: MakeRun) -> None:
+    made = run(policy=lambda ask: "good", samples=4, env="plain-v0")
+    uids = [str(index) for index in range(6)]
+    outputs = await asyncio.gather(*(made.generate(uids=[uid]) for uid in uids))
+    for uid, output in zip(uids, outputs, strict=True):
+        assert output["trajectory_ids"] == [TrajectoryID(uid, member) for member in range(4)]
+        assert [sum(row) for row in output["rewards"]] == [0.75] * 4
+        # A group plays one task from one state; groups differ.
+        assert len({tuple(prompt) for prompt in output["prompt_token_ids"]}) == 1
+    assert len({tuple(output["prompt_token_ids"][0]) for output in outputs}) > 1
+    sessions = {request["session"] for request in made.client.requests}
+    assert len(sessions) == 24
+    assert sorted(made.client.finished) == sorted(sessions)
+
+
+async def test_a_run_that_can_play_nothing_says_why(run: MakeRun) -> None:
+    made = run("good")
+    rows = [EpisodeRequest(env_id="obay-v0")]
+    with pytest.raises(ConfigurationError, match=r"none of 2 samples .* Did you mean 'obey-v0'"):
+        await made.generate(rows)

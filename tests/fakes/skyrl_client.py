@@ -1,0 +1,161 @@
+"""SkyRL's inference client as a fake: strict about what it gets, its replies from a policy."""
+
+import base64
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image as PilImage
+
+from envkit.images import Image
+from envkit.tokens import ChatCodec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What a policy sees of one request."""
+
+    group: str
+    """The prompt's id."""
+    member: int
+    """Of its group."""
+    turn: int
+    """Requests of this session before, those that were aborted left out."""
+    text: str
+    images: tuple[PilImage.Image, ...]
+
+
+Policy = Callable[[Ask], str]
+
+
+@dataclass
+class FakeClient:
+    """Answers like `RemoteInferenceClient` with a vLLM server behind it."""
+
+    codec: ChatCodec
+    policy: Policy
+    model_name: str = "base-model"
+    weight_version: int = 3
+    aborts: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    """(member, turn) whose first request is aborted half way, as by a server-wide pause."""
+    errors: dict[tuple[int, int], list[Exception]] = field(
+        default_factory=dict[tuple[int, int], list[Exception]]
+    )
+    """(member, turn) to what its requests raise, one after the other."""
+    resize: int = 0
+    """How many patches wider the server's processor makes a picture than ours does."""
+    logprob: Callable[[int], float] = lambda token: -(token % 7 + 1) / 10
+    requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    models: list[str | None] = field(default_factory=list[str | None])
+    rendered: list[str] = field(default_factory=list[str])
+    finished: list[str] = field(default_factory=list[str])
+    _turns: Counter[str] = field(default_factory=Counter[str])
+
+    async def generate(
+        self, input_batch: Mapping[str, Any], model: str | None = None
+    ) -> dict[str, Any]:
+        assert input_batch.get("prompts") is None, "only token ids are taken"
+        prompts = input_batch["prompt_token_ids"]
+        features = input_batch.get("mm_features") or [None] * len(prompts)
+        self.models.append(model)
+        ids: list[list[int]] = []
+        reasons: list[str] = []
+        for prompt, session, feature in zip(
+            prompts, input_batch["session_ids"], features, strict=True
+        ):
+            assert all(type(token) is int for token in prompt)
+            params = input_batch["sampling_params"]
+            self.requests.append(
+                {
+                    "ids": list(prompt),
+                    "session": session,
+                    "params": dict(params),
+                    "salt": input_batch.get("cache_salt"),
+                    "features": feature,
+                }
+            )
+            reply, reason = self._reply(list(prompt), session, params, feature)
+            ids.append(reply)
+            reasons.append(reason)
+        return {
+            "responses": [self.codec.decode(reply) for reply in ids],
+            "response_ids": ids,
+            "stop_reasons": reasons,
+            "response_logprobs": [[self.logprob(token) for token in reply] for reply in ids],
+            "prompt_logprobs": None,
+            "rollout_expert_indices": None,
+        }
+
+    async def render_chat_completion(self, request_payload: Mapping[str, Any]) -> dict[str, Any]:
+        body = request_payload["json"]
+        assert body["model"] == self.model_name
+        (message,) = body["messages"]
+        (part,) = message["content"]
+        uri: str = part["image_url"]["url"]
+        self.rendered.append(uri)
+        image = Image.from_data_uri(uri)
+        (feature,) = self.codec.image_features([image])
+        length = feature.token_count + self.resize
+        head = [11, 12, 13]
+        return {
+            "token_ids": [*head, *[self.codec.media_ids[0]] * length, 14],
+            "features": {
+                "mm_hashes": {"image": [f"hash-{image.sha256[:8]}"]},
+                "mm_placeholders": {"image": [{"offset": len(head), "length": length}]},
+                "kwargs_data": {"image": [uri]},
+            },
+        }
+
+    async def finish_session(self, session_id: str) -> None:
+        self.finished.append(session_id)
+
+    def _reply(
+        self, prompt: list[int], session: str, params: Mapping[str, Any], feature: Any
+    ) -> tuple[list[int], str]:
+        found = re.match(r"(.*)_(\d+)", session)
+        assert found is not None, f"a session names its trajectory, got {session!r}"
+        number, turn = int(found[2]), self._turns[session]
+        waiting = self.errors.get((number, turn))
+        if waiting:
+            raise waiting.pop(0)
+        ask = Ask(
+            group=found[1],
+            member=number,
+            turn=turn,
+            text=self.codec.decode(prompt),
+            images=self._pictures(prompt, feature),
+        )
+        reply = list(self.codec.encode_reply(self.policy(ask)))
+        if (number, turn) in self.aborts:
+            self.aborts.discard((number, turn))
+            return reply[: len(reply) // 2], "abort"
+        self._turns[session] += 1
+        if len(reply) > params["max_tokens"]:
+            return reply[: params["max_tokens"]], "length"
+        return reply, "stop"
+
+    def _pictures(self, prompt: list[int], feature: Any) -> tuple[PilImage.Image, ...]:
+        """Read the pictures back, after checking that features and placeholders agree."""
+        media = self.codec.media_ids[:1]
+        if feature is None:
+            assert not set(prompt) & set(media), "placeholders came without pictures"
+            return ()
+        places = feature["mm_placeholders"]["image"]
+        data = feature["kwargs_data"]["image"]
+        assert len(places) == len(data) == len(feature["mm_hashes"]["image"])
+        covered = 0
+        for place in places:
+            span = prompt[place["offset"] : place["offset"] + place["length"]]
+            assert span == [*media] * place["length"], "a placeholder range is off"
+            covered += place["length"]
+        assert prompt.count(media[0]) == covered
+        pictures = [base64.b64decode(uri.partition("base64,")[2]) for uri in data]
+        return tuple(PilImage.open(io.BytesIO(picture)).convert("RGB") for picture in pictures)
+
+
+def say(*words: str) -> Policy:
+    """Policy: the words, one a turn."""
+    return lambda ask: words[ask.turn]
