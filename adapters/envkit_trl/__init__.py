@@ -1,0 +1,60 @@
+"""TRL: rollout function, trainer with pictures, async worker, and environments for its tool loop.
+
+Importing this package imports neither TRL nor torch: those names load on first use. See
+docs/trainers/trl.md.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from envkit_trl.dataset import PromptStyle, request_dataset, task_dataset, task_requests
+    from envkit_trl.factory import environment_factory, final_reply
+    from envkit_trl.rollout import EnvRollout, make_rollout_func
+    from envkit_trl.rows import env_reward
+    from envkit_trl.trainer import EnvGRPOTrainer
+    from envkit_trl.transfer import DiskHandOver, EngineTransfer
+    from envkit_trl.worker import EnvRolloutWorker
+
+__all__ = [
+    "DiskHandOver",
+    "EngineTransfer",
+    "EnvGRPOTrainer",
+    "EnvRollout",
+    "EnvRolloutWorker",
+    "PromptStyle",
+    "env_reward",
+    "environment_factory",
+    "final_reply",
+    "make_rollout_func",
+    "request_dataset",
+    "task_dataset",
+    "task_requests",
+]
+
+_LAZY = {
+    "DiskHandOver": "transfer",
+    "EngineTransfer": "transfer",
+    "EnvGRPOTrainer": "trainer",
+    "EnvRollout": "rollout",
+    "EnvRolloutWorker": "worker",
+    "PromptStyle": "dataset",
+    "env_reward": "rows",
+    "environment_factory": "factory",
+    "final_reply": "factory",
+    "make_rollout_func": "rollout",
+    "request_dataset": "dataset",
+    "task_dataset": "dataset",
+    "task_requests": "dataset",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
+    """Import a name when it is asked for.
+
+    Raises:
+        MissingDependencyError: It needs TRL, which is not installed.
+    """
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

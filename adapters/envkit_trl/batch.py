@@ -1,0 +1,79 @@
+"""Plays the episodes of one of TRL's batches, each at its own pace."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from envkit.rollout.engine import Sampling
+from envkit.rollout.player import Player
+from envkit.rollout.request import EpisodeRequest
+from envkit.rollout.setup import GroupStart
+from envkit.seeds import derive_seed
+from envkit.trajectory.trajectory import Trajectory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlace:
+    """Where a batch stands in a training, from which its seeds follow."""
+
+    run_seed: int
+    step: int
+    """The optimizer step whose weights sample it."""
+    is_training: bool
+    first_row: int
+    """Index of the batch's first row over all processes."""
+    group_size: int
+    """Rows of one group; they follow each other."""
+
+
+async def play_batch(
+    player: Player,
+    requests: Sequence[EpisodeRequest],
+    place: BatchPlace,
+    *,
+    sampling: Sampling,
+) -> tuple[Trajectory, ...]:
+    """Play one episode for each request and return the trajectories in the same order.
+
+    The members of a group play one task from one seed, with sampling seeds of their own.
+
+    Raises:
+        ConfigurationError: Engine, sampling or an environment do not fit together.
+        ContractError: An environment returned something its contract does not allow.
+    """
+    starts: dict[int, GroupStart] = {}
+    if sampling.seed is not None:  # else a task that comes again would get the same replies
+        seed = derive_seed(sampling.seed, place.is_training, place.step)
+        sampling = replace(sampling, seed=seed)
+
+    def episode(row: int, request: EpisodeRequest) -> Coroutine[Any, Any, Trajectory]:
+        group, member = divmod(place.first_row + row, place.group_size)
+        seed = request.seed
+        if seed is None:
+            seed = derive_seed("group", place.run_seed, place.is_training, place.step, group)
+        return player.play(
+            request.factory(),
+            seed=seed,
+            task=request.task,
+            group_id=f"{place.step}-{group}",
+            group_start=starts.setdefault(group, GroupStart()),
+            member=member,
+            sampling=sampling,
+        )
+
+    return await gather_or_cancel([episode(row, request) for row, request in enumerate(requests)])
+
+
+async def gather_or_cancel(episodes: Sequence[Coroutine[Any, Any, T]]) -> tuple[T, ...]:
+    """Return all results in order; the first error cancels the others and is raised."""
+    tasks = [asyncio.ensure_future(episode) for episode in episodes]
+    try:
+        return tuple(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,204 @@
+"""Hugging Face datasets of an environment's tasks, as TRL's trainers take them.
+
+A row has the columns "prompt", because TRL needs one, and "envkit", an `EpisodeRequest` as JSON.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.messages import Message, message, text_of
+from envkit.registration import make
+from envkit.rollout.host import AnyEnv
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.seeds import derive_seed
+from envkit.tasks import ENDLESS_INDEX_LIMIT, Task, TaskSource
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+class PromptStyle(StrEnum):
+    """What stands in the column "prompt"."""
+
+    REQUEST = "request"
+    """The request itself. Unique, and costs no reset; the environment writes the real prompt."""
+    OPENING = "opening"
+    """What the model reads first, without pictures, for people who look at TRL's tables. Every row
+    gets a seed, so that the episode begins with just that."""
+    TOOLS = "tools"
+    """The system prompt and an empty user message, which `reset` completes: what TRL's own tool
+    loop needs (`environment_factory`)."""
+
+
+def task_requests(
+    env_id: str,
+    *,
+    count: int | None = None,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Iterator[EpisodeRequest]:
+    """Yield a request for each of an environment's tasks.
+
+    Args:
+        env_id: A registered environment.
+        count: How many. None takes every task of a finite source, in its order; a number takes
+            that many, drawn without repetition.
+        seed: Of the draw; an environment without a task source gets a seed for each request.
+        env_kwargs: Arguments of the environment.
+
+    Raises:
+        UnknownNameError: There is no such environment.
+        ConfigurationError: No count for an environment with endless tasks, or more than it has.
+    """
+    arguments = dict(env_kwargs or {})
+    env: AnyEnv = make(env_id, **arguments)
+    try:
+        source: TaskSource | None = getattr(env.unwrapped, "tasks", None)
+        _check_count(env_id, count, None if source is None else source.size)
+        for number in _indices(source, count, seed):
+            task: Task | None = None if source is None else source.task(number)
+            yield EpisodeRequest(
+                env_id=env_id,
+                env_kwargs=arguments,
+                task=task,
+                seed=number if source is None else None,
+            )
+    finally:
+        env.close()
+
+
+def task_dataset(
+    env_id: str,
+    *,
+    count: int | None = None,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    style: PromptStyle | str = PromptStyle.REQUEST,
+) -> "Dataset":
+    """Return an environment's tasks as a dataset; arguments as for `task_requests`.
+
+    Args:
+        env_id: A registered environment.
+        count: How many tasks; None takes all.
+        seed: Of the draw.
+        env_kwargs: Arguments of the environment.
+        style: What the column "prompt" holds.
+
+    Raises:
+        ConfigurationError: As for `task_requests`, or an unknown style.
+        MissingDependencyError: `datasets` is not installed.
+    """
+    requests = task_requests(env_id, count=count, seed=seed, env_kwargs=env_kwargs)
+    return request_dataset(requests, style=style, seed=seed)
+
+
+def request_dataset(
+    requests: Iterable[EpisodeRequest],
+    *,
+    style: PromptStyle | str = PromptStyle.REQUEST,
+    seed: int = 0,
+) -> "Dataset":
+    """Return requests as a dataset.
+
+    Args:
+        requests: One for each row.
+        style: What the column "prompt" holds.
+        seed: The style OPENING derives seeds from it, for requests that have none.
+
+    Raises:
+        ConfigurationError: An unknown style, or no request.
+        MissingDependencyError: `datasets` is not installed.
+    """
+    known = [member.value for member in PromptStyle]
+    if style not in known:
+        raise ConfigurationError(f"style must be one of {known}, got {style!r}")
+    try:
+        from datasets import Dataset
+    except ImportError as error:
+        raise MissingDependencyError.for_extra("a dataset for TRL", "datasets", "trl") from error
+    writer = _PromptWriter(PromptStyle(style), seed)
+    prompts: list[list[dict[str, str]]] = []
+    column: list[str] = []
+    try:
+        for request in requests:
+            written, prompt = writer.write(request)
+            column.append(written.to_column())
+            prompts.append(prompt)
+    finally:
+        writer.close()
+    if not prompts:
+        raise ConfigurationError("a dataset needs at least one request, got none")
+    return Dataset.from_dict({"prompt": prompts, ENVKIT_COLUMN: column})
+
+
+class _PromptWriter:
+    """Writes the column "prompt"; keeps one environment of each kind that it needs."""
+
+    def __init__(self, style: PromptStyle, seed: int) -> None:
+        self._style = style
+        self._seed = seed
+        self._envs: dict[object, Any] = {}
+        self._count = 0
+
+    def write(self, request: EpisodeRequest) -> tuple[EpisodeRequest, list[dict[str, str]]]:
+        """Return the request as it is to be played, and its prompt."""
+        self._count += 1
+        if self._style is PromptStyle.REQUEST:
+            return request, [_plain(message("user", request.to_column()))]
+        env = self._env(request)
+        system: str | None = env.unwrapped.system_prompt
+        head = [] if system is None else [_plain(message("system", system))]
+        if self._style is PromptStyle.TOOLS:
+            return request, [*head, _plain(message("user", ""))]
+        seed = request.seed
+        if seed is None:
+            seed = derive_seed("opening", self._seed, self._count)
+        played = EpisodeRequest(
+            env_id=request.env_id, env_kwargs=request.env_kwargs, task=request.task, seed=seed
+        )
+        options = None if request.task is None else {"task": request.task}
+        observation, _ = env.reset(seed=seed, options=options)
+        opening: Message = env.unwrapped.format_observation(observation)
+        return played, [*head, _plain(opening)]
+
+    def _env(self, request: EpisodeRequest) -> Any:  # noqa: ANN401
+        source = request.factory()
+        if source not in self._envs:
+            self._envs[source] = source()
+        return self._envs[source]
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self._envs.values():
+            env.close()
+
+
+def _plain(entry: Message) -> dict[str, str]:
+    return {"role": entry["role"], "content": text_of(entry)}
+
+
+def _check_count(env_id: str, count: int | None, size: int | None) -> None:
+    if count is None and size is None:
+        raise ConfigurationError(
+            f"{env_id!r} has no finite list of tasks: say how many rows with count="
+        )
+    if count is not None and (count < 1 or (size is not None and count > size)):
+        most = "1 or more" if size is None else f"from 1 to {size}, the tasks of {env_id!r}"
+        raise ConfigurationError(f"count must be {most}, got {count}")
+
+
+def _indices(source: TaskSource | None, count: int | None, seed: int) -> Iterator[int]:
+    size = None if source is None else source.size
+    if source is None:
+        yield from (derive_seed("task", seed, number) for number in range(count or 0))
+    elif size is None:
+        rng = np.random.default_rng(seed)
+        yield from (int(n) for n in rng.integers(ENDLESS_INDEX_LIMIT, size=count))
+    elif count is None:
+        yield from range(size)
+    else:
+        yield from (int(n) for n in np.random.default_rng(seed).permutation(size)[:count])

@@ -1,0 +1,243 @@
+"""Environments for TRL's own tool loop (`GRPOTrainer(environment_factory=...)`).
+
+TRL takes every public method for a tool, calls `reset` with all fields of a dataset row, and asks
+`get_reward` once a rollout (trl/trainer/grpo_trainer.py, 1.16). It plays a batch in lock-step and
+knows no end of an episode; prefer `make_rollout_func` or `EnvGRPOTrainer` where you can.
+"""
+
+import asyncio
+import json
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, cast
+
+from envkit.async_env import AsyncEnv
+from envkit.env import Env
+from envkit.errors import ConfigurationError, EnvkitError, Fault
+from envkit.rollout.host import AnyEnv
+from envkit.rollout.request import ENVKIT_COLUMN, EnvSource, EpisodeRequest
+from envkit.seeds import derive_seed
+from envkit.tools import ToolSpec
+from envkit.turns import Observation
+from envkit_trl.loop_thread import LoopThread
+from envkit_trl.requests import canonical_prompt
+from envkit_trl.tool_methods import tool_method
+
+CallRenderer = Callable[[str, Mapping[str, Any]], str]
+"""Writes a call as the reply that the environment's parser reads."""
+OVER: Final = "The episode is over. Reply without calling a tool."
+FAILED: Final = "The environment failed. Reply without calling a tool."
+REPLY_TOOL: Final = ToolSpec(
+    name="reply",
+    description="Send a reply to the environment and read its answer.",
+    parameters={
+        "type": "object",
+        "properties": {"text": {"type": "string", "description": "The reply."}},
+        "required": ["text"],
+    },
+)
+"""What an environment without tools of its own is played with."""
+
+
+def hermes_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """Write a call as Hermes and Qwen models do."""
+    call = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def environment_factory(
+    env_id: str,
+    *,
+    seed: int = 0,
+    render_call: CallRenderer = hermes_call,
+    **env_kwargs: Any,  # noqa: ANN401  # of the environment
+) -> "type[ToolEnvironment]":
+    """Return a class whose instances are environments for TRL's tool loop.
+
+    Each tool call is one step of the environment. An environment without tools gets one, `reply`.
+    The text of a last reply without a call reaches the environment only through `final_reply`.
+
+    Args:
+        env_id: A registered environment.
+        seed: Of the run. Rows with one content, which a group's members have, start from one seed.
+        render_call: Writes a call in the format that the environment parses.
+        env_kwargs: Arguments of the environment.
+
+    Raises:
+        UnknownNameError: There is no such environment.
+        ConfigurationError: A tool has a name that TRL would not offer to the model.
+    """
+    request = EpisodeRequest(env_id=env_id, env_kwargs=env_kwargs)
+    source = request.factory()
+    probe = source()
+    tools: Sequence[ToolSpec] = cast(Env, probe.unwrapped).tools
+    probe.close()
+    body: dict[str, Any] = {
+        "__doc__": f"{env_id} for TRL's tool loop; its public methods are the tools.",
+        "_request": request,
+        "_source": source,
+        "_has_tools": bool(tools),
+        "_run_seed": seed,
+        "_render_call": staticmethod(render_call),
+    }
+    body |= {spec.name: tool_method(spec) for spec in tools or (REPLY_TOOL,)}
+    return type(_class_name(env_id), (ToolEnvironment,), body)
+
+
+class ToolEnvironment:
+    """One environment in TRL's hands. Its public methods besides these two are its tools."""
+
+    _request: ClassVar[EpisodeRequest]
+    _source: ClassVar[EnvSource]
+    _has_tools: ClassVar[bool]
+    _run_seed: ClassVar[int]
+    _render_call: ClassVar[CallRenderer]
+
+    def __init__(self) -> None:
+        self._env: AnyEnv | None = None
+        self._reward = 0.0
+        self._is_over = True
+        self._fault: Exception | None = None
+
+    def reset(self, **row: Any) -> str | list[dict[str, Any]]:  # noqa: ANN401  # of any dataset
+        """Start the episode that a dataset row asks for and return what the model reads first.
+
+        Raises:
+            ConfigurationError: The row asks for another environment than this one.
+        """
+        self._reward, self._is_over, self._fault = 0.0, False, None
+        request = EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._request)
+        if request.factory() != self._source:
+            raise ConfigurationError(
+                f"the row asks for {request.factory()}, and this factory makes {self._source}; "
+                "give TRL a dictionary of factories and a column 'environment'"
+            )
+        seed = request.seed
+        if seed is None:  # TRL tells no index; a group's members have one row
+            seed = derive_seed("group", self._run_seed, canonical_prompt(row))
+        options = None if request.task is None else {"task": request.task}
+        observation: Observation | None = self._guarded(lambda: self._restart(seed, options))
+        return FAILED if observation is None else _content(self._env_now(), observation)
+
+    def get_reward(self) -> float | None:
+        """Return the episode's reward so far; None, unscorable to TRL, after a fault.
+
+        Raises:
+            EnvkitError: The environment broke its contract; TRL hides that from a tool call.
+        """
+        if isinstance(self._fault, EnvkitError) and not isinstance(self._fault, Fault):
+            raise self._fault
+        return None if self._fault is not None else self._reward
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> str | list[dict[str, Any]]:
+        """Play a tool call as the reply that would have made it."""
+        render = type(self)._render_call
+        text = render(name, arguments) if self._has_tools else str(arguments.get("text", ""))
+        return self._step(text)
+
+    def _step(self, text: str) -> str | list[dict[str, Any]]:
+        """Play a reply and return what the model reads next."""
+        if self._fault is not None:
+            return FAILED
+        if self._is_over:
+            return OVER
+        observation = self._guarded(lambda: self._advance(text))
+        return FAILED if observation is None else _content(self._env_now(), observation)
+
+    def _restart(self, seed: int, options: dict[str, Any] | None) -> Observation:
+        if self._env is None:
+            self._env = self._source()
+            weakref.finalize(self, _close, self._env)  # TRL never closes an environment
+        env = self._env.unwrapped
+        if isinstance(env, AsyncEnv):
+            return _loop().run(env.areset(seed=seed, options=options)).observation
+        return self._env.reset(seed=seed, options=options)[0]
+
+    def _advance(self, text: str) -> Observation:
+        outer = self._env_now()
+        env = outer.unwrapped
+        if isinstance(env, AsyncEnv):
+            observation, reward, terminated, truncated, _ = _loop().run(env.astep(text))
+        else:
+            observation, reward, terminated, truncated, _ = outer.step(text)
+        self._reward += float(reward)
+        self._is_over = bool(terminated or truncated)
+        return observation
+
+    def _guarded(self, call: Callable[[], Observation]) -> Observation | None:
+        """Call the environment; a failure is kept, because TRL would make text of it."""
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001  # an environment's backend may raise anything
+            self._fault = error
+            self._env = None  # the next episode starts with a fresh one
+            return None
+
+    def _env_now(self) -> AnyEnv:
+        if self._env is None:
+            raise ConfigurationError("call reset() before a tool")
+        return self._env
+
+
+def final_reply(
+    completions: Sequence[Any],
+    environments: Sequence[Any],
+    **_: object,
+) -> list[None]:
+    """Play the last reply of each rollout, for environments that are answered in plain text.
+
+    Name it in GRPOTrainer's `reward_funcs`: it runs before `get_reward`, scores nothing itself, and
+    the environments' own rewards then count the answer. Rollouts that ended in a tool call, or
+    whose episode is over, are left as they are.
+    """
+    for completion, environment in zip(completions, environments, strict=True):
+        text = _last_text(completion)
+        if text is not None and isinstance(environment, ToolEnvironment):
+            played: Any = (
+                environment  # `_step` is private, because TRL takes a public name for a tool
+            )
+            played._step(text)
+    return [None] * len(completions)
+
+
+def _last_text(completion: Any) -> str | None:  # noqa: ANN401  # TRL's messages
+    last = completion[-1] if completion else {}
+    if last.get("role") != "assistant" or last.get("tool_calls"):
+        return None
+    content = last.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)
+
+
+def _content(env: AnyEnv, observation: Observation) -> str | list[dict[str, Any]]:
+    """Return a message's content in TRL's form: a string, or blocks with PIL pictures."""
+    content = cast(Env, env.unwrapped).format_observation(observation)["content"]
+    if isinstance(content, str):
+        return content
+    return [
+        {"type": "image", "image": part["image"].pil()} if part["type"] == "image" else dict(part)
+        for part in content
+    ]
+
+
+def _close(env: AnyEnv) -> None:
+    inner = env.unwrapped
+    if isinstance(inner, AsyncEnv):
+        asyncio.run(inner.aclose())
+    else:
+        env.close()
+
+
+_threads: list[LoopThread] = []
+
+
+def _loop() -> LoopThread:
+    """Return the one thread that asynchronous environments run on."""
+    if not _threads:
+        _threads.append(LoopThread("envkit-trl-tools"))
+    return _threads[0]
+
+
+def _class_name(env_id: str) -> str:
+    return "".join(part.capitalize() for part in env_id.replace("/", "-").split("-"))

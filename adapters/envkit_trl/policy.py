@@ -1,0 +1,119 @@
+"""Engines that sample with the weights under training."""
+
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, runtime_checkable
+
+from envkit.errors import ConfigurationError
+from envkit.rollout.engine import Engine
+
+HandOver = Callable[[Any, str], Coroutine[Any, Any, None]]
+"""Gives an engine a model's weights, as the version named."""
+
+
+@runtime_checkable
+class WeightSink(Protocol):
+    """An engine that takes new weights; the embedded engine does."""
+
+    async def update_weights(self, update: Any, *, version: str) -> None:  # noqa: ANN401
+        """Take tensors by parameter name; generations from then on carry the version."""
+        ...
+
+
+class Policy:
+    """An engine, and how it gets the weights of the training's latest step."""
+
+    def __init__(self, engine: Engine, hand_over: HandOver, *, is_owned: bool) -> None:
+        """Take an engine.
+
+        Args:
+            engine: Samples the replies.
+            hand_over: Gives it the weights.
+            is_owned: Whether `aclose` closes the engine.
+        """
+        self.engine = engine
+        self._hand_over = hand_over
+        self._is_owned = is_owned
+        self._version: str | None = None
+
+    async def sync(self, model: Any, version: str) -> None:  # noqa: ANN401  # a transformers model
+        """Give the engine the model's weights, unless it has this version."""
+        if self._version != version:
+            await self._hand_over(model, version)
+            self._version = version
+
+    async def aclose(self) -> None:
+        """Close the engine if it was made here."""
+        if self._is_owned:
+            await self.engine.aclose()
+
+
+def external_policy(engine: Engine, hand_over: HandOver | None) -> Policy:
+    """Return a policy around the caller's engine.
+
+    Raises:
+        ConfigurationError: The engine has no `update_weights`, and nothing else hands weights over.
+    """
+    if hand_over is not None:
+        return Policy(engine, hand_over, is_owned=False)
+    if not isinstance(engine, WeightSink):
+        raise ConfigurationError(
+            f"engine {engine.name!r} has no update_weights, so it would go on sampling with the "
+            "first weights; give hand_over=, a coroutine function of model and version, such as "
+            "envkit_trl.DiskHandOver for SGLang"
+        )
+    sink: WeightSink = engine
+
+    async def update(model: Any, version: str) -> None:  # noqa: ANN401
+        await sink.update_weights(model.state_dict(), version=version)
+
+    return Policy(engine, update, is_owned=False)
+
+
+def embedded_policy(
+    trainer: Any,  # noqa: ANN401  # a trl.GRPOTrainer
+    options: Mapping[str, Any],
+) -> Policy:
+    """Return a policy that samples from the trainer's own model, in place.
+
+    Nothing is copied: an optimizer step only has to free the engine's caches.
+
+    Args:
+        trainer: Its model is unsharded.
+        options: Of `TransformersEngine`.
+
+    Raises:
+        ConfigurationError: The model is sharded, or is one that the embedded engine cannot run.
+    """
+    if getattr(trainer, "is_fsdp_enabled", False) or getattr(
+        trainer, "is_deepspeed_enabled", False
+    ):
+        raise ConfigurationError(
+            "the embedded engine cannot sample from a model that FSDP or DeepSpeed shards; give "
+            "engine= and hand_over=, such as an SGLangEngine and envkit_trl.DiskHandOver"
+        )
+    from envkit_transformers import TransformersEngine
+
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with evaluating(model):
+        engine = TransformersEngine(model, trainer.processing_class, **options)
+
+    async def forget(_model: Any, version: str) -> None:  # noqa: ANN401
+        await engine.update_weights(_unchanged, version=version)
+
+    return Policy(engine, forget, is_owned=True)
+
+
+@contextmanager
+def evaluating(model: Any) -> Generator[None]:  # noqa: ANN401  # a torch module
+    """Switch a model to evaluation, where dropout is off, and back."""
+    was_training: bool = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def _unchanged(_model: Any) -> None:  # noqa: ANN401
+    """Leave the weights alone: the engine runs the trainer's own."""

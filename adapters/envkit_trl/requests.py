@@ -1,0 +1,107 @@
+"""Finds what an episode is about, where TRL hands over prompts and nothing else.
+
+TRL passes no dataset column but the prompt to a `rollout_func`, so the request of a row is found
+again by its prompt, in the trainer's own datasets.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from envkit.errors import ConfigurationError
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+
+_FIX = (
+    f"build the dataset with envkit_trl.task_dataset, whose prompts are unique, and keep its "
+    f"column {ENVKIT_COLUMN!r}"
+)
+
+
+class RequestIndex:
+    """The requests of datasets by their prompts."""
+
+    def __init__(self, *, default: EpisodeRequest | None) -> None:
+        """Make an empty index.
+
+        Args:
+            default: Played where no dataset has requests; also gives what a request leaves out.
+        """
+        self._default = default
+        self._by_prompt: dict[str, EpisodeRequest] = {}
+
+    def add(self, dataset: Any) -> None:  # noqa: ANN401  # of datasets, or rows, or None
+        """Read a dataset's rows.
+
+        Args:
+            dataset: A Hugging Face dataset, a dictionary of them, rows, or None. One that has no
+                column of requests adds nothing.
+
+        Raises:
+            ConfigurationError: Two rows have one prompt and different requests, or a request
+                cannot be read.
+        """
+        if dataset is None:
+            return
+        if isinstance(dataset, Mapping):
+            for part in cast("Mapping[str, Any]", dataset).values():
+                self.add(part)
+            return
+        for row in _rows(dataset):
+            self._add_row(row)
+
+    def find(self, prompt: object) -> EpisodeRequest:
+        """Return the request of a prompt.
+
+        Raises:
+            ConfigurationError: No row has this prompt, and there is no default.
+        """
+        if not self._by_prompt and self._default is not None:
+            return self._default
+        found = self._by_prompt.get(canonical_prompt(prompt))
+        if found is None:
+            raise ConfigurationError(
+                f"no dataset row with column {ENVKIT_COLUMN!r} has this prompt, and TRL passes "
+                f"nothing but prompts to a rollout_func; {_FIX}, or name env_id in the "
+                f"configuration. Got {canonical_prompt(prompt):.200}"
+            )
+        return found
+
+    def _add_row(self, row: Mapping[str, Any]) -> None:
+        request = EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._default)
+        key = canonical_prompt(row.get("prompt"))
+        if self._by_prompt.setdefault(key, request) != request:
+            raise ConfigurationError(
+                f"two dataset rows have one prompt and different requests, so a rollout_func "
+                f"cannot tell them apart; {_FIX}. Got {key:.200}"
+            )
+
+
+def canonical_prompt(prompt: object) -> str:
+    """Return a prompt as text that is equal for equal prompts.
+
+    Keys without a value are left out: a dataset adds them to make its rows alike.
+    """
+    return json.dumps(_plain(prompt), sort_keys=True, ensure_ascii=False, default=repr)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  # any JSON
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[str, Any]", value).items()
+        return {key: _plain(entry) for key, entry in pairs if entry is not None}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_plain(entry) for entry in cast("Sequence[Any]", value)]
+    return value
+
+
+def _rows(dataset: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401
+    if not hasattr(dataset, "select_columns"):
+        return dataset
+    columns: Sequence[str] | None = dataset.column_names  # None where a stream does not know
+    if columns is not None and ENVKIT_COLUMN not in columns:
+        return ()
+    if not hasattr(dataset, "__len__"):
+        raise ConfigurationError(
+            "a streamed dataset cannot be searched for prompts; pass its rows as rows= to "
+            "make_rollout_func"
+        )
+    return dataset.select_columns(["prompt", ENVKIT_COLUMN])

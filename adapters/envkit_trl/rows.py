@@ -1,0 +1,105 @@
+"""Rows as TRL takes them: what is checked before they are handed over, and what a fault becomes.
+
+TRL accepts in silence what it then trains on wrongly: a short mask is padded with 1, a batch whose
+placeholders and features disagree loses all its pictures (trl/trainer/grpo_trainer.py, 1.16).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from envkit.errors import LedgerFault
+from envkit.trajectory.projection import whole_row
+from envkit.trajectory.row import Row
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.trajectory import Trajectory
+
+REWARD_COLUMN: Final = "env_reward"
+"""What a reward function finds the environments' rewards under."""
+
+
+def env_reward(
+    env_reward: Sequence[float | None],
+    *,
+    env_stop: Sequence[str] = (),
+    log_metric: Callable[[str, float], None] | None = None,
+    **_: object,
+) -> list[float | None]:
+    """Return the environments' rewards: TRL's form of a reward function.
+
+    None, where a rollout faulted, is unscorable to TRL: advantage 0, and left out of its group's
+    baseline.
+
+    Args:
+        env_reward: By row.
+        env_stop: Why each episode ended, where the rollout tells.
+        log_metric: TRL's; takes the number of faults and the share of truncated episodes.
+    """
+    if log_metric is not None and env_stop:
+        reasons = [StopReason(reason) for reason in env_stop]
+        log_metric("envkit/faults", float(sum(reason.is_fault for reason in reasons)))
+        truncated = sum(reason.is_truncation for reason in reasons)
+        log_metric("envkit/truncated", truncated / len(reasons))
+    return list(env_reward)
+
+
+def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
+    """Return the trajectory's row; a faulted one is a single end token that nothing learns from.
+
+    Args:
+        trajectory: Of one sequence.
+        end_id: A token that TRL takes for the end of a completion.
+
+    Raises:
+        ConfigurationError: The template rewrote the history, so there is more than one sequence.
+    """
+    row = whole_row(trajectory, filler_id=end_id)
+    if not trajectory.is_faulted:
+        return row
+    return replace(
+        row,
+        prompt_ids=(end_id,),
+        response_ids=(end_id,),
+        loss_mask=(0,),
+        logprobs=(0.0,),
+        images=(),
+        features=(),
+        reward=None,
+        turn_rewards=(),
+        is_placeholder=True,
+    )
+
+
+def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int) -> None:
+    """Check what TRL accepts in silence and trains on wrongly.
+
+    Args:
+        rows: Of one batch.
+        image_id: The placeholder that TRL counts; None where its processor has no pictures.
+        max_completion: `max_completion_length` of the training's arguments.
+
+    Raises:
+        LedgerFault: Columns of unequal length, an empty or too long completion, a completion that
+            ends with something the model did not sample, or placeholders that do not match the
+            features.
+    """
+    for number, row in enumerate(rows):
+        lengths = (len(row.response_ids), len(row.loss_mask), len(row.logprobs))
+        if len(set(lengths)) != 1 or not 1 <= lengths[0] <= max_completion:
+            raise LedgerFault(
+                f"row {number}: completion, mask and log-probabilities must have one length from "
+                f"1 to {max_completion} (max_completion_length), got {lengths}"
+            )
+        if any(row.loss_mask) and not row.loss_mask[-1]:
+            raise LedgerFault(
+                f"row {number}: a completion must end with a token of the model, got one of the "
+                "environment"
+            )
+        expected = sum(feature.token_count for feature in row.features)
+        found = (row.prompt_ids + row.response_ids).count(-1 if image_id is None else image_id)
+        if found != expected or len(row.features) != len(row.images):
+            raise LedgerFault(
+                f"row {number}: {len(row.images)} images have {len(row.features)} features of "
+                f"{expected} tokens, got {found} placeholders ({image_id}); codec and "
+                "processing_class must be of one model"
+            )

@@ -1,0 +1,74 @@
+"""TRL's training arguments as envkit's sampling and limits."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from envkit.errors import ConfigurationError
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.engine import Sampling
+from envkit.rollout.limits import Limits
+from envkit.seeds import derive_seed
+
+
+class TrainingArguments(Protocol):
+    """What is read of GRPOConfig and of AsyncGRPOConfig."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_completion_length: int
+
+
+def check_arguments(args: Any, *, who: str) -> None:  # noqa: ANN401  # any of TRL's configurations
+    """Refuse arguments that envkit's rollouts cannot honour.
+
+    Args:
+        args: GRPOConfig or AsyncGRPOConfig.
+        who: Names the adapter in the message.
+
+    Raises:
+        ConfigurationError: One is set; the message names all of them.
+    """
+    refused: Mapping[str, bool] = {
+        "use_vllm": bool(getattr(args, "use_vllm", False)),
+        "min_p": getattr(args, "min_p", None) is not None,
+        "repetition_penalty": getattr(args, "repetition_penalty", 1.0) != 1.0,
+        # TRL takes every completion for truncated whose last token is no end token.
+        "mask_truncated_completions": bool(getattr(args, "mask_truncated_completions", False)),
+    }
+    wrong = [name for name, is_set in refused.items() if is_set]
+    if wrong:
+        raise ConfigurationError(
+            f"{who} plays episodes with envkit's engine and loop, got {wrong}; leave these out. "
+            "Sampling and limits belong into the rollout's configuration"
+        )
+
+
+def sampling_of(args: TrainingArguments, config: RolloutConfig) -> Sampling:
+    """Return the trainer's sampling with the configuration's own values.
+
+    Raises:
+        ConfigurationError: An unknown key, or another temperature than the trainer's.
+    """
+    sampling = config.sampling_over(
+        Sampling(
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k or None,
+            max_new_tokens=args.max_completion_length,
+            seed=derive_seed("sampling", config.seed),
+        )
+    )
+    if sampling.temperature != args.temperature:
+        raise ConfigurationError(
+            "the trainer's log-probabilities are those of args.temperature, so the rollouts' must "
+            f"be the same, got {args.temperature} and {sampling.temperature}"
+        )
+    return sampling
+
+
+def limits_of(args: TrainingArguments, limits: Limits) -> Limits:
+    """Return the limits with the completion bounded: TRL does not bound it on these paths."""
+    given = limits.max_response_tokens or args.max_completion_length
+    return replace(limits, max_response_tokens=min(given, args.max_completion_length))

@@ -1,0 +1,117 @@
+"""Weights from TRL's trainers to an engine that has a copy of its own."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.rollout.engine import Engine
+from envkit_trl.loop_thread import LoopThread
+from envkit_trl.policy import WeightSink
+
+_UPDATE: Final = "/update_weights_from_disk"
+
+
+class EngineTransfer:
+    """TRL's `WeightTransferProtocol` for an engine in this process (AsyncGRPOTrainer, 1.16).
+
+    The engine lets running replies end, changes its weights between two forwards, and tags what
+    comes then with the new version.
+    """
+
+    def __init__(self, engine: Engine, *, version: Callable[[], int]) -> None:
+        """Take an engine.
+
+        Args:
+            engine: One with `update_weights`.
+            version: Tells the version that the next weights will have.
+
+        Raises:
+            ConfigurationError: The engine has no `update_weights`.
+        """
+        if not isinstance(engine, WeightSink):
+            raise ConfigurationError(
+                f"engine {engine.name!r} has no update_weights; give AsyncGRPOTrainer another "
+                "weight_transfer"
+            )
+        self._engine: WeightSink = engine
+        self._version = version
+        self._loop: LoopThread | None = None
+
+    def init_weight_transfer(self) -> None:
+        """Start the thread that talks to the engine."""
+        if self._loop is None:
+            self._loop = LoopThread("envkit-trl-weights")
+
+    def pause(self) -> None:
+        """Do nothing: the engine changes weights between two forwards by itself."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        """Copy the trainer's tensors into the engine's model.
+
+        Raises:
+            EngineFault: Their names or shapes are not those of the engine's model.
+        """
+        self.init_weight_transfer()
+        if self._loop is not None:
+            update = dict(iterator)
+            self._loop.run(self._engine.update_weights(update, version=str(self._version())))
+
+    def resume(self) -> None:
+        """Do nothing: the engine never stopped."""
+
+    def destroy(self) -> None:
+        """End the thread; twice is fine."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close()
+
+
+class DiskHandOver:
+    """Gives an SGLang server each step's weights through a folder that it can read.
+
+    A `hand_over` for `make_rollout_func` and `EnvGRPOTrainer`. The server flushes its caches and
+    tags what it samples then with the new version.
+    """
+
+    def __init__(self, base_url: str, folder: Path | str, *, timeout_s: float = 600.0) -> None:
+        """Name server and folder.
+
+        Args:
+            base_url: The server's, such as "http://localhost:30000".
+            folder: Overwritten at every step; on a file system that the server reads, too.
+            timeout_s: For the server to load the weights.
+        """
+        self._url = base_url.rstrip("/") + _UPDATE
+        self._folder = Path(folder)
+        self._timeout_s = timeout_s
+
+    async def __call__(self, model: Any, version: str) -> None:  # noqa: ANN401  # a transformers model
+        """Save the model and let the server load it.
+
+        Raises:
+            EngineFault: The server cannot be reached, or refuses the weights.
+        """
+        await asyncio.to_thread(model.save_pretrained, self._folder)
+        body = {"model_path": str(self._folder), "weight_version": version, "flush_cache": True}
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.post(self._url, json=body) as answer,
+            ):
+                text = await answer.text()
+                failed = answer.status != 200 or '"success":false' in text.replace(" ", "")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise EngineFault(
+                f"the server at {self._url} did not take the weights of step {version}: "
+                f"{type(error).__name__}: {error}",
+                kind=FaultKind.TRANSIENT,
+            ) from error
+        if failed:
+            raise EngineFault(
+                f"the server at {self._url} refused the weights of step {version}: {text:.300}"
+            )

@@ -1,0 +1,251 @@
+"""A rollout worker for TRL's AsyncGRPOTrainer: text episodes, any number of rows each.
+
+It runs in the trainer's process, on a thread of its own, and samples while the trainer trains.
+Contracts: `RolloutWorkerProtocol` and `RolloutSample` of trl/experimental/async_grpo (1.16). Rows
+are joined where a prompt extends what came before it exactly, and fork elsewhere: TRL's own
+realignment gives sampled tokens up.
+"""
+
+import asyncio
+import queue
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.engine import Engine
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.player import Player
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.setup import GroupStart
+from envkit.seeds import derive_seed
+from envkit.tokens import ChatCodec
+from envkit.trajectory.trajectory import Trajectory
+from envkit_trl.batch import gather_or_cancel
+from envkit_trl.loop_thread import LoopThread
+from envkit_trl.samples import group_metrics, group_samples
+from envkit_trl.settings import check_arguments, limits_of, sampling_of
+from envkit_trl.transfer import EngineTransfer
+
+_FULL_S: Final = 0.02
+"""Between two looks at a full buffer."""
+
+
+class EnvRolloutWorker:
+    """Plays a dataset's episodes over and over and puts their rows into TRL's buffer.
+
+    Attributes:
+        rollout_buffer: Of `RolloutSample`; the trainer takes from it.
+        metrics_queue: Of dictionaries; the trainer logs them.
+        model_version: What the trainer said last.
+    """
+
+    def __init__(
+        self,
+        args: Any,  # noqa: ANN401  # a trl AsyncGRPOConfig
+        dataset: Iterable[Mapping[str, Any]],
+        *,
+        engine: Engine,
+        codec: ChatCodec,
+        config: RolloutConfig | Mapping[str, Any] | None = None,
+        groups_at_once: int = 4,
+        buffer_rows: int = 256,
+        most_failed_groups: int = 16,
+    ) -> None:
+        """Make a worker; the trainer starts and stops it.
+
+        Args:
+            args: The trainer's: group size, sampling and the length of completions.
+            dataset: Rows with a column "envkit"; without it the configuration's environment is
+                played. Every pass over it has seeds of its own.
+            engine: Samples the replies, with weights of its own; it stays the caller's to close.
+            codec: Encodes what the environments say.
+            config: Environment, limits, retries, sampling and seed; a mapping is read strictly.
+            groups_at_once: Groups that are played at the same time.
+            buffer_rows: Rows that may wait for the trainer before the worker does. Few rows are
+                fresh rows: the trainer drops those older than `max_staleness` versions.
+            most_failed_groups: After so many groups in a row without a single row, the worker
+                gives up.
+
+        Raises:
+            ConfigurationError: Arguments that the rollouts cannot honour, or no rows.
+        """
+        check_arguments(args, who="EnvRolloutWorker")
+        if min(groups_at_once, buffer_rows, most_failed_groups) < 1:
+            raise ConfigurationError(
+                "groups_at_once, buffer_rows and most_failed_groups must be 1 or more, got "
+                f"{groups_at_once}, {buffer_rows} and {most_failed_groups}"
+            )
+        if not isinstance(config, RolloutConfig):
+            config = RolloutConfig.from_mapping(config)
+        self._config = config
+        self._requests = _read(dataset, config)
+        self._engine, self._codec = engine, codec
+        self._limits = limits_of(args, config.limits)
+        self._sampling = sampling_of(args, config)
+        self._group_size: int = args.num_generations
+        self._groups_at_once = groups_at_once
+        self._most_failed = most_failed_groups
+        self._failed = 0
+        self._next_group = 0
+        self._progress = time.monotonic()
+        self._loop: LoopThread | None = None
+        self._running: Future[None] | None = None
+        self._interrupt: Interrupt | None = None
+        self.rollout_buffer: queue.Queue[Any] = queue.Queue(maxsize=buffer_rows)
+        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.model_version = 0
+
+    def weight_transfer(self) -> EngineTransfer:
+        """Return TRL's `weight_transfer` for an engine with `update_weights`.
+
+        Raises:
+            ConfigurationError: The engine has none.
+        """
+        return EngineTransfer(self._engine, version=lambda: self.model_version + 1)
+
+    # ---- what TRL calls
+
+    def start(self) -> None:
+        """Begin playing. A worker that runs goes on."""
+        if self._running is not None:
+            return
+        self._loop = LoopThread("envkit-trl-worker")
+        self._progress = time.monotonic()
+        self._running = self._loop.submit(self._run())
+
+    def stop(self) -> None:
+        """Abort what runs, close the environments and end the thread; twice is fine."""
+        loop, self._loop = self._loop, None
+        running, self._running = self._running, None
+        if loop is None or running is None:
+            return
+        loop.run(self._stop(running))
+        loop.close()
+
+    def update_model_version(self, model_version: int) -> None:
+        """Note which version of the policy is live."""
+        self.model_version = model_version
+
+    def check_health(self, stale_after_s: float) -> None:
+        """Raise what ended the worker, or that it makes no progress.
+
+        Raises:
+            EnvkitError: What ended the worker: too many faults, or a broken contract.
+            EngineFault: No episode has ended for `stale_after_s` seconds.
+        """
+        running = self._running
+        if running is not None and running.done() and not running.cancelled():
+            error = running.exception()
+            if error is not None:
+                raise error
+        seconds = time.monotonic() - self._progress
+        if running is not None and seconds > stale_after_s:
+            raise EngineFault(
+                f"no episode has ended for {seconds:.0f} s (heartbeat_stale_after_s is "
+                f"{stale_after_s:.0f}); look at the engine, or set limits.episode_timeout_s",
+                kind=FaultKind.TIMEOUT,
+            )
+
+    # ---- on the worker's thread
+
+    async def _run(self) -> None:
+        self._interrupt = Interrupt()
+        player = Player(
+            self._engine,
+            self._codec,
+            limits=self._limits,
+            retries=self._config.retries,
+            sampling=self._sampling,
+        )
+        try:
+            await gather_or_cancel(
+                [self._play_groups(player, self._interrupt) for _ in range(self._groups_at_once)]
+            )
+        finally:
+            await player.aclose()
+            await self._interrupt.close()
+
+    async def _stop(self, running: Future[None]) -> None:
+        if self._interrupt is not None:
+            self._interrupt.fire()
+        await asyncio.wait([asyncio.wrap_future(running)])
+
+    async def _play_groups(self, player: Player, interrupt: Interrupt) -> None:
+        while interrupt.reason is None:
+            group, self._next_group = self._next_group, self._next_group + 1
+            version = self.model_version
+            trajectories = await self._play_group(player, interrupt, group)
+            if interrupt.reason is not None:
+                return
+            samples, tally = group_samples(
+                trajectories, group_id=group, version=version, end_id=self._codec.stop_ids[0]
+            )
+            self.metrics_queue.put(group_metrics(trajectories, tally))
+            self._count_failures(trajectories, len(samples))
+            for sample in samples:
+                await self._put(sample, interrupt)
+
+    async def _play_group(
+        self, player: Player, interrupt: Interrupt, group: int
+    ) -> tuple[Trajectory, ...]:
+        request = self._requests[group % len(self._requests)]
+        seed = request.seed
+        if seed is None:
+            seed = derive_seed("group", self._config.seed, group)
+        sampling = self._sampling
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=derive_seed(sampling.seed, group))
+        start = GroupStart()
+
+        async def episode(member: int) -> Trajectory:
+            trajectory = await player.play(
+                request.factory(),
+                seed=seed,
+                task=request.task,
+                group_id=str(group),
+                group_start=start,
+                member=member,
+                interrupt=interrupt,
+                sampling=sampling,
+            )
+            self._progress = time.monotonic()
+            return trajectory
+
+        return await gather_or_cancel([episode(member) for member in range(self._group_size)])
+
+    def _count_failures(self, trajectories: Sequence[Trajectory], rows: int) -> None:
+        """Give up where nothing but faults comes: the trainer would wait for ever."""
+        self._failed = 0 if rows else self._failed + 1
+        if self._failed >= self._most_failed:
+            fault = next((entry.fault for entry in trajectories if entry.fault is not None), None)
+            message = (
+                "no reason is recorded" if fault is None else f"{fault.where}: {fault.message}"
+            )
+            raise EngineFault(
+                f"{self._failed} groups in a row gave no training row; the last: {message}"
+            )
+
+    async def _put(self, sample: Any, interrupt: Interrupt) -> None:  # noqa: ANN401
+        """Wait for room: the buffer is a thread's queue, and the event loop must not block."""
+        while interrupt.reason is None:
+            try:
+                self.rollout_buffer.put_nowait(sample)
+            except queue.Full:
+                self._progress = time.monotonic()  # it is the trainer that is behind
+                await asyncio.sleep(_FULL_S)
+            else:
+                return
+
+
+def _read(dataset: Iterable[Mapping[str, Any]], config: RolloutConfig) -> list[EpisodeRequest]:
+    default = config.request()
+    requests = [
+        EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=default) for row in dataset
+    ]
+    if not requests:
+        raise ConfigurationError("the worker needs at least one dataset row, got none")
+    return requests

@@ -1,0 +1,40 @@
+"""TRL's real classes, or no test of this folder at all."""
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import pytest
+
+collect_ignore_glob: list[str] = []
+if importlib.util.find_spec("trl") is None:  # `make contract-trl` has an environment with it
+    collect_ignore_glob.append("test_*.py")
+else:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TRL and torch warn on import
+        import datasets
+        import fakes.trl_run  # noqa: F401  # imports TRL
+        import torch
+
+    datasets.disable_progress_bars()
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let TRL and torch warn: only our own warnings are errors."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.trl)
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
+            item.add_marker(pytest.mark.filterwarnings("error:.*envkit"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def environments() -> None:
+    """Register the toys."""
+    from fakes.envs import register_toys
+    from fakes.trl_envs import register_trl_envs
+
+    register_toys()
+    register_trl_envs()

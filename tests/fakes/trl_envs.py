@@ -1,0 +1,82 @@
+"""Text environments for TRL's tests: with varied rewards, failing, broken, and endless."""
+
+from typing import Any, ClassVar
+
+import gymnasium
+
+from envkit.env import Capabilities, Env, Policy, Turn
+from envkit.errors import EnvFault
+from envkit.registration import register
+from envkit.tasks import ListSource, Task
+
+SAFE = Capabilities(thread_safe=True, replay_safe=True, deterministic=True)
+
+
+class LettersEnv(Env):
+    """Rewards the share of letters in each reply, so that random replies differ in reward."""
+
+    capabilities: ClassVar[Capabilities] = SAFE
+    system_prompt = "Write letters."
+
+    def __init__(self, *, max_turns: int = 3, render_mode: str | None = None) -> None:
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        self.tasks = ListSource([{"name": name} for name in ("ann", "bob", "cy", "dee")])
+
+    def on_reset(self, task: Task) -> Turn:
+        return Turn(f"Hello {task['name']}.")
+
+    def on_turn(self, response_text: str) -> Turn:
+        letters = sum(character.isalpha() for character in response_text)
+        return Turn(f"{letters} letters.", reward=letters / max(1, len(response_text)))
+
+    def oracle(self) -> Policy:
+        return lambda context: "abc"
+
+
+class FlakyEnv(LettersEnv):
+    """Its backend is gone at the second turn of bob's task, whatever is tried."""
+
+    def on_turn(self, response_text: str) -> Turn:
+        if self.turn == 1 and self.task["name"] == "bob":
+            raise EnvFault("the backend is gone")
+        return super().on_turn(response_text)
+
+
+class UnluckyEnv(LettersEnv):
+    """Fails for every reply that begins with an even character code."""
+
+    def on_turn(self, response_text: str) -> Turn:
+        if self.turn == 0 and ord((response_text or "b")[0]) % 2 == 0:
+            raise EnvFault("the backend is gone")
+        return super().on_turn(response_text)
+
+
+class DeadEnv(LettersEnv):
+    """Never starts."""
+
+    def on_reset(self, task: Task) -> Turn:
+        raise EnvFault("there is no backend")
+
+
+class BrokenEnv(LettersEnv):
+    """Breaks the contract of its hook."""
+
+    def on_turn(self, response_text: str) -> Turn:
+        answer: Any = "not a turn"
+        return answer
+
+
+ENVS: dict[str, type[Env]] = {
+    "toy-letters-v0": LettersEnv,
+    "toy-flaky-letters-v0": FlakyEnv,
+    "toy-unlucky-letters-v0": UnluckyEnv,
+    "toy-dead-letters-v0": DeadEnv,
+    "toy-broken-letters-v0": BrokenEnv,
+}
+
+
+def register_trl_envs() -> None:
+    """Register them; a second call changes nothing."""
+    for env_id, env_class in ENVS.items():
+        if f"envkit/{env_id}" not in gymnasium.registry:
+            register(env_id, entry_point=env_class)
