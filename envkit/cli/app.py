@@ -15,6 +15,8 @@ from envkit.cli.check import check
 from envkit.cli.conformance import conformance
 from envkit.cli.console import note, one_line, say
 from envkit.cli.doctor import doctor
+from envkit.cli.export import export
+from envkit.cli.imports import import_dump
 from envkit.cli.person import play
 from envkit.cli.rollout import rollout
 from envkit.cli.stored import report, verify
@@ -88,3 +90,5 @@ app.command("verify")(verify)
 app.command("audit")(audit)
 app.command("conformance")(conformance)
 app.command("doctor")(doctor)
+app.command("export")(export)
+app.command("import")(import_dump)

@@ -1,0 +1,177 @@
+"""`envkit export`: an environment's tasks, or a run's trajectories, as a dataset."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from envkit.cli.console import note, say
+from envkit.cli.counting import CountingBar
+from envkit.cli.options import EnvKwargs, parse_env_kwargs
+from envkit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from envkit.export import Selection, TaskDraw
+
+
+class ExportFormat(StrEnum):
+    """The values of --format; those of `TaskFormat` and `TrajectoryFormat`, not imported here."""
+
+    SLIME = "slime"
+    MILES = "miles"
+    VERL = "verl"
+    SKYRL = "skyrl"
+    TRL = "trl"
+    JSONL = "jsonl"
+    HF = "hf"
+    SFT = "sft"
+    PARQUET = "parquet"
+
+
+_TRAJECTORIES: Final = (ExportFormat.SFT, ExportFormat.PARQUET)
+_TASKS_PANEL: Final = "Tasks (slime, miles, verl, skyrl, trl, jsonl, hf)"
+_ROWS_PANEL: Final = "Trajectories (sft, parquet, hf)"
+
+
+def export(
+    source: Annotated[
+        str, typer.Argument(metavar="ID_OR_FILE", help="An environment, or a run or its file.")
+    ],
+    kind: Annotated[ExportFormat, typer.Option("--format", help="The shape of the rows.")],
+    out: Annotated[
+        Path, typer.Option(metavar="PATH", help="A .parquet or .jsonl file; for hf a folder.")
+    ],
+    count: Annotated[
+        int | None,
+        typer.Option("-n", "--rows", min=1, help="Tasks.", rich_help_panel=_TASKS_PANEL),
+    ] = None,
+    start: Annotated[
+        int | None,
+        typer.Option(min=0, help="Index of the first task.", rich_help_panel=_TASKS_PANEL),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of the tasks (default: 0).", rich_help_panel=_TASKS_PANEL),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Such as train or test.", rich_help_panel=_TASKS_PANEL),
+    ] = None,
+    images: Annotated[
+        bool,
+        typer.Option(
+            "--images", help="Write the first pictures too.", rich_help_panel=_TASKS_PANEL
+        ),
+    ] = False,
+    env_kwargs: EnvKwargs = None,
+    min_reward: Annotated[
+        float | None,
+        typer.Option(help="Leave out what scored less.", rich_help_panel=_ROWS_PANEL),
+    ] = None,
+    only_terminated: Annotated[
+        bool,
+        typer.Option(
+            "--only-terminated",
+            help="Leave out what the environment did not end.",
+            rich_help_panel=_ROWS_PANEL,
+        ),
+    ] = False,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="A row each turn.", rich_help_panel=_ROWS_PANEL)
+    ] = False,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge",
+            help="A row for each run of turns that extend each other.",
+            rich_help_panel=_ROWS_PANEL,
+        ),
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Write tasks in the shape that a trainer loads, or trajectories with their exact tokens.
+
+    Nothing half-written is left behind: --out appears when it is whole.
+    """
+    for_tasks = {
+        "-n": count is not None,
+        "--start": start is not None,
+        "--seed": seed is not None,
+        "--split": split is not None,
+        "--images": images,
+        "--env-kwargs": bool(env_kwargs),
+    }
+    for_trajectories = {
+        "--min-reward": min_reward is not None,
+        "--only-terminated": only_terminated,
+        "--steps": steps,
+        "--merge": merge,
+    }
+    from envkit.export.tables import check_target
+
+    check_target(out, is_folder=kind is ExportFormat.HF, overwrite=overwrite)
+    if kind in _TRAJECTORIES or (kind is ExportFormat.HF and Path(source).exists()):
+        from envkit.export.trajectory_rows import Selection
+
+        _refuse(for_tasks, "trajectories")
+        if steps and merge:
+            raise ConfigurationError(
+                "--steps gives each turn its row and --merge joins them: name one"
+            )
+        selection = Selection(
+            min_reward=min_reward,
+            only_terminated=only_terminated,
+            only_trained=kind is ExportFormat.SFT,
+            steps=steps,
+            merge=merge,
+        )
+        _export_trajectories(source, out, kind, selection, is_quiet=quiet)
+        return
+    from envkit.export.tasks import TaskDraw
+
+    _refuse(for_trajectories, "tasks")
+    with TaskDraw(
+        source,
+        count=count,
+        start=start,
+        seed=seed or 0,
+        split=split,
+        env_kwargs=parse_env_kwargs(env_kwargs),
+    ) as draw:
+        _export_tasks(draw, out, kind, with_images=images, is_quiet=quiet)
+
+
+def _export_trajectories(
+    source: str, out: Path, kind: ExportFormat, selection: "Selection", *, is_quiet: bool
+) -> None:
+    from envkit.export.trajectories import TrajectoryFormat, export_trajectories
+
+    with CountingBar("trajectories", is_quiet=is_quiet) as bar:
+        tally = export_trajectories(
+            source, out, TrajectoryFormat(kind.value), selection, progress=bar.show
+        )
+    for reason, number in tally.left_out.most_common():
+        note(f"left out {number} {reason}")
+    say(f"{out}: {tally.rows} rows of {tally.trajectories} trajectories")
+
+
+def _export_tasks(
+    draw: "TaskDraw", out: Path, kind: ExportFormat, *, with_images: bool, is_quiet: bool
+) -> None:
+    from envkit.export.task_rows import TaskFormat
+    from envkit.export.tasks import export_tasks
+
+    with CountingBar("tasks", is_quiet=is_quiet) as bar:
+        rows = export_tasks(
+            draw, out, TaskFormat(kind.value), with_images=with_images, progress=bar.show
+        )
+    say(f"{out}: {rows} tasks")
+
+
+def _refuse(options: Mapping[str, bool], what: str) -> None:
+    named = [name for name, is_given in options.items() if is_given]
+    if named:
+        raise ConfigurationError(f"an export of {what} has no use for {', '.join(named)}")

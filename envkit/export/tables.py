@@ -1,0 +1,210 @@
+"""Rows into JSON lines, parquet files and folders of the datasets library, whole or not at all."""
+
+import base64
+import importlib
+import json
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, cast
+
+from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
+from envkit.trajectory.files import replace_file, storage_errors
+
+Row = Mapping[str, Any]
+_BATCH_ROWS: Final = 128
+SUFFIXES: Final = (".jsonl", ".parquet")
+
+
+def check_target(target: Path, *, is_folder: bool, overwrite: bool) -> None:
+    """Say early that a place cannot be written to.
+
+    Raises:
+        ConfigurationError: A name without a known ending.
+        MissingDependencyError: A parquet file is asked for and pyarrow is not installed.
+        StorageError: Something is there, and may not be replaced.
+    """
+    if not is_folder and target.suffix not in SUFFIXES:
+        raise ConfigurationError(
+            f"--out must end in {' or '.join(SUFFIXES)}, which chooses the kind of file, "
+            f"got {str(target)!r}"
+        )
+    if is_folder or target.suffix == ".parquet":
+        arrow()
+    if target.is_dir() and not is_folder:
+        raise StorageError(f"--out must name a file, got the folder {str(target)!r}")
+    if target.is_file() and is_folder:
+        raise StorageError(f"--out must name a folder, got the file {str(target)!r}")
+    if not overwrite and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
+        raise StorageError(f"{target} is there already: name another --out, or add --overwrite")
+
+
+def write_table(rows: Iterable[Row], target: Path, schema: Mapping[str, Any] | None = None) -> int:
+    """Write a .jsonl or .parquet file and return its number of rows.
+
+    Bytes become data URIs in JSON lines, which have no bytes.
+
+    Args:
+        rows: May be made while they are written; what they raise leaves nothing behind.
+        target: The file; one that is there is replaced when the new one is whole.
+        schema: Arrow types of columns that the first rows may leave open.
+
+    Raises:
+        StorageError: It cannot be written, or there is no row.
+    """
+    with storage_errors(f"cannot write {target}"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    if target.suffix == ".jsonl":
+        counted = _Counted(rows)
+        replace_file(target, (_json_line(row) for row in counted))
+        return counted.count
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        count = _write_parquet(rows, temporary, dict(schema or {}))
+        with storage_errors(f"cannot write {target}"):
+            temporary.replace(target)
+        return count
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_folder(
+    rows: Iterable[Row], target: Path, *, split: str, schema: Mapping[str, Any] | None = None
+) -> int:
+    """Write a folder that `datasets.load_dataset(folder)` reads, and return its number of rows.
+
+    Args:
+        rows: As for `write_table`.
+        target: The folder; one that is there is replaced when the new one is whole.
+        split: Name of the split that the rows are.
+        schema: As for `write_table`.
+
+    Raises:
+        StorageError: It cannot be written, or there is no row.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        file = temporary / "data" / f"{split}-00000-of-00001.parquet"
+        count = write_table(rows, file, schema)
+        with storage_errors(f"cannot write {target}"):
+            if target.is_dir():
+                shutil.rmtree(target)
+            temporary.replace(target)
+        return count
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def arrow() -> Any:  # noqa: ANN401  # pyarrow has no complete type stubs
+    """Return pyarrow.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        importlib.import_module("pyarrow.parquet")
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise MissingDependencyError.for_extra("a parquet file", "pyarrow", "parquet") from error
+
+
+def image_column(*, as_text: bool = False) -> dict[str, Any]:
+    """Return the arrow type of the column `images`.
+
+    Args:
+        as_text: Whether it holds data URIs, instead of PNG bytes as the datasets library has them.
+    """
+    pa = arrow()
+    if as_text:
+        return {"images": pa.list_(pa.string())}
+    return {"images": pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())]))}
+
+
+class _Counted:
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows, self.count = rows, 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self._rows:
+            self.count += 1
+            yield row
+        if not self.count:
+            raise StorageError("there is no row to write; nothing was written")
+
+
+def _write_parquet(rows: Iterable[Row], file: Path, types: dict[str, Any]) -> int:
+    pa = arrow()
+    counted = _Counted(rows)
+    iterator = iter(counted)
+    writer: Any = None
+    schema: Any = None
+    try:
+        with storage_errors(f"cannot write {file.parent}"):
+            while batch := [dict(row) for row in islice(iterator, _BATCH_ROWS)]:
+                if schema is None:
+                    schema = _schema(pa, batch, types)
+                    writer = pa.parquet.ParquetWriter(file, schema)
+                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        raise StorageError(
+            f"row {counted.count} or one shortly before does not fit the columns of the first "
+            f"rows: {error}; write .jsonl instead"
+        ) from error
+    finally:
+        if writer is not None:
+            writer.close()
+    return counted.count
+
+
+def _schema(pa: Any, batch: list[dict[str, Any]], types: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    guessed = pa.Table.from_pylist(batch).schema
+    fields = [pa.field(field.name, types.get(field.name, field.type)) for field in guessed]
+    schema = pa.schema(fields)
+    features = _features(schema)
+    return schema if features is None else schema.with_metadata({"huggingface": features})
+
+
+def _features(schema: Any) -> str | None:  # noqa: ANN401
+    """Return what tells the datasets library to decode `images`; None where there is no such."""
+    if "images" not in schema.names or schema.field("images").type != image_column()["images"]:
+        return None
+    features = {
+        field.name: {"feature": {"_type": "Image"}, "_type": "List"}
+        if field.name == "images"
+        else _feature(field.type)
+        for field in schema
+    }
+    return json.dumps({"info": {"features": features}})
+
+
+def _feature(kind: Any) -> Any:  # noqa: ANN401
+    """Return an arrow type as the datasets library writes it."""
+    pa = arrow()
+    if pa.types.is_list(kind):
+        return {"feature": _feature(kind.value_type), "_type": "List"}
+    if pa.types.is_struct(kind):
+        return {field.name: _feature(field.type) for field in kind}
+    name = str(kind)
+    return {"dtype": {"double": "float64", "float": "float32"}.get(name, name), "_type": "Value"}
+
+
+def _json_line(row: Row) -> bytes:
+    try:
+        text = json.dumps(_plain(row), separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"a row is no JSON: {error}; write .parquet instead") from error
+    return text.encode("ascii") + b"\n"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value)
+        if set(items) == {"bytes", "path"}:
+            payload = base64.b64encode(items["bytes"]).decode("ascii")
+            return f"data:image/png;base64,{payload}"
+        return {key: _plain(item) for key, item in items.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    return value

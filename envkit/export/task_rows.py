@@ -1,0 +1,218 @@
+"""Tasks as the dataset rows that trainers load: one pure function for each shape.
+
+Every row carries the request that an adapter plays as JSON text under `ENVKIT_COLUMN`. Prompts are
+for people and for length filters: the environment writes the real one when it is reset, so pictures
+are left out, noted as `IMAGE_NOTE`, unless they are asked for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from envkit.images import Image
+from envkit.messages import Message, images_of, text_of
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+
+IMAGE_NOTE: Final = "[image]"
+"""Stands in a prompt for a picture that only the environment shows."""
+AGENT_NAME: Final = "envkit"
+"""Of verl's agent loop, in the column `agent_name`."""
+_MARK: Final = "<image>"
+_MARKS: Final = (_MARK, "<video>", "<audio>")
+_ANSWERS: Final = ("answer", "ground_truth", "label", "solution")
+_EMPTY_PROMPT: Final = "The environment writes the prompt."
+
+
+class TaskFormat(StrEnum):
+    """Whose dataset loader reads the rows."""
+
+    SLIME = "slime"
+    MILES = "miles"
+    VERL = "verl"
+    SKYRL = "skyrl"
+    TRL = "trl"
+    HF = "hf"
+    """A folder of parquet files for the datasets library."""
+    JSONL = "jsonl"
+    """No trainer in particular."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExample:
+    """One task, and what the model reads of it first."""
+
+    index: int
+    """Position in the file."""
+    split: str
+    request: EpisodeRequest
+    messages: tuple[Message, ...]
+    """System prompt, where there is one, and the first observation."""
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The pictures of the first observation."""
+        return images_of(self.messages)
+
+
+def slime_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
+    """Return a row for slime's and miles' `Dataset`.
+
+    The keys are those of `--input-key prompt --label-key label --metadata-key metadata`, and of
+    `--multimodal-keys '{"image": "images"}'` where there are images, whose places in the text are
+    marked by `<image>` (slime/utils/data.py, `_build_messages`).
+    """
+    return {
+        "prompt": _marked(example.messages, with_images=with_images),
+        "label": answer_of(example.request),
+        "metadata": {ENVKIT_COLUMN: example.request.to_column()},
+        # Its reader takes a mapping for a whole content part, and text for an address.
+        **({"images": [image.data_uri() for image in example.images]} if with_images else {}),
+    }
+
+
+def verl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
+    """Return a row for verl's `RLHFDataset`.
+
+    `data_source` and `reward_model.ground_truth` are read by its validation, `agent_name` chooses
+    the loop (verl/utils/dataset/rl_dataset.py, `__getitem__`; trainer/ppo/v1/trainer_base.py).
+    """
+    return {
+        "data_source": example.request.env_id,
+        "prompt": _marked(example.messages, with_images=with_images),
+        "reward_model": {"style": "envkit", "ground_truth": answer_of(example.request)},
+        "extra_info": {"index": example.index, "split": example.split},
+        "agent_name": AGENT_NAME,
+        ENVKIT_COLUMN: example.request.to_column(),
+        **_images(example, with_images),
+    }
+
+
+def skyrl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
+    """Return a row for SkyRL's `PromptDataset`.
+
+    Columns besides `prompt` and `env_class` become a sample's `env_extras`
+    (skyrl/train/dataset/dataset.py, `__getitem__`). Pictures are data URIs in `image_url` parts,
+    as in its own geometry example.
+    """
+    messages = (
+        [{"role": entry["role"], "content": _url_parts(entry)} for entry in example.messages]
+        if with_images
+        else _noted(example.messages)
+    )
+    return {
+        "prompt": messages,
+        "env_class": example.request.env_id,
+        "data_source": example.request.env_id,
+        ENVKIT_COLUMN: example.request.to_column(),
+    }
+
+
+def trl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
+    """Return a row for TRL's trainers.
+
+    Pictures are in `images`; TRL puts them before the text of the first user message
+    (trl/data_utils.py, `prepare_multimodal_messages`), which is where envkit has them.
+    """
+    messages = (
+        [{"role": entry["role"], "content": text_of(entry)} for entry in example.messages]
+        if with_images
+        else _noted(example.messages)
+    )
+    return {
+        "prompt": messages,
+        ENVKIT_COLUMN: example.request.to_column(),
+        **_images(example, with_images),
+    }
+
+
+def plain_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
+    """Return a row for no trainer in particular: as for TRL, with the request's parts besides."""
+    request = example.request
+    return {
+        "index": example.index,
+        "split": example.split,
+        "env_id": request.env_id,
+        "seed": request.seed,
+        **trl_row(example, with_images=with_images),
+    }
+
+
+ROW_BUILDERS: Final[Mapping[TaskFormat, Callable[..., dict[str, Any]]]] = MappingProxyType(
+    {
+        TaskFormat.SLIME: slime_row,
+        TaskFormat.MILES: slime_row,
+        TaskFormat.VERL: verl_row,
+        TaskFormat.SKYRL: skyrl_row,
+        TaskFormat.TRL: trl_row,
+        TaskFormat.HF: plain_row,
+        TaskFormat.JSONL: plain_row,
+    }
+)
+
+
+def answer_of(request: EpisodeRequest) -> str:
+    """Return the answer that a task states, for trainers' tables; "" where it states none."""
+    for key in _ANSWERS:
+        value = (request.task or {}).get(key)
+        if isinstance(value, str | int | float):
+            return str(value)
+    return ""
+
+
+def image_struct(image: Image) -> dict[str, Any]:
+    """Return an image as the datasets library stores it: PNG bytes and no path."""
+    return {"bytes": image.png_bytes(), "path": None}
+
+
+def _images(example: TaskExample, with_images: bool) -> dict[str, Any]:
+    return {"images": [image_struct(image) for image in example.images]} if with_images else {}
+
+
+def _noted(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Return the messages as text, a note in the place of each picture."""
+    return [
+        {"role": entry["role"], "content": _text(entry, image=f"{IMAGE_NOTE}\n") or _EMPTY_PROMPT}
+        for entry in messages
+    ]
+
+
+def _marked(messages: Sequence[Message], *, with_images: bool) -> list[dict[str, str]]:
+    """Return the messages as text with `<image>` where a picture goes, and nowhere else.
+
+    A mark that an environment happens to write would be counted as a picture by the readers.
+    """
+    image = _MARK if with_images else f"{IMAGE_NOTE}\n"
+    return [
+        {
+            "role": entry["role"],
+            "content": _text(entry, image=image, is_marked=True) or _EMPTY_PROMPT,
+        }
+        for entry in messages
+    ]
+
+
+def _text(entry: Message, *, image: str, is_marked: bool = False) -> str:
+    content = entry["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    texts: list[str] = []
+    for part in parts:
+        text = image if part["type"] == "image" else str(part.get("text", ""))
+        if is_marked and part["type"] == "text":
+            for mark in _MARKS:
+                text = text.replace(mark, mark[1:-1])
+        texts.append(text)
+    return "".join(texts)
+
+
+def _url_parts(entry: Message) -> list[dict[str, Any]]:
+    content = entry["content"]
+    if isinstance(content, str):
+        return [{"type": "text", "text": content, "image_url": None}]
+    return [
+        {"type": "text", "text": part["text"], "image_url": None}
+        if part["type"] == "text"
+        else {"type": "image_url", "text": None, "image_url": {"url": part["image"].data_uri()}}
+        for part in content
+    ]

@@ -1,0 +1,179 @@
+"""The tasks of an environment, drawn for a dataset: seeded, and reset once for their prompts."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, cast
+
+from envkit.env import Env
+from envkit.errors import ConfigurationError
+from envkit.export.tables import image_column, write_folder, write_table
+from envkit.export.task_rows import ROW_BUILDERS, TaskExample, TaskFormat
+from envkit.messages import Message, message
+from envkit.registration import make
+from envkit.rollout.request import EpisodeRequest
+from envkit.seeds import derive_seed
+from envkit.tasks import Task
+
+_DEFAULT_SPLIT: Final = "train"
+
+
+class TaskDraw:
+    """Draws tasks one after another; a context manager, because it holds an environment.
+
+    A finite task source is taken in order, each task once. An endless one is drawn with each row's
+    own seed, which depends on the split, so that files of different splits share no seed. A row's
+    task and seed are written out: the members of a group start from the same state.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        *,
+        count: int | None = None,
+        start: int | None = None,
+        seed: int = 0,
+        split: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make the environment and count its tasks.
+
+        Args:
+            env_id: A registered environment.
+            count: Rows; None takes every task of a finite source.
+            start: Index of the first task or row; None is 0.
+            seed: Of the file.
+            split: Noted in the rows, and given to an environment that takes an argument `split`.
+                None is "train", and gives the environment nothing.
+            env_kwargs: Arguments of the environment.
+
+        Raises:
+            ConfigurationError: No count for an endless source, more rows than tasks, or a split of
+                a finite source that the environment does not know how to divide.
+        """
+        self._arguments = dict(env_kwargs or {})
+        self._env_id, self._seed, self._start = env_id, seed, start or 0
+        self.split: Final = split or _DEFAULT_SPLIT
+        self._env = _made(env_id, self._arguments)
+        try:
+            takes_split = "split" in inspect.signature(type(self._env)).parameters
+            if split is not None and takes_split and "split" not in self._arguments:
+                self._arguments["split"] = split
+                self._env.close()
+                self._env = _made(env_id, self._arguments)
+            source = self._env.tasks
+            self._size = None if source is None else source.size
+            self.count: Final = self._counted(count)
+            """How many rows there will be."""
+            if split is not None and not takes_split and self._size is not None and start is None:
+                raise ConfigurationError(
+                    f"{env_id} has {self._size} tasks and takes no argument 'split', so every "
+                    "split would hold the same ones; cut them with --start and -n"
+                )
+        except BaseException:
+            self._env.close()
+            raise
+
+    def _counted(self, count: int | None) -> int:
+        size = self._size
+        if self._start < 0 or (count is not None and count < 1):
+            raise ConfigurationError(
+                f"start must be at least 0 and the number of rows at least 1, got {self._start} "
+                f"and {count}"
+            )
+        if size is None:
+            if count is None:
+                raise ConfigurationError(f"{self._env_id} has endless tasks: say how many with -n")
+            return count
+        rows = size - self._start if count is None else count
+        if rows < 1 or self._start + rows > size:
+            raise ConfigurationError(
+                f"{self._env_id} has {size} tasks, got a request for {rows} from task {self._start}"
+            )
+        return rows
+
+    def __iter__(self) -> Iterator[TaskExample]:
+        """Yield the examples; a second iteration yields the same ones."""
+        for index in range(self._start, self._start + self.count):
+            yield self._example(index)
+
+    def __enter__(self) -> "TaskDraw":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _example(self, index: int) -> TaskExample:
+        env = self._env
+        seed = derive_seed("dataset", self._seed, self.split, index)
+        task: Task | None = None
+        if self._size is not None and env.tasks is not None:
+            task = env.tasks.task(index)
+        reset = env.reset(seed=seed, options=None if task is None else {"task": task})
+        messages: list[Message] = [env.format_observation(reset.observation)]
+        if env.system_prompt:
+            messages.insert(0, message("system", env.system_prompt))
+        request = EpisodeRequest(
+            env_id=self._env_id,
+            env_kwargs=self._arguments,
+            task=task or dict(env.task) or None,
+            seed=seed,
+        )
+        return TaskExample(index=index, split=self.split, request=request, messages=tuple(messages))
+
+
+def export_tasks(
+    draw: TaskDraw,
+    target: Path,
+    kind: TaskFormat,
+    *,
+    with_images: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write tasks as a dataset and return its number of rows.
+
+    Args:
+        draw: The tasks.
+        target: A .parquet or .jsonl file; for HF a folder.
+        kind: Whose loader reads it.
+        with_images: Whether the pictures of the first observation are written too.
+        progress: Called with the rows made so far and their number.
+
+    Raises:
+        StorageError: It cannot be written.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    is_table = kind is TaskFormat.HF or target.suffix == ".parquet"
+    as_text = kind in (TaskFormat.SLIME, TaskFormat.MILES)
+    schema = image_column(as_text=as_text) if with_images and is_table else None
+    rows = _rows(draw, kind, with_images, progress)
+    if kind is TaskFormat.HF:
+        return write_folder(rows, target, split=draw.split, schema=schema)
+    return write_table(rows, target, schema)
+
+
+def _rows(
+    draw: TaskDraw,
+    kind: TaskFormat,
+    with_images: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[dict[str, Any]]:
+    build = ROW_BUILDERS[kind]
+    for done, example in enumerate(draw, start=1):
+        yield build(example, with_images=with_images)
+        if progress is not None:
+            progress(done, draw.count)
+
+
+def _made(env_id: str, arguments: Mapping[str, Any]) -> Env:
+    return cast(Env, make(env_id, **arguments).unwrapped)

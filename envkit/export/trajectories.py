@@ -1,0 +1,141 @@
+"""A trajectory file as a dataset: filtered, cut into rows, written once it is whole."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from envkit.errors import StorageError
+from envkit.export.tables import arrow, image_column, write_folder, write_table
+from envkit.export.trajectory_rows import (
+    Selection,
+    chat_row,
+    full_row,
+    rows_of_trajectory,
+    schema_of_rows,
+)
+from envkit.trajectory import read_trajectories
+from envkit.trajectory.files import storage_errors
+from envkit.trajectory.storage import Source, trajectory_file
+
+_SPLIT: Final = "train"
+_IMAGE_FIELD: Final = b'"images":["'
+"""How the images of a segment begin in a trajectory file."""
+
+
+class TrajectoryFormat(StrEnum):
+    """What becomes of trajectories."""
+
+    SFT = "sft"
+    """Chat rows with exact tokens, for supervised training. Faulted episodes are left out."""
+    PARQUET = "parquet"
+    """Everything that is known of a training row."""
+    HF = "hf"
+    """The same in a folder of the datasets library."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ExportTally:
+    """What an export did."""
+
+    trajectories: int = 0
+    """How many were taken."""
+    rows: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """How many were not taken, by reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a trajectory file holds, seen without decoding it."""
+
+    count: int
+    """Trajectories."""
+    has_images: bool
+
+
+def contents_of(source: Source) -> Contents:
+    """Look through a trajectory file.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    file = trajectory_file(source)
+    count, has_images = 0, False
+    with storage_errors(f"cannot read {file}"), file.open("rb") as stream:
+        for line in stream:
+            count += bool(line.strip())
+            has_images = has_images or _IMAGE_FIELD in line
+    return Contents(count=count, has_images=has_images)
+
+
+def export_trajectories(
+    source: Source,
+    target: Path,
+    kind: TrajectoryFormat,
+    selection: Selection,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExportTally:
+    """Write a trajectory file as a dataset.
+
+    Args:
+        source: A trajectory file or a run directory.
+        target: A .parquet or .jsonl file; for HF a folder.
+        kind: The shape of the rows.
+        selection: Which trajectories, and how they are cut.
+        progress: Called with the trajectories read so far and their number.
+
+    Raises:
+        StorageError: Something cannot be read or written, or nothing is left to write.
+        ConfigurationError: A trajectory cannot be one row; see `Selection`.
+        DatasetError: As `chat_row` raises it.
+    """
+    contents = contents_of(source)
+    tally = ExportTally()
+    rows = _rows(source, kind, selection, contents, tally, progress or _silent)
+    schema = _schema(target, kind, contents)
+    if kind is TrajectoryFormat.HF:
+        tally.rows = write_folder(rows, target, split=_SPLIT, schema=schema)
+    else:
+        tally.rows = write_table(rows, target, schema)
+    return tally
+
+
+def _rows(
+    source: Source,
+    kind: TrajectoryFormat,
+    selection: Selection,
+    contents: Contents,
+    tally: ExportTally,
+    progress: Callable[[int, int], None],
+) -> Iterator[Mapping[str, Any]]:
+    build = chat_row if kind is TrajectoryFormat.SFT else full_row
+    for done, trajectory in enumerate(read_trajectories(source), start=1):
+        progress(done, contents.count)
+        reason = selection.refusal(trajectory)
+        rows = () if reason else rows_of_trajectory(trajectory, selection)
+        if not rows:
+            tally.left_out[reason or "without a reply"] += 1
+            continue
+        tally.trajectories += 1
+        for number, row in enumerate(rows):
+            yield build(trajectory, row, number, with_parts=contents.has_images)
+    if not tally.trajectories:
+        why = ", ".join(f"{count} {reason}" for reason, count in tally.left_out.items())
+        raise StorageError(
+            f"none of the {contents.count} trajectories of {str(source)!r} is left to export"
+            + (f": {why}" if why else "")
+        )
+
+
+def _schema(target: Path, kind: TrajectoryFormat, contents: Contents) -> dict[str, Any] | None:
+    if kind is not TrajectoryFormat.HF and target.suffix != ".parquet":
+        return None
+    return {**image_column(), **schema_of_rows(arrow(), with_parts=contents.has_images)}
+
+
+def _silent(done: int, total: int) -> None:
+    del done, total

@@ -1,0 +1,205 @@
+"""Trajectories as dataset rows: exact tokens, mask and log-probabilities, and the chat beside them.
+
+`input_ids` are what a trainer forwards, image placeholders expanded, from the first prompt token to
+the row's last sampled one. The messages of a row end with the same reply, so that they say what the
+ids say; they are never tokenised again where ids are used.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, DatasetError
+from envkit.export.task_rows import image_struct
+from envkit.messages import Message, images_of
+from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory
+from envkit.trajectory.plain import to_plain
+from envkit.trajectory.projection import rows_of
+
+IGNORED: Final = -100
+"""The label of a token that is not trained, which PyTorch's losses leave out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which trajectories become rows, and how they are cut."""
+
+    min_reward: float | None = None
+    """Leaves out those below, and those without a reward."""
+    only_terminated: bool = False
+    """Leaves out those that the environment did not end."""
+    only_trained: bool = False
+    """Leaves out those without a trained token: faults, and episodes without a reply."""
+    steps: bool = False
+    """A row for each turn, everything before it as its prompt."""
+    merge: bool = False
+    """A row for each run of turns whose prompts extend each other exactly."""
+
+    def refusal(self, trajectory: Trajectory) -> str | None:
+        """Return why a trajectory is left out; None where it is taken."""
+        if self.only_trained and trajectory.is_faulted:
+            return "faulted"
+        if self.only_terminated and trajectory.stop_reason is not StopReason.TERMINATED:
+            return "not terminated"
+        if self.min_reward is not None and trajectory.reward is None:
+            return "without a reward"
+        if self.min_reward is not None and (trajectory.reward or 0.0) < self.min_reward:
+            return "below the least reward"
+        return None
+
+
+def rows_of_trajectory(trajectory: Trajectory, selection: Selection) -> tuple[Row, ...]:
+    """Return the training rows of a trajectory; none where the model sampled nothing.
+
+    Raises:
+        ConfigurationError: The template rewrote the history, and the trajectory cannot be one row.
+    """
+    split = selection.steps or selection.merge
+    if not split and len(trajectory.sequences()) > 1:
+        raise ConfigurationError(
+            f"episode {trajectory.episode_id!r} is more than one sequence, because its template "
+            "rewrote the history; add --merge, or --steps for a row each turn"
+        )
+    rows = rows_of(trajectory, merge=selection.merge or not selection.steps)
+    if selection.only_trained:
+        rows = tuple(row for row in rows if any(row.loss_mask))
+    return rows
+
+
+def chat_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool) -> dict[str, Any]:
+    """Return a row for supervised training on exact tokens.
+
+    Args:
+        trajectory: Where the row comes from.
+        row: One of its training rows.
+        number: Position among them.
+        with_parts: Whether messages hold lists of parts, as they must in a file with pictures, or
+            plain text.
+
+    Raises:
+        DatasetError: The pictures of the messages are not those of the ids, because the template
+            left some out of a rewritten history.
+    """
+    messages = _until(trajectory.messages, row.turns[-1])
+    if images_of(messages) != row.images:
+        raise DatasetError(
+            f"row {number} of episode {trajectory.episode_id!r} has {len(row.images)} pictures in "
+            f"its ids and {len(images_of(messages))} in its messages, because the template "
+            "rewrote the history; use --format parquet, which keeps ids and messages apart"
+        )
+    return {
+        **_ids(row),
+        "messages": _chat(messages, with_parts),
+        **_common(trajectory, row, number),
+    }
+
+
+def full_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool) -> dict[str, Any]:
+    """Return everything that is known of a training row.
+
+    Args:
+        trajectory: As for `chat_row`.
+        row: As for `chat_row`.
+        number: As for `chat_row`.
+        with_parts: As for `chat_row`. Where the template rewrote the history, the messages may show
+            more pictures than `images`, which are those of the ids.
+    """
+    return {
+        **_ids(row),
+        "prompt_length": len(row.prompt_ids),
+        "token_rewards": row.token_rewards(RewardPlacement.TURNS),
+        "messages": _chat(_until(trajectory.messages, row.turns[-1]), with_parts),
+        **_common(trajectory, row, number),
+        "turns": list(row.turns),
+        "weight_versions": list(row.weight_versions),
+        "env_id": trajectory.env_id,
+        "seed": None if trajectory.seed is None else str(trajectory.seed),
+        "task": _json(trajectory.task, "task"),
+        "metadata": _json(trajectory.metadata, "metadata"),
+    }
+
+
+def schema_of_rows(pa: Any, *, with_parts: bool) -> dict[str, Any]:  # noqa: ANN401  # untyped
+    """Return the arrow types of columns that are often empty or null in the first rows."""
+    part = pa.struct([("type", pa.string()), ("text", pa.string())])
+    content = pa.list_(part) if with_parts else pa.string()
+    return {
+        "input_ids": pa.list_(pa.int64()),
+        "labels": pa.list_(pa.int64()),
+        "loss_mask": pa.list_(pa.int8()),
+        "logprobs": pa.list_(pa.float64()),
+        "token_rewards": pa.list_(pa.float64()),
+        "turns": pa.list_(pa.int64()),
+        "weight_versions": pa.list_(pa.string()),
+        "messages": pa.list_(pa.struct([("role", pa.string()), ("content", content)])),
+        "reward": pa.float64(),
+        "group_id": pa.string(),
+        "seed": pa.string(),
+    }
+
+
+def _ids(row: Row) -> dict[str, Any]:
+    ids = [*row.prompt_ids, *row.response_ids]
+    mask = [0] * len(row.prompt_ids) + list(row.loss_mask)
+    pairs: Iterator[tuple[int, int]] = zip(ids, mask, strict=True)
+    return {
+        "input_ids": ids,
+        "labels": [token if trained else IGNORED for token, trained in pairs],
+        "loss_mask": mask,
+        "logprobs": [0.0] * len(row.prompt_ids) + list(row.logprobs),
+    }
+
+
+def _common(trajectory: Trajectory, row: Row, number: int) -> dict[str, Any]:
+    return {
+        "images": [image_struct(image) for image in row.images],
+        "reward": trajectory.reward,
+        "episode_id": _utf8(trajectory.episode_id),
+        "group_id": None if trajectory.group_id is None else _utf8(trajectory.group_id),
+        "row": number,
+        "is_last": row.is_last,
+        "stop_reason": trajectory.stop_reason.value,
+    }
+
+
+def _until(messages: tuple[Message, ...], turn: int) -> tuple[Message, ...]:
+    """Return the messages up to the reply of a turn."""
+    replies = [n for n, entry in enumerate(messages) if entry["role"] == "assistant"]
+    return messages[: replies[turn] + 1] if turn < len(replies) else messages
+
+
+def _chat(messages: tuple[Message, ...], with_parts: bool) -> list[dict[str, Any]]:
+    return [
+        {"role": entry["role"], "content": _parts(entry) if with_parts else _text(entry)}
+        for entry in messages
+    ]
+
+
+def _parts(entry: Message) -> list[dict[str, str | None]]:
+    content = entry["content"]
+    if isinstance(content, str):
+        return [{"type": "text", "text": _utf8(content)}]
+    return [
+        {"type": "text", "text": _utf8(part["text"])}
+        if part["type"] == "text"
+        else {"type": "image", "text": None}
+        for part in content
+    ]
+
+
+def _text(entry: Message) -> str:
+    content = entry["content"]
+    if isinstance(content, str):
+        return _utf8(content)
+    return _utf8("".join(part["text"] for part in content if part["type"] == "text"))
+
+
+def _utf8(text: str) -> str:
+    """Return text that any file can hold: a model may have sampled half a surrogate pair."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _json(value: Mapping[str, Any], where: str) -> str:
+    """Return free-form data as JSON text; its pictures by their hash, as in trajectory files."""
+    return json.dumps(to_plain(value, where, lambda _: None), sort_keys=True)
