@@ -52,6 +52,8 @@ class FakeClient:
     models: list[str | None] = field(default_factory=list[str | None])
     rendered: list[str] = field(default_factory=list[str])
     finished: list[str] = field(default_factory=list[str])
+    _rest: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """By session: what an aborted reply goes on with."""
     _turns: Counter[str] = field(default_factory=Counter[str])
 
     async def generate(
@@ -67,7 +69,7 @@ class FakeClient:
             prompts, input_batch["session_ids"], features, strict=True
         ):
             assert all(type(token) is int for token in prompt)
-            params = input_batch["sampling_params"]
+            params = input_batch["sampling_params"] or {}
             self.requests.append(
                 {
                     "ids": list(prompt),
@@ -128,13 +130,15 @@ class FakeClient:
             text=self.codec.decode(prompt),
             images=self._pictures(prompt, feature),
         )
-        reply = list(self.codec.encode_reply(self.policy(ask)))
+        reply = self._rest.pop(session, None) or list(self.codec.encode_reply(self.policy(ask)))
         if (number, turn) in self.aborts:
             self.aborts.discard((number, turn))
+            self._rest[session] = reply[len(reply) // 2 :]
             return reply[: len(reply) // 2], "abort"
         self._turns[session] += 1
-        if len(reply) > params["max_tokens"]:
-            return reply[: params["max_tokens"]], "length"
+        limit = params.get("max_tokens") or len(reply)
+        if len(reply) > limit:
+            return reply[:limit], "length"
         return reply, "stop"
 
     def _pictures(self, prompt: list[int], feature: Any) -> tuple[PilImage.Image, ...]:

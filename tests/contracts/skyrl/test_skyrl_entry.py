@@ -1,0 +1,177 @@
+"""The command line, the experiment and the dataset, by SkyRL's own loaders."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fakes.codecs import text_codec
+from fakes.models import tiny_model_dir
+from fakes.skyrl_client import FakeClient, say
+from fakes.skyrl_envs import register_skyrl_envs
+from skyrl.train.config import SkyRLTrainConfig
+from skyrl.train.dataset import PromptDataset
+from skyrl.train.entrypoints import main_base
+from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
+from skyrl.train.generators.utils import prepare_generator_input
+from skyrl_gym.envs.registration import registry
+from transformers import AutoTokenizer
+
+import envkit_skyrl
+from envkit.errors import ConfigurationError
+from envkit.rollout import ENVKIT_COLUMN
+from envkit_skyrl import EnvGenerator, EnvkitExp, EnvkitTrainConfig, build_dataset
+from envkit_skyrl import main as command
+from envkit_skyrl.experiment import make_generator, prepare_config, prepare_process, read_options
+
+LINE = [
+    "envkit.env_id=obey-v0",
+    "envkit.env_kwargs.rounds=2",
+    "envkit.limits.max_context_tokens=512",
+    "envkit.merge=true",
+    "generator.step_wise_trajectories=true",
+    "generator.max_turns=4",
+    f"trainer.policy.model.path={tiny_model_dir('llama')}",
+]
+
+
+@pytest.fixture(autouse=True)
+def known() -> None:
+    register_skyrl_envs()
+
+
+def configured(*extra: str) -> Any:
+    cfg: Any = EnvkitTrainConfig.from_cli_overrides([*LINE, *extra])
+    prepare_config(cfg)
+    return cfg
+
+
+def test_a_command_line_is_parsed_by_skyrl_and_read_by_envkit() -> None:
+    cfg = configured()
+    assert isinstance(cfg, SkyRLTrainConfig)
+    options = read_options(cfg)
+    assert options.merge is True
+    assert options.rollout.env_kwargs == {"rounds": 2}
+    assert options.rollout.limits.max_context_tokens == 512
+    assert cfg.generator.max_turns == 4
+
+
+def test_servers_that_skyrl_starts_report_sampled_logprobs() -> None:
+    assert configured().generator.inference_engine.engine_init_kwargs == {
+        "logprobs_mode": "processed_logprobs"
+    }
+    kept = configured("generator.inference_engine.engine_init_kwargs.logprobs_mode=raw_logprobs")
+    assert kept.generator.inference_engine.engine_init_kwargs["logprobs_mode"] == "raw_logprobs"
+    foreign = configured("generator.inference_engine.external_proxy_url=http://127.0.0.1:1")
+    assert not foreign.generator.inference_engine.engine_init_kwargs
+
+
+def test_a_misspelt_setting_is_refused_before_ray_starts() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'limits'"):
+        configured("envkit.limts.max_turns=3")
+
+
+def test_skyrls_own_command_finds_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    monkeypatch.setattr(command, "initialize_ray", ran.append)
+    monkeypatch.setattr(command, "validate_cfg", ran.append)
+    monkeypatch.setattr(command.ray, "get", ran.append)
+    monkeypatch.setattr(command, "train", type("Task", (), {"remote": staticmethod(ran.append)}))
+    arguments = ["skyrl", "trainer.override_entrypoint=envkit_skyrl.main", *LINE]
+    monkeypatch.setattr(main_base.sys, "argv", arguments)
+    main_base.main()
+    assert isinstance(ran[0], EnvkitTrainConfig)
+    assert len(ran) == 4
+
+
+def test_the_configuration_passes_skyrls_own_validation() -> None:
+    cfg = command.read_config(
+        [
+            *LINE,
+            "trainer.logger=console",
+            "trainer.placement.colocate_all=false",
+            "trainer.algorithm.advantage_estimator=grpo",
+        ]
+    )
+    assert read_options(cfg).rollout.env_id == "obey-v0"
+
+
+async def test_the_experiment_makes_our_generator() -> None:
+    cfg = configured()
+    experiment = EnvkitExp.__new__(EnvkitExp)  # its constructor wants datasets and GPUs
+    client = FakeClient(text_codec(), say("good", "good"))
+    generator = experiment.get_generator(cfg, None, client)
+    assert isinstance(generator, EnvGenerator)
+    batch, _ = prepare_generator_input(
+        [{"prompt": [], "env_class": None, "env_extras": {}, "uid": "0"}],
+        2, {"temperature": 1.0, "max_tokens": 16}, "obey-v0", "train", 1,
+    )  # fmt: skip
+    output = await generator.generate(batch)
+    assert output["is_last_step"] == [True, True]
+    assert client.models == [str(tiny_model_dir("llama"))] * 4
+
+
+def test_the_experiment_makes_skyrls_generator_where_it_is_asked_to() -> None:
+    cfg = configured("envkit.generator=skyrl", "envkit.merge=false")
+    prepare_process(cfg)
+    assert registry["obey-v0"].kwargs == {"env_id": "obey-v0", "env_kwargs": {"rounds": 2}}
+    del registry["obey-v0"]
+    loader: Any = AutoTokenizer
+    tokenizer = loader.from_pretrained(tiny_model_dir("llama"))
+    experiment = EnvkitExp.__new__(EnvkitExp)
+    generator = experiment.get_generator(cfg, tokenizer, FakeClient(text_codec(), say()))
+    assert isinstance(generator, SkyRLGymGenerator)
+
+
+def test_modules_of_the_run_are_imported_in_the_trainers_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_envs.py").write_text("LOADED = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    prepare_process(configured("envkit.imports=[my_envs]", "envkit.env_id=null"))
+    assert importlib.import_module("my_envs").LOADED
+    with pytest.raises(ConfigurationError, match=r"envkit\.imports names 'no_such_module'"):
+        prepare_process(configured("envkit.imports=[no_such_module]"))
+
+
+def test_a_custom_template_of_skyrls_generator_is_refused() -> None:
+    cfg = configured("generator.chat_template.name_or_path=qwen3_without_thinking")
+    with pytest.raises(ConfigurationError, match=r"envkit\.template_kwargs\.chat_template"):
+        make_generator(cfg, FakeClient(text_codec(), say()))
+
+
+async def test_a_dataset_goes_through_skyrls_own_reader(tmp_path: Path) -> None:
+    rows = build_dataset("obey-v0", size=3, env_kwargs={"rounds": 2}, seed=4)
+    file = tmp_path / "train.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    loader: Any = AutoTokenizer
+    dataset = PromptDataset(
+        str(file), loader.from_pretrained(tiny_model_dir("llama")), 256, num_workers=1
+    )
+    assert len(dataset) == 3
+    prompts = dataset.collate_fn([dataset[index] for index in range(3)])
+    batch, uids = prepare_generator_input(
+        prompts, 2, {"temperature": 1.0, "max_tokens": 16}, "unused", "train", 1
+    )
+    assert uids == ["0", "0", "1", "1", "2", "2"]
+    assert batch["env_classes"] == ["obey-v0"] * 6
+    extras: Any = batch["env_extras"]
+    requests = [json.loads(extra[ENVKIT_COLUMN]) for extra in extras]
+    assert [request["task"]["name"] for request in requests] == [
+        f"task {n}" for n in (0, 0, 1, 1, 2, 2)
+    ]
+    client = FakeClient(text_codec(), say("good", "good"))
+    output = await make_generator(configured(), client).generate(batch)
+    for row, prompt in enumerate(output["prompt_token_ids"]):
+        text = text_codec().decode(prompt)
+        assert rows[row // 2]["prompt"][-1]["content"] in text
+
+
+def test_every_public_name_is_there() -> None:
+    for name in envkit_skyrl.__all__:
+        assert getattr(envkit_skyrl, name) is not None
+    with pytest.raises(AttributeError):
+        _ = envkit_skyrl.nothing
