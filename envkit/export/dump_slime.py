@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 import pickle
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,10 +88,11 @@ def _load(path: Path, *, allow_pickle: bool) -> Any:  # noqa: ANN401  # whatever
         with torch.serialization.safe_globals(plain):
             return torch.load(path, map_location="cpu", weights_only=not allow_pickle)
     except pickle.UnpicklingError as error:
-        reason = str(error).partition("WeightsUnpickler error: ")[2].split("\n")[0] or str(error)
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f"an object of {found[1]}" if found else f"more than plain data ({error!s:.100})"
         raise StorageError(
-            f"{path} holds objects besides plain data ({reason.split('.  ')[0]:.160}); loading "
-            "them runs code of whoever wrote the file. If you trust it, add --allow-pickle"
+            f"{path} holds {what}; loading it runs code of whoever wrote the file. If you trust "
+            "it, add --allow-pickle"
         ) from error
     except (OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
         raise StorageError(f"{path} is no readable torch file: {error}") from error

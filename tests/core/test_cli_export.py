@@ -1,0 +1,208 @@
+"""`envkit export` and `envkit import` through the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes.command import run_envkit
+from fakes.envs import register_toys
+from fakes.models import tiny_model_dir
+from fakes.trajectories import Reply, build, example
+
+from envkit.cli.export import ExportFormat
+from envkit.cli.imports import ImportFormat
+from envkit.cli.rollout import Wrap
+from envkit.export import DumpFormat, TaskFormat, TrajectoryFormat
+from envkit.trajectory import StopReason, load, save
+from envkit.wrappers import WRAPPERS
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]  # used by name
+    monkeypatch.chdir(tmp_path)
+    register_toys()
+
+
+def test_the_options_offer_what_the_library_knows() -> None:
+    assert {*ExportFormat} == {*TaskFormat, *TrajectoryFormat}
+    assert {*ImportFormat} == {*DumpFormat}
+    assert {*Wrap} == {*WRAPPERS}
+
+
+@pytest.mark.parametrize("kind", [*TaskFormat])
+def test_tasks_become_a_file_for_each_trainer(kind: TaskFormat) -> None:
+    out = "rows" if kind is TaskFormat.HF else "rows.parquet"
+    outcome = run_envkit("export", "canary-v0", "--format", kind.value, "-n", 3, "--out", out)
+
+    assert (outcome.code, outcome.out) == (0, f"{out}: 3 tasks\n")
+    assert Path(out).exists()
+
+
+def test_environment_arguments_travel_in_the_request() -> None:
+    run_envkit(
+        "export", "canary-v0", "--format", "verl", "-n", 1, "--env-kwargs", "length=1",
+        "--split", "test", "--seed", 3, "--out", "rows.jsonl",
+    )  # fmt: skip
+    row = json.loads(Path("rows.jsonl").read_text())
+
+    assert json.loads(row["envkit"])["env_kwargs"] == {"length": 1}
+    assert row["extra_info"]["split"] == "test"
+
+
+@pytest.mark.parametrize("kind", [*TrajectoryFormat])
+def test_a_run_becomes_a_dataset(kind: TrajectoryFormat) -> None:
+    save([example(n) for n in range(4)], "run/trajectories.jsonl")
+    out = "rows" if kind is TrajectoryFormat.HF else "rows.parquet"
+    outcome = run_envkit("export", "run", "--format", kind.value, "--out", out)
+
+    assert (outcome.code, outcome.out) == (0, f"{out}: 4 rows of 4 trajectories\n")
+
+
+def test_a_rollout_exports_the_ids_that_it_recorded() -> None:
+    model = tiny_model_dir("qwen2_5_vl")
+    played = run_envkit(
+        "rollout",
+        "canary-v0",
+        "--policy",
+        "oracle",
+        "--model",
+        model,
+        "-n",
+        2,
+        "--out",
+        "run",
+        "-q",
+    )
+    assert played.code == 0, played.err
+    outcome = run_envkit(
+        "export", "run", "--format", "sft", "--out", "rows.jsonl", "--min-reward", 0.5
+    )
+    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+
+    assert outcome.code == 0
+    assert [tuple(row["input_ids"]) for row in rows] == [t.train_ids() for t in load("run")]
+    assert [tuple(row["loss_mask"]) for row in rows] == [t.loss_mask() for t in load("run")]
+
+
+def test_what_was_left_out_is_said() -> None:
+    faulted = build((Reply(reward=None),), stop_reason=StopReason.ENV_FAULT)
+    save([example(0), faulted], "run.jsonl")
+    outcome = run_envkit("export", "run.jsonl", "--format", "sft", "--out", "r.jsonl")
+
+    assert (outcome.code, outcome.err) == (0, "left out 1 faulted\n")
+    assert outcome.out == "r.jsonl: 1 rows of 1 trajectories\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("canary-v0", "--format", "verl", "-n", 2, "--out", "x.csv"), "must end in .jsonl or"),
+        (("canary-v0", "--format", "verl", "--out", "x.jsonl"), "say how many with -n"),
+        (("canaryy-v0", "--format", "verl", "-n", 2, "--out", "x.jsonl"), "Did you mean 'canary"),
+        (("nowhere", "--format", "sft", "--out", "x.jsonl"), "there is no trajectory file"),
+        (
+            ("canary-v0", "--format", "trl", "-n", 2, "--merge", "--out", "x.jsonl"),
+            "an export of tasks has no use for --merge",
+        ),
+        (
+            ("run.jsonl", "--format", "sft", "-n", 2, "--seed", 1, "--out", "x.jsonl"),
+            "an export of trajectories has no use for -n, --seed",
+        ),
+        (
+            ("run.jsonl", "--format", "sft", "--steps", "--merge", "--out", "x.jsonl"),
+            "name one",
+        ),
+        (("canary-v0", "--format", "trl", "-n", 2, "--out", "taken.jsonl"), "add --overwrite"),
+        (("canary-v0", "--format", "trl", "-n", 2, "--out", "folder.jsonl"), "got the folder"),
+        (("canary-v0", "--format", "hf", "-n", 2, "--out", "taken.jsonl"), "got the file"),
+    ],
+)
+def test_wrong_use_ends_in_one_line_and_writes_nothing(
+    arguments: tuple[Any, ...], said: str
+) -> None:
+    save([example()], "run.jsonl")
+    Path("taken.jsonl").write_text("kept")
+    Path("folder.jsonl").mkdir()
+    outcome = run_envkit("export", *arguments)
+
+    assert outcome.code == 1
+    assert said in outcome.last_error
+    assert outcome.err.count("\n") == 1
+    assert Path("taken.jsonl").read_text() == "kept"
+    assert not Path("x.jsonl").exists()
+
+
+def test_overwrite_replaces() -> None:
+    Path("x.jsonl").write_text("old")
+    outcome = run_envkit(
+        "export", "canary-v0", "--format", "trl", "-n", 1, "--out", "x.jsonl", "--overwrite"
+    )
+
+    assert outcome.code == 0
+    assert "old" not in Path("x.jsonl").read_text()
+
+
+def dump(**changes: Any) -> Path:
+    sample = {
+        "tokens": [1, 2, 3, 4], "response_length": 2, "loss_mask": [1, 1], "reward": 1.0,
+        "rollout_log_probs": [-0.5, -0.25], "status": "completed", "response": "hi", "prompt": "q",
+        "index": 0, "group_index": 0, **changes,
+    }  # fmt: skip
+    torch.save({"rollout_id": 0, "samples": [sample]}, "0.pt")
+    return Path("0.pt")
+
+
+def test_a_slime_dump_becomes_a_run_that_verifies_and_exports() -> None:
+    outcome = run_envkit("import", dump(), "--from", "slime", "--out", "run")
+
+    assert (outcome.code, outcome.out, outcome.err) == (0, "run: 1 trajectories\n", "")
+    assert run_envkit("verify", "run").code == 0
+    assert run_envkit("report", "run").code == 0
+    assert run_envkit("export", "run", "--format", "sft", "--out", "rows.jsonl").code == 0
+    assert json.loads(Path("rows.jsonl").read_text())["labels"] == [-100, -100, 3, 4]
+
+
+def test_a_tokenizer_gives_an_imported_run_its_turns() -> None:
+    model = tiny_model_dir("llama")
+    outcome = run_envkit("import", dump(), "--from", "slime", "--out", "run", "--model", model)
+
+    assert outcome.code == 0
+    assert load("run")[0].turns[0].response_text
+
+
+def test_a_text_dump_says_what_it_lacks() -> None:
+    Path("4.jsonl").write_text(json.dumps({"input": "q", "output": "a", "score": 1.0}) + "\n")
+    outcome = run_envkit("import", "4.jsonl", "--from", "verl", "--out", "run")
+
+    assert outcome.code == 0
+    assert "the dump does not hold ids, images, log-probabilities, loss mask" in outcome.err
+    assert "not trained on" in outcome.err
+    assert run_envkit("verify", "run").code == 0
+    assert run_envkit("report", "run").code == 0
+    refused = run_envkit("export", "run", "--format", "sft", "--out", "x.jsonl")
+    assert "1 without a reply" in refused.last_error
+
+
+def test_a_run_is_not_replaced_by_accident() -> None:
+    run_envkit("import", dump(), "--from", "slime", "--out", "run")
+    refused = run_envkit("import", dump(), "--from", "slime", "--out", "run")
+
+    assert refused.code == 1
+    assert "holds a run already" in refused.last_error
+    assert run_envkit("import", dump(), "--from", "slime", "--out", "run", "--overwrite").code == 0
+
+
+def test_a_damaged_dump_leaves_no_run() -> None:
+    outcome = run_envkit("import", dump(tokens=None), "--from", "slime", "--out", "run")
+
+    assert outcome.code == 1
+    assert "sample 0: 'tokens' must be a list" in outcome.last_error
+    assert not Path("run").exists()
+
+
+def test_an_empty_dump_is_an_error() -> None:
+    torch.save({"samples": []}, "0.pt")
+
+    assert "holds no sample" in run_envkit("import", "0.pt", "--from", "miles", "--out", "r").err
