@@ -1,7 +1,7 @@
 """Run the contract tests of a trainer with its real classes, in an environment made for it.
 
     python scripts/contracts/run.py trl                    build what is missing, then test
-    python scripts/contracts/run.py verl -- -k images -x   pass options to pytest
+    python scripts/contracts/run.py verl -- -k images -x   pass options, or files, to pytest
     python scripts/contracts/run.py skyrl --build-only
 
 slime is not on a package index: name a checkout of its repository in SLIME_SRC.
@@ -73,8 +73,9 @@ def _variables(recipe: Recipe) -> dict[str, str]:
 
 def _test(recipe: Recipe, python: Path, arguments: list[str]) -> int:
     started = time.monotonic()
-    tests = f"tests/contracts/{recipe.name}"
-    command = [str(python), "-m", "pytest", "-m", recipe.name, tests, "--durations=5", *arguments]
+    named = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
+    tests = [] if named else [f"tests/contracts/{recipe.name}"]
+    command = [str(python), "-m", "pytest", "-m", recipe.name, *tests, "--durations=5", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, env=_variables(recipe))
     try:
         status = process.wait(TESTS_TIMEOUT_S)

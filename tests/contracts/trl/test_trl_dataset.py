@@ -1,0 +1,104 @@
+"""Datasets of tasks, as TRL's trainers take them."""
+
+from typing import Any
+
+import pytest
+from datasets import Dataset
+
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.registration import make
+from envkit.rollout import EpisodeRequest
+from envkit_trl import request_dataset, task_dataset, task_requests
+from envkit_trl.requests import RequestIndex, canonical_prompt
+
+NAMES = ["ann", "bob", "cy", "dee"]
+
+
+def _requests(dataset: Any) -> list[EpisodeRequest]:
+    return [EpisodeRequest.from_column(text) for text in dataset["envkit"]]
+
+
+def test_dataset_lists_every_task_of_a_finite_source_in_order() -> None:
+    dataset = task_dataset("toy-letters-v0")
+    assert isinstance(dataset, Dataset)
+    assert dataset.column_names == ["prompt", "envkit"]
+    assert [request.task for request in _requests(dataset)] == [{"name": name} for name in NAMES]
+
+
+def test_dataset_of_a_count_is_drawn_by_the_seed_without_repetition() -> None:
+    drawn = [
+        [str(request.task) for request in task_requests("toy-letters-v0", count=3, seed=seed)]
+        for seed in (0, 0, 1, 2, 3)
+    ]
+    assert drawn[0] == drawn[1]
+    assert len({tuple(names) for names in drawn}) > 1
+    assert all(len(set(names)) == 3 for names in drawn)
+
+
+def test_dataset_of_an_environment_without_tasks_gives_seeds() -> None:
+    requests = list(task_requests("toy-dots-v0", count=5, seed=1))
+    assert len({request.seed for request in requests}) == 5
+    assert requests[0] != next(iter(task_requests("toy-dots-v0", count=1, seed=2)))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "count", "match"),
+    [("toy-dots-v0", None, "say how many"), ("toy-letters-v0", 5, "from 1 to 4"),
+     ("toy-letters-v0", 0, "got 0")],
+)  # fmt: skip
+def test_dataset_with_an_impossible_count_is_refused(
+    env_id: str, count: int | None, match: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        task_dataset(env_id, count=count)
+
+
+def test_dataset_of_unknown_environment_style_or_nothing_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="toy-letters-v0"):
+        task_dataset("toy-lettres-v0")
+    with pytest.raises(ConfigurationError, match="style must be one of"):
+        task_dataset("toy-letters-v0", style="chat")
+    with pytest.raises(ConfigurationError, match="at least one request"):
+        request_dataset([])
+
+
+@pytest.mark.parametrize("style", ["request", "opening"])
+def test_dataset_prompts_lead_back_to_their_requests(style: str) -> None:
+    dataset = task_dataset("toy-letters-v0", style=style)
+    index = RequestIndex(default=None)
+    index.add({"train": dataset, "none": None})
+    for row, request in zip(dataset, _requests(dataset), strict=True):
+        assert index.find(row["prompt"]) == request  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def test_dataset_opening_is_what_the_episode_begins_with() -> None:
+    dataset = task_dataset("toy-dots-v0", count=3, style="opening")
+    for row, request in zip(dataset["prompt"], _requests(dataset), strict=True):
+        env = make("toy-dots-v0")
+        observation, _ = env.reset(seed=request.seed)
+        assert row == [{"role": "user", "content": observation["text"]}]
+    letters = task_dataset("toy-letters-v0", style="opening")
+    assert all(request.seed is not None for request in _requests(letters))
+    assert letters["prompt"][1] == [
+        {"role": "system", "content": "Write letters."},
+        {"role": "user", "content": "Hello bob."},
+    ]
+
+
+def test_dataset_for_tools_leaves_the_user_message_to_reset() -> None:
+    rows = task_dataset("toy-letters-v0", style="tools")["prompt"]
+    assert rows[0] == [
+        {"role": "system", "content": "Write letters."},
+        {"role": "user", "content": ""},
+    ]
+
+
+def test_dataset_passes_arguments_on() -> None:
+    requests = task_requests("toy-letters-v0", env_kwargs={"max_turns": 7})
+    assert {request.factory()().unwrapped.max_turns for request in requests} == {7}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_prompts_are_equal_whatever_empty_keys_a_dataset_adds() -> None:
+    one = [{"role": "user", "content": "hi", "name": None}]
+    assert canonical_prompt(one) == canonical_prompt([{"content": "hi", "role": "user"}])
+    assert canonical_prompt("hi") != canonical_prompt(one)
