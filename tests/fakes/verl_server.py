@@ -102,7 +102,7 @@ class StrictVllmServer:
             return answer
         ids = self.tokenizer.encode(answer, add_special_tokens=False)
         ids.append(self.tokenizer.eos_token_id)
-        call.reply = ids[: max(1, min(sampling_params["max_tokens"], room))]
+        call.reply = ids[: max(1, min(sampling_params.get("max_tokens", 64), room))]
         wants = sampling_params.get("logprobs")
         return TokenOutput(
             token_ids=call.reply,

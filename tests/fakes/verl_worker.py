@@ -69,8 +69,8 @@ def v1_module() -> Any:
 def v1_utils() -> Any:
     """Load the V1 trainer's own advantages of split trajectories.
 
-    The file takes `compute_advantage` from V0's trainer, whose imports CPU tests cannot have; the
-    same call of verl's GRPO estimator stands in for it.
+    The file takes `compute_advantage` from V0's trainer and a constant from the replay buffer.
+    CPU tests cannot have their imports; the same call of verl's GRPO estimator stands in.
     """
     if "verl_v1_utils" in sys.modules:
         return sys.modules["verl_v1_utils"]
@@ -86,9 +86,13 @@ def v1_utils() -> Any:
         data.batch["advantages"], data.batch["returns"] = advantages, returns
         return data
 
-    stand_in: Any = types.ModuleType("verl.trainer.ppo.ray_trainer")
-    stand_in.compute_advantage = compute_advantage
-    with patch.dict(sys.modules, {stand_in.__name__: stand_in}):
+    trainer: Any = types.ModuleType("verl.trainer.ppo.ray_trainer")
+    trainer.compute_advantage = compute_advantage
+    package = types.ModuleType("verl.trainer.ppo.v1")
+    buffer: Any = types.ModuleType("verl.trainer.ppo.v1.replay_buffer")
+    buffer.DAPO_FILTERED_REWARD_COUNTS_KEY = "unused"
+    stand_ins = {module.__name__: module for module in (trainer, package, buffer)}
+    with patch.dict(sys.modules, stand_ins):
         return _load("verl_v1_utils", "trainer/ppo/v1/utils.py")
 
 
@@ -190,14 +194,13 @@ class Bench:
             return await self._run_v0(samples, n, validate)
         return await self._run_v1(samples, n, validate)
 
+    async def run_stock(self, samples: Sequence[Sample]) -> Any:
+        """Generate with a loop of verl's own in V0, and return its DataProto."""
+        return await self.worker.generate_sequences(_batch_v0([s.columns() for s in samples]))
+
     async def _run_v0(self, samples: Sequence[Sample], n: int, validate: bool) -> Run:
         columns = [sample.columns() for sample in samples for _ in range(n)]
-        batch = DataProto.from_dict(
-            tensors={"dummy_tensor": torch.zeros(len(columns), 1, dtype=torch.uint8)},
-            non_tensors={key: _objects([row[key] for row in columns]) for key in columns[0]},
-            meta_info={"global_steps": 3, "validate": validate},
-        )
-        out = await self.worker.generate_sequences(batch)
+        out = await self.worker.generate_sequences(_batch_v0(columns, validate=validate))
         rows = [self._row_v0(out, number) for number in range(len(out))]
         return Run(rows=rows, server=self.server, worker=self.worker, raw=out)
 
@@ -234,6 +237,14 @@ class Bench:
         await asyncio.gather(*list(self.worker.background_tasks))
         rows = [row for put in self.queue.puts for row in _rows_v1(*put)]
         return Run(rows=rows, server=self.server, worker=self.worker, raw=self.queue)
+
+
+def _batch_v0(columns: Sequence[Mapping[str, Any]], *, validate: bool = False) -> Any:
+    return DataProto.from_dict(
+        tensors={"dummy_tensor": torch.zeros(len(columns), 1, dtype=torch.uint8)},
+        non_tensors={key: _objects([row[key] for row in columns]) for key in columns[0]},
+        meta_info={"global_steps": 3, "validate": validate},
+    )
 
 
 def _rows_v1(keys: list[str], fields: Any, tags: list[dict[str, Any]]) -> list[dict[str, Any]]:
