@@ -146,6 +146,17 @@ def add_routed_experts(
     meta["routed_experts"] = base64.b64encode(experts.tobytes()).decode()
 
 
+def add_top_p(answer: dict[str, Any], body: Mapping[str, Any]) -> None:
+    """Add the ids that top-p kept, as slime's patched server does: two of them for each token."""
+    params: Mapping[str, Any] = body.get("sampling_params") or {}
+    if not (params.get("custom_params") or {}).get("return_top_p_token_ids"):
+        return
+    ids = np.repeat(np.asarray(answer["output_ids"], dtype=np.int32), 2)
+    offsets = np.arange(len(answer["output_ids"]) + 1, dtype=np.int32) * 2
+    answer["meta_info"]["top_p_token_ids"] = base64.b64encode(ids.tobytes()).decode()
+    answer["meta_info"]["top_p_token_offsets"] = base64.b64encode(offsets.tobytes()).decode()
+
+
 def spoil(answer: dict[str, Any], failure: Failure | None) -> None:
     """Break an answer in place as the failure says."""
     meta = answer["meta_info"]

@@ -12,6 +12,7 @@ from fakes.sglang_answer import (
     Decode,
     Sampled,
     add_routed_experts,
+    add_top_p,
     build_answer,
     queue_abort_answer,
     spoil,
@@ -74,6 +75,10 @@ class WorkerSettings:
     """Like SGLANG_RETURN_ORIGINAL_LOGPROB."""
     routed_experts: tuple[int, int] | None = None
     """Layers and experts per token; None is a server without --enable-return-routed-experts."""
+    returns_top_p: bool = False
+    """Like slime's patch: the ids that top-p kept, for requests that ask for them."""
+    extra_meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """More keys of every answer's meta_info, such as speculative statistics."""
 
 
 @dataclass(kw_only=True)
@@ -94,6 +99,8 @@ class Worker:
         self.waiting = 0
         self.aborted: list[str] = []
         """Rids that an abort reached while they were live."""
+        self.total_tokens = 0
+        """Sampled so far, by all requests."""
         self.abandoned: list[str] = []
         """Rids whose client went away."""
         self._script = script
@@ -169,6 +176,9 @@ class Worker:
             seconds=time.perf_counter() - started,
         )
         add_routed_experts(answer, body, self.settings.routed_experts)
+        if self.settings.returns_top_p:
+            add_top_p(answer, body)
+        answer["meta_info"].update(self.settings.extra_meta)
         spoil(answer, failure)
         return answer
 
@@ -258,6 +268,7 @@ class Worker:
             if live.aborted.is_set():
                 break
             live.sampled.append(token)
+            self.total_tokens += 1
             versions.append(settings.weight_version)
             await _pause(live.aborted, settings.token_s)
         finish = reply.finish

@@ -1,0 +1,257 @@
+"""What slime makes of our samples: its own reward processing, training data and data source."""
+
+import ast
+import inspect
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fakes.sglang_failures import Failure, FailurePlan
+from fakes.slime_run import DOTS, ECHO, text_server, vision_server
+
+pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
+
+QUICK_FAULTS: dict[str, Any] = {
+    "engine": {"max_retries": 0},
+    "retries": {"max_engine_retries_per_turn": 0},
+}
+
+
+def rollout_manager(args: Any) -> Any:
+    """Return slime's own conversion, taken from its source: the module itself needs SGLang and GPUs.
+
+    slime/ray/rollout.py, RolloutManager.
+    """
+    import slime
+    from slime.observability.rollout_data_utils import validate_rollout_routed_experts_for_replay
+    from slime.utils.data import get_source
+    from slime.utils.types import Sample
+
+    source = Path(inspect.getfile(slime.utils)).parents[1] / "ray" / "rollout.py"
+    tree = ast.parse(source.read_text())
+    wanted = {"_post_process_rewards", "_convert_samples_to_train_data"}
+    found = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in wanted
+    ]
+    assert len(found) == 2
+    for node in found:
+        node.decorator_list = []
+    module = ast.Module(body=list(found), type_ignores=[])
+    names: dict[str, Any] = {
+        "torch": torch,
+        "Sample": Sample,
+        "get_source": get_source,
+        "validate_rollout_routed_experts_for_replay": validate_rollout_routed_experts_for_replay,
+    }
+    exec(compile(module, str(source), "exec"), names)
+    path = args.custom_reward_post_process_path
+    manager = SimpleNamespace(
+        args=args,
+        custom_convert_samples_to_train_data_func=None,
+        custom_reward_post_process_func=None if path is None else load(path),
+    )
+    for name in wanted:
+        setattr(manager, name, names[name].__get__(manager))
+    return manager
+
+
+def load(path: str) -> Any:
+    from slime.utils.misc import load_function
+
+    return load_function(path)
+
+
+def roll(args: Any, rollout_id: int = 0, source: Any = None) -> list[list[Any]]:
+    from slime.rollout.sglang_rollout import generate_rollout
+    from slime.utils.http_utils import init_http_client
+
+    init_http_client(args)
+    source = source or load("envkit_slime.DataSource")(args)
+    return generate_rollout(args, rollout_id, source).samples
+
+
+def flat(groups: list[list[Any]]) -> list[Any]:
+    return [sample for group in groups for sample in group]
+
+
+def test_slime_must_hold_6_a_batch_with_faults_and_images_becomes_training_data() -> None:
+    plan = FailurePlan(script=[Failure.INTERNAL])
+    with vision_server(
+        lambda r: str(5 + r.index % 2), failures=plan, routed_experts=(2, 2)
+    ) as served:
+        args = served.args({**DOTS, **QUICK_FAULTS}, use_rollout_routing_replay=True)
+        samples = flat(roll(args))
+    assert sorted(s.status.value for s in samples).count("failed") == 1
+    data = rollout_manager(args)._convert_samples_to_train_data(samples)
+    assert len(data["tokens"]) == len(data["rewards"]) == 4
+    for key in ("rollout_log_probs", "rollout_routed_experts", "multimodal_train_inputs"):
+        assert len(data[key]) == 4
+    for mask, length, logprobs in zip(
+        data["loss_masks"], data["response_lengths"], data["rollout_log_probs"], strict=True
+    ):
+        assert len(mask) == length == len(logprobs)
+    failed = next(n for n, s in enumerate(samples) if s.remove_sample)
+    assert not any(data["loss_masks"][failed])
+    for inputs in data["multimodal_train_inputs"]:
+        assert inputs is None or all(isinstance(value, torch.Tensor) for value in inputs.values())
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "reinforce_plus_plus_baseline", "ppo"])
+@pytest.mark.parametrize("std", [True, False])
+def test_slime_rewards_without_faults_are_normalised_as_by_slime(estimator: str, std: bool) -> None:
+    from slime.utils.types import Sample
+
+    rewards = [0.0, 1.0, 1.0, 0.25, 0.0, 0.0, 0.9, 0.3]
+    samples = [Sample(group_index=n // 4, index=n, reward=value) for n, value in enumerate(rewards)]
+    with text_server(lambda _: "x") as served:
+        flags: dict[str, Any] = {
+            "advantage_estimator": estimator,
+            "grpo_std_normalization": std,
+            "n_samples_per_prompt": 4,
+        }
+        theirs = rollout_manager(served.args(ECHO, **flags))._post_process_rewards(samples)
+        path = "envkit_slime.post_process_rewards"
+        args = served.args(ECHO, custom_reward_post_process_path=path, **flags)
+        ours = rollout_manager(args)._post_process_rewards(samples)
+    assert ours[0] == theirs[0]
+    assert ours[1] == pytest.approx(theirs[1], abs=1e-6)
+
+
+def test_slime_a_fault_neither_pulls_its_groups_mean_nor_gets_an_advantage() -> None:
+    from slime.utils.types import Sample
+
+    fault = {"envkit_episode": {"fault": {"kind": "timeout"}, "reward": None}}
+    samples = [
+        Sample(group_index=0, index=0, reward=1.0),
+        Sample(group_index=0, index=1, reward=0.0, metadata=fault, remove_sample=True),
+        Sample(group_index=0, index=2, reward=0.0),
+        Sample(group_index=1, index=3, reward=0.0, metadata=fault, remove_sample=True),
+        Sample(group_index=1, index=4, reward=0.0, metadata=fault, remove_sample=True),
+        Sample(group_index=1, index=5, reward=1.0),
+        *(Sample(group_index=2, index=n, reward=0.0, metadata=fault) for n in (6, 7, 8)),
+    ]
+    with text_server(lambda _: "x") as served:
+        path = "envkit_slime.post_process_rewards"
+        args = served.args(ECHO, custom_reward_post_process_path=path, n_samples_per_prompt=3)
+        raw, normalised = rollout_manager(args)._post_process_rewards(samples)
+        load("envkit_slime.rollout_sample_filter")(args, [samples[:3], samples[3:6], samples[6:]])
+    assert raw == [1.0, 0.5, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert normalised[0] == pytest.approx(-normalised[2])
+    assert normalised[0] > 0.7
+    assert normalised[1] == 0.0
+    assert normalised[3:] == [0.0] * 6
+    assert [s.reward for s in samples] == raw
+
+
+def test_slime_the_dynamic_filter_does_not_take_a_fault_for_a_reward() -> None:
+    plan = FailurePlan(script=[Failure.INTERNAL])
+    with text_server(lambda _: "wrong", failures=plan) as served:
+        args = served.args(
+            {**ECHO, **QUICK_FAULTS},
+            dynamic_sampling_filter_path="envkit_slime.dynamic_filter",
+        )
+        from slime.rollout.filter_hub.base_types import call_dynamic_filter
+
+        groups = roll(served.args({**ECHO, **QUICK_FAULTS}))
+        outputs = [
+            call_dynamic_filter(load(args.dynamic_sampling_filter_path), args, group)
+            for group in groups
+        ]
+    assert any(s.remove_sample for s in flat(groups))
+    assert [output.keep for output in outputs] == [False, False]
+
+
+def test_slime_the_data_source_gives_every_task_once_an_epoch_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    with text_server(lambda _: "x") as served:
+        args = served.args(
+            ECHO,
+            rollout_shuffle=True,
+            save=str(tmp_path),
+            load=str(tmp_path),
+            n_samples_per_prompt=3,
+        )
+        source = load("envkit_slime.DataSource")(args)
+        assert len(source) == 6
+        first = source.get_samples(6)
+        assert len({group[0].metadata["envkit"] for group in first}) == 6
+        words = {group[0].metadata["envkit"].split('"word": ')[1].split("}")[0] for group in first}
+        assert len(words) == 6
+        assert all(len({s.metadata["envkit"] for s in group}) == 1 for group in first)
+        assert [s.index for s in flat(first)] == list(range(18))
+        source.add_samples([first[2]])
+        source.save(7)
+        following = [s.metadata["envkit"] for s in flat(source.get_samples(4))]
+        again = load("envkit_slime.DataSource")(args)
+        again.load(7)
+        assert [s.metadata["envkit"] for s in flat(again.get_samples(4))] == following
+        with pytest.raises(ValueError, match="n-samples-per-prompt"):
+            source.add_samples([first[0][:1]])
+
+
+def test_slime_logs_carry_envkits_metrics(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import sys
+    import types
+
+    for name in ("wandb", "wandb.util"):
+        if name not in sys.modules:
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    metrics = pytest.importorskip("slime.observability.rollout_metrics")
+    logged: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        metrics.logging_utils, "log", lambda _args, values, step_key: logged.append(values)
+    )
+    plan = FailurePlan(script=[Failure.INTERNAL])
+    with text_server(lambda _: "wrong", failures=plan) as served:
+        args = served.args(
+            {**ECHO, **QUICK_FAULTS},
+            custom_rollout_log_function_path="envkit_slime.log_rollout_data",
+            custom_eval_rollout_log_function_path="envkit_slime.log_eval_rollout_data",
+            load_debug_rollout_data=None,
+            log_reward_category=None,
+            log_passrate=False,
+            wandb_always_use_train_step=False,
+            rollout_num_gpus=0,
+        )
+        samples = flat(roll(args))
+        caplog.set_level(logging.INFO)
+        metrics.log_rollout_data(3, args, samples, {"mine": 1.0}, 2.0)
+        data = {"toys": {"rewards": [0.0] * 4, "truncated": [False] * 4, "samples": samples}}
+        metrics.log_eval_rollout_data(3, args, data, {})
+    assert logged[0]["mine"] == 1.0
+    assert logged[0]["envkit/episodes"] == 4.0
+    assert logged[0]["envkit/faults"] == 1.0
+    assert logged[0]["envkit/turns/max"] == 3.0
+    assert "rollout/response_len/mean" in logged[0]
+    assert logged[1]["eval/toys/envkit/fault/rate"] == 0.25
+
+
+def test_slime_evaluation_plays_the_dataset(tmp_path: Path) -> None:
+    import json
+
+    from slime.rollout.sglang_rollout import generate_rollout
+    from slime.utils.eval_config import EvalDatasetConfig
+    from slime.utils.http_utils import init_http_client
+
+    rows = tmp_path / "toys.jsonl"
+    word = {"env_id": "toy-echo-v0", "task": {"word": "kiwi"}}
+    rows.write_text(json.dumps({"input": "unused", "metadata": {"envkit": word}}) + "\n")
+    with text_server(lambda _: "kiwi") as served:
+        dataset = EvalDatasetConfig(
+            name="toys", path=str(rows), input_key="input", metadata_key="metadata",
+            n_samples_per_eval_prompt=2, temperature=1.0, top_p=1.0, top_k=-1, max_response_len=64,
+        )  # fmt: skip
+        args = served.args(
+            {}, eval_datasets=[dataset], multimodal_keys=None, eval_max_prompt_len=None,
+            apply_chat_template=False,
+        )  # fmt: skip
+        init_http_client(args)
+        output = generate_rollout(args, 0, None, evaluation=True)
+    assert output.data["toys"]["rewards"] == [1.0, 1.0]
+    assert output.data["toys"]["truncated"] == [False, False]
