@@ -1,0 +1,320 @@
+"""TRL's GRPOTrainer with envkit's rollouts: pictures of every turn reach the loss.
+
+TRL's `rollout_func` carries no pictures, so `_generate` is overridden instead, whose result has
+room for them. Three more private methods are wrapped, none is copied. Written for TRL 1.16
+(trl/trainer/grpo_trainer.py); the contract tests pin the version.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from envkit.errors import ConfigurationError, LedgerFault, MissingDependencyError
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.engine import Engine
+from envkit.rollout.player import Player
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.tokens import ChatCodec, concatenate
+from envkit.trajectory.row import Row
+from envkit.trajectory.trajectory import Trajectory
+from envkit_trl.batch import BatchPlace, play_batch
+from envkit_trl.loop_thread import LoopThread
+from envkit_trl.policy import HandOver, external_policy
+from envkit_trl.rows import REWARD_COLUMN, check_rows, env_reward, episode_row
+from envkit_trl.settings import check_arguments, limits_of, sampling_of
+
+try:
+    from trl import GRPOConfig, GRPOTrainer
+except ImportError as error:
+    raise MissingDependencyError.for_extra("training with TRL", "trl", "trl") from error
+
+_NEVER: Final = -1e4
+"""A logit whose probability is 0 in every dtype; minus infinity would make the entropy NaN."""
+_NOT_OURS: Final = frozenset({"rollout_func", "environment_factory", "tools"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """How far the engine's log-probabilities are from the trainer's, on the sampled tokens."""
+
+    tokens: int = 0
+    largest: float = 0.0
+    mean: float = 0.0
+
+    def joined(self, differences: torch.Tensor) -> "Mismatch":
+        """Return this with more tokens' absolute differences (N,)."""
+        tokens = self.tokens + differences.numel()
+        if tokens == self.tokens:
+            return self
+        total = self.mean * self.tokens + float(differences.sum())
+        largest = max(self.largest, float(differences.max()))
+        return Mismatch(tokens=tokens, largest=largest, mean=total / tokens)
+
+
+class EnvGRPOTrainer(GRPOTrainer):
+    """GRPO on environments, text or pictures, any number of turns; one row for each episode.
+
+    Dataset: column "prompt" (any; the environment writes the real one) and column "envkit", an
+    `EpisodeRequest` as JSON. Without that column the configuration's environment is played. The
+    members of a group play one task from one seed.
+
+    Faults: a rollout that infrastructure failed becomes one end token with mask 0 and no reward.
+    A broken contract (of an environment, a configuration) ends the training.
+
+    Attributes:
+        trajectories: Of the last generation, in the order of its rows.
+        mismatch: Of the last generation, as far as its rows had their first forward; only where
+            that forward ran under the weights that sampled them.
+    """
+
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401  # a transformers model, or the name of one
+        *,
+        engine: Engine,
+        codec: ChatCodec,
+        args: GRPOConfig,
+        config: RolloutConfig | None = None,
+        reward_funcs: Sequence[Callable[..., Any]] | None = None,
+        hand_over: HandOver | None = None,
+        **options: Any,  # noqa: ANN401  # of GRPOTrainer
+    ) -> None:
+        """Make the trainer.
+
+        Args:
+            model: As for GRPOTrainer.
+            engine: Samples the replies; it stays the caller's to close.
+            codec: Encodes what the environments say, with the image settings of the model.
+            args: As for GRPOTrainer. `max_completion_length` bounds an episode's tokens after its
+                prompt, observations included.
+            config: Environment, limits, retries, sampling and seed of the rollouts.
+            reward_funcs: None takes the environments' rewards. Others find them in their argument
+                `env_reward`.
+            hand_over: Gives the engine the model's weights as the version named; None takes the
+                engine's own `update_weights`.
+            options: train_dataset, processing_class and the like.
+
+        Raises:
+            ConfigurationError: An option that the rollouts cannot honour.
+        """
+        refused = sorted(_NOT_OURS & set(options))
+        if refused:
+            raise ConfigurationError(f"EnvGRPOTrainer plays episodes itself; leave out {refused}")
+        check_arguments(args, who="EnvGRPOTrainer")
+        self._config = config or RolloutConfig()
+        self._sampling = sampling_of(args, self._config)
+        self._limits = limits_of(args, self._config.limits)
+        self._policy = external_policy(engine, hand_over)
+        self._codec = codec
+        super().__init__(
+            model=model,
+            args=args,
+            reward_funcs=list(reward_funcs or (env_reward,)),
+            **options,
+        )
+        # TRL forwards the pictures of later turns only where there are tools; none is ever called.
+        self.tools: list[Any] = [env_reward]
+        self.trajectories: tuple[Trajectory, ...] = ()
+        self.mismatch = Mismatch()
+        self._sampled_at = -1
+        self._requests: list[EpisodeRequest] = []
+        self._trainer_logprobs: torch.Tensor | None = None
+        self._pictures: _LedgerPictures | None = None
+        self._loop = LoopThread()
+        self._player: Player | None = None
+
+    def close(self) -> None:
+        """Close the environments and end the rollouts' thread; closing twice is fine."""
+        if self._player is not None:
+            self._loop.run(self._player.aclose())
+            self._player = None
+        self._loop.close()
+
+    # ---- what TRL calls
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Read the rows' requests, and let TRL take pictures as the ledger has them."""
+        default = self._config.request()
+        self._requests = [
+            EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=default) for row in inputs
+        ]
+        holder: Any = self.processing_class
+        original: Any = getattr(holder, "image_processor", None)
+        if original is None:
+            return super()._generate_and_score_completions(inputs)
+        self._pictures = holder.image_processor = _LedgerPictures(original)
+        try:
+            output = super()._generate_and_score_completions(inputs)
+        finally:
+            holder.image_processor = original
+        if self._pictures.count and "pixel_values" not in output:
+            raise LedgerFault(
+                f"TRL dropped the {self._pictures.count} images of this batch: placeholders and "
+                "features disagree"
+            )
+        return output
+
+    def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+        """Play one episode for each row and return TRL's columns (1.16: eight)."""
+        is_training = bool(self.model.training)
+        self.sync_weights()
+        self.trajectories = self._loop.run(self._play(is_training=is_training))
+        self.mismatch, self._sampled_at = Mismatch(), self.state.global_step
+        end = self.eos_token_ids[0]
+        rows = [episode_row(trajectory, end_id=end) for trajectory in self.trajectories]
+        check_rows(
+            rows, image_id=self._image_pad_token_id, max_completion=self.max_completion_length
+        )
+        self._record(rows, "train" if is_training else "eval")
+        images = [[image.pil().convert("RGB") for image in row.images] for row in rows]
+        if any(images):
+            if self._pictures is None:
+                raise ConfigurationError(
+                    "the environment shows images; give processing_class=, the model's processor, "
+                    "and a vision-language model"
+                )
+            self._pictures.expect(rows)
+        texts = [self._codec.decode(row.response_ids) for row in rows]
+        return (
+            [list(row.prompt_ids) for row in rows],
+            [list(row.response_ids) for row in rows],
+            [list(row.loss_mask) for row in rows],
+            [[{"role": "assistant", "content": text}] for text in texts],
+            [list(row.logprobs) for row in rows],
+            {REWARD_COLUMN: [row.reward for row in rows]},
+            images if any(images) else None,
+            images,
+        )
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        """Score what the engine sampled, by the distribution that it sampled from.
+
+        Engines never sample media placeholders. Nothing would ever push their probability down
+        either, and log-probabilities that count it in drift away from the engine's.
+        """
+        with _without(self.accelerator.unwrap_model(self.model), self._codec.media_ids):
+            result: tuple[Any, ...] = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._trainer_logprobs = result[0].detach()
+        return result
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:  # noqa: ANN401
+        """Compute TRL's loss and compare the log-probabilities that went into it."""
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        sampled: torch.Tensor | None = inputs.get("sampling_per_token_logps")
+        own, self._trainer_logprobs = self._trainer_logprobs, None
+        if own is None or sampled is None or self._sampled_at != self.state.global_step:
+            return loss
+        mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+        differences = (own - sampled).abs()[mask]
+        self.mismatch = self.mismatch.joined(differences)
+        if differences.numel():
+            mode = "train" if self.model.training else "eval"
+            for name, value in (("max", differences.max()), ("mean", differences.mean())):
+                self._metrics[mode][f"envkit/logprob_difference_{name}"].append(float(value))
+        return loss
+
+    # ---- rollouts
+
+    def sync_weights(self) -> None:
+        """Hand the weights to the engine, unless it has those of this optimizer step.
+
+        Every generation does; call it after the last step, before the engine is used further.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        self._loop.run(self._policy.sync(model, str(self.state.global_step)))
+
+    async def _play(self, *, is_training: bool) -> tuple[Trajectory, ...]:
+        """Play all rows at once; each goes at its own pace."""
+        if self._player is None:  # here, because a player belongs to the loop that it is made on
+            self._player = Player(
+                self._policy.engine,
+                self._codec,
+                limits=self._limits,
+                retries=self._config.retries,
+                sampling=self._sampling,
+            )
+        place = BatchPlace(
+            run_seed=self._config.seed,
+            step=self.state.global_step,
+            is_training=is_training,
+            first_row=self.accelerator.process_index * len(self._requests),
+            group_size=self.num_generations if is_training else self.num_generations_eval,
+        )
+        return await play_batch(self._player, self._requests, place, sampling=self._sampling)
+
+    def _record(self, rows: Sequence[Row], mode: str) -> None:
+        """Add to TRL's metrics what its own `_generate` would have, and envkit's."""
+        metrics: Any = self._metrics[mode]
+        sampled = [float(sum(row.loss_mask)) for row in rows]
+        reasons = [trajectory.stop_reason for trajectory in self.trajectories]
+        columns = torch.tensor(
+            [
+                sampled,
+                [float(len(row.prompt_ids)) for row in rows],
+                [float(reason.is_truncation) for reason in reasons],
+                [float(reason.is_fault) for reason in reasons],
+                [float(len(trajectory.turns)) for trajectory in self.trajectories],
+            ],
+            device=self.accelerator.device,
+        ).T.contiguous()
+        lengths, prompts, truncated, faults, turns = self.accelerator.gather(columns).T
+        if mode == "train":
+            self.state.num_input_tokens_seen += float(prompts.sum() + lengths.sum())
+        metrics["num_tokens"] = [self.state.num_input_tokens_seen]
+        for name, value in (
+            ("completions/mean_length", lengths.mean()),
+            ("completions/min_length", lengths.min()),
+            ("completions/max_length", lengths.max()),
+            ("completions/clipped_ratio", truncated.mean()),
+            ("envkit/faults", faults.sum()),
+            ("envkit/turns", turns.mean()),
+        ):
+            metrics[name].append(float(value))
+
+
+@contextmanager
+def _without(model: Any, ids: Sequence[int]) -> Generator[None]:  # noqa: ANN401
+    """Take some ids out of the model's distribution, by a bias that TRL adds to its head.
+
+    A head that has a bias of its own, as no current model has, is left alone.
+    """
+    head: Any = model.get_output_embeddings()
+    if head.bias is not None:
+        yield
+        return
+    bias = head.weight.new_zeros(head.weight.shape[0])
+    bias[list(ids)] = _NEVER
+    head.bias = torch.nn.Parameter(bias, requires_grad=False)
+    try:
+        yield
+    finally:
+        head.bias = None
+
+
+class _LedgerPictures:
+    """Stands in for the image processor while TRL makes a batch.
+
+    It answers for the ledger's pictures with the tensors that they were sampled with, so that
+    nothing is processed twice, and no other backend's rounding comes between engine and trainer.
+    """
+
+    def __init__(self, original: Any) -> None:  # noqa: ANN401  # a transformers image processor
+        self._original = original
+        self._rows: Sequence[Row] = ()
+        self.count = 0
+
+    def expect(self, rows: Sequence[Row]) -> None:
+        """Take the rows whose pictures TRL is about to ask for."""
+        self._rows, self.count = rows, sum(len(row.images) for row in rows)
+
+    def __call__(self, *, images: Any, **options: Any) -> Any:  # noqa: ANN401
+        if not self.count or len(images) != self.count:
+            return self._original(images=images, **options)
+        arrays = concatenate(feature for row in self._rows for feature in row.features)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._original, name)

@@ -1,0 +1,115 @@
+"""A small Qwen2.5-VL with random weights, its tokenizer and its processor, made without a download.
+
+The architecture, the image processor and the chat markers are the real ones of transformers; only
+the sizes and the vocabulary are small. The tokenizer is a byte-level BPE over the environment's own
+sentences, in which every digit is one token.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from envkit_transformers.vlm_folder import (
+    VISION_TOKENS,
+    Architecture,
+    VisionSize,
+    build_config,
+    build_model,
+    chat_template,
+    patch_size,
+)
+
+SENTENCES: Final = (
+    "You read codes off pictures. Reply with the code only.",
+    "Which code of length 1 does the picture show?",
+    "Right. Which code of length 1 does the picture show?",
+    "Wrong. Which code of length 1 does the picture show?",
+    "Wrong: no run of 1 letters and digits in the reply.",
+    "system\n",
+    "user\n",
+    "assistant\n",
+)
+_VOCABULARY: Final = 320
+_TEXT: Final[dict[str, Any]] = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-5,
+}
+_VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=112 * 112)
+
+
+class Processor(Qwen2_5_VLProcessor):
+    """The Qwen2.5-VL processor without its video half, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:  # noqa: ANN401
+        """Accept the stand-in for the video processor."""
+        return argument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallModel:
+    """A policy that has learnt nothing yet."""
+
+    model: Any
+    processor: Any
+
+    @property
+    def parameter_count(self) -> int:
+        """How many weights there are, tied ones once."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+
+def make_small_model(seed: int) -> SmallModel:
+    """Return a random model; the same seed gives the same weights."""
+    tokenizer = _tokenizer()
+    config = build_config(
+        Architecture.QWEN2_5_VL, tokenizer, text=_TEXT, rope_theta=10_000.0, vision=_VISION
+    )
+    images = Qwen2VLImageProcessorPil(
+        patch_size=patch_size(Architecture.QWEN2_5_VL),
+        merge_size=2,
+        temporal_patch_size=2,
+        size={"shortest_edge": 56 * 56, "longest_edge": _VISION.max_pixels},
+    )
+    processor = Processor(
+        image_processor=images,
+        tokenizer=tokenizer,
+        video_processor=SimpleNamespace(merge_size=2),
+        chat_template=tokenizer.chat_template,
+    )
+    return SmallModel(model=build_model(config, seed=seed), processor=processor)
+
+
+def _tokenizer() -> Any:  # noqa: ANN401  # a transformers tokenizer
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        min_frequency=1,
+        show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    backend.train_from_iterator(SENTENCES, trainer)
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        padding_side="left",
+        additional_special_tokens=["<|im_start|>", *VISION_TOKENS],
+    )
+    tokenizer.chat_template = chat_template()
+    return tokenizer
