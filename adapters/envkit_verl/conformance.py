@@ -32,6 +32,7 @@ def _deliver(placement: RewardPlacement) -> Deliver:
             with_logprobs=True,
             global_steps=0,
             routing_shape=None,
+            mm_processor_kwargs={},
         )
         return [_read(one, is_last=one is outputs[-1]) for one in outputs]
 

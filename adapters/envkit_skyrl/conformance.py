@@ -1,0 +1,82 @@
+"""SkyRL's `GeneratorOutput` for envkit's conformance suite: made by the adapter, then read back."""
+
+from typing import Any, Final
+
+from envkit.conformance import Content, Deliver, DeliveredRow, Projection, Shape
+from envkit.trajectory import RewardPlacement, Trajectory
+from envkit_skyrl.contracts import ERROR, GeneratorOutput
+from envkit_skyrl.dependencies import require_skyrl
+from envkit_skyrl.rows import Played, RowPlan, to_output
+from envkit_skyrl.validation import Pictures
+
+require_skyrl()
+
+_PICTURES: Final = Pictures(token_id=0, patches_per_token=4, patch_size=1176)
+"""Of a Qwen2.5-VL model: rows of text then have empty tensors of this width."""
+
+
+def _deliver(shape: Shape, placement: RewardPlacement) -> Deliver:
+    def deliver(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
+        from skyrl.train.generators.base import TrajectoryID
+        from skyrl.train.utils.trainer_utils import validate_generator_output
+
+        plan = RowPlan(
+            step_wise=shape is not Shape.WHOLE,
+            merge=shape is Shape.MERGED,
+            placement=placement,
+            filler_id=filler_id,
+            pictures=_PICTURES,
+        )
+        sample = Played(
+            group="0",
+            trajectory_id=TrajectoryID(instance_id="0", repetition_id=0),
+            trajectory=trajectory,
+        )
+        output = to_output([sample], plan).output
+        output["rollout_metrics"] = None
+        validator: Any = validate_generator_output
+        validator(1, output, step_wise=plan.step_wise)
+        return [_read(output, row) for row in range(len(output["response_ids"]))]
+
+    return deliver
+
+
+def _read(output: GeneratorOutput, row: int) -> DeliveredRow:
+    last = output.get("is_last_step")
+    return DeliveredRow(
+        prompt_ids=output["prompt_token_ids"][row],
+        response_ids=output["response_ids"][row],
+        loss_mask=output["loss_masks"][row],
+        logprobs=output["rollout_logprobs"][row],
+        token_rewards=output["rewards"][row],
+        tensors={key: output[key][row].numpy() for key in ("pixel_values", "image_grid_thw")},
+        is_last=True if last is None else last[row],
+        is_unscorable=output["stop_reasons"][-1] == ERROR,  # rewards are read from the last row
+    )
+
+
+PROJECTIONS: Final = (
+    Projection(
+        name="skyrl",
+        shape=Shape.WHOLE,
+        deliver=_deliver(Shape.WHOLE, RewardPlacement.LAST),
+        cannot_carry=frozenset({Content.SEQUENCES}),
+    ),
+    Projection(
+        name="skyrl-steps",
+        shape=Shape.STEPS,
+        deliver=_deliver(Shape.STEPS, RewardPlacement.LAST),
+    ),
+    Projection(
+        name="skyrl-turn-rewards",
+        shape=Shape.STEPS,
+        deliver=_deliver(Shape.STEPS, RewardPlacement.TURNS),
+        reward_placement=RewardPlacement.TURNS,
+    ),
+    Projection(
+        name="skyrl-merged",
+        shape=Shape.MERGED,
+        deliver=_deliver(Shape.MERGED, RewardPlacement.LAST),
+    ),
+)
+"""One row for a trajectory, and step-wise ones (`generator.step_wise_trajectories`)."""
