@@ -6,10 +6,10 @@ from unittest.mock import AsyncMock, MagicMock
 
 from fakes.codecs import text_codec, vision_codec
 from fakes.skyrl_client import FakeClient, Policy, say
-from loguru import logger
-from skyrl.train.config import SkyRLTrainConfig
-from skyrl.train.generators.base import BatchMetadata, TrajectoryID
-from skyrl.train.trainer import RayPPOTrainer
+from loguru import logger  # pyright: ignore[reportMissingImports]
+from skyrl.train.config import SkyRLTrainConfig  # pyright: ignore[reportMissingImports]
+from skyrl.train.generators.base import BatchMetadata, TrajectoryID  # pyright: ignore[reportMissingImports]
+from skyrl.train.trainer import RayPPOTrainer  # pyright: ignore[reportMissingImports]
 
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit_skyrl import EnvGenerator, SkyRLOptions

@@ -1,5 +1,6 @@
 """SkyRL's real classes, or no test of this folder at all."""
 
+import importlib
 import importlib.util
 import sys
 import typing
@@ -25,7 +26,7 @@ else:
         typing.TypedDict = typing_extensions.TypedDict  # pyright: ignore[reportAttributeAccessIssue]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SkyRL, ray and torch warn on import
-        import fakes.skyrl_run
+        importlib.import_module("fakes.skyrl_run")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,12 +44,13 @@ def run() -> "Callable[..., Run]":
     """Make runs: a generator over a fake client, with SkyRL's own configuration."""
     from fakes.envs import register_toys
     from fakes.skyrl_envs import ObeyEnv, register_skyrl_envs
+    from fakes.skyrl_run import Run
 
     register_toys()
     register_skyrl_envs()
     ObeyEnv.flaked.clear()
 
     def make(*words: Any, **options: Any) -> "Run":
-        return fakes.skyrl_run.Run(*words, **options)
+        return Run(*words, **options)
 
     return make

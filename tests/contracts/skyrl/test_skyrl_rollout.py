@@ -42,7 +42,7 @@ async def test_an_abort_by_the_server_is_resumed_with_every_token_kept(run: Make
 
 async def test_an_episode_that_is_aborted_again_and_again_is_masked(run: MakeRun) -> None:
     class Always(set[tuple[int, int]]):
-        def discard(self, element: tuple[int, int]) -> None:
+        def discard(self, element: object) -> None:
             """Stay."""
 
     made = run(

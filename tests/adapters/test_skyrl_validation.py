@@ -1,0 +1,128 @@
+"""The checks that run before SkyRL's validator: each broken rule is named."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from envkit.errors import ContractError
+from envkit_skyrl import validate_output
+from envkit_skyrl.validation import Pictures
+
+PICTURES = Pictures(token_id=9, patches_per_token=4, patch_size=8)
+Change = Callable[[dict[str, Any]], object]
+
+
+@dataclass
+class Identity:
+    instance_id: str
+    repetition_id: int
+
+    def to_string(self) -> str:
+        return f"{self.instance_id}_{self.repetition_id}"
+
+
+IDS = [Identity("a", 0), Identity("a", 1)]
+
+
+def output() -> dict[str, Any]:
+    """Two turns of one trajectory and one of another, a picture in the first two rows."""
+    return {
+        "prompt_token_ids": [[1, 9], [1, 9, 2, 3], [1]],
+        "response_ids": [[2], [4, 5], [6]],
+        "rewards": [[0.0], [0.0, 1.0], [0.5]],
+        "loss_masks": [[1], [1, 1], [1]],
+        "stop_reasons": ["stop", "stop", "length"],
+        "rollout_logprobs": [[-0.1], [-0.1, -0.2], [-0.3]],
+        "trajectory_ids": [IDS[0], IDS[0], IDS[1]],
+        "is_last_step": [False, True, True],
+        "pixel_values": [torch.ones(4, 8), torch.ones(4, 8), torch.zeros(0, 8)],
+        "image_grid_thw": [
+            torch.tensor([[1, 2, 2]]),
+            torch.tensor([[1, 2, 2]]),
+            torch.zeros(0, 3, dtype=torch.long),
+        ],
+        "rollout_metrics": None,
+    }
+
+
+def validate(value: dict[str, Any], **options: Any) -> None:
+    settings = {"step_wise": True, "pictures": PICTURES, "max_tokens": 20, **options}
+    validate_output(value, IDS, **settings)
+
+
+def put(key: str, row: int, value: Any) -> Change:
+    return lambda found: found[key].__setitem__(row, value)
+
+
+def test_a_sound_output_passes() -> None:
+    validate(output())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o: o.pop("rollout_logprobs"), "must have the key 'rollout_logprobs'"),
+        (lambda o: o.pop("rollout_metrics"), "must have the key 'rollout_metrics'"),
+        (lambda o: o.update(response_ids=[]), "at least one row"),
+        (lambda o: o.update(stop_reasons=("stop",) * 3), "only lists .* stop_reasons: tuple"),
+        (lambda o: o.update(times={"llm": []}), "only lists may be handed over, got times: dict"),
+        (lambda o: o["stop_reasons"].pop(), "stop_reasons must have one entry for each row"),
+        (put("rewards", 0, 0.0), "all numbers or all lists"),
+        (put("response_ids", 0, []), "row 0: prompt and response must not be empty"),
+        (put("prompt_token_ids", 2, []), "row 2: prompt and response must not be empty"),
+        (put("loss_masks", 1, [1]), "row 1: loss_masks must be as long"),
+        (put("rewards", 1, [1.0]), "row 1: rewards must be as long"),
+        (put("rollout_logprobs", 1, [-0.1]), "row 1: rollout_logprobs must be as long"),
+        (put("loss_masks", 0, [2]), "row 0: loss masks are 0 or 1"),
+        (put("response_ids", 2, [-1]), "row 2: token ids must be 0 or more"),
+        (put("rollout_logprobs", 2, [float("nan")]), "row 2: log-probabilities must be finite"),
+        (put("rollout_logprobs", 2, [-float("inf")]), "row 2: log-probabilities must be finite"),
+        (put("rewards", 2, [float("inf")]), "row 2: rewards must be finite"),
+        (put("prompt_token_ids", 2, [1] * 20), "row 2: at most 20 tokens, got 21"),
+        (lambda o: o.pop("pixel_values"), "need pixel_values and image_grid_thw"),
+        (put("pixel_values", 2, None), "row 2: a row without pictures has empty tensors"),
+        (put("pixel_values", 0, torch.ones(8, 8)), "row 0: pixel_values must have one line"),
+        (put("prompt_token_ids", 0, [1, 9, 9]), "row 0: 2 placeholders of 4 patches"),
+        (put("prompt_token_ids", 1, [1, 9, 7, 3]), "row 1: its prompt contradicts row 0"),
+        (put("rewards", 0, [1.0]), "row 0: only the last row of a trajectory may have a reward"),
+        (put("is_last_step", 0, True), "row 0: is_last_step must be False here"),
+        (put("is_last_step", 1, False), "row 1: is_last_step must be True here"),
+        (put("is_last_step", 1, 1), "one Python bool for each row"),
+        (put("trajectory_ids", 2, IDS[0]), r"missing: \['a_1'\]"),
+        (
+            lambda o: o.update(trajectory_ids=[IDS[0], IDS[1], IDS[0]]),
+            "its rows adjacent; got",
+        ),
+    ],
+)
+def test_a_broken_rule_is_named(change: Change, message: str) -> None:
+    broken = copy.deepcopy(output())
+    change(broken)
+    with pytest.raises(ContractError, match=message):
+        validate(broken)
+
+
+def test_forks_pass_where_the_template_rewrites_the_history() -> None:
+    forked = output()
+    forked["prompt_token_ids"][1] = [1, 9, 7, 3]
+    validate(forked, allow_forks=True)
+
+
+def test_whole_trajectories_have_one_row_each() -> None:
+    with pytest.raises(ContractError, match="in its order, one row each"):
+        validate(output(), step_wise=False)
+
+
+def test_step_wise_rows_need_ids() -> None:
+    with pytest.raises(ContractError, match="step-wise rows need trajectory_ids"):
+        validate_output(output(), None, step_wise=True)
+
+
+def test_scalar_rewards_and_no_logprobs_pass() -> None:
+    found = output()
+    found["rewards"], found["rollout_logprobs"] = [0.0, 1.0, 0.5], None
+    validate(found)
