@@ -112,30 +112,27 @@ def skyrl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, A
 def trl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
     """Return a row for TRL's trainers.
 
-    Pictures are in `images`; TRL puts them before the text of the first user message
-    (trl/data_utils.py, `prepare_multimodal_messages`), which is where envkit has them.
+    The prompt is the request itself: TRL gives a rollout function nothing else, so it must differ
+    from row to row, and the environment writes the real one. With pictures it is what the model
+    reads first, and TRL puts them before the text of the first user message (trl/data_utils.py,
+    `prepare_multimodal_messages`), which is where envkit has them.
     """
-    messages = (
-        [{"role": entry["role"], "content": text_of(entry)} for entry in example.messages]
-        if with_images
-        else _noted(example.messages)
-    )
-    return {
-        "prompt": messages,
-        ENVKIT_COLUMN: example.request.to_column(),
-        **_images(example, with_images),
-    }
+    column = example.request.to_column()
+    if with_images:
+        return {**_opening(example, with_images=True), ENVKIT_COLUMN: column}
+    return {"prompt": [{"role": "user", "content": column}], ENVKIT_COLUMN: column}
 
 
 def plain_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
-    """Return a row for no trainer in particular: as for TRL, with the request's parts besides."""
+    """Return a row for no trainer in particular: what the model reads first, and the request."""
     request = example.request
     return {
         "index": example.index,
         "split": example.split,
         "env_id": request.env_id,
         "seed": request.seed,
-        **trl_row(example, with_images=with_images),
+        **_opening(example, with_images=with_images),
+        ENVKIT_COLUMN: request.to_column(),
     }
 
 
@@ -164,6 +161,14 @@ def answer_of(request: EpisodeRequest) -> str:
 def image_struct(image: Image) -> dict[str, Any]:
     """Return an image as the datasets library stores it: PNG bytes and no path."""
     return {"bytes": image.png_bytes(), "path": None}
+
+
+def _opening(example: TaskExample, *, with_images: bool) -> dict[str, Any]:
+    """Return the first messages as text, their pictures beside them or noted in their place."""
+    if not with_images:
+        return {"prompt": _noted(example.messages)}
+    prompt = [{"role": entry["role"], "content": text_of(entry)} for entry in example.messages]
+    return {"prompt": prompt, **_images(example, True)}
 
 
 def _images(example: TaskExample, with_images: bool) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from envkit.images import Image
 from envkit.messages import message
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 
+SYSTEM_PROMPT = "You read codes off pictures. Reply with the code only."
 ALL = pytest.mark.parametrize("kind", list(TaskFormat))
 
 
@@ -51,8 +52,11 @@ def test_every_row_carries_a_request_that_plays_the_prompt_it_shows(kind: TaskFo
 
         assert request == example.request
         assert observation["images"] == example.images
-        assert row["prompt"][-1]["content"] == f"[image]\n{observation['text']}"
-        assert row["prompt"][0]["role"] == "system"
+        if kind is TaskFormat.TRL:
+            assert row["prompt"][0]["content"] == row[ENVKIT_COLUMN]
+        else:
+            assert row["prompt"][0] == {"role": "system", "content": SYSTEM_PROMPT}
+            assert row["prompt"][1]["content"] == f"[image]\n{observation['text']}"
 
 
 @ALL
@@ -89,6 +93,13 @@ def test_skyrl_rows_carry_pictures_as_addresses_in_their_parts() -> None:
 
     assert Image.from_data_uri(parts[0]["image_url"]["url"]) == example.images[0]
     assert parts[1]["type"] == "text"
+
+
+def test_trl_prompts_differ_from_row_to_row() -> None:
+    """A rollout function gets prompts and nothing else, and finds the request again by them."""
+    prompts = [str(trl_row(example)["prompt"]) for example in drawn(count=20)]
+
+    assert len(set(prompts)) == 20
 
 
 def test_trl_rows_leave_the_places_of_pictures_to_trl() -> None:

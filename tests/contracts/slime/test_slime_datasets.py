@@ -24,7 +24,7 @@ def test_slimes_dataset_reads_exported_tasks(suffix: str, tmp_path: Path) -> Non
     from slime.utils.data import Dataset
 
     path = tmp_path / f"tasks{suffix}"
-    with TaskDraw("canary-v0", count=3) as draw:
+    with TaskDraw("toy-dots-v0", count=3) as draw:
         export_tasks(draw, path, TaskFormat.SLIME)
         expected = [example.request for example in draw]
     dataset: Any = Dataset(
@@ -41,7 +41,7 @@ def test_slimes_dataset_finds_exported_pictures(suffix: str, tmp_path: Path) -> 
     from slime.utils.data import Dataset
 
     path = tmp_path / f"tasks{suffix}"
-    with TaskDraw("canary-v0", count=2) as draw:
+    with TaskDraw("toy-dots-v0", count=2) as draw:
         export_tasks(draw, path, TaskFormat.SLIME, with_images=True)
         expected = [example.images[0].data_uri() for example in draw]
     dataset: Any = Dataset(
@@ -49,7 +49,7 @@ def test_slimes_dataset_finds_exported_pictures(suffix: str, tmp_path: Path) -> 
         prompt_key="prompt", metadata_key="metadata", multimodal_keys={"image": "images"},
     )  # fmt: skip
 
-    parts = [sample.prompt[1]["content"] for sample in dataset.samples]
+    parts = [sample.prompt[0]["content"] for sample in dataset.samples]
     assert [part[0] for part in parts] == [{"type": "image", "image": uri} for uri in expected]
 
 
