@@ -28,6 +28,9 @@ class DataSource:
     far) is served first, and is part of the checkpoint.
     """
 
+    trainer = "slime"
+    """The package whose `Sample` and loader are used."""
+
     def __init__(self, args: Namespace) -> None:
         """Build the environment once, to see what tasks it has.
 
@@ -57,7 +60,9 @@ class DataSource:
         self.sample_index = 0
         path = getattr(args, "buffer_filter_path", None)
         self._take = (
-            _take_first if path is None else require("slime.utils.misc").load_function(path)
+            _take_first
+            if path is None
+            else require(f"{self.trainer}.utils.misc").load_function(path)
         )
 
     def __len__(self) -> int:
@@ -125,7 +130,7 @@ class DataSource:
             raise ConfigurationError(
                 f"{path} has format {state['format']}, this envkit reads up to {_FORMAT}"
             )
-        sample_class = require("slime.utils.types").Sample
+        sample_class = require(f"{self.trainer}.utils.types").Sample
         self.sample_group_index = state["sample_group_index"]
         self.sample_index = state["sample_index"]
         self.buffer = [
@@ -136,7 +141,7 @@ class DataSource:
         return Path(root) / "rollout" / f"envkit_data_source_{rollout_id}.pt"
 
     def _group(self) -> list[Any]:
-        sample_class = require("slime.utils.types").Sample
+        sample_class = require(f"{self.trainer}.utils.types").Sample
         request = self._next_request()
         group: list[Any] = []
         for _ in range(self.args.n_samples_per_prompt):

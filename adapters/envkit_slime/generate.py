@@ -57,6 +57,11 @@ class SlimeForm:
         is_fully_async = isinstance(path, str) and "fully_async" in path
         return bool(getattr(args, "partial_rollout", False)) or is_fully_async
 
+    def sets_reward(self, args: Namespace) -> bool:
+        """Say yes: slime overwrites rewards where it computes them itself."""
+        del args
+        return True
+
     def append(self, args: Namespace, sample: Any, pieces: Sequence[Piece]) -> None:  # noqa: ANN401
         """Append by slime's own method, which keeps and checks every column."""
         for piece in pieces:

@@ -52,6 +52,10 @@ class Form(SampleForm, Protocol):
         """Return whether aborted samples come back to be played on."""
         ...
 
+    def sets_reward(self, args: Namespace) -> bool:
+        """Return whether the sample gets its reward here; else a reward function sets it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Played:
@@ -234,7 +238,7 @@ def _write(
         sample.status = type(sample.status)("aborted")  # nothing was sampled: it starts anew
         return sample
     write_row(form, args, sample, trajectory, row, tokenizer=tokenizer, earlier=earlier)
-    finish(args, sample, trajectory)
+    finish(args, sample, trajectory, sets_reward=form.sets_reward(args))
     return sample
 
 
@@ -264,7 +268,7 @@ def _fan_out(
     for number, row in enumerate(rows):
         own = sample if number == len(rows) - 1 else _sibling(sample)
         write_row(form, args, own, trajectory, row, tokenizer=form.state.tokenizer)
-        finish(args, own, trajectory)
+        finish(args, own, trajectory, sets_reward=form.sets_reward(args))
         siblings.append(own)
     return siblings
 
@@ -278,7 +282,9 @@ def _sibling(sample: Sample) -> Sample:
     return copied
 
 
-def finish(args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
+def finish(
+    args: Namespace, sample: Sample, trajectory: Trajectory, *, sets_reward: bool = True
+) -> None:
     """Set the reward, whether the sample is trained on, and its status, last of all."""
     summary = sample.metadata[SUMMARY_KEY]
     nothing = not any(sample.loss_mask or ())
@@ -286,7 +292,7 @@ def finish(args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
         sample.remove_sample = True
         summary["removed"] = True
     status = status_value(trajectory)
-    if status != "aborted":
+    if status != "aborted" and sets_reward:
         sample.reward = reward_value(args, trajectory.reward)
     if trajectory.fault is not None:
         logger.warning(
@@ -337,7 +343,8 @@ def _fail(form: Form, args: Namespace, sample: Sample, error: Exception) -> None
     summary["removed"] = True
     sample.metadata[SUMMARY_KEY] = summary
     write_nothing(form, args, sample, _safe_filler(form))
-    sample.reward = reward_value(args, None)
+    if form.sets_reward(args):
+        sample.reward = reward_value(args, None)
     sample.remove_sample = True
     sample.status = type(sample.status)("failed")
 

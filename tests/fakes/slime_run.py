@@ -168,8 +168,11 @@ def text_server(script: Script, **settings: Any) -> Served:
 
 
 def _served(kind: str, codec: ChatCodec, script: Script, settings: dict[str, Any]) -> Served:
+    def encode(text: str) -> list[int]:
+        return list(codec.encode_reply(text))[:-1]
+
     defaults: dict[str, Any] = {
-        "encode": lambda text: list(codec.encode_reply(text))[:-1],
+        "encode": encode,
         "decode": codec.decode,
         "eos_ids": codec.stop_ids,
         "image_token_id": codec.media_ids[0] if codec.media_ids else None,

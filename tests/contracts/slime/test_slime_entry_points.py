@@ -50,9 +50,9 @@ def test_slime_the_third_and_fourth_parameters_are_those_of_the_plugin_contract(
 
 
 def test_slime_its_own_plugin_contract_tests_pass_with_our_generate_function() -> None:
-    import slime.utils
+    from slime.utils.types import Sample
 
-    folder = Path(inspect.getfile(slime.utils)).parents[2] / "tests" / "plugin_contracts"
+    folder = Path(inspect.getfile(Sample)).parents[2] / "tests" / "plugin_contracts"
     if not folder.is_dir():
         pytest.skip("this slime was installed without its tests")
     done = subprocess.run(
@@ -77,9 +77,9 @@ class RealExample:
     def load() -> Any:
         import importlib
 
-        import slime.utils
+        from slime.utils.types import Sample
 
-        root = Path(inspect.getfile(slime.utils)).parents[2]
+        root = Path(inspect.getfile(Sample)).parents[2]
         if not (root / "examples").is_dir():
             pytest.skip("this slime was installed without its examples")
         return importlib.import_module("examples.geo3k_vlm_multi_turn.rollout")

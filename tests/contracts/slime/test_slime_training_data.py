@@ -21,16 +21,15 @@ QUICK_FAULTS: dict[str, Any] = {
 
 
 def rollout_manager(args: Any) -> Any:
-    """Return slime's own conversion, taken from its source: the module itself needs SGLang and GPUs.
+    """Return slime's own conversion, from its source: the module itself needs SGLang and GPUs.
 
     slime/ray/rollout.py, RolloutManager.
     """
-    import slime
     from slime.observability.rollout_data_utils import validate_rollout_routed_experts_for_replay
     from slime.utils.data import get_source
     from slime.utils.types import Sample
 
-    source = Path(inspect.getfile(slime.utils)).parents[1] / "ray" / "rollout.py"
+    source = Path(inspect.getfile(Sample)).parents[1] / "ray" / "rollout.py"
     tree = ast.parse(source.read_text())
     wanted = {"_post_process_rewards", "_convert_samples_to_train_data"}
     found = [

@@ -1,0 +1,21 @@
+"""envkit inside miles: environments as miles' generate function, in both of its forms.
+
+    --custom-generate-function-path envkit_miles.generate
+    --custom-config-path run.yaml            # a mapping `envkit:` names environment and limits
+
+miles is a fork of slime with another `Sample` and another way to call generate functions;
+everything else is `envkit_slime`. docs/trainers/miles.md has a whole run.
+"""
+
+from envkit_miles.data_source import DataSource
+from envkit_miles.generate import MilesForm, generate, generate_slime_form
+from envkit_slime import post_process_rewards, reward
+
+__all__ = [
+    "DataSource",
+    "MilesForm",
+    "generate",
+    "generate_slime_form",
+    "post_process_rewards",
+    "reward",
+]

@@ -1,0 +1,160 @@
+"""miles' generate function: `--custom-generate-function-path envkit_miles.generate`."""
+
+import base64
+import uuid
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+import numpy as np
+
+from envkit.errors import LedgerFault
+from envkit_slime.pieces import Piece
+from envkit_slime.relay import EXPERTS, START, Span
+from envkit_slime.rollout import roll
+from envkit_slime.runtime import GenerateState
+from envkit_slime.sample import Sample
+from envkit_slime.upstream import require
+from envkit_slime.writer import neutral_experts
+
+_ROUTING_KEYS: Final = ("routing_key", "session_id")
+"""What `Sample` calls its routing key: now, and in miles-rl 0.0.2."""
+
+
+class MilesForm:
+    """miles' `GenerateState` and `Sample` (miles/utils/types.py)."""
+
+    def __init__(self, state: GenerateState) -> None:
+        self._state = state
+
+    @property
+    def state(self) -> GenerateState:
+        """The state of the rollout that asks; miles has one for each rollout function."""
+        return self._state
+
+    def session_id(self, sample: Sample) -> str:
+        """Return the sample's routing key, which miles sets for some router policies only."""
+        name = next((name for name in _ROUTING_KEYS if hasattr(sample, name)), _ROUTING_KEYS[0])
+        given: str | None = getattr(sample, name, None)
+        if given is None:
+            given = str(uuid.uuid4())
+            setattr(sample, name, given)
+        return given
+
+    def span(self, sample: Sample) -> Span:
+        """Return a span that records nothing: miles traces no single requests."""
+        del sample
+
+        def open_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
+            return nullcontext(attributes)
+
+        return open_span
+
+    def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
+        """Return nothing: see `span`."""
+        del meta_info
+        return {}
+
+    def keeps_partial(self, args: Namespace) -> bool:
+        """Return whether miles puts aborted groups back into its data source."""
+        return bool(getattr(args, "partial_rollout", False))
+
+    def sets_reward(self, args: Namespace) -> bool:
+        """Leave the reward to `--group-rm`, which insists on setting it itself.
+
+        miles/rollout/rm_hub/__init__.py, batched_async_rm; `--custom-rm-path envkit_miles.reward`
+        returns what the environment said.
+        """
+        return not getattr(args, "group_rm", False)
+
+    def append(self, args: Namespace, sample: Any, pieces: Sequence[Piece]) -> None:  # noqa: ANN401
+        """Extend the sample's lists, then let miles count and check.
+
+        Raises:
+            LedgerFault: miles' own `validate` refuses the sample.
+        """
+        sample.rollout_log_probs = []
+        sample.loss_mask = []
+        for piece in pieces:
+            sample.tokens = sample.tokens + list(piece.tokens)
+            sample.response_length += len(piece.tokens)
+            sample.rollout_log_probs += piece.logprobs
+            sample.loss_mask += [int(piece.is_sampled)] * len(piece.tokens)
+            if piece.meta_info is None:
+                continue
+            sample.update_from_meta_info(args, piece.meta_info)
+            if piece.meta_info.get(EXPERTS) is not None:
+                known = sample.rollout_routed_experts
+                sample.rollout_routed_experts = _with_experts(args, known, piece.meta_info)
+        _validate(sample)
+
+    def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
+        """Add the column of routing replay where the run has it."""
+        if getattr(args, "use_rollout_routing_replay", False):
+            sample.rollout_routed_experts = neutral_experts(args, len(sample.tokens) - 1)
+        _validate(sample)
+
+
+def _with_experts(
+    args: Namespace, known: np.ndarray[Any, Any] | None, meta_info: Mapping[str, Any]
+) -> np.ndarray[Any, Any]:
+    """Return the experts of all tokens so far; rows before the request's start were known."""
+    given = meta_info[EXPERTS]
+    flat = np.frombuffer(base64.b64decode(given), np.int32) if isinstance(given, str) else given
+    rows = np.asarray(flat, np.int32).reshape(-1, args.num_layers, args.moe_router_topk)
+    start = int(meta_info[START])
+    if known is None or start == 0:
+        return rows
+    return np.concatenate([known[:start], rows])
+
+
+def _validate(sample: Any) -> None:  # noqa: ANN401
+    try:
+        sample.validate()
+    except AssertionError as error:
+        raise LedgerFault(f"miles refuses the sample: {error}") from error
+
+
+async def generate(input: Any) -> Any:  # noqa: A002, ANN401  # miles names it so
+    """Play an environment for one sample of miles.
+
+    miles calls it with one `GenerateFnInput`, because the first parameter is named `input`
+    (miles/rollout/inference_rollout/compatibility.py). See `envkit_slime.generate` for what
+    happens; no exception leaves it.
+
+    Args:
+        input: State, sample, sampling parameters and whether this is an evaluation.
+
+    Returns:
+        miles' GenerateFnOutput.
+    """
+    samples = await roll(
+        MilesForm(input.state),
+        input.args,
+        input.sample,
+        input.sampling_params,
+        evaluation=input.evaluation,
+    )
+    return require("miles.rollout.base_types").GenerateFnOutput(samples=samples)
+
+
+async def generate_slime_form(
+    args: Namespace,
+    sample: Any,  # noqa: ANN401  # miles' Sample
+    sampling_params: Mapping[str, Any],
+    evaluation: bool = False,
+) -> Any:  # noqa: ANN401  # miles' Sample, or a list of them by opt-in
+    """Do the same for miles' older rollout, which calls as slime does.
+
+    For `MILES_USE_LEGACY_ROLLOUT_V1=1`, where the state is process-wide
+    (miles/rollout/sglang_rollout.py).
+
+    Args:
+        args: miles' arguments.
+        sample: Changed in place.
+        sampling_params: Never changed.
+        evaluation: Whether this is an evaluation.
+    """
+    state = require("miles.rollout.sglang_rollout").GenerateState(args)
+    return await roll(MilesForm(state), args, sample, sampling_params, evaluation=evaluation)
