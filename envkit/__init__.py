@@ -41,7 +41,16 @@ __all__ = [
 ]
 
 _LAZY = {"AsyncEnv": "envkit.async_env", "check_env": "envkit.checker"}
-_PACKAGES = ("metrics", "report", "rollout", "tokens", "toolcalls", "trajectory")
+_PACKAGES = (
+    "export",
+    "metrics",
+    "report",
+    "rollout",
+    "tokens",
+    "toolcalls",
+    "trajectory",
+    "wrappers",
+)
 
 register_plugins()
 

@@ -1,6 +1,7 @@
 """`envkit export` and `envkit import` through the command line."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
 from fakes.trajectories import Reply, build, example
 
+from envkit.cli.counting import CountingBar
 from envkit.cli.export import ExportFormat
 from envkit.cli.imports import ImportFormat
 from envkit.cli.rollout import Wrap
@@ -206,3 +208,26 @@ def test_an_empty_dump_is_an_error() -> None:
     torch.save({"samples": []}, "0.pt")
 
     assert "holds no sample" in run_envkit("import", "0.pt", "--from", "miles", "--out", "r").err
+
+
+@pytest.mark.parametrize(("is_quiet", "is_shown"), [(False, True), (True, False)])
+def test_a_long_export_shows_how_far_it_is_on_a_terminal(
+    is_quiet: bool,
+    is_shown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with CountingBar("tasks", is_quiet=is_quiet) as bar:
+        for done in range(1, 21):
+            bar.show(done, 20)
+
+    assert ("20/20" in capsys.readouterr().err) is is_shown
+
+
+def test_no_bar_is_drawn_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with CountingBar("tasks", is_quiet=False) as bar:
+        bar.show(1, 1)
+
+    assert capsys.readouterr().err == ""
