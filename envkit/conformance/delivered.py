@@ -113,3 +113,6 @@ class Projection:
     rewards_every_row: bool = False
     """Whether the trainer takes the trajectory's whole reward with each of several rows, on their
     last tokens (verl). False takes 0.0 with all rows but the last."""
+    omits_unscored: bool = False
+    """Whether a trajectory without a reward gives no row at all, because the trainer's batches are
+    of any size (TRL's async worker)."""

@@ -46,7 +46,10 @@ def run_suite(
 
 
 def check(projection: Projection, recording: Recording) -> Outcome:
-    """Deliver one recording and compare what arrived."""
+    """Deliver one recording and compare what arrived.
+
+    A failure that an adapter could not carry otherwise may be refused or delivered masked.
+    """
     beyond = projection.cannot_carry & recording.contents
     try:
         delivered = projection.deliver(recording.trajectory, filler_id=recording.filler_id)
@@ -57,14 +60,16 @@ def check(projection: Projection, recording: Recording) -> Outcome:
         return _outcome(projection, recording, verdict, str(error))
     except Exception as error:  # noqa: BLE001  # a foreign trainer may raise anything
         return _outcome(projection, recording, Verdict.FAIL, _unexpected(error, bool(beyond)))
-    if beyond:
-        what = " and ".join(sorted(beyond))
-        message = (
-            f"delivered {len(delivered)} rows of a trajectory with {what}, which it declares that "
-            "it cannot carry; refuse with a ConfigurationError instead"
+    is_failure = recording.trajectory.reward is None
+    if beyond and not is_failure:
+        difference = (
+            f"delivered {len(delivered)} rows of a trajectory with {' and '.join(sorted(beyond))}, "
+            "which it declares that it cannot carry; refuse with a ConfigurationError instead"
         )
-        return _outcome(projection, recording, Verdict.FAIL, message)
-    difference = _difference(projection, recording, delivered)
+    elif projection.omits_unscored and is_failure:
+        difference = f"{len(delivered)} rows of a failure, none expected" if delivered else None
+    else:
+        difference = _difference(projection, recording, delivered)
     verdict = Verdict.PASS if difference is None else Verdict.FAIL
     return _outcome(projection, recording, verdict, difference or "")
 

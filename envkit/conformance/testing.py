@@ -35,6 +35,7 @@ class AdapterConformance:
     cannot_carry: ClassVar[frozenset[Content]] = frozenset()
     reward_placement: ClassVar[RewardPlacement] = RewardPlacement.LAST
     rewards_every_row: ClassVar[bool] = False
+    omits_unscored: ClassVar[bool] = False
 
     def deliver(self, trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
         """Hand a trajectory to the trainer and read back what arrived; see `Deliver`."""
@@ -63,6 +64,7 @@ class AdapterConformance:
             cannot_carry=self.cannot_carry,
             reward_placement=self.reward_placement,
             rewards_every_row=self.rewards_every_row,
+            omits_unscored=self.omits_unscored,
         )
 
 

@@ -241,6 +241,24 @@ def test_adapter_that_drops_images_instead_of_refusing_fails() -> None:
     )
 
 
+def test_failure_with_images_may_be_refused_or_delivered_masked() -> None:
+    failure = BY_NAME["env_fault_in_step"]
+    assert check(subject(text_only, Content.IMAGES), failure).verdict is Verdict.REFUSED
+    masked = subject(projection(Shape.WHOLE).deliver, Content.IMAGES)
+    assert check(masked, failure).verdict is Verdict.PASS
+
+
+def test_failure_gives_no_row_only_where_that_is_declared() -> None:
+    failure = BY_NAME["env_fault_in_step"]
+    none = subject(projection(Shape.WHOLE, lambda rows: []).deliver)
+    assert check(none, failure).verdict is Verdict.FAIL
+    omitting = replace(none, omits_unscored=True)
+    assert check(omitting, failure).verdict is Verdict.PASS
+    assert check(omitting, BY_NAME["text"]).message == "1 row expected, got 0"
+    kept = replace(subject(projection(Shape.WHOLE).deliver), omits_unscored=True)
+    assert check(kept, failure).message == "1 rows of a failure, none expected"
+
+
 def test_adapter_that_flattens_several_sequences_fails() -> None:
     def flat(trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
         rows = step_rows(trajectory, filler_id=filler_id)
