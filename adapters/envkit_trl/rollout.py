@@ -15,7 +15,6 @@ from envkit.rollout.engine import Engine
 from envkit.rollout.player import Player
 from envkit.rollout.request import EpisodeRequest
 from envkit.tokens import ChatCodec
-from envkit.trajectory.row import Row
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlace, play_batch
 from envkit_trl.loop_thread import LoopThread
@@ -93,15 +92,11 @@ class EnvRollout:
         with evaluating(model):
             loop.run(policy.sync(model, str(trainer.state.global_step)))
             self.trajectories = loop.run(self._play(requests, place))
-        end_id: int = trainer.eos_token_ids[0]
-        rows = [episode_row(trajectory, end_id=end_id) for trajectory in self.trajectories]
-        if any(images_of(trajectory.messages) for trajectory in self.trajectories):
-            raise ConfigurationError(
-                "the environment shows images, and TRL carries none from a rollout_func to the "
-                "loss; use envkit_trl.EnvGRPOTrainer"
-            )
-        check_rows(rows, image_id=None, max_completion=trainer.max_completion_length)
-        return _columns(rows, self.trajectories)
+        return rollout_columns(
+            self.trajectories,
+            end_id=trainer.eos_token_ids[0],
+            max_completion=trainer.max_completion_length,
+        )
 
     def close(self) -> None:
         """Close environments, the engine if it was made here, and the thread; twice is fine."""
@@ -174,8 +169,27 @@ class EnvRollout:
         )
 
 
-def _columns(rows: Sequence[Row], trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
-    """Return TRL's columns; every key is a list with one entry for each row."""
+def rollout_columns(
+    trajectories: Sequence[Trajectory], *, end_id: int, max_completion: int
+) -> dict[str, list[Any]]:
+    """Return TRL's columns; every key is a list with one entry for each trajectory.
+
+    Args:
+        trajectories: Of text; one without a reward becomes an end token with mask 0.
+        end_id: A token that TRL takes for the end of a completion.
+        max_completion: TRL's `max_completion_length`.
+
+    Raises:
+        ConfigurationError: There are pictures, or a trajectory is more than one sequence.
+        LedgerFault: A row that TRL would train on wrongly; see `check_rows`.
+    """
+    if any(images_of(trajectory.messages) for trajectory in trajectories):
+        raise ConfigurationError(
+            "the environment shows images, and TRL carries none from a rollout_func to the loss; "
+            "use envkit_trl.EnvGRPOTrainer"
+        )
+    rows = [episode_row(trajectory, end_id=end_id) for trajectory in trajectories]
+    check_rows(rows, image_id=None, max_completion=max_completion)
     return {
         "prompt_ids": [list(row.prompt_ids) for row in rows],
         "completion_ids": [list(row.response_ids) for row in rows],

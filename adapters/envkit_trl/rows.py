@@ -44,7 +44,9 @@ def env_reward(
 
 
 def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
-    """Return the trajectory's row; a faulted one is a single end token that nothing learns from.
+    """Return the trajectory's row.
+
+    One without a reward, after a fault or an abort, is a single end token that nothing learns from.
 
     Args:
         trajectory: Of one sequence.
@@ -54,7 +56,7 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
         ConfigurationError: The template rewrote the history, so there is more than one sequence.
     """
     row = whole_row(trajectory, filler_id=end_id)
-    if not trajectory.is_faulted:
+    if row.reward is not None:
         return row
     return replace(
         row,

@@ -1,18 +1,18 @@
 """Tiny text models and real TRL trainers on a CPU, without a download."""
 
 import types
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import trl
-import trl.experimental.async_grpo.async_grpo_trainer as async_trainer
-import trl.experimental.async_grpo.packing as async_packing
+import trl.experimental.async_grpo.async_grpo_trainer as async_trainer  # pyright: ignore[reportMissingImports]
+import trl.experimental.async_grpo.packing as async_packing  # pyright: ignore[reportMissingImports]
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
-from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # pyright: ignore[reportMissingImports]
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -42,7 +42,8 @@ def byte_tokenizer(template: str = CHATML) -> Any:
 
 def qwen3_template() -> str:
     """Return TRL's own copy of Qwen3's template, which its tool loop knows."""
-    return (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
+    folder = files("trl") / "chat_templates"
+    return (folder / "qwen3.jinja").read_text("utf-8")
 
 
 def text_model(tokenizer: Any, *, seed: int = 0) -> Any:
@@ -167,7 +168,11 @@ def replace_gpu_parts(monkeypatch: Any) -> None:
     """Replace what AsyncGRPOTrainer needs a GPU for: an attention kernel, and a peak speed."""
     kernel = types.SimpleNamespace(flash_attn_varlen_func=_packed_attention)
     monkeypatch.setattr(async_packing, "_flash_attn", lambda: kernel)
-    monkeypatch.setattr(async_trainer, "get_peak_flops_per_device", lambda *_, **__: 1.0)
+    monkeypatch.setattr(async_trainer, "get_peak_flops_per_device", _one_flop)
+
+
+def _one_flop(*_: Any, **__: Any) -> float:
+    return 1.0
 
 
 def _packed_attention(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes.envs import TOYS
 from fakes.trl_run import byte_tokenizer, grpo_trainer, qwen3_template, spy_on_loss
-from transformers.utils import get_json_schema
+from transformers.utils.chat_template_utils import get_json_schema
 
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
 from envkit.registration import make
