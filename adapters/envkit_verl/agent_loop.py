@@ -27,7 +27,7 @@ _OWN_KEYS: Final = ("envkit", "rewards", "on_fault")
 _REQUEST_KEYS: Final = ("env_id", "env_kwargs", "task", "seed")
 
 
-class EnvAgentLoop(AgentLoopBase):  # pyright: ignore[reportUntypedBaseClass]  # verl is not typed
+class EnvAgentLoop(AgentLoopBase):
     """Plays the environment that a dataset row names, through envkit's one loop.
 
     In the file of `actor_rollout_ref.rollout.agent.agent_loop_config_path`::

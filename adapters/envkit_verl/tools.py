@@ -98,7 +98,7 @@ def function_tools(
     return [spec.name for spec in chosen]
 
 
-class EnvkitTool(BaseTool):  # pyright: ignore[reportUntypedBaseClass]  # verl is not typed
+class EnvkitTool(BaseTool):
     """One tool of an environment.
 
     In the file of `multi_turn.tool_config_path`::

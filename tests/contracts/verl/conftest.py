@@ -1,5 +1,6 @@
 """verl's real classes, or no test of this folder at all."""
 
+import importlib
 import importlib.util
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +19,7 @@ if importlib.util.find_spec("verl") is None:  # `make contract-verl` has an envi
 else:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # verl, ray and torch warn on import
-        import fakes.verl_worker
+        importlib.import_module("fakes.verl_worker")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,14 +43,15 @@ async def bench(tmp_path: Path) -> "AsyncIterator[Callable[..., Bench]]":
     """Make benches; what they share is closed after the test."""
     from fakes.envs import register_toys
     from fakes.verl_envs import register_verl_envs
+    from fakes.verl_worker import Bench
 
     import envkit_verl
 
     register_toys()
     register_verl_envs()
 
-    def make(version: str, policy: Any, **options: Any) -> "Bench":
-        return fakes.verl_worker.Bench(version, tmp_path, policy, **options)
+    def make(version: str, policy: Any, **options: Any) -> Bench:
+        return Bench(version, tmp_path, policy, **options)
 
     yield make
     await envkit_verl.aclose_shared()
