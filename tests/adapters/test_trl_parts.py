@@ -1,0 +1,124 @@
+"""What of the TRL adapter works without TRL: imports, settings, its thread, finding requests."""
+
+import asyncio
+import importlib.util
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import envkit_trl
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.rollout import EpisodeRequest, Limits, RolloutConfig
+from envkit.trajectory import StopReason
+from envkit_trl.batch import gather_or_cancel
+from envkit_trl.loop_thread import LoopThread
+from envkit_trl.requests import RequestIndex
+from envkit_trl.settings import check_arguments, limits_of, sampling_of
+
+needs_no_trl = pytest.mark.skipif(
+    importlib.util.find_spec("trl") is not None, reason="TRL is installed here"
+)
+
+
+def _args(**changes: Any) -> Any:
+    values = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_completion_length": 64}
+    return SimpleNamespace(**values, **changes)
+
+
+def test_trl_adapter_imports_neither_trl_nor_torch() -> None:
+    code = (
+        "import sys, envkit_trl; envkit_trl.make_rollout_func, envkit_trl.environment_factory; "
+        "sys.exit(any(name in sys.modules for name in ('trl', 'torch', 'datasets')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_trl_adapter_has_every_name_that_it_lists_and_no_other() -> None:
+    lazy = set(envkit_trl.__all__) - {"EnvGRPOTrainer"}
+    assert all(hasattr(envkit_trl, name) for name in lazy)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = envkit_trl.no_such_name
+
+
+@needs_no_trl
+def test_trl_missing_is_said_with_the_line_that_installs_it() -> None:
+    with pytest.raises(MissingDependencyError, match=r"pip install 'envkit-rl\[trl\]'"):
+        _ = envkit_trl.EnvGRPOTrainer
+
+
+@pytest.mark.parametrize("changes", [{"use_vllm": True}, {"min_p": 0.1}])
+def test_trl_foreign_arguments_are_named(changes: dict[str, Any]) -> None:
+    check_arguments(_args(), who="the adapter")
+    with pytest.raises(ConfigurationError, match=next(iter(changes))):
+        check_arguments(_args(**changes), who="the adapter")
+
+
+def test_trl_sampling_is_the_trainers_unless_configured() -> None:
+    config = RolloutConfig.from_mapping({"sampling": {"max_new_tokens": 9, "top_p": 0.5}})
+    sampling = sampling_of(_args(), config)
+    assert (sampling.max_new_tokens, sampling.top_p, sampling.top_k) == (9, 0.5, None)
+    hot = RolloutConfig.from_mapping({"sampling": {"temperature": 2.0}})
+    with pytest.raises(ConfigurationError, match="temperature"):
+        sampling_of(_args(), hot)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 64), (10, 10), (100, 64)])
+def test_trl_completion_length_bounds_the_response(given: int | None, expected: int) -> None:
+    assert limits_of(_args(), Limits(max_response_tokens=given)).max_response_tokens == expected
+
+
+def test_trl_reward_function_logs_faults_and_truncations() -> None:
+    logged: dict[str, float] = {}
+    reasons = [StopReason.TERMINATED, StopReason.ENV_FAULT, StopReason.MAX_TURNS, "turn_tokens"]
+    stops = [StopReason(reason).value for reason in reasons]
+    rewards = envkit_trl.env_reward(
+        [1.0, None, 0.0, 0.0], env_stop=stops, log_metric=logged.__setitem__
+    )
+    assert rewards == [1.0, None, 0.0, 0.0]
+    assert logged == {"envkit/faults": 1.0, "envkit/truncated": 0.5}
+
+
+def test_trl_index_prefers_a_rows_request_and_falls_back_to_the_configured_one() -> None:
+    default = EpisodeRequest(env_id="toy-echo-v0")
+    index = RequestIndex(default=default)
+    assert index.find("anything") == default
+    asked = EpisodeRequest(env_id="toy-echo-v0", seed=3)
+    index.add([{"prompt": "p", "envkit": asked.to_column()}])
+    assert index.find("p") == asked
+    with pytest.raises(ConfigurationError, match="has this prompt"):
+        index.find("q")
+
+
+def test_trl_thread_runs_coroutines_passes_errors_on_and_ends() -> None:
+    thread = LoopThread()
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    assert thread.run(asyncio.sleep(0, result=7)) == 7
+    with pytest.raises(ValueError, match="no"):
+        thread.run(fail())
+    thread.close()
+    thread.close()
+
+
+async def test_trl_first_error_cancels_the_other_episodes() -> None:
+    cancelled: list[int] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(1)
+            raise
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await gather_or_cancel([wait(), fail(), wait()])
+    assert cancelled == [1, 1]
