@@ -1,10 +1,10 @@
 """Fixtures of tests that run inside slime's own classes."""
 
 import importlib.util
+import inspect
 import sys
 import types
-from collections.abc import AsyncGenerator, Generator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
 from functools import cache
 from typing import Any
 
@@ -27,14 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
-@pytest.fixture
-def needs_slime() -> Generator[None]:
+@pytest_asyncio.fixture
+async def needs_slime(request: pytest.FixtureRequest) -> AsyncGenerator[None]:
     """Give a test a fresh slime: no earlier state, quick aborts, each model loaded once."""
     # slime imports ray for its actors alone; its own contract tests stand a module in for it too.
     sys.modules.setdefault("ray", types.ModuleType("ray"))
     import slime.backends.sglang_utils.server_control as control
     import slime.rollout.sglang_rollout as upstream
-    from slime.utils import http_utils
+    from slime.utils import async_utils, http_utils
     from slime.utils.misc import SingletonMeta
 
     register_toys()
@@ -47,35 +47,38 @@ def needs_slime() -> Generator[None]:
     patch.setattr(http_utils, "_http_client", None)  # it belongs to the loop that first used it
     SingletonMeta._instances.clear()
     yield
-    _close_on_slimes_loop()
+    if inspect.iscoroutinefunction(request.function):
+        await _close()
+    else:  # the test ran slime's own loop, in a thread
+        async_utils.run(_close())
     SingletonMeta._instances.clear()
     patch.undo()
 
 
-@pytest_asyncio.fixture(autouse=True)
-async def closed_runtimes() -> AsyncGenerator[None]:
-    """Close what the adapter keeps for the test's own event loop."""
-    yield
-    await _close()
-
-
-def _close_on_slimes_loop() -> None:
-    from slime.utils import async_utils
-
-    if async_utils.async_loop is not None:
-        async_utils.run(_close())
-
-
 async def _close() -> None:
     """Close what the adapter, and slime, keep for the running event loop."""
+    from slime.utils import http_utils
+
     from envkit_slime import close_runtimes
 
     await close_runtimes()
-    http_utils = sys.modules.get("slime.utils.http_utils")
-    client: Any = None if http_utils is None else http_utils._http_client
+    client: Any = http_utils._http_client
     if client is not None:
-        with suppress(RuntimeError):  # it belongs to the other loop
-            await client.aclose()
+        await client.aclose()
+
+
+@pytest_asyncio.fixture
+async def needs_miles() -> AsyncGenerator[None]:
+    """Register the toys, and close what the adapter keeps."""
+    from fakes.miles_stubs import install
+
+    from envkit_slime import close_runtimes
+
+    install()
+    register_toys()
+    register_broken()
+    yield
+    await close_runtimes()
 
 
 _kept: dict[Any, Any] = {}

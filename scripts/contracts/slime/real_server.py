@@ -1,0 +1,52 @@
+"""Run slime's contract tests against a real SGLang server on this machine's CPU.
+
+    SLIME_SRC=... python scripts/contracts/slime/real_server.py [--arch qwen3_vl] [-- options]
+
+Both environments are built where they are missing. Exit status as for scripts/contracts/run.py; 4:
+the server did not start.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "scripts" / "sglang"), str(ROOT / "scripts" / "contracts")]
+
+from contract import ARCHITECTURES, _model_folder  # noqa: E402  # beside this script's folder
+from environment import cache_root, ensure_environment, say  # noqa: E402
+from recipes import SGLANG  # noqa: E402
+from server import ServerStartError, running_server  # noqa: E402
+
+EXIT_SERVER = 4
+
+
+def main() -> int:
+    """Start the server, run the tests that need it, stop it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--arch", choices=ARCHITECTURES, default=ARCHITECTURES[0])
+    parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
+    options = parser.parse_args()
+    python = ensure_environment(SGLANG)
+    model = _model_folder(options.arch)
+    log = cache_root() / "logs" / f"sglang-slime-{options.arch}.log"
+    try:
+        with running_server(python, model, log) as url:
+            tests = "tests/contracts/slime/test_slime_real_server.py"
+            command = [sys.executable, str(ROOT / "scripts" / "contracts" / "run.py"), "slime"]
+            return subprocess.run(
+                [*command, "--", tests, "-k", "real_server", *options.pytest_arguments],
+                env={**os.environ, "ENVKIT_SGLANG_URL": url, "ENVKIT_SGLANG_MODEL": str(model)},
+                check=False,
+            ).returncode
+    except ServerStartError as error:
+        say("slime", f"the server did not start: {error}")
+        return EXIT_SERVER
+
+
+if __name__ == "__main__":
+    sys.exit(main())

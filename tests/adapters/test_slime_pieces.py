@@ -1,0 +1,127 @@
+"""Rows cut at their segments, kept trajectories and masks; slime itself is not needed."""
+
+import asyncio
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes.codecs import text_codec, vision_codec
+from fakes.envs import DotsEnv, EchoEnv
+
+from envkit.errors import StorageError
+from envkit.rollout import GenerateRequest, Generation, Interrupt, Player, ScriptedEngine, play
+from envkit.trajectory import StopReason, Trajectory, step_rows, whole_row
+from envkit_slime import freeze, thaw
+from envkit_slime.pieces import pieces_of
+from envkit_slime.relay import CURRENT, Call, RelayEngine
+from envkit_slime.writer import Earlier
+
+
+async def played(codec: Any, env: Any) -> Trajectory:
+    engine = ScriptedEngine(codec, lambda _: "wrong")
+    return await play(env, engine, codec, seed=3)
+
+
+async def test_slime_pieces_of_a_row_are_its_tokens_cut_at_the_segments() -> None:
+    trajectory = await played(vision_codec(), DotsEnv(max_turns=3))
+    row = whole_row(trajectory, filler_id=0)
+    pieces = pieces_of(trajectory, row)
+    assert [piece.is_sampled for piece in pieces] == [True, False, True, False, True]
+    assert tuple(t for piece in pieces for t in piece.tokens) == row.response_ids
+    assert all((piece.meta_info is None) == (not piece.is_sampled) for piece in pieces)
+    for number, step in enumerate(step_rows(trajectory, filler_id=0)):
+        only = pieces_of(trajectory, step)
+        assert [piece.is_sampled for piece in only] == [True]
+        assert only[0].tokens == pieces[2 * number].tokens
+
+
+async def test_slime_a_kept_trajectory_comes_back_equal_and_its_changes_are_seen() -> None:
+    trajectory = await played(vision_codec(), DotsEnv(max_turns=2))
+    state = pickle.loads(pickle.dumps(freeze(trajectory)))
+    again = thaw(state)
+    assert again.segments == trajectory.segments
+    assert again.images() == trajectory.images()
+    state["record"]["segments"][1]["logprobs"][0] = -9.0
+    with pytest.raises(StorageError, match="changed"):
+        thaw(state)
+    bare = {"record": freeze(trajectory)["record"], "images": {}}
+    with pytest.raises(StorageError, match="missing"):
+        thaw(bare)
+    with pytest.raises(StorageError):
+        thaw("nonsense")
+
+
+async def test_slime_zeros_of_an_earlier_part_stay_and_new_tokens_count() -> None:
+    trajectory = await played(text_codec(), EchoEnv(max_turns=2))
+    row = whole_row(trajectory, filler_id=0)
+    tokens = (*row.prompt_ids, *row.response_ids)
+    cut = len(row.prompt_ids) + 2
+    earlier = Earlier(tokens=tokens[:cut], response_length=2, loss_mask=(0, 0))
+    assert earlier.masked(row) == [0, 0, *row.loss_mask[2:]]
+    other = Earlier(tokens=(*tokens[: cut - 1], -1), response_length=2, loss_mask=(0, 0))
+    assert other.masked(row) == list(row.loss_mask)
+    unmasked = Earlier(tokens=tokens[:cut], response_length=2, loss_mask=None)
+    assert unmasked.masked(row) == list(row.loss_mask)
+
+
+class Counting(ScriptedEngine):
+    calls = 0
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        Counting.calls += 1
+        return await super().generate(request)
+
+
+async def test_slime_an_episode_goes_on_at_the_step_that_an_abort_put_off() -> None:
+    codec, state, interrupt = text_codec(), SimpleNamespace(aborted=False), Interrupt()
+
+    def script(context: Any) -> str:
+        state.aborted = context.turn == 1
+        return "wrong"
+
+    Counting.calls = 0
+    engine = RelayEngine(Counting(codec, script))
+    call = Call(
+        state=state, interrupt=interrupt, span=_no_span, attributes=lambda _: {}
+    )  # fmt: skip
+    player = Player(engine, codec)
+    token = CURRENT.set(call)
+    try:
+        cut = await player.play(EchoEnv(max_turns=3), seed=3, interrupt=interrupt)
+        assert cut.stop_reason is StopReason.ABORTED
+        assert [turn.reward for turn in cut.turns] == [0.0, None]
+        assert cut.segments[-1].finish_reason == "stop"
+        state.aborted = False
+        call.interrupt = Interrupt()
+        whole = await player.resume(thaw(freeze(cut)), EchoEnv(max_turns=3))
+    finally:
+        CURRENT.reset(token)
+        await player.aclose()
+    assert Counting.calls == 3  # the whole reply was not sampled again
+    assert [turn.reward for turn in whole.turns] == [0.0, 0.0, 0.0]
+    uninterrupted = await played(codec, EchoEnv(max_turns=3))
+    assert whole.train_ids() == uninterrupted.train_ids()
+    assert whole.stop_reason is uninterrupted.stop_reason
+
+
+def _no_span(attributes: dict[str, Any]) -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext(attributes)
+
+
+async def test_slime_the_relay_asks_nothing_once_the_flag_is_up() -> None:
+    codec, interrupt = text_codec(), Interrupt()
+    Counting.calls = 0
+    player = Player(RelayEngine(Counting(codec, lambda _: "x")), codec)
+    state = SimpleNamespace(aborted=True)
+    call = Call(state=state, interrupt=interrupt, span=_no_span, attributes=lambda _: {})
+    token = CURRENT.set(call)
+    try:
+        trajectory = await asyncio.wait_for(player.play(EchoEnv(), interrupt=interrupt), 30)
+    finally:
+        CURRENT.reset(token)
+        await player.aclose()
+    assert (Counting.calls, trajectory.stop_reason) == (0, StopReason.ABORTED)
+    assert interrupt.reason is StopReason.ABORTED

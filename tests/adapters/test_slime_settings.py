@@ -1,0 +1,132 @@
+"""What the slime adapter reads from arguments and samples; slime itself is not needed."""
+
+import sys
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes.envs import register_toys
+
+import envkit_slime
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit_slime.sample import Sample
+from envkit_slime.settings import Settings, plan_episode, read_sampling
+from envkit_slime.upstream import require
+
+PARAMS: dict[str, Any] = {
+    "temperature": 0.7, "top_p": 0.9, "top_k": -1, "max_new_tokens": 300, "stop": "</s>",
+    "stop_token_ids": [7], "skip_special_tokens": False, "no_stop_trim": True,
+    "spaces_between_special_tokens": False, "sampling_seed": 5, "min_new_tokens": 2,
+    "repetition_penalty": None,
+}  # fmt: skip
+
+
+def arguments(envkit: Any = None, **values: Any) -> Namespace:
+    return Namespace(envkit=envkit, rollout_seed=1, n_samples_per_prompt=4, **values)
+
+
+def sample(**values: Any) -> Sample:
+    given: dict[str, Any] = {
+        "group_index": 3, "index": 14, "metadata": {}, "prompt": "", "label": None,
+        "multimodal_inputs": None,
+    }  # fmt: skip
+    made: Any = SimpleNamespace(**{**given, **values})
+    return made
+
+
+def plan(args: Namespace, given: Sample, *, evaluation: bool = False) -> Any:
+    return plan_episode(args, given, PARAMS, evaluation=evaluation)
+
+
+def test_slime_sampling_takes_slimes_names_and_drops_what_is_about_text() -> None:
+    before = dict(PARAMS)
+    sampling = read_sampling(arguments(), PARAMS)
+    assert before == PARAMS
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.7, 0.9, None)
+    assert (sampling.max_new_tokens, sampling.stop, sampling.stop_ids) == (300, ("</s>",), (7,))
+    assert sampling.seed == 5
+    assert sampling.extras == {"min_new_tokens": 2}
+    replayed = read_sampling(arguments(use_rollout_routing_replay=True), PARAMS)
+    assert replayed.extras["return_routed_experts"] is True
+
+
+@pytest.mark.parametrize("tokens", [0, -1, None, "many"])
+def test_slime_sampling_without_room_is_refused(tokens: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_new_tokens"):
+        read_sampling(arguments(), {**PARAMS, "max_new_tokens": tokens})
+
+
+def test_slime_limits_are_the_samples_before_the_runs_before_slimes_flags() -> None:
+    args = arguments(
+        {"env_id": "toy-echo-v0", "limits": {"max_turns": 5, "max_images": 2}},
+        rollout_max_context_len=1000,
+        eval_max_context_len=2000,
+    )
+    row = {"envkit": '{"limits": {"max_turns": 3}}'}
+    limits = plan(args, sample(metadata=row)).limits
+    assert (limits.max_turns, limits.max_images) == (3, 2)
+    assert (limits.max_response_tokens, limits.max_context_tokens) == (300, 1000)
+    assert plan(args, sample(), evaluation=True).limits.max_context_tokens == 2000
+
+
+def test_slime_group_members_share_a_seed_that_other_groups_do_not() -> None:
+    args = arguments({"env_id": "toy-echo-v0"})
+    plans = [plan(args, sample(group_index=g, index=4 * g + m)) for g in (0, 1) for m in (0, 1)]
+    assert plans[0].seed == plans[1].seed != plans[2].seed == plans[3].seed
+    assert [entry.member for entry in plans] == [0, 1, 0, 1]
+    assert [entry.group_id for entry in plans] == ["0", "0", "1", "1"]
+    evaluated = plan(args, sample(), evaluation=True)
+    assert evaluated.group_id is None
+    assert evaluated.seed not in {entry.seed for entry in plans}
+    seeded = plan(args, sample(metadata={"envkit": {"seed": 9}}))
+    assert seeded.seed == 9
+
+
+def test_slime_a_task_is_filled_from_prompt_label_and_metadata() -> None:
+    fields = {"problem": "prompt", "answer": "label", "number": "metadata.id"}
+    args = arguments({"env_id": "toy-echo-v0", "task_fields": fields})
+    chat = [{"role": "user", "content": [{"type": "text", "text": "1+1?"}]}]
+    task = plan(args, sample(prompt=chat, label="2", metadata={"id": 8})).request.task
+    assert task == {"problem": "1+1?", "answer": "2", "number": 8}
+    with pytest.raises(ConfigurationError, match="metadata"):
+        plan(args, sample(prompt="x", label="2"))
+    named = sample(metadata={"envkit": {"task": {"word": "kiwi"}}})
+    assert plan(args, named).request.task == {"word": "kiwi"}
+
+
+@pytest.mark.parametrize(
+    ("envkit", "metadata", "said"),
+    [
+        (["toy-echo-v0"], {}, "mapping"),
+        ({"env": "toy-echo-v0"}, {}, "env_id"),
+        ({"fan_out": "all"}, {}, "fan_out"),
+        ({"task_fields": {"a": "answer"}}, {}, "task_fields"),
+        ({}, {}, "no environment is named"),
+        ({"env_id": "toy-echo-v0"}, {"envkit": "{"}, "JSON"),
+        ({"env_id": "toy-echo-v0"}, {"envkit": 3}, "JSON object"),
+        ({"env_id": "toy-echo-v0"}, {"envkit": {"limits": 3}}, "limits"),
+        ({"env_id": "toy-echo-v0"}, {"envkit": {"taks": {}}}, "taks"),
+    ],
+)
+def test_slime_bad_settings_say_what_is_wrong(
+    envkit: Any, metadata: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        plan(arguments(envkit), sample(metadata=metadata))
+
+
+def test_slime_settings_without_a_mapping_are_the_defaults() -> None:
+    settings = Settings.from_args(Namespace())
+    assert settings.rollout.env_id is None
+    assert settings.fan_out is envkit_slime.FanOut.NONE
+
+
+@pytest.mark.skipif("slime" in sys.modules, reason="slime is installed here")
+def test_slime_missing_is_said_with_the_line_that_installs_it() -> None:
+    with pytest.raises(MissingDependencyError, match="pip install git"):
+        require("slime.utils.types")
+    register_toys()
+    args = arguments({"env_id": "toy-echo-v0"}, buffer_filter_path=None)
+    with pytest.raises(MissingDependencyError, match="THUDM/slime"):
+        envkit_slime.DataSource(args).get_samples(1)

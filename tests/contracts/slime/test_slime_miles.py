@@ -1,0 +1,162 @@
+"""`envkit_miles.generate` under miles' real loader, generate_and_rm_group and Sample."""
+
+import asyncio
+import pickle
+from argparse import Namespace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes.sglang_failures import Failure, FailurePlan
+from fakes.slime_run import DOTS, ECHO, Served, text_server, vision_server
+
+from envkit.trajectory import read_trajectories, verify_file
+
+pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_miles")]
+
+
+@cache
+def loaded(model: str) -> tuple[Any, Any]:
+    """Return tokenizer and processor as miles loads them; text models have no processor."""
+    import transformers
+
+    is_vision = "qwen2_5_vl" in model
+    processor = transformers.AutoProcessor.from_pretrained(model) if is_vision else None
+    return transformers.AutoTokenizer.from_pretrained(model), processor
+
+
+def make_state(args: Namespace) -> Any:
+    """Return what generate_and_rm_group reads of miles' GenerateState, with the real function."""
+    from miles.rollout.inference_rollout.compatibility import load_generate_function
+
+    tokenizer, processor = loaded(args.hf_checkpoint)
+    return SimpleNamespace(
+        args=args,
+        tokenizer=tokenizer,
+        processor=processor,
+        aborted=False,
+        generate_fn_semaphore=asyncio.Semaphore(64),
+        generate_function=load_generate_function("envkit_miles.generate"),
+    )
+
+
+def miles_args(served: Served, envkit: dict[str, Any], **overrides: Any) -> Namespace:
+    args = served.args(envkit, **overrides)
+    args.custom_generate_function_path = "envkit_miles.generate"
+    args.sglang_router_policy = None
+    args.router_policy = None
+    return args
+
+
+def fresh_group(size: int = 2) -> list[Any]:
+    from miles.utils.types import Sample
+
+    return [Sample(group_index=0, index=n) for n in range(size)]
+
+
+PARAMS: dict[str, Any] = {
+    "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 512, "stop": None,
+    "stop_token_ids": None, "skip_special_tokens": False, "no_stop_trim": True,
+    "spaces_between_special_tokens": False,
+}  # fmt: skip
+
+
+async def roll_group(state: Any, group: list[Any]) -> list[Any]:
+    from miles.rollout.inference_rollout.inference_rollout_common import generate_and_rm_group
+
+    return await generate_and_rm_group(state, group, dict(PARAMS))
+
+
+async def test_miles_samples_with_images_pass_its_own_validator(tmp_path: Any) -> None:
+    with vision_server(lambda _: "5", routed_experts=(2, 2)) as served:
+        args = miles_args(
+            served, {**DOTS, "record_dir": str(tmp_path)}, use_rollout_routing_replay=True
+        )
+        group = await roll_group(make_state(args), fresh_group())
+    ledgers = {t.metadata["sample_index"]: t for t in read_trajectories(tmp_path)}
+    for sample in group:
+        sample.validate()
+        assert sample.status in (sample.Status.COMPLETED, sample.Status.TRUNCATED), sample.metadata
+        trajectory = ledgers[sample.index]
+        assert tuple(sample.tokens) == trajectory.train_ids()
+        start = len(sample.tokens) - sample.response_length
+        assert tuple(sample.loss_mask) == trajectory.loss_mask()[start:]
+        assert tuple(sample.rollout_log_probs) == trajectory.logprobs()[start:]
+        assert sample.rollout_routed_experts.shape == (len(sample.tokens) - 1, 2, 2)
+        assert sample.weight_versions == ["default"] * 4
+        assert sample.prefix_cache_info.cached_tokens > 0
+        assert len(sample.multimodal_train_inputs["image_grid_thw"]) == 4
+        assert isinstance(sample.reward, float)
+    assert verify_file(tmp_path).is_sound
+
+
+async def test_miles_a_fault_is_a_failed_sample_and_its_group_stays() -> None:
+    plan = FailurePlan(script=[Failure.INTERNAL])
+    envkit = {**ECHO, "engine": {"max_retries": 0}, "retries": {"max_engine_retries_per_turn": 0}}
+    with text_server(lambda _: "wrong", failures=plan) as served:
+        group = await roll_group(make_state(miles_args(served, envkit)), fresh_group(3))
+    assert sorted(s.status.value for s in group) == ["failed", "truncated", "truncated"]
+    for sample in group:
+        sample.validate()
+        assert sample.remove_sample == (sample.status is sample.Status.FAILED)
+        assert len(sample.rollout_log_probs) == sample.response_length > 0
+
+
+async def test_miles_an_aborted_sample_is_resumed() -> None:
+    from miles.utils.types import Sample
+
+    with vision_server(lambda _: "five, or six, or seven", token_s=0.01) as served:
+        args = miles_args(served, DOTS, partial_rollout=True)
+        state = make_state(args)
+        task = asyncio.create_task(roll_group(state, fresh_group(1)))
+        while served.fake.worker.total_tokens < 12:
+            await asyncio.sleep(0.005)
+        state.aborted = True  # miles sets the flag, then stops the servers
+        group = await task
+        assert group[0].status is Sample.Status.ABORTED
+        assert group[0].reward is None
+        before = list(group[0].tokens)
+        served.fake.settings.token_s = 0.0
+        served.fake.settings.weight_version = "next"
+        state.aborted = False
+        again = [Sample.from_dict(pickle.loads(pickle.dumps(group[0].to_dict())))]
+        sample = (await roll_group(state, again))[0]
+    assert sample.status is Sample.Status.TRUNCATED
+    assert sample.tokens[: len(before)] == before
+    assert sample.weight_versions[0] == "default"
+    assert sample.weight_versions[-1] == "next"
+    sample.validate()
+
+
+async def test_miles_group_rm_sets_the_reward_that_the_environment_gave() -> None:
+    with text_server(lambda _: "kiwi") as served:
+        args = miles_args(served, ECHO, group_rm=True, custom_rm_path="envkit_miles.reward")
+        group = fresh_group()
+        for sample in group:
+            sample.metadata = {"envkit": {"task": {"word": "kiwi"}}}
+        done = await roll_group(make_state(args), group)
+    assert [sample.reward for sample in done] == [1.0, 1.0]
+
+
+async def test_miles_requests_carry_the_samples_routing_key() -> None:
+    with text_server(lambda _: "wrong") as served:
+        group = await roll_group(make_state(miles_args(served, ECHO)), fresh_group())
+        keys = {
+            entry.headers.get("X-SMG-Routing-Key")
+            for entry in served.fake.log
+            if entry.path == "/generate"
+        }
+    name = "routing_key" if hasattr(group[0], "routing_key") else "session_id"
+    assert keys == {getattr(sample, name) for sample in group}
+    assert len(keys) == 2
+
+
+def test_miles_data_source_gives_its_own_samples() -> None:
+    from miles.utils.misc import load_function
+    from miles.utils.types import Sample
+
+    with text_server(lambda _: "x") as served:
+        source = load_function("envkit_miles.DataSource")(miles_args(served, ECHO))
+        groups = source.get_samples(2)
+    assert all(type(sample) is Sample for group in groups for sample in group)
