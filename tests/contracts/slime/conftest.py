@@ -2,8 +2,6 @@
 
 import importlib.util
 import inspect
-import sys
-import types
 from collections.abc import AsyncGenerator
 from functools import cache
 from typing import Any
@@ -30,8 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest_asyncio.fixture
 async def needs_slime(request: pytest.FixtureRequest) -> AsyncGenerator[None]:
     """Give a test a fresh slime: no earlier state, quick aborts, each model loaded once."""
-    # slime imports ray for its actors alone; its own contract tests stand a module in for it too.
-    sys.modules.setdefault("ray", types.ModuleType("ray"))
+    from fakes.trainer_stubs import install
+
+    install()
     import slime.backends.sglang_utils.server_control as control
     import slime.rollout.sglang_rollout as upstream
     from slime.utils import async_utils, http_utils
@@ -70,7 +69,7 @@ async def _close() -> None:
 @pytest_asyncio.fixture
 async def needs_miles() -> AsyncGenerator[None]:
     """Register the toys, and close what the adapter keeps."""
-    from fakes.miles_stubs import install
+    from fakes.trainer_stubs import install
 
     from envkit_slime import close_runtimes
 

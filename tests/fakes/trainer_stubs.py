@@ -1,6 +1,7 @@
-"""Lets miles import on a machine without SGLang, its router and ray.
+"""Lets slime and miles import on a machine without SGLang, its router and ray.
 
-Everything below is imported by miles for servers and actors only; no test calls it.
+They import these for servers and actors alone, which no test starts; slime's own contract tests
+stand modules in for them too (slime/tests/plugin_contracts/_shared.py).
 """
 
 import importlib.abc
