@@ -51,15 +51,24 @@ def test_entry_points_name_plugin_packages(group: str) -> None:
 
 def test_import_linter_knows_every_plugin() -> None:
     linter = PROJECT["tool"]["importlinter"]
-    plugins, core = linter["contracts"][0]["layers"]
+    *plugins, core = linter["contracts"][0]["layers"]
 
     assert linter["root_packages"] == ["envkit", *NAMES]
-    assert plugins.split(" | ") == NAMES
+    assert sorted(name for layer in plugins for name in layer.split(" | ")) == NAMES
     assert core == "envkit"
 
 
+def test_import_linter_keeps_adapters_from_environments() -> None:
+    contract = PROJECT["tool"]["importlinter"]["contracts"][1]
+    engines = {"envkit_sglang", "envkit_transformers"}  # of the environments' own layer
+    envs = {path.name for path in (ROOT / "envs").iterdir() if path.name.startswith("envkit_")}
+
+    assert set(contract["forbidden_modules"]) == envs
+    assert set(contract["source_modules"]) == set(NAMES) - envs - engines
+
+
 def test_import_linter_orders_every_module_of_the_core() -> None:
-    layers = set(PROJECT["tool"]["importlinter"]["contracts"][1]["layers"])
+    layers = set(PROJECT["tool"]["importlinter"]["contracts"][2]["layers"])
     modules = {
         path.stem
         for path in (ROOT / "envkit").iterdir()
