@@ -1,0 +1,254 @@
+"""verl's own tool agent loop against envkit's, in verl's real worker (V0).
+
+Run by benchmarks/vs_trainers.py with the interpreter of verl's contract environment.
+"""
+
+import asyncio
+import logging
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+from contest import ANSWER, REPLY, Load, Result, ServerClock, measured, options, picture, report
+from fakes.models import tiny_model_dir
+from fakes.verl_server import SAMPLING_KEYS, make_client
+from fakes.verl_worker import Bench, Sample
+from omegaconf import OmegaConf
+from verl.protocol import DataProto
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import ToolResponse
+from verl.workers.rollout.replica import TokenOutput
+
+from envkit.env import Capabilities, Env, Turn
+from envkit.images import Image
+from envkit.registration import register
+from envkit.rollout import EpisodeRequest
+from envkit.tasks import Task
+from envkit.tools import tool
+
+QUESTION: Final = "Where is the way out? Look around."
+SCHEMA: Final = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Look somewhere.",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string", "description": "Where to look."}},
+            "required": ["place"],
+        },
+    },
+}
+
+
+@tool
+def look(place: str) -> str:
+    """Look somewhere.
+
+    Args:
+        place: Where to look.
+    """
+    return place
+
+
+class RoomsEnv(Env):
+    """Shows another room after every reply."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True, snapshot=True)
+    tools = (look,)
+
+    def __init__(self, *, max_turns: int = 1000, render_mode: str | None = None) -> None:
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+
+    def on_reset(self, task: Task) -> Turn:
+        """Show the first room."""
+        return Turn(QUESTION, images=(Image.from_pil(picture(0)),))
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Show the next room."""
+        return Turn(ANSWER, images=(Image.from_pil(picture(self.turn + 1)),), role="tool")
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: the turn is the state."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state` returned."""
+
+
+class LookTool(BaseTool):
+    """The same for verl's own loop."""
+
+    async def execute(
+        self,
+        instance_id: str,
+        parameters: dict[str, Any],
+        *,
+        agent_data: Any,  # noqa: ANN401  # verl's state of the episode
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """Show the next room."""
+        del instance_id, parameters
+        number = agent_data.assistant_turns
+        return ToolResponse(text=ANSWER, image=[picture(number)]), 0.0, {}
+
+
+def _process_vision_info(
+    messages: list[dict[str, Any]], *, image_patch_size: int, return_video_metadata: bool
+) -> tuple[list[Any], None]:
+    """Return the pictures of a prompt; the real one does more, and needs torchvision."""
+    del image_patch_size, return_video_metadata
+    parts = [part for entry in messages for part in entry["content"]]
+    return [part["image"] for part in parts if part["type"] == "image"], None
+
+
+def _stand_in() -> None:
+    module = types.ModuleType("qwen_vl_utils")
+    module.process_vision_info = _process_vision_info  # type: ignore[attr-defined]
+    sys.modules["qwen_vl_utils"] = module
+
+
+class Server:
+    """Answers at once with the same reply; counts placeholders, and its own time."""
+
+    def __init__(self, clock: ServerClock) -> None:
+        self.tokenizer: Any = None
+        self.processor: Any = None
+        self.clock = clock
+        self.ids: list[int] = []
+        self.images = 0
+        self.turns = 0
+
+    async def generate(
+        self,
+        prompt_ids: list[int],
+        sampling_params: dict[str, Any],
+        request_id: str,
+        image_data: list[Any] | None = None,
+        video_data: list[Any] | None = None,
+        audio_data: list[Any] | None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
+        priority: int = 0,
+    ) -> TokenOutput:
+        """Answer; the names are those of vLLM's server in verl 0.9.1."""
+        del request_id, video_data, audio_data, mm_processor_kwargs, priority
+        with self.clock.running():
+            images = image_data or []
+            if set(sampling_params) - SAMPLING_KEYS:
+                raise TypeError(f"unknown sampling parameters in {sorted(sampling_params)}")
+            pad = self.processor.image_token_id
+            if prompt_ids.count(pad) != 4 * len(images):  # 56 by 56 pixels are 4 tokens
+                raise ValueError(f"{prompt_ids.count(pad)} placeholders, {len(images)} images")
+            if not self.ids:
+                self.ids = self.tokenizer.encode(REPLY, add_special_tokens=False)
+                self.ids.append(self.tokenizer.eos_token_id)
+            self.turns += 1
+            self.images += len(images)
+        return TokenOutput(
+            token_ids=list(self.ids),
+            log_probs=[-0.5] * len(self.ids),
+            stop_reason="completed",
+            num_preempted=0,
+            extra_fields={"global_steps": 1},
+        )
+
+
+def _reply(_text: str, _images: list[Any]) -> str:
+    return REPLY
+
+
+class Contest:
+    """One worker for both sides; only the name of the loop differs."""
+
+    def __init__(self, folder: Path, load: Load) -> None:
+        self.clock = ServerClock()
+        self.load = load
+        tools = folder / "tools.yaml"
+        entry = {
+            "class_name": "verl_contest.LookTool",
+            "config": {"type": "native"},
+            "tool_schema": SCHEMA,
+        }
+        tools.write_text(OmegaConf.to_yaml(OmegaConf.create({"tools": [entry]})))
+        rollout = "actor_rollout_ref__rollout"
+        loop = {"env_id": "rooms-v0", "limits": {"max_turns": load.turns}}
+        overrides: dict[str, Any] = {
+            f"{rollout}__prompt_length": 1024,
+            f"{rollout}__response_length": 16_384,
+            f"{rollout}__multi_turn__tool_config_path": str(tools),
+            f"{rollout}__multi_turn__format": "hermes",
+            f"{rollout}__multi_turn__max_assistant_turns": load.turns,
+        }
+        self.bench = Bench(
+            "v0",
+            folder,
+            _reply,
+            loop={"envkit": loop},
+            model=tiny_model_dir("qwen2_5_vl"),
+            max_model_len=32_768,
+            **overrides,
+        )
+
+    async def side(self, agent_name: str, episodes: int) -> Result:
+        """Play with one of the loops."""
+        server = Server(self.clock)
+        worker = self.bench.worker
+        server.tokenizer, server.processor = worker.tokenizer, worker.processor
+        client = make_client(self.bench.config, server)
+        worker.llm_client = client
+        request = EpisodeRequest(env_id="rooms-v0", task={"n": 0}, seed=0)
+        rows = [_row(agent_name, request, number) for number in range(episodes)]
+        batch = DataProto.from_dict(
+            tensors={"dummy_tensor": torch.zeros(len(rows), 1, dtype=torch.uint8)},
+            non_tensors={key: _column([row[key] for row in rows]) for key in rows[0]},
+            meta_info={"global_steps": 1, "validate": False},
+        )
+
+        async def play() -> tuple[int, int]:
+            await worker.generate_sequences(batch)
+            return server.turns, server.images
+
+        return await measured(play, self.clock)
+
+
+def _row(agent_name: str, request: EpisodeRequest, number: int) -> dict[str, Any]:
+    """Return a row whose prompt has a picture; envkit's loop makes its own."""
+    content = [{"type": "image", "image": picture(0)}, {"type": "text", "text": QUESTION}]
+    sample = Sample(
+        envkit=request.to_column(), uid=f"u{number}", index=number, agent_name=agent_name
+    )
+    return {**sample.columns(), "raw_prompt": [{"role": "user", "content": content}]}
+
+
+def _column(values: list[Any]) -> Any:  # noqa: ANN401  # an array of objects
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+async def contest(load: Load) -> tuple[Result, Result]:
+    """Return both sides, warmed up."""
+    with tempfile.TemporaryDirectory() as folder:
+        game = Contest(Path(folder), load)
+        for name in ("tool_agent", "envkit"):
+            await game.side(name, 1)
+        return await game.side("tool_agent", load.episodes), await game.side(
+            "envkit", load.episodes
+        )
+
+
+def main() -> None:
+    """Play and print."""
+    logging.disable(logging.WARNING)
+    _stand_in()
+    load, path = options(__doc__)
+    register("rooms-v0", RoomsEnv)
+    own, envkit = asyncio.run(contest(load))
+    report("verl 0.9.1", load, own, envkit, path)
+
+
+if __name__ == "__main__":
+    main()
