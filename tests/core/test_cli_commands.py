@@ -46,6 +46,7 @@ def test_help_names_every_command() -> None:
         "report",
         "verify",
         "audit",
+        "conformance",
         "doctor",
     ]:
         assert f" {command} " in shown.out

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import trl
 from datasets import Dataset
 from fakes.codecs import vision_codec
 from fakes.models import tiny_model_dir
 from transformers import Qwen2_5_VLProcessor
+from trl import GRPOConfig
 
 from envkit.conformance import (
     Content,
@@ -74,7 +74,7 @@ def make_trainer(folder: Path, rewards: list[Any]) -> Any:
         model,
         engine=ScriptedEngine(vision_codec(), lambda context: "-"),
         codec=vision_codec(),
-        args=trl.GRPOConfig(
+        args=GRPOConfig(
             output_dir=str(folder),
             per_device_train_batch_size=2,
             num_generations=2,
