@@ -83,7 +83,7 @@ def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=80, help="of GRPO")
+    parser.add_argument("--steps", type=int, default=140, help="of GRPO")
     parser.add_argument("--warmup-steps", type=int, default=300, help="at most")
     parser.add_argument("--warmup-until", type=float, default=0.5, metavar="PROBABILITY")
     parser.add_argument("--prompts", type=int, default=16, help=f"a step, {GROUP} episodes each")

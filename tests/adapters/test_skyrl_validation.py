@@ -50,12 +50,25 @@ def output() -> dict[str, Any]:
 
 
 def validate(value: dict[str, Any], **options: Any) -> None:
-    settings = {"step_wise": True, "pictures": PICTURES, "max_tokens": 20, **options}
+    settings: dict[str, Any] = {
+        "step_wise": True,
+        "pictures": PICTURES,
+        "max_tokens": 20,
+        **options,
+    }
     validate_output(value, IDS, **settings)
 
 
 def put(key: str, row: int, value: Any) -> Change:
     return lambda found: found[key].__setitem__(row, value)
+
+
+def drop(key: str) -> Change:
+    return lambda found: found.pop(key)
+
+
+def replace(key: str, value: Any) -> Change:
+    return lambda found: found.update({key: value})
 
 
 def test_a_sound_output_passes() -> None:
@@ -65,12 +78,12 @@ def test_a_sound_output_passes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda o: o.pop("rollout_logprobs"), "must have the key 'rollout_logprobs'"),
-        (lambda o: o.pop("rollout_metrics"), "must have the key 'rollout_metrics'"),
-        (lambda o: o.update(response_ids=[]), "at least one row"),
-        (lambda o: o.update(stop_reasons=("stop",) * 3), "only lists .* stop_reasons: tuple"),
-        (lambda o: o.update(times={"llm": []}), "only lists may be handed over, got times: dict"),
-        (lambda o: o["stop_reasons"].pop(), "stop_reasons must have one entry for each row"),
+        (drop("rollout_logprobs"), "must have the key 'rollout_logprobs'"),
+        (drop("rollout_metrics"), "must have the key 'rollout_metrics'"),
+        (replace("response_ids", []), "at least one row"),
+        (replace("stop_reasons", ("stop",) * 3), "only lists .* stop_reasons: tuple"),
+        (replace("times", {"llm": []}), "only lists may be handed over, got times: dict"),
+        (replace("stop_reasons", ["stop"] * 2), "stop_reasons must have one entry for each row"),
         (put("rewards", 0, 0.0), "all numbers or all lists"),
         (put("response_ids", 0, []), "row 0: prompt and response must not be empty"),
         (put("prompt_token_ids", 2, []), "row 2: prompt and response must not be empty"),
@@ -83,7 +96,7 @@ def test_a_sound_output_passes() -> None:
         (put("rollout_logprobs", 2, [-float("inf")]), "row 2: log-probabilities must be finite"),
         (put("rewards", 2, [float("inf")]), "row 2: rewards must be finite"),
         (put("prompt_token_ids", 2, [1] * 20), "row 2: at most 20 tokens, got 21"),
-        (lambda o: o.pop("pixel_values"), "need pixel_values and image_grid_thw"),
+        (drop("pixel_values"), "need pixel_values and image_grid_thw"),
         (put("pixel_values", 2, None), "row 2: a row without pictures has empty tensors"),
         (put("pixel_values", 0, torch.ones(8, 8)), "row 0: pixel_values must have one line"),
         (put("prompt_token_ids", 0, [1, 9, 9]), "row 0: 2 placeholders of 4 patches"),
@@ -94,7 +107,7 @@ def test_a_sound_output_passes() -> None:
         (put("is_last_step", 1, 1), "one Python bool for each row"),
         (put("trajectory_ids", 2, IDS[0]), r"missing: \['a_1'\]"),
         (
-            lambda o: o.update(trajectory_ids=[IDS[0], IDS[1], IDS[0]]),
+            replace("trajectory_ids", [IDS[0], IDS[1], IDS[0]]),
             "its rows adjacent; got",
         ),
     ],

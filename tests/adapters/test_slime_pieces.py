@@ -2,7 +2,8 @@
 
 import asyncio
 import pickle
-from types import SimpleNamespace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,6 +17,24 @@ from envkit_slime import freeze, thaw
 from envkit_slime.pieces import pieces_of
 from envkit_slime.relay import CURRENT, Call, RelayEngine
 from envkit_slime.writer import Earlier
+
+
+@dataclass
+class State:
+    aborted: bool = False
+
+
+def no_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
+    return nullcontext(attributes)
+
+
+def no_attributes(meta_info: Any) -> dict[str, Any]:
+    del meta_info
+    return {}
+
+
+def make_call(state: State, interrupt: Interrupt) -> Call:
+    return Call(state=state, interrupt=interrupt, span=no_span, attributes=no_attributes)
 
 
 async def played(codec: Any, env: Any) -> Trajectory:
@@ -74,7 +93,7 @@ class Counting(ScriptedEngine):
 
 
 async def test_slime_an_episode_goes_on_at_the_step_that_an_abort_put_off() -> None:
-    codec, state, interrupt = text_codec(), SimpleNamespace(aborted=False), Interrupt()
+    codec, state, interrupt = text_codec(), State(), Interrupt()
 
     def script(context: Any) -> str:
         state.aborted = context.turn == 1
@@ -82,9 +101,7 @@ async def test_slime_an_episode_goes_on_at_the_step_that_an_abort_put_off() -> N
 
     Counting.calls = 0
     engine = RelayEngine(Counting(codec, script))
-    call = Call(
-        state=state, interrupt=interrupt, span=_no_span, attributes=lambda _: {}
-    )  # fmt: skip
+    call = make_call(state, interrupt)
     player = Player(engine, codec)
     token = CURRENT.set(call)
     try:
@@ -105,18 +122,12 @@ async def test_slime_an_episode_goes_on_at_the_step_that_an_abort_put_off() -> N
     assert whole.stop_reason is uninterrupted.stop_reason
 
 
-def _no_span(attributes: dict[str, Any]) -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext(attributes)
-
-
 async def test_slime_the_relay_asks_nothing_once_the_flag_is_up() -> None:
     codec, interrupt = text_codec(), Interrupt()
     Counting.calls = 0
     player = Player(RelayEngine(Counting(codec, lambda _: "x")), codec)
-    state = SimpleNamespace(aborted=True)
-    call = Call(state=state, interrupt=interrupt, span=_no_span, attributes=lambda _: {})
+    state = State(aborted=True)
+    call = make_call(state, interrupt)
     token = CURRENT.set(call)
     try:
         trajectory = await asyncio.wait_for(player.play(EchoEnv(), interrupt=interrupt), 30)

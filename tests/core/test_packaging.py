@@ -83,5 +83,5 @@ def test_all_extra_takes_every_other_one() -> None:
     (everything,) = extras["all"]
     inside = everything.partition("[")[2].rstrip("]").split(",")
 
-    trainers = {"trl"}  # they pin versions that not everybody wants
+    trainers = {"skyrl", "trl", "verl"}  # they pin versions that not everybody wants
     assert set(inside) == set(extras) - {"all", "dev"} - trainers

@@ -14,13 +14,24 @@ from typing import Any
 _ROOTS = ("sglang", "sglang_router", "ray")
 
 
+class _Anything:
+    """Takes any arguments; as a decorator it leaves what it decorates as it is."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        del given, named
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        del named
+        return given[0] if given else self
+
+
 class _Module(types.ModuleType):
     """A module in which every name is a class of that name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (), {})
+        made = type(name, (_Anything,), {})
         setattr(self, name, made)
         return made
 

@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
 from verl.utils import tensordict_utils
+from verl.workers.config import model as verl_model
 from verl.workers.rollout.llm_server import LLMServerClient
 
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -110,6 +111,19 @@ def _load(name: str, path: str) -> Any:
     return module
 
 
+_loaders = (verl_model.hf_tokenizer, verl_model.hf_processor)
+_kept_loaders = tuple(cache(loader) for loader in _loaders)
+
+
+def _keep_tokenizers(kept: bool) -> None:
+    """Load each folder's tokenizer and processor once: they are most of a worker's start.
+
+    False for a worker that gives them another chat template.
+    """
+    chosen = _kept_loaders if kept else _loaders
+    verl_model.hf_tokenizer, verl_model.hf_processor = chosen
+
+
 @dataclass(kw_only=True)
 class Sample:
     """One row of a batch, as `RLHFDataset` and the trainer hand it to a worker."""
@@ -182,6 +196,7 @@ class Bench:
         self.queue = FakeTransferQueue()
         self.server = StrictVllmServer(policy, None, max_model_len=max_model_len or 4096)
         self.client = make_client(self.config, self.server, client_class=client_class)
+        _keep_tokenizers(not any("custom_chat_template" in key for key in overrides))
         if version == "v0":
             self.worker = AgentLoopWorker(self.config, self.client)
         else:

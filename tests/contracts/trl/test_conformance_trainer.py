@@ -11,7 +11,6 @@ from datasets import Dataset
 from fakes.codecs import vision_codec
 from fakes.models import tiny_model_dir
 from transformers import Qwen2_5_VLProcessor
-from trl import GRPOConfig
 
 from envkit.conformance import (
     Content,
@@ -27,6 +26,7 @@ from envkit.trajectory import Trajectory
 from envkit_transformers.loading import load_model
 from envkit_trl.trainer import EnvGRPOTrainer
 
+trl: Any = pytest.importorskip("trl")
 pytestmark = pytest.mark.trl
 RECORDINGS = shipped_recordings()
 NEIGHBOUR = next(one.trajectory for one in RECORDINGS if one.name == "images")
@@ -74,7 +74,7 @@ def make_trainer(folder: Path, rewards: list[Any]) -> Any:
         model,
         engine=ScriptedEngine(vision_codec(), lambda context: "-"),
         codec=vision_codec(),
-        args=GRPOConfig(
+        args=trl.GRPOConfig(
             output_dir=str(folder),
             per_device_train_batch_size=2,
             num_generations=2,
