@@ -5,7 +5,6 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,93 +13,34 @@ import pytest
 trl = pytest.importorskip("trl")
 
 import torch  # noqa: E402
-from datasets import Dataset, disable_progress_bars  # noqa: E402
+from datasets import Dataset  # noqa: E402
 from fakes.codecs import vision_codec  # noqa: E402
-from fakes.envs import register_toys  # noqa: E402
-from fakes.models import tiny_model_dir  # noqa: E402
-from transformers import PrinterCallback, Qwen2_5_VLProcessor  # noqa: E402
+from fakes.grpo_trainer import CANARY, CANARY_REQUEST, Bench, make_bench, prepare  # noqa: E402
 
-from envkit.env import Capabilities, Turn  # noqa: E402
 from envkit.errors import (  # noqa: E402
     ConfigurationError,
-    EnvFault,
     LedgerFault,
     UnknownNameError,
 )
-from envkit.registration import register, registry  # noqa: E402
 from envkit.rollout import ScriptedEngine  # noqa: E402
 from envkit.rollout.config import RolloutConfig  # noqa: E402
 from envkit.rollout.request import EpisodeRequest  # noqa: E402
-from envkit.tasks import Task  # noqa: E402
 from envkit.trajectory.row import Row  # noqa: E402
 from envkit.trajectory.stop import StopReason  # noqa: E402
 from envkit_canary import CanaryEnv  # noqa: E402
-from envkit_transformers.engine import TransformersEngine  # noqa: E402
-from envkit_transformers.loading import load_model  # noqa: E402
 from envkit_trl.rows import check_rows  # noqa: E402
-from envkit_trl.trainer import EnvGRPOTrainer, Mismatch  # noqa: E402
+from envkit_trl.trainer import Mismatch  # noqa: E402
 
 pytestmark = [
     pytest.mark.trl,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.filterwarnings("error:.*envkit"),
 ]
-CANARY: dict[str, Any] = {"turns": 3, "length": 1, "alphabet": "0123456789"}
-CANARY_REQUEST = EpisodeRequest(env_id="canary-v0", env_kwargs=CANARY)
-
-
-class FailingEnv(CanaryEnv):
-    """Fails in the middle of tasks whose look is odd."""
-
-    capabilities = Capabilities(thread_safe=True)
-
-    def on_turn(self, response_text: str) -> Turn:
-        if self.turn == 1 and self.task["look"] % 2:
-            raise EnvFault("the backend is gone")
-        return super().on_turn(response_text)
-
-
-class FailsAtOnce(CanaryEnv):
-    """Never starts."""
-
-    capabilities = Capabilities(thread_safe=True)
-
-    def on_reset(self, task: Task) -> Turn:
-        raise EnvFault("there is no backend")
-
-
-class Processor(Qwen2_5_VLProcessor):
-    """Needs no torchvision: the video half is a stand-in."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return argument
 
 
 @pytest.fixture(autouse=True, scope="module")
 def environments() -> None:
-    disable_progress_bars()
-    torch.set_num_threads(1)
-    register_toys()
-    for name, made in (
-        ("canary-v0", CanaryEnv),
-        ("toy-failing-v0", FailingEnv),
-        ("toy-fails-at-once-v0", FailsAtOnce),
-    ):
-        if name not in registry():
-            register(name, entry_point=made)
-
-
-@dataclasses.dataclass
-class Bench:
-    """One trainer, what its loss got, and how to end it."""
-
-    trainer: Any
-    engine: Any
-    model: Any
-    losses: list[dict[str, Any]]
-
-    def train(self) -> None:
-        self.trainer.train()
+    prepare()
 
 
 @pytest.fixture
@@ -109,7 +49,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     benches: list[Bench] = []
 
     def make(*requests: EpisodeRequest, **options: Any) -> Bench:
-        made = _make_bench(tmp_path, requests or (CANARY_REQUEST,) * 4, **options)
+        made = make_bench(tmp_path, requests or (CANARY_REQUEST,) * 4, **options)
         benches.append(made)
         return made
 
@@ -117,68 +57,6 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     for made in benches:
         made.trainer.close()
         asyncio.run(made.engine.aclose())
-
-
-def _make_bench(
-    folder: Path,
-    requests: tuple[EpisodeRequest, ...],
-    *,
-    engine: Any = None,
-    config: RolloutConfig | None = None,
-    options: dict[str, Any] | None = None,
-    **arguments: Any,
-) -> Bench:
-    model, parts = load_model(str(tiny_model_dir("qwen2_5_vl")), dtype="float32")
-    processor = Processor(
-        image_processor=parts.image_processor,
-        tokenizer=parts.tokenizer,
-        video_processor=SimpleNamespace(merge_size=2),
-        chat_template=parts.tokenizer.chat_template,
-    )
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": 4,
-        "num_generations": 2,
-        "max_completion_length": 256,
-        "max_steps": 1,
-        "learning_rate": 1e-2,
-        "report_to": [],
-        "save_strategy": "no",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        "logging_steps": 1,
-        "shuffle_dataset": False,
-        **arguments,
-    }
-    sampler = engine or TransformersEngine(copy.deepcopy(model), processor)
-    if len(requests) == 1:  # TRL drops a batch that it cannot fill
-        requests *= 4
-    rows = [
-        {"prompt": [{"role": "user", "content": f"{n}"}], "envkit": request.to_column()}
-        for n, request in enumerate(requests)
-    ]
-    trainer: Any = EnvGRPOTrainer(
-        model,
-        engine=sampler,
-        codec=vision_codec(),
-        config=config or RolloutConfig.from_mapping({"sampling": {"max_new_tokens": 6}}),
-        args=trl.GRPOConfig(**settings),
-        processing_class=processor,
-        train_dataset=Dataset.from_list(rows),
-        **(options or {}),
-    )
-    trainer.remove_callback(PrinterCallback)
-    losses: list[dict[str, Any]] = []
-    compute = trainer._compute_loss
-
-    def spy(model: Any, inputs: dict[str, Any]) -> Any:
-        losses.append(dict(inputs))
-        return compute(model, inputs)
-
-    trainer._compute_loss = spy
-    return Bench(trainer=trainer, engine=sampler, model=model, losses=losses)
 
 
 def _oracle(**options: Any) -> Any:
