@@ -138,7 +138,8 @@ def _once_per_rollout(members: Sequence[Sample], values: list[float]) -> list[fl
     for number, (member, value) in enumerate(zip(members, values, strict=True)):
         if is_faulted(member):
             continue
-        key = ("own", number) if member.rollout_id is None else ("rollout", member.rollout_id)
+        rollout = getattr(member, "rollout_id", None)  # miles 0.0.2 has no such field
+        key = ("own", number) if rollout is None else ("rollout", rollout)
         seen.setdefault(key, value)
     return list(seen.values())
 

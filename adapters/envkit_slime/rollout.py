@@ -262,7 +262,7 @@ def _fan_out(
     """Return a sample for each row; all share the rollout's id and its reward."""
     merge = plan.settings.fan_out is FanOut.SEQUENCES
     rows = step_rows(trajectory, filler_id=filler_id, merge=merge)
-    if sample.rollout_id is None:
+    if getattr(sample, "rollout_id", None) is None:  # miles 0.0.2 has no such field
         sample.rollout_id = sample.index
     siblings: list[Sample] = []
     for number, row in enumerate(rows):
