@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     failed: list[str] = []
     for architecture in options.arch or ARCHITECTURES:
-        model = _model_folder(architecture)
+        model = model_folder(architecture)
         log = cache_root() / "logs" / f"sglang-{architecture}.log"
         with running_server(python, model, log) as url:
             if options.serve:
@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
     return EXIT_TESTS if failed else 0
 
 
-def _model_folder(architecture: str) -> Path:
+def model_folder(architecture: str) -> Path:
     """Return a tiny model's folder, made on first use."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(

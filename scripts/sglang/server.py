@@ -17,6 +17,17 @@ from environment import PROGRESS_S, tail
 START_TIMEOUT_S = 12 * 60
 STOP_GRACE_S = 10
 CONTEXT_LENGTH = 8192
+ROUTER = """
+import sys
+from sglang_router.router import Router
+from sglang_router.router_args import RouterArgs
+
+worker, port, metrics = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+Router.from_args(
+    RouterArgs(worker_urls=[worker], host="127.0.0.1", port=port, prometheus_port=metrics)
+).start()
+"""
+"""The package's command line imports a balancer of its own, which needs more packages."""
 
 
 def say(text: str) -> None:
@@ -57,6 +68,21 @@ def running_server(python: Path, model: Path, log: Path) -> Generator[str]:
         ServerStartError: It did not become ready.
     """
     port = free_port()
+    with _running(command_line(python, model, port), port, log) as url:
+        yield url
+
+
+@contextmanager
+def running_router(python: Path, worker: str, log: Path) -> Generator[str]:
+    """Start SGLang's own router before a server that runs; as `running_server`."""
+    port = free_port()
+    command = [str(python), "-c", ROUTER, worker, str(port), str(free_port())]
+    with _running(command, port, log) as url:
+        yield url
+
+
+@contextmanager
+def _running(command: list[str], port: int, log: Path) -> Generator[str]:
     url = f"http://127.0.0.1:{port}"
     variables = {
         **os.environ,
@@ -68,7 +94,7 @@ def running_server(python: Path, model: Path, log: Path) -> Generator[str]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            command_line(python, model, port),
+            command,
             stdout=sink,
             stderr=sink,
             stdin=subprocess.DEVNULL,

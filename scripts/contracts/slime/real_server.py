@@ -1,4 +1,4 @@
-"""Run slime's contract tests against a real SGLang server on this machine's CPU.
+"""Run slime's contract tests against a real SGLang server behind its router, on a CPU.
 
     SLIME_SRC=... python scripts/contracts/slime/real_server.py [--arch qwen3_vl] [-- options]
 
@@ -15,10 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "scripts" / "sglang"), str(ROOT / "scripts" / "contracts")]
 
-from contract import ARCHITECTURES, _model_folder  # noqa: E402  # beside this script's folder
+from contract import ARCHITECTURES, model_folder  # noqa: E402  # beside this script's folder
 from environment import cache_root, ensure_environment, say  # noqa: E402
-from recipes import SGLANG  # noqa: E402
-from server import ServerStartError, running_server  # noqa: E402
+from recipes import SGLANG, SLIME  # noqa: E402
+from server import ServerStartError, running_router, running_server  # noqa: E402
 
 EXIT_SERVER = 4
 
@@ -31,11 +31,16 @@ def main() -> int:
     parser.add_argument("--arch", choices=ARCHITECTURES, default=ARCHITECTURES[0])
     parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
     options = parser.parse_args()
-    python = ensure_environment(SGLANG)
-    model = _model_folder(options.arch)
-    log = cache_root() / "logs" / f"sglang-slime-{options.arch}.log"
+    model = model_folder(options.arch)
+    logs = cache_root() / "logs"
     try:
-        with running_server(python, model, log) as url:
+        with (
+            running_server(
+                ensure_environment(SGLANG), model, logs / f"sglang-slime-{options.arch}.log"
+            ) as worker,
+            # slime asks the router, not the server, which servers there are to abort.
+            running_router(ensure_environment(SLIME), worker, logs / "sglang-router.log") as url,
+        ):
             tests = "tests/contracts/slime/test_slime_real_server.py"
             command = [sys.executable, str(ROOT / "scripts" / "contracts" / "run.py"), "slime"]
             return subprocess.run(

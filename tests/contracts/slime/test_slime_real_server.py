@@ -60,13 +60,14 @@ async def test_slime_real_server_plays_turns_with_new_pictures(tmp_path: Any) ->
 async def test_slime_real_server_abort_and_resume_with_pictures(tmp_path: Any) -> None:
     from slime.backends.sglang_utils.server_control import abort_servers_until_idle
     from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
-    from slime.utils.http_utils import init_http_client
+    from slime.utils.http_utils import get, init_http_client
     from slime.utils.types import Sample
 
     long = {**DOTS, "sampling": {"max_new_tokens": 200}, "record_dir": str(tmp_path)}
     args = slime_args(URL, MODEL, long, partial_rollout=True, rollout_max_response_len=1024)
     init_http_client(args)
     state = GenerateState(args)
+    workers = [worker["url"] for worker in (await get(f"{URL}/workers"))["workers"]]
     group, aborts = samples_of(2), 0
     for delay in (1.5, 4.0, None):
         params = state.sampling_params.copy()
@@ -74,7 +75,7 @@ async def test_slime_real_server_abort_and_resume_with_pictures(tmp_path: Any) -
         await asyncio.wait({task}, timeout=delay)
         if not task.done():
             state.aborted = True
-            await abort_servers_until_idle([URL])
+            await abort_servers_until_idle(workers)
         group = await task
         state.reset()
         aborts += any(s.status is Sample.Status.ABORTED for s in group)
