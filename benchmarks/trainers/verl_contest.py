@@ -8,29 +8,39 @@ import logging
 import sys
 import tempfile
 import types
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
-from contest import ANSWER, REPLY, Load, Result, ServerClock, measured, options, picture, report
+from contest import (
+    ANSWER,
+    QUESTION,
+    REPLY,
+    TOKENS,
+    WARM_UP,
+    Clock,
+    Load,
+    Result,
+    draw_all,
+    measured,
+    options,
+    picture,
+    report,
+)
 from fakes.models import tiny_model_dir
 from fakes.verl_server import SAMPLING_KEYS, make_client
 from fakes.verl_worker import Bench, Sample
 from omegaconf import OmegaConf
+from rooms import register_rooms
 from verl.protocol import DataProto
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import ToolResponse
 from verl.workers.rollout.replica import TokenOutput
 
-from envkit.env import Capabilities, Env, Turn
-from envkit.images import Image
-from envkit.registration import register
 from envkit.rollout import EpisodeRequest
-from envkit.tasks import Task
-from envkit.tools import tool
 
-QUESTION: Final = "Where is the way out? Look around."
 SCHEMA: Final = {
     "type": "function",
     "function": {
@@ -45,41 +55,6 @@ SCHEMA: Final = {
 }
 
 
-@tool
-def look(place: str) -> str:
-    """Look somewhere.
-
-    Args:
-        place: Where to look.
-    """
-    return place
-
-
-class RoomsEnv(Env):
-    """Shows another room after every reply."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True, snapshot=True)
-    tools = (look,)
-
-    def __init__(self, *, max_turns: int = 1000, render_mode: str | None = None) -> None:
-        super().__init__(max_turns=max_turns, render_mode=render_mode)
-
-    def on_reset(self, task: Task) -> Turn:
-        """Show the first room."""
-        return Turn(QUESTION, images=(Image.from_pil(picture(0)),))
-
-    def on_turn(self, response_text: str) -> Turn:
-        """Show the next room."""
-        return Turn(ANSWER, images=(Image.from_pil(picture(self.turn + 1)),), role="tool")
-
-    def get_state(self) -> dict[str, Any]:
-        """Return nothing: the turn is the state."""
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
-
-
 class LookTool(BaseTool):
     """The same for verl's own loop."""
 
@@ -92,8 +67,9 @@ class LookTool(BaseTool):
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """Show the next room."""
         del instance_id, parameters
-        number = agent_data.assistant_turns
-        return ToolResponse(text=ANSWER, image=[picture(number)]), 0.0, {}
+        episode = agent_data.tools_kwargs["look"]["create_kwargs"]["episode"]
+        room = picture(episode, agent_data.assistant_turns)
+        return ToolResponse(text=ANSWER, image=[room]), 0.0, {}
 
 
 def _process_vision_info(
@@ -114,7 +90,7 @@ def _stand_in() -> None:
 class Server:
     """Answers at once with the same reply; counts placeholders, and its own time."""
 
-    def __init__(self, clock: ServerClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.tokenizer: Any = None
         self.processor: Any = None
         self.clock = clock
@@ -140,7 +116,7 @@ class Server:
             if set(sampling_params) - SAMPLING_KEYS:
                 raise TypeError(f"unknown sampling parameters in {sorted(sampling_params)}")
             pad = self.processor.image_token_id
-            if prompt_ids.count(pad) != 4 * len(images):  # 56 by 56 pixels are 4 tokens
+            if prompt_ids.count(pad) != TOKENS * len(images):
                 raise ValueError(f"{prompt_ids.count(pad)} placeholders, {len(images)} images")
             if not self.ids:
                 self.ids = self.tokenizer.encode(REPLY, add_special_tokens=False)
@@ -164,8 +140,7 @@ class Contest:
     """One worker for both sides; only the name of the loop differs."""
 
     def __init__(self, folder: Path, load: Load) -> None:
-        self.clock = ServerClock()
-        self.load = load
+        self.server_clock, self.batch_clock = Clock(), Clock()
         tools = folder / "tools.yaml"
         entry = {
             "class_name": "verl_contest.LookTool",
@@ -192,15 +167,30 @@ class Contest:
             **overrides,
         )
 
-    async def side(self, agent_name: str, episodes: int) -> Result:
+        self._count_batches()
+
+    def _count_batches(self) -> None:
+        """Count what the worker does with the output of a loop, which never waits."""
+        worker: Any = self.bench.worker
+        finish, collate = worker._agent_loop_postprocess, worker._postprocess
+
+        async def counted_finish(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # verl's
+            with self.batch_clock.running():
+                return await finish(*args, **kwargs)
+
+        def counted_collate(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # verl's
+            with self.batch_clock.running():
+                return collate(*args, **kwargs)
+
+        worker._agent_loop_postprocess, worker._postprocess = counted_finish, counted_collate
+
+    async def side(self, agent_name: str, episodes: Sequence[int]) -> Result:
         """Play with one of the loops."""
-        server = Server(self.clock)
+        server = Server(self.server_clock)
         worker = self.bench.worker
         server.tokenizer, server.processor = worker.tokenizer, worker.processor
-        client = make_client(self.bench.config, server)
-        worker.llm_client = client
-        request = EpisodeRequest(env_id="rooms-v0", task={"n": 0}, seed=0)
-        rows = [_row(agent_name, request, number) for number in range(episodes)]
+        worker.llm_client = make_client(self.bench.config, server)
+        rows = [_row(agent_name, episode) for episode in episodes]
         batch = DataProto.from_dict(
             tensors={"dummy_tensor": torch.zeros(len(rows), 1, dtype=torch.uint8)},
             non_tensors={key: _column([row[key] for row in rows]) for key in rows[0]},
@@ -211,16 +201,21 @@ class Contest:
             await worker.generate_sequences(batch)
             return server.turns, server.images
 
-        return await measured(play, self.clock)
+        return await measured(play, server=self.server_clock, batch=self.batch_clock)
 
 
-def _row(agent_name: str, request: EpisodeRequest, number: int) -> dict[str, Any]:
+def _row(agent_name: str, episode: int) -> dict[str, Any]:
     """Return a row whose prompt has a picture; envkit's loop makes its own."""
-    content = [{"type": "image", "image": picture(0)}, {"type": "text", "text": QUESTION}]
+    request = EpisodeRequest(env_id="rooms-v0", task={"episode": episode}, seed=0)
+    room = {"type": "image", "image": picture(episode, 0)}
     sample = Sample(
-        envkit=request.to_column(), uid=f"u{number}", index=number, agent_name=agent_name
+        envkit=request.to_column(), uid=f"u{episode}", index=episode, agent_name=agent_name
     )
-    return {**sample.columns(), "raw_prompt": [{"role": "user", "content": content}]}
+    return {
+        **sample.columns(),
+        "raw_prompt": [{"role": "user", "content": [room, {"type": "text", "text": QUESTION}]}],
+        "tools_kwargs": {"look": {"create_kwargs": {"episode": episode}}},
+    }
 
 
 def _column(values: list[Any]) -> Any:  # noqa: ANN401  # an array of objects
@@ -234,10 +229,9 @@ async def contest(load: Load) -> tuple[Result, Result]:
     with tempfile.TemporaryDirectory() as folder:
         game = Contest(Path(folder), load)
         for name in ("tool_agent", "envkit"):
-            await game.side(name, 1)
-        return await game.side("tool_agent", load.episodes), await game.side(
-            "envkit", load.episodes
-        )
+            await game.side(name, [WARM_UP])
+        own = await game.side("tool_agent", range(load.episodes))
+        return own, await game.side("envkit", range(load.episodes))
 
 
 def main() -> None:
@@ -245,7 +239,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     _stand_in()
     load, path = options(__doc__)
-    register("rooms-v0", RoomsEnv)
+    register_rooms()
+    draw_all(load)
     own, envkit = asyncio.run(contest(load))
     report("verl 0.9.1", load, own, envkit, path)
 
