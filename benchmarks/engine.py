@@ -33,10 +33,11 @@ TARGETS: Final = {"batched": 2.0, "one_by_one": 5.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is played; the defaults have the shape of geo3k-v0.
+    """What is played.
 
-    A long prompt (tools, a picture's worth of tokens, the question), which the members of a group
-    share, and short observations.
+    By default a prompt of 1,024 tokens (instructions, tools, pictures, the question), which the
+    members of a group share, and short observations. Prompts that nobody shares, and short
+    ones, leave the engine less to save: `--group 1 --prompt-tokens 512`.
     """
 
     conversations: int
@@ -183,7 +184,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=8)
     parser.add_argument("--group", type=int, default=4, help="conversations that share a prompt")
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--prompt-tokens", type=int, default=512)
+    parser.add_argument("--prompt-tokens", type=int, default=1024)
     parser.add_argument("--observation-tokens", type=int, default=32)
     parser.add_argument("--reply-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=1, help="the best of so many counts")

@@ -51,7 +51,7 @@ from envkit_trl.trainer import EnvGRPOTrainer
 ENV_ID: Final = "canary-v0"
 ENV: Final[dict[str, Any]] = {"turns": 2, "length": 1, "alphabet": "0123456789"}
 CHANCE: Final = 0.1
-GROUP: Final = 8
+GROUP: Final = 4
 MAX_COMPLETION: Final = 96
 """Tokens of an episode after its prompt: two replies and an observation are about 50."""
 
@@ -83,10 +83,10 @@ def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=140, help="of GRPO")
+    parser.add_argument("--steps", type=int, default=160, help="of GRPO")
     parser.add_argument("--warmup-steps", type=int, default=300, help="at most")
     parser.add_argument("--warmup-until", type=float, default=0.5, metavar="PROBABILITY")
-    parser.add_argument("--prompts", type=int, default=16, help=f"a step, {GROUP} episodes each")
+    parser.add_argument("--prompts", type=int, default=32, help=f"a step, {GROUP} episodes each")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--evaluate", type=int, default=256, metavar="EPISODES")
     parser.add_argument("--threads", type=int, default=1)
