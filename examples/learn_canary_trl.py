@@ -8,7 +8,7 @@ new picture each turn, nothing in the text. The embedded engine samples with the
 optimizer step; its log-probabilities are compared with the trainer's at every step. In the end the
 policy is evaluated with the pictures, with blank ones and with those of another task.
 
-Needs: pip install 'envkit-rl[hf]' trl==1.16.0
+Needs: pip install 'envkit-rl[hf,trl]'
 """
 
 import argparse
@@ -94,7 +94,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two steps, to see that it runs")
     options = parser.parse_args()
     if options.quick:
-        options.steps, options.warmup_steps, options.prompts, options.evaluate = 2, 35, 4, 8
+        options.steps, options.warmup_steps, options.prompts, options.evaluate = 2, 5, 4, 8
     return options
 
 

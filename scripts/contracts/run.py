@@ -4,7 +4,8 @@
     python scripts/contracts/run.py verl -- -k images -x   pass options, or files, to pytest
     python scripts/contracts/run.py skyrl --build-only
 
-slime is not on a package index: name a checkout of its repository in SLIME_SRC.
+slime is not on a package index: name a checkout of its repository in SLIME_SRC; MILES_SRC names one
+of miles instead of the released package.
 
 Exit status: 0 passed, 1 tests failed, 3 the environment could not be built (says nothing about
 envkit's adapter), 130 interrupted.
@@ -58,8 +59,9 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def _variables(recipe: Recipe) -> dict[str, str]:
     folders = [str(ROOT / folder) for folder in IMPORT_FOLDERS]
-    if recipe.name == "slime" and os.environ.get("SLIME_SRC"):
-        folders.append(str(Path(os.environ["SLIME_SRC"]).resolve()))
+    if recipe.name == "slime":  # a checkout of miles hides the released one
+        checkouts = (os.environ.get(name) for name in ("SLIME_SRC", "MILES_SRC"))
+        folders += [str(Path(checkout).resolve()) for checkout in checkouts if checkout]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(folders),
