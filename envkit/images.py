@@ -161,7 +161,7 @@ class Image:
                 opened.load()
                 picture = _normalise(opened)
                 self._exact = picture is opened
-                return picture.copy()
+                return picture  # loaded, so that it stays valid when the bytes are closed
         except ImageError:
             raise
         except _DECODER_ERRORS as error:
@@ -226,6 +226,12 @@ class Image:
         self.pil().save(buffer, format=name.upper(), **options)
         return buffer.getvalue()
 
+    def is_ready(self) -> bool:
+        """Whether pixels, identity and PNG bytes can be had without any work on pixels."""
+        if self._decoded is None or self._sha256 is None:
+            return False
+        return "png" in self._encoded
+
     def png_bytes(self) -> bytes:
         """Return the picture as PNG."""
         return self.encoded("png")
@@ -265,8 +271,9 @@ class Image:
 
 
 def _identity(picture: PilImage.Image) -> str:
-    head = f"{picture.mode}:{picture.width}x{picture.height}:".encode()
-    return hashlib.sha256(head + picture.tobytes()).hexdigest()
+    digest = hashlib.sha256(f"{picture.mode}:{picture.width}x{picture.height}:".encode())
+    digest.update(picture.tobytes())
+    return digest.hexdigest()
 
 
 def _check_size(size: tuple[int, int]) -> None:

@@ -103,7 +103,7 @@ def check_message(entry: Message, *, source: str) -> Message:
 
 
 def _check_part(part: object, role: str, source: str) -> None:
-    seen = repr(part)[:200]
+    shown: object = part
     fields = cast(dict[str, object], part) if isinstance(part, dict) else {}
     if fields.get("type") == "text" and isinstance(fields.get("text"), str):
         return
@@ -116,5 +116,5 @@ def _check_part(part: object, role: str, source: str) -> None:
         return
     raise ContractError(
         f"{source}: a part must be {{'type': 'text', 'text': str}} or "
-        f"{{'type': 'image', 'image': envkit.Image}}, got {seen}"
+        f"{{'type': 'image', 'image': envkit.Image}}, got {repr(shown)[:200]}"
     )

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from envkit.errors import EngineFault, LedgerFault
 from envkit.images import Image
+from envkit.tokens.placeholders import repeat_each
 from envkit_skyrl.contracts import InferenceClient
 
 DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
@@ -53,14 +54,34 @@ class ImageRenderer:
         self._kept: OrderedDict[str, RenderedImage] = OrderedDict()
         self._running: dict[str, asyncio.Task[RenderedImage]] = {}
         self._bytes = 0
+        self._sessions: dict[str, list[tuple[Image, RenderedImage]]] = {}
 
-    async def render(self, images: Sequence[Image]) -> tuple[RenderedImage, ...]:
+    async def render(
+        self, images: Sequence[Image], *, session_id: str
+    ) -> tuple[RenderedImage, ...]:
         """Return what the server made of the pictures, in their order.
+
+        Args:
+            images: All pictures of a request. Those that begin like the session's last request are
+                not looked up again, and stay here until the session ends, whatever the cache drops.
+            session_id: The episode.
 
         Raises:
             EngineFault: Its answer has not the form that SkyRL documents.
         """
-        return tuple(await asyncio.gather(*(self._one(image) for image in images)))
+        held = self._sessions.get(session_id, [])
+        same = 0
+        while same < min(len(held), len(images)) and held[same][0] == images[same]:
+            same += 1
+        new = images[same:]
+        made = await asyncio.gather(*(self._one(image) for image in new))
+        held = [*held[:same], *zip(new, made, strict=True)]
+        self._sessions[session_id] = held
+        return tuple(rendered for _, rendered in held)
+
+    def end_session(self, session_id: str) -> None:
+        """Forget what is held for an episode; unknown ones are ignored."""
+        self._sessions.pop(session_id, None)
 
     async def _one(self, image: Image) -> RenderedImage:
         key = image.sha256
@@ -109,22 +130,20 @@ def expand(
     Raises:
         LedgerFault: The ids do not hold one placeholder for each picture.
     """
-    count = sum(token == image_token_id for token in wire_ids)
+    count = wire_ids.count(image_token_id)
     if count != len(rendered):
         raise LedgerFault(
             f"wire ids must hold one placeholder ({image_token_id}) per image, got {count} "
             f"placeholders and {len(rendered)} images"
         )
-    ids: list[int] = []
+    counts = [entry.token_count for entry in rendered]
+    ids = repeat_each(wire_ids, image_token_id, counts)
     places: list[dict[str, int]] = []
-    remaining = iter(rendered)
-    for token in wire_ids:
-        if token != image_token_id:
-            ids.append(token)
-            continue
-        length = next(remaining).token_count
-        places.append({"offset": len(ids), "length": length})
-        ids.extend([token] * length)
+    position = 0
+    for length in counts:
+        offset = ids.index(image_token_id, position)
+        places.append({"offset": offset, "length": length})
+        position = offset + length
     features = {
         "mm_hashes": {"image": [entry.identity for entry in rendered]},
         "mm_placeholders": {"image": places},

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.images import Image
 from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
+from envkit.tokens.placeholders import repeat_each
 from envkit_verl.settings import SGLANG, VLLM, VerlSettings
 
 _ABORTED: Final = ("aborted", "abort")
@@ -183,14 +184,10 @@ class VerlEngine:
             self._aborted.discard(request.request_id)
 
     def _prompt_ids(self, request: GenerateRequest) -> list[int]:
-        if not self._sends_expanded or not request.images:
+        if not self._sends_expanded or not request.images or self._placeholder_id is None:
             return list(request.wire_ids)
-        ids: list[int] = []
-        counts = iter([feature.token_count for feature in request.features])
-        for identity in request.wire_ids:
-            repeat = next(counts) if identity == self._placeholder_id else 1
-            ids.extend([identity] * repeat)
-        return ids
+        counts = [feature.token_count for feature in request.features]
+        return repeat_each(request.wire_ids, self._placeholder_id, counts)
 
     def _generation(
         self,
@@ -198,7 +195,7 @@ class VerlEngine:
         request: GenerateRequest,
         parameters: Mapping[str, Any],
     ) -> Generation:
-        ids = tuple(int(identity) for identity in output.token_ids)
+        ids = tuple(map(int, output.token_ids))
         if not ids:
             return _aborted(request)
         facts: Mapping[str, Any] = output.extra_fields or {}
@@ -261,7 +258,7 @@ def _logprobs(output: Any, ids: Sequence[int], *, is_asked: bool) -> tuple[float
             "rollout.calculate_log_probs is set, so verl's server must return a finite "
             f"log-probability for each token, got {found} for {len(ids)} tokens"
         )
-    return tuple(float(value) for value in values)
+    return tuple(map(float, values))
 
 
 def _finish_reason(

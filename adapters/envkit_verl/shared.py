@@ -144,6 +144,7 @@ def _codec(
             stop_ids=_generation_stops(parts.tokenizer),
             history=config.history,
             image_processor=image_processor,
+            lazy_features=True,  # verl's worker processes the pictures itself
         )
 
     codec = make()

@@ -24,7 +24,9 @@ def look(place: str) -> str:
 class RoomsEnv(Env):
     """Shows another room after every reply; the task says which episode's rooms."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True, snapshot=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True, replay_safe=True, deterministic=True
+    )
     tools = (look,)
 
     def __init__(
@@ -40,13 +42,6 @@ class RoomsEnv(Env):
     def on_turn(self, response_text: str) -> Turn:
         """Show the next room."""
         return Turn(ANSWER, images=(self._room(self.turn + 1),), role=self.role)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return nothing: the turn is the state."""
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
 
     def _room(self, number: int) -> Image:
         return Image.from_bytes(screenshot(int(self.task["episode"]), number))

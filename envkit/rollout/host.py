@@ -273,7 +273,10 @@ class EnvHost:
 
 
 def _warmed(answer: T) -> T:
-    """Decode and hash new images on this thread, so that the event loop never does."""
+    """Decode, hash and encode new images on this thread, so that the event loop never does.
+
+    The record and HTTP engines want PNG.
+    """
     foreign: Any = answer
     try:
         images: Any = foreign[0]["images"]
@@ -281,7 +284,7 @@ def _warmed(answer: T) -> T:
         return answer  # `checked_reset` and `checked_step` say what is wrong with it
     for image in images:
         if isinstance(image, Image):
-            _ = image.sha256
+            _ = image.sha256, image.png_bytes()
     return answer
 
 

@@ -44,8 +44,9 @@ from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _INLINE_CHARACTERS: Final = 20_000
-"""Text up to this length is tokenised on the event loop: about 5 ms. More, and every image, goes
-to a worker thread, since the loop must never be blocked for longer than 50 ms."""
+"""Text up to this length is tokenised on the event loop: about 5 ms. More, and every image whose
+pixels are still to be worked on, goes to a worker thread, since the loop must never be blocked for
+longer than 50 ms."""
 
 
 class Episode:
@@ -373,7 +374,8 @@ class Episode:
     async def _encode(self, messages: Sequence[Message], encode: Callable[[], Encoded]) -> Encoded:
         """Encode on this thread if it is quick, else on a worker's."""
         light = sum(len(text_of(entry)) for entry in messages) <= _INLINE_CHARACTERS
-        if light and not images_of(messages):
+        images = images_of(messages)
+        if light and (not images or self._setup.codec.is_quick(images)):
             return encode()
 
         def work() -> Encoded:

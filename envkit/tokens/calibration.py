@@ -25,7 +25,7 @@ from envkit.tokens.rules import (
     RoleRule,
     Variant,
 )
-from envkit.tokens.shape import derive_shape
+from envkit.tokens.shape import TailShape, derive_shape
 from envkit.tokens.template import ChatTemplate, PlainMessage, Tokenizer, template_text
 from envkit.tokens.writer import CALL_ID, Writer, variants
 
@@ -123,6 +123,9 @@ class Calibrator:
                 role: replace(rule, depends=rule.depends | {Dependency.IMAGES}, shape=None)
                 for role, rule in rules.items()
             }
+        elif images is not None and "user" in rules:
+            user = rules["user"]
+            rules["user"] = replace(user, picture_shape=self._picture_shape(user))
         calibration = Calibration(
             rules=rules,
             refusals=refusals,
@@ -296,6 +299,18 @@ class Calibrator:
             if any(other(probe) != shape.write(probe) for probe in ("x", "y z")):
                 return None
         return shape
+
+    def _picture_shape(self, rule: RoleRule) -> TailShape | None:
+        if rule.depends - {Dependency.TOOLS} or not self.forms.parts:
+            return None
+
+        def tail_of(content: str) -> str:
+            parts: list[dict[str, Any]] = [{"type": "image"}, {"type": "text", "text": content}]
+            message: PlainMessage = {"role": "user", "content": parts}
+            text = self.renderer.after_reply(rule, [message], tools=self.tools)
+            return text[text.find(rule.closer) :]
+
+        return derive_shape(self.template.syntax_tree, tail_of)
 
     def _generation_prompt(self) -> str:
         user = [self.writer.say("user", PROBE)]

@@ -11,7 +11,7 @@ methods are synchronous and thread-safe; a codec has no state of a conversation.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from envkit.errors import ConfigurationError, TemplateError
 from envkit.images import Image
@@ -31,6 +31,7 @@ from envkit.tools import ToolSpec
 HistoryPolicy = Literal["keep", "rerender"]
 StopMismatch = Literal["accept", "append", "raise"]
 _HISTORY_PARTS = CALL_PARTS | {Dependency.HISTORY, Dependency.SYSTEM}
+_PICTURE_KEYS, _TEXT_KEYS = {"type", "image"}, {"type", "text"}
 _PLAIN_KEYS = frozenset({"role", "content", "name", "tool_call_id"})
 
 
@@ -49,6 +50,7 @@ class ChatCodec:
         stop_mismatch: StopMismatch = "accept",
         sanitize: bool = False,
         sanity: SanityMode = "strict",
+        lazy_features: bool = False,
     ) -> None:
         """Calibrate the template, or take the kept calibration.
 
@@ -67,6 +69,9 @@ class ChatCodec:
                 it stand in, "append" adds the template's, "raise" raises.
             sanitize: Neutralise control tokens inside user and tool messages.
             sanity: How `check_ledger` judges.
+            lazy_features: Process a picture only when its tensors are read, for engines and
+                trainers that process pictures themselves. How many tokens it has is taken from
+                the first picture of its size, which is processed at once.
 
         Raises:
             ConfigurationError: An argument is none of its choices, or no tokenizer was given.
@@ -103,7 +108,10 @@ class ChatCodec:
             sanitize=sanitize,
         )
         self._image_encoder = make_image_encoder(
-            processor, image_processor, None if self._syntax is None else self._syntax.placeholder
+            processor,
+            image_processor,
+            None if self._syntax is None else self._syntax.placeholder,
+            is_lazy=lazy_features,
         )
         self._stop_set = frozenset(self._calibration.stop_ids)
         self._stop_mismatch: StopMismatch = stop_mismatch
@@ -184,12 +192,15 @@ class ChatCodec:
             ImageError: A picture cannot be read or processed.
         """
         rule = self._rule(messages)
-        if len(messages) == 1 and (tools is None or Dependency.TOOLS not in rule.depends):
-            ids = self._direct_tail(rule, messages[0])
-            if ids is not None:
-                joined = tuple(self._join(rule, ids, sampled_ids))
-                return Encoded(wire_ids=joined, train_ids=joined)
         images = images_of(messages)
+        if len(messages) == 1 and (tools is None or Dependency.TOOLS not in rule.depends):
+            direct = self._direct_tail(rule, messages[0])
+            if direct is not None:
+                ids = self._template.encode(direct)
+                joined = self._join(rule, ids, sampled_ids)
+                if not images:
+                    return Encoded(wire_ids=tuple(joined), train_ids=tuple(joined))
+                return self._encoded(direct, joined, images, whole=ids)
         if not previous_images and history and Dependency.IMAGES in rule.depends:
             previous_images = len(images_of(history))
         tail = self._renderer.tail(
@@ -210,6 +221,13 @@ class ChatCodec:
             ImageError: A picture cannot be read or processed.
         """
         return tuple(self._encoder().features(image) for image in images)
+
+    def is_quick(self, images: Sequence[Image]) -> bool:
+        """Whether encoding some pictures takes no work on their pixels any more."""
+        encoder = self._image_encoder
+        return encoder is not None and all(
+            image.is_ready() and encoder.is_quick(image) for image in images
+        )
 
     def encode_reply(self, text: str) -> tuple[int, ...]:
         """Encode a reply as the model would sample it, its stop token included.
@@ -322,13 +340,17 @@ class ChatCodec:
         given = self._tools if tools is None else _schemas(tools)
         return self._template.render(self._writer.fit(self._texts.apply(messages)), tools=given)
 
-    def _direct_tail(self, rule: RoleRule, message: Message) -> list[int] | None:
-        """Return the ids of a plain text observation by its proven shape; None to render."""
+    def _direct_tail(self, rule: RoleRule, message: Message) -> str | None:
+        """Return what an observation of a proven shape becomes; None to render it."""
         content = message["content"]
-        if rule.shape is None or type(content) is not str or not _PLAIN_KEYS.issuperset(message):
+        if not _PLAIN_KEYS.issuperset(message):
             return None
-        tail = rule.shape.write(self._texts.clean(content))
-        return None if tail is None else self._template.encode(tail)
+        if type(content) is str:
+            return None if rule.shape is None else rule.shape.write(self._texts.clean(content))
+        text = _text_behind_picture(content)
+        if rule.picture_shape is None or text is None:
+            return None
+        return rule.picture_shape.write(self._texts.clean(text))
 
     def _join(self, rule: RoleRule, ids: list[int], sampled_ids: Sequence[int]) -> list[int]:
         return join(
@@ -419,6 +441,18 @@ def _split(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # foreign obje
             f"{type(given).__name__}; load one with envkit.tokens.load_codec(path_or_name)"
         )
     return processor, tokenizer
+
+
+def _text_behind_picture(content: object) -> str | None:
+    """Return the text of a content that is one picture and a text; None for any other."""
+    if type(content) is not list or len(cast("list[Any]", content)) != 2:
+        return None
+    first, second = cast("list[dict[str, Any]]", content)
+    if first.keys() != _PICTURE_KEYS or second.keys() != _TEXT_KEYS:
+        return None
+    if first["type"] != "image" or second["type"] != "text" or type(second["text"]) is not str:
+        return None
+    return second["text"]
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ because they use the same object.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
@@ -34,6 +34,7 @@ class ImageEncoder:
         processor: Any = None,  # noqa: ANN401  # a transformers processor, optional here
         placeholder: str,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
+        is_lazy: bool = False,
     ) -> None:
         """Keep the processors.
 
@@ -42,11 +43,16 @@ class ImageEncoder:
             processor: The whole processor, for models whose image processor gives no grid.
             placeholder: The text of the placeholder token.
             cache_bytes: How much to remember.
+            is_lazy: Process a picture when its tensors are first read. The first picture of each
+                size is processed at once, and tells how many tokens all others of that size have.
         """
         self.image_processor = image_processor
         self.processor = processor
         self._placeholder = placeholder
         self._limit = cache_bytes
+        self._is_lazy = is_lazy
+        self._counts: dict[tuple[int, int], int] = {}
+        """Tokens of a picture by its size, where `is_lazy`."""
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, ImageFeatures] = OrderedDict()
         self._running: dict[str, Future[ImageFeatures]] = {}
@@ -59,8 +65,30 @@ class ImageEncoder:
         """Whether an image becomes its placeholder repeated, as for Qwen-VL models."""
         return isinstance(getattr(self.image_processor, "merge_size", None), int)
 
+    def is_quick(self, image: Image) -> bool:
+        """Whether the features of a picture that is ready can be had without processing it."""
+        return image.sha256 in self._kept or self._known_count(image) is not None
+
     def features(self, image: Image) -> ImageFeatures:
         """Return one picture's features, computed at most once while they are kept.
+
+        Raises:
+            ImageError: The picture cannot be decoded or processed.
+            TemplateError: The processor's output is not of a supported kind.
+        """
+        count = self._known_count(image)
+        if count is not None:
+            return ImageFeatures(tensors=_LazyTensors(self, image, count), token_count=count)
+        made = self.processed(image)
+        if self._is_lazy and self.repeats_placeholder:
+            self._counts[image.size] = made.token_count
+        return made
+
+    def _known_count(self, image: Image) -> int | None:
+        return self._counts.get(image.size) if self._counts else None
+
+    def processed(self, image: Image) -> ImageFeatures:
+        """Return one picture's features with its tensors, whether or not the encoder is lazy.
 
         Raises:
             ImageError: The picture cannot be decoded or processed.
@@ -134,10 +162,41 @@ class ImageEncoder:
             ) from error
 
 
+class _LazyTensors(Mapping[str, NDArray[Any]]):
+    """The tensors of a picture whose size is known to have so many tokens."""
+
+    def __init__(self, encoder: ImageEncoder, image: Image, token_count: int) -> None:
+        self._encoder, self._image, self._token_count = encoder, image, token_count
+
+    def _tensors(self) -> Mapping[str, NDArray[Any]]:
+        made = self._encoder.processed(self._image)
+        if made.token_count != self._token_count:
+            raise ImageError(
+                f"{type(self._encoder.image_processor).__name__} must give pictures of one size "
+                f"the same number of tokens, got {made.token_count} and {self._token_count} for "
+                f"{self._image.size}; make the codec without lazy_features"
+            )
+        return made.tensors
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        return self._tensors()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors())
+
+    def __len__(self) -> int:
+        return len(self._tensors())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return dict, (dict(self._tensors()),)
+
+
 def make_image_encoder(
     processor: Any,  # noqa: ANN401  # foreign objects, optional dependencies
     image_processor: Any,  # noqa: ANN401
     placeholder: str | None,
+    *,
+    is_lazy: bool = False,
 ) -> ImageEncoder | None:
     """Return an encoder, or None where the template writes no pictures or no processor was given.
 
@@ -152,7 +211,9 @@ def make_image_encoder(
         raise ConfigurationError(
             f"image_processor must be a transformers image processor, got {image_processor!r}"
         )
-    return ImageEncoder(image_processor, processor=processor, placeholder=placeholder)
+    return ImageEncoder(
+        image_processor, processor=processor, placeholder=placeholder, is_lazy=is_lazy
+    )
 
 
 def share_count(features: Sequence[ImageFeatures], added: int) -> tuple[ImageFeatures, ...]:

@@ -136,14 +136,25 @@ def expand(
     """
     if not features or syntax is None:
         return tuple(wire_ids)
+    counts = [feature.token_count for feature in features]
+    return tuple(repeat_each(wire_ids, syntax.placeholder_id, counts))
+
+
+def repeat_each(ids: Sequence[int], identity: int, counts: Sequence[int]) -> list[int]:
+    """Return ids in which occurrence n of one of them stands `counts[n]` times.
+
+    Raises:
+        ValueError: It occurs less often than there are counts.
+    """
     result: list[int] = []
-    remaining = iter(features)
-    for identity in wire_ids:
-        if identity == syntax.placeholder_id:
-            result.extend([identity] * next(remaining).token_count)
-        else:
-            result.append(identity)
-    return tuple(result)
+    position = 0
+    for count in counts:  # as many steps as pictures, not as ids
+        found = ids.index(identity, position)
+        result += ids[position:found]
+        result += [identity] * count
+        position = found + 1
+    result += ids[position:]
+    return result
 
 
 def check_count(

@@ -56,6 +56,8 @@ class RoleRule:
     depends: frozenset[Dependency] = frozenset()
     shape: TailShape | None = None
     """The proven short way to write a single plain observation; None takes the template."""
+    picture_shape: TailShape | None = None
+    """The same for one picture with a text behind it, whose content is the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

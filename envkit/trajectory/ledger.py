@@ -57,7 +57,7 @@ class Ledger:
                 "an engine must return one log-probability for each token, got "
                 f"{len(token_ids)} ids and {len(logprobs)} log-probabilities in turn {turn}"
             )
-        if not all(math.isfinite(value) and value <= 1e-5 for value in logprobs):
+        if logprobs and not (all(map(math.isfinite, logprobs)) and max(logprobs) <= 1e-5):
             bad = next(v for v in logprobs if not (math.isfinite(v) and v <= 1e-5))
             raise LedgerFault(
                 f"log-probabilities are finite and at most 0, got {bad!r} in turn {turn}"

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.templates import default_codec, image_processor, load_tokenizer, make_codec, render
+from PIL import Image as PilImage
 
-from envkit.errors import TemplateError
+from envkit.errors import ImageError, TemplateError
 from envkit.images import Image
 from envkit.messages import Message, images_of
 from envkit.tokens import ChatCodec
@@ -229,3 +230,61 @@ def test_codec_renders_a_reply_that_spells_a_placeholder() -> None:
     messages = dialogue()[:3]
     messages[1] = {"role": "assistant", "content": "I see <|image_pad|> here."}
     assert codec.encode_prompt(messages).wire_ids.count(codec.media_ids[0]) == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "said", ["", " ", "\n x ", "and this?", "<tool_response>", "{{ x }}", "é 世"]
+)
+def test_codec_writes_a_picture_with_text_as_the_template_renders_it(name: str, said: str) -> None:
+    codec = default_codec(name)
+    reply = codec.encode_reply("A cat.")
+    seen: list[Any] = [picture(1), text(said)]
+    direct = codec.encode_observation([{"role": "user", "content": seen}], sampled_ids=reply)
+    # Two text parts are no shape that is known beforehand, so these are rendered.
+    parts: list[Any] = [*seen, text("")]
+    rendered = codec.encode_observation([{"role": "user", "content": parts}], sampled_ids=reply)
+    assert direct.wire_ids == rendered.wire_ids
+    assert direct.train_ids == rendered.train_ids
+    assert direct.images == rendered.images
+
+
+def test_lazy_features_are_processed_when_their_tensors_are_read() -> None:
+    name = NAMES[0]
+    eager, lazy = (
+        make_codec(name, image_processor=image_processor(name), lazy_features=is_lazy)
+        for is_lazy in (False, True)
+    )
+    same = [Image.from_pil(PilImage.new("RGB", (84, 56), colour)) for colour in ("red", "blue")]
+    encoder: Any = lazy._image_encoder
+    expected, got = eager.image_features(same), lazy.image_features(same)
+    assert encoder.computed == 1
+    assert [one.token_count for one in got] == [one.token_count for one in expected]
+    np.testing.assert_array_equal(
+        got[1].tensors["pixel_values"], expected[1].tensors["pixel_values"]
+    )
+    assert encoder.computed == 2
+
+
+class _SmallGrid:
+    """An image processor that suddenly gives any picture four tokens."""
+
+    merge_size = 2
+
+    def __call__(self, **inputs: Any) -> dict[str, Any]:
+        del inputs
+        return {"pixel_values": np.zeros((16, 4)), "image_grid_thw": np.array([[1, 4, 4]])}
+
+
+def test_lazy_features_refuse_a_processor_whose_counts_do_not_follow_sizes() -> None:
+    name = NAMES[0]
+    codec = make_codec(name, image_processor=image_processor(name), lazy_features=True)
+    first, second = (
+        Image.from_pil(PilImage.new("RGB", (84, 56), colour)) for colour in ("red", "blue")
+    )
+    codec.image_features([first])
+    (lazy,) = codec.image_features([second])
+    encoder: Any = codec._image_encoder
+    encoder.image_processor = _SmallGrid()
+    with pytest.raises(ImageError, match="the same number of tokens"):
+        _ = lazy.tensors["pixel_values"]
