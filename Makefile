@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow check format templates contract-sglang \
-	contract-trl contract-verl contract-skyrl contract-slime bench clean
+	contract-trl contract-verl contract-skyrl contract-slime bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ contract-trl contract-verl contract-skyrl contract-slime:
 bench: $(VENV)/.ready templates  ## Run the benchmarks; figures go to benchmarks/results
 	for name in import delta loop geo3k engine; do \
 	  $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
+
+bench-trainers: $(VENV)/.ready templates  ## Play trainers' own rollout loops against the adapters
+	$(BIN)/python benchmarks/vs_trainers.py --json benchmarks/results/vs_trainers.json
 
 clean:  ## Remove the virtual environment, runs and caches of the checkout
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache

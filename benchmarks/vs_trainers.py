@@ -15,7 +15,7 @@ The environments are those of `make contract-NAME`; a missing one is built. Own 
   would be the same for both.
 - SkyRL: `SkyRLVLMGymGenerator`, over SkyRL's own HTTP client, to a server in another process. The
   protocol carries the tensors of every picture in every request, about 800 kB each, which is most
-  of both sides' time.
+  of both sides' time; 16 episodes move 8 GB on each side, so it plays no more unless asked to.
 - TRL: GRPOTrainer's tool loop with an `environment_factory`; its replies come from a script.
 """
 
@@ -32,6 +32,8 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 CONTESTS: Final = Path(__file__).resolve().parent / "trainers"
 GOAL: Final = 3.0
+EPISODES: Final = {"skyrl": 16}
+"""How many episodes at once where it is not 64."""
 FOLDERS: Final = (".", "envs", "adapters", "tests", "benchmarks/trainers")
 
 
@@ -66,7 +68,8 @@ def play(trainer: str, options: argparse.Namespace) -> dict[str, Any]:
         found = Path(folder) / "figures.json"
         command = [
             str(interpreter(trainer)), "-W", "ignore", str(CONTESTS / f"{trainer}_contest.py"),
-            "--episodes", str(options.episodes), "--turns", str(options.turns),
+            "--episodes", str(options.episodes or EPISODES.get(trainer, 64)),
+            "--turns", str(options.turns),
             "--json", str(found),
         ]  # fmt: skip
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -107,7 +110,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trainer", action="append", choices=trainers(), help="default: all")
-    parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--episodes", type=int, help="at once; default: 64, for SkyRL 16")
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
