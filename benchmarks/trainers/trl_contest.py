@@ -23,7 +23,6 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 from contest import (
     ANSWER,
     QUESTION,
-    REPLY,
     TOKENS,
     WARM_UP,
     Clock,
@@ -42,63 +41,12 @@ from fakes.models import tiny_model_dir
 from rooms import register_rooms
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
+from trl_server import Replies, Server
 
-from envkit.rollout import EpisodeRequest, FinishReason, GenerateRequest, Generation, LogprobKind
+from envkit.rollout import EpisodeRequest
 from envkit.rollout.config import RolloutConfig
 from envkit_transformers.loading import load_model
 from envkit_trl.trainer import EnvGRPOTrainer
-
-
-class Server:
-    """Answers at once with the same reply; counts placeholders, turns, pictures and its time."""
-
-    def __init__(self) -> None:
-        codec = vision_codec()
-        self.clock = Clock()
-        self.pad, self.ids = codec.media_ids[0], list(codec.encode_reply(REPLY))
-        self.turns = self.images = 0
-
-    def check(self, placeholders: int, images: int) -> None:
-        """Count a request.
-
-        Raises:
-            ValueError: Placeholders and pictures differ.
-        """
-        if placeholders != images:
-            raise ValueError(f"{placeholders} placeholders for {images} pictures")
-        self.turns += 1
-        self.images += images
-
-
-class Replies:
-    """The server as an engine of envkit."""
-
-    name = "replies"
-    logprob_kind = LogprobKind.SAMPLED
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Answer one turn."""
-        with self.server.clock.running():
-            self.server.check(request.wire_ids.count(self.server.pad), len(request.images))
-        ids = tuple(self.server.ids)
-        return Generation(
-            token_ids=ids,
-            logprobs=(-0.5,) * len(ids),
-            finish_reason=FinishReason.STOP,
-            prompt_tokens=request.train_length,
-        )
-
-    async def abort(self, request_id: str) -> None:
-        """Do nothing: no request runs for long."""
-
-    async def end_session(self, session_id: str) -> None:
-        """Do nothing: nothing is kept."""
-
-    async def aclose(self) -> None:
-        """Do nothing."""
 
 
 class TrlRooms:
