@@ -83,7 +83,7 @@ def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=160, help="of GRPO")
+    parser.add_argument("--steps", type=int, default=120, help="of GRPO")
     parser.add_argument("--warmup-steps", type=int, default=300, help="at most")
     parser.add_argument("--warmup-until", type=float, default=0.5, metavar="PROBABILITY")
     parser.add_argument("--prompts", type=int, default=32, help=f"a step, {GROUP} episodes each")
@@ -250,6 +250,7 @@ def make_trainer(
         codec=codec,
         config=RolloutConfig(seed=options.seed, sampling={"max_new_tokens": 8}),
         args=args,
+        turn_discount=0.0,  # no picture depends on an earlier reply
         processing_class=policy.processor,
         train_dataset=Dataset.from_list(
             [

@@ -45,6 +45,37 @@ def check_arguments(args: Any, *, who: str) -> None:  # noqa: ANN401  # any of T
         )
 
 
+def check_turn_credit(args: Any, discount: float, *, has_reward_funcs: bool) -> None:  # noqa: ANN401
+    """Refuse what advantages by turn cannot honour.
+
+    Args:
+        args: GRPOConfig.
+        discount: Of later turns' rewards.
+        has_reward_funcs: Whether something else than the environment gives the rewards.
+
+    Raises:
+        ConfigurationError: The discount is out of range, or an option needs one advantage for an
+            episode, or whole groups in one process.
+    """
+    if not 0.0 <= discount <= 1.0:
+        raise ConfigurationError(f"turn_discount must be None or from 0 to 1, got {discount}")
+    rows = args.per_device_train_batch_size * args.steps_per_generation
+    refused: Mapping[str, bool] = {
+        "reward_funcs": has_reward_funcs,
+        "use_liger_kernel": bool(args.use_liger_kernel),
+        f"scale_rewards={args.scale_rewards!r}": args.scale_rewards not in ("group", "none"),
+        f"{rows} rows of a process in groups of {args.num_generations}": bool(
+            rows % args.num_generations
+        ),
+    }
+    wrong = [name for name, is_set in refused.items() if is_set]
+    if wrong:
+        raise ConfigurationError(
+            "turn_discount compares the environment's rewards of turns within groups, each in one "
+            f"process, got {wrong}; change these or leave turn_discount out"
+        )
+
+
 def sampling_of(args: TrainingArguments, config: RolloutConfig) -> Sampling:
     """Return the trainer's sampling with the configuration's own values.
 

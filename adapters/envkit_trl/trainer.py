@@ -21,10 +21,11 @@ from envkit.tokens import ChatCodec, concatenate
 from envkit.trajectory.row import Row
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlace, play_batch
+from envkit_trl.credit import turn_advantages
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.policy import HandOver, external_policy
 from envkit_trl.rows import REWARD_COLUMN, check_rows, env_reward, episode_row
-from envkit_trl.settings import check_arguments, limits_of, sampling_of
+from envkit_trl.settings import check_arguments, check_turn_credit, limits_of, sampling_of
 
 try:
     from trl import GRPOConfig, GRPOTrainer
@@ -80,6 +81,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         config: RolloutConfig | None = None,
         reward_funcs: Sequence[Callable[..., Any]] | None = None,
         hand_over: HandOver | None = None,
+        turn_discount: float | None = None,
         **options: Any,  # noqa: ANN401  # of GRPOTrainer
     ) -> None:
         """Make the trainer.
@@ -95,6 +97,9 @@ class EnvGRPOTrainer(GRPOTrainer):
                 `env_reward`.
             hand_over: Gives the engine the model's weights as the version named; None takes the
                 engine's own `update_weights`.
+            turn_discount: None gives all tokens of an episode one advantage, as TRL does. A number
+                from 0 to 1 gives each turn its own, of its reward and the discounted ones after
+                it, against the same turn of the group's other members.
             options: train_dataset, processing_class and the like.
 
         Raises:
@@ -104,11 +109,14 @@ class EnvGRPOTrainer(GRPOTrainer):
         if refused:
             raise ConfigurationError(f"EnvGRPOTrainer plays episodes itself; leave out {refused}")
         check_arguments(args, who="EnvGRPOTrainer")
+        if turn_discount is not None:
+            check_turn_credit(args, turn_discount, has_reward_funcs=bool(reward_funcs))
         self._config = config or RolloutConfig()
         self._sampling = sampling_of(args, self._config)
         self._limits = limits_of(args, self._config.limits)
         self._policy = external_policy(engine, hand_over)
         self._codec = codec
+        self._turn_discount = turn_discount
         super().__init__(
             model=model,
             args=args,
@@ -121,6 +129,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         self.mismatch = Mismatch()
         self._sampled_at = -1
         self._requests: list[EpisodeRequest] = []
+        self._rows: list[Row] = []
         self._trainer_logprobs: torch.Tensor | None = None
         self._pictures: _LedgerPictures | None = None
         self._loop = LoopThread()
@@ -141,6 +150,19 @@ class EnvGRPOTrainer(GRPOTrainer):
         self._requests = [
             EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=default) for row in inputs
         ]
+        output = self._scored(inputs)
+        if self._turn_discount is not None:
+            output["advantages"] = turn_advantages(
+                self._rows,
+                group_size=self._group_size(),
+                discount=self._turn_discount,
+                is_scaled=self.scale_rewards == "group",
+                width=output["completion_ids"].shape[1],
+            ).to(self.accelerator.device)
+        return output
+
+    def _scored(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Let TRL play, score and batch the rows."""
         holder: Any = self.processing_class
         original: Any = getattr(holder, "image_processor", None)
         if original is None:
@@ -169,6 +191,7 @@ class EnvGRPOTrainer(GRPOTrainer):
             rows, image_id=self._image_pad_token_id, max_completion=self.max_completion_length
         )
         self._record(rows, "train" if is_training else "eval")
+        self._rows = rows
         images = [[image.pil().convert("RGB") for image in row.images] for row in rows]
         if any(images):
             if self._pictures is None:
@@ -241,9 +264,12 @@ class EnvGRPOTrainer(GRPOTrainer):
             step=self.state.global_step,
             is_training=is_training,
             first_row=self.accelerator.process_index * len(self._requests),
-            group_size=self.num_generations if is_training else self.num_generations_eval,
+            group_size=self._group_size(),
         )
         return await play_batch(self._player, self._requests, place, sampling=self._sampling)
+
+    def _group_size(self) -> int:
+        return self.num_generations if self.model.training else self.num_generations_eval
 
     def _record(self, rows: Sequence[Row], mode: str) -> None:
         """Add to TRL's metrics what its own `_generate` would have, and envkit's."""

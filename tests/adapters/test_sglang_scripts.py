@@ -41,7 +41,8 @@ def interpreter(tmp_path: Path, program: str) -> Path:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
+    for folder in (SCRIPTS, SCRIPTS.parent / "contracts"):
+        monkeypatch.syspath_prepend(str(folder))
     return importlib.import_module("server")
 
 

@@ -48,11 +48,12 @@ class Client:
 
     async def render_chat_completion(self, request_payload: Any) -> Any:
         self.renders += 1
+        number = self.renders
         await asyncio.sleep(0)
         return {
             "token_ids": [1, *[self.token] * self.lengths[0], 2],
             "features": {
-                "mm_hashes": {"image": [f"hash{self.renders}"]},
+                "mm_hashes": {"image": [f"hash{number}"]},
                 "mm_placeholders": {
                     "image": [{"offset": 1, "length": length} for length in self.lengths]
                 },

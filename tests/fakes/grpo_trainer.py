@@ -1,7 +1,10 @@
 """TRL's real GRPOTrainer below envkit's subclass, with a tiny Qwen2.5-VL, for contract tests."""
 
+import asyncio
 import copy
 import dataclasses
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +89,22 @@ class Bench:
         self.trainer.train()
 
 
-def make_bench(
+@contextmanager
+def benches(folder: Path) -> Generator[Callable[..., Bench]]:
+    """Give a function that makes trainers of the tiny Qwen2.5-VL, and close them all."""
+    made: list[Bench] = []
+
+    def make(*requests: EpisodeRequest, **options: Any) -> Bench:
+        made.append(_make_bench(folder, requests or (CANARY_REQUEST,) * 4, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.trainer.close()
+        asyncio.run(one.engine.aclose())
+
+
+def _make_bench(
     folder: Path,
     requests: tuple[EpisodeRequest, ...],
     *,

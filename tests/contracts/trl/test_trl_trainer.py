@@ -1,6 +1,5 @@
 """The trainer subclass under TRL's real GRPOTrainer: pictures of every turn in the loss."""
 
-import asyncio
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ trl = pytest.importorskip("trl")
 import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from fakes.codecs import vision_codec  # noqa: E402
-from fakes.grpo_trainer import CANARY, CANARY_REQUEST, Bench, make_bench, prepare  # noqa: E402
+from fakes.grpo_trainer import CANARY, CANARY_REQUEST, Bench, benches, prepare  # noqa: E402
 
 from envkit.errors import (  # noqa: E402
     ConfigurationError,
@@ -45,18 +44,8 @@ def environments() -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Make trainers of the tiny Qwen2.5-VL; they are closed after the test."""
-    benches: list[Bench] = []
-
-    def make(*requests: EpisodeRequest, **options: Any) -> Bench:
-        made = make_bench(tmp_path, requests or (CANARY_REQUEST,) * 4, **options)
-        benches.append(made)
-        return made
-
-    yield make
-    for made in benches:
-        made.trainer.close()
-        asyncio.run(made.engine.aclose())
+    with benches(tmp_path) as make:
+        yield make
 
 
 def _oracle(**options: Any) -> Any:
