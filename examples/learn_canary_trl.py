@@ -83,7 +83,7 @@ def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=120, help="of GRPO")
+    parser.add_argument("--steps", type=int, default=190, help="of GRPO")
     parser.add_argument("--warmup-steps", type=int, default=300, help="at most")
     parser.add_argument("--warmup-until", type=float, default=0.5, metavar="PROBABILITY")
     parser.add_argument("--prompts", type=int, default=32, help=f"a step, {GROUP} episodes each")
@@ -134,7 +134,9 @@ def oracle_rows(codec: ChatCodec, episodes: int, *, seed: int) -> list[Row]:
 
     async def play() -> list[Row]:
         found = collect(ENV_ID, engine, codec, episodes=episodes, seed=seed, env_kwargs=ENV)
-        return [whole_row(trajectory, filler_id=codec.stop_ids[0]) async for trajectory in found]
+        # They come as they finish; a run is to be the same again.
+        played = sorted([trajectory async for trajectory in found], key=lambda t: t.seed or 0)
+        return [whole_row(trajectory, filler_id=codec.stop_ids[0]) for trajectory in played]
 
     return asyncio.run(play())
 
@@ -230,7 +232,7 @@ def make_trainer(
         max_steps=options.steps,
         learning_rate=options.learning_rate,
         lr_scheduler_type="warmup_stable_decay",
-        lr_scheduler_kwargs={"num_decay_steps": options.steps // 3},
+        lr_scheduler_kwargs={"num_decay_steps": 2 * options.steps // 3},
         warmup_steps=min(10, options.steps // 3),
         adam_beta2=0.95,
         beta=0.0,
