@@ -1,7 +1,7 @@
 """slime's samples for envkit's conformance suite: written by the adapter, read back from slime."""
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from envkit.conformance import Content, DeliveredRow, Projection, Shape, expected_rows
@@ -54,46 +54,54 @@ def delivered(
     )
 
 
-def _arguments() -> Namespace:
-    """Return what slime reads while it appends tokens; every other attribute is optional."""
-    return Namespace(
+def projections(
+    name: str, make: Callable[[], tuple[SampleForm, Namespace, Sample]]
+) -> tuple[Projection, ...]:
+    """Return one sample for a trajectory, and the two ways of `fan_out`.
+
+    Args:
+        name: The trainer's, and of the first projection.
+        make: Returns the trainer's form and arguments, and a new sample of its own class.
+    """
+
+    def deliverer(shape: Shape) -> Any:  # noqa: ANN401  # a Deliver
+        def deliver(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
+            rows = expected_rows(trajectory, shape, filler_id=filler_id)
+            return [delivered(*make(), trajectory, row) for row in rows]
+
+        return deliver
+
+    fanned_out = {"sequences": Shape.MERGED, "turns": Shape.STEPS}
+    return (
+        Projection(
+            name=name,
+            shape=Shape.WHOLE,
+            deliver=deliverer(Shape.WHOLE),
+            cannot_carry=frozenset({Content.SEQUENCES}),
+        ),
+        *(
+            Projection(
+                name=f"{name}-{suffix}",
+                shape=shape,
+                deliver=deliverer(shape),
+                rewards_every_row=True,
+            )
+            for suffix, shape in fanned_out.items()
+        ),
+    )
+
+
+def _make() -> tuple[SampleForm, Namespace, Sample]:
+    # What slime reads while it appends tokens; every other attribute is optional.
+    args = Namespace(
         sglang_speculative_algorithm=None,
         use_rollout_routing_replay=False,
         rollout_top_p=1.0,
         reward_key=None,
         eval_reward_key=None,
     )
+    sample_class: Any = require("slime.utils.types").Sample
+    return SlimeForm(args), args, sample_class(index=0)
 
 
-def _deliver(shape: Shape) -> Any:  # noqa: ANN401  # a Deliver
-    def deliver(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
-        sample_class: Any = require("slime.utils.types").Sample
-        args = _arguments()
-        form = SlimeForm(args)
-        rows = expected_rows(trajectory, shape, filler_id=filler_id)
-        return [delivered(form, args, sample_class(index=0), trajectory, row) for row in rows]
-
-    return deliver
-
-
-PROJECTIONS: Final = (
-    Projection(
-        name="slime",
-        shape=Shape.WHOLE,
-        deliver=_deliver(Shape.WHOLE),
-        cannot_carry=frozenset({Content.SEQUENCES}),
-    ),
-    Projection(
-        name="slime-sequences",
-        shape=Shape.MERGED,
-        deliver=_deliver(Shape.MERGED),
-        rewards_every_row=True,
-    ),
-    Projection(
-        name="slime-turns",
-        shape=Shape.STEPS,
-        deliver=_deliver(Shape.STEPS),
-        rewards_every_row=True,
-    ),
-)
-"""One sample for a trajectory, and the two ways of `fan_out`."""
+PROJECTIONS: Final = projections("slime", _make)

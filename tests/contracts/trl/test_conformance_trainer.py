@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from fakes.codecs import vision_codec
+from fakes.grpo_trainer import Processor
 from fakes.models import tiny_model_dir
-from transformers import Qwen2_5_VLProcessor
 
 from envkit.conformance import (
     Content,
@@ -32,13 +32,6 @@ RECORDINGS = shipped_recordings()
 NEIGHBOUR = next(one.trajectory for one in RECORDINGS if one.name == "images")
 IMAGE_PAD = 151655
 """Of the recordings' vocabulary, Qwen's own; the trainer's model is a tiny one with another."""
-
-
-class Processor(Qwen2_5_VLProcessor):
-    """Needs no torchvision: the video half is a stand-in."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return argument
 
 
 class Replaying(EnvGRPOTrainer):
