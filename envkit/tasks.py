@@ -5,8 +5,11 @@ talking to each other. `size` is None for an endless (procedural) source.
 """
 
 import copy
+import json
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -53,6 +56,32 @@ class ListSource:
                 f"task index must be from 0 to {len(self._rows) - 1}, got {index}"
             )
         return copy.deepcopy(self._rows[index])
+
+
+def read_tasks(path: str | os.PathLike[str]) -> ListSource:
+    """Return the tasks of a JSON lines file, one object a line; empty lines are skipped.
+
+    Raises:
+        DatasetError: The file cannot be read, holds no task, or a line is no JSON object.
+    """
+    rows: list[Task] = []
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(f"cannot read the tasks in {str(path)!r}: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row: object = json.loads(line)
+        except ValueError as error:
+            raise DatasetError(f"{str(path)!r}, line {number} is no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise DatasetError(
+                f"{str(path)!r}, line {number} must be a task, a JSON object, got {line:.80}"
+            )
+        rows.append(cast(Task, row))
+    return ListSource(rows)
 
 
 def draw_index(source: TaskSource, rng: np.random.Generator) -> int:

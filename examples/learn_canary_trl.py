@@ -83,7 +83,7 @@ def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=190, help="of GRPO")
+    parser.add_argument("--steps", type=int, default=80, help="of GRPO")
     parser.add_argument("--warmup-steps", type=int, default=300, help="at most")
     parser.add_argument("--warmup-until", type=float, default=0.5, metavar="PROBABILITY")
     parser.add_argument("--prompts", type=int, default=32, help=f"a step, {GROUP} episodes each")
@@ -94,7 +94,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two steps, to see that it runs")
     options = parser.parse_args()
     if options.quick:
-        options.steps, options.warmup_steps, options.prompts, options.evaluate = 2, 5, 4, 8
+        options.steps, options.warmup_steps, options.prompts, options.evaluate = 2, 25, 8, 8
     return options
 
 

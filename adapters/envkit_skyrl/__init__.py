@@ -2,13 +2,12 @@
 
     python -m envkit_skyrl.main envkit.env_id=geo3k-v0 trainer.policy.model.path=... ...
 
-What needs SkyRL is imported when it is first asked for; a dataset can be built without it.
+What needs SkyRL is imported when it is first asked for.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit_skyrl.dataset import build_dataset
 from envkit_skyrl.engine import SkyRLEngine
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.validation import validate_output
@@ -33,7 +32,6 @@ __all__ = [
     "SkyRLEngine",
     "SkyRLEnv",
     "SkyRLOptions",
-    "build_dataset",
     "register",
     "validate_output",
 ]

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envkit_trl.dataset import PromptStyle, request_dataset, task_dataset, task_requests
+    from envkit_trl.dataset import PromptStyle, request_dataset, task_dataset
     from envkit_trl.factory import environment_factory, final_reply
     from envkit_trl.rollout import EnvRollout, make_rollout_func
     from envkit_trl.rows import env_reward
@@ -29,7 +29,6 @@ __all__ = [
     "make_rollout_func",
     "request_dataset",
     "task_dataset",
-    "task_requests",
 ]
 
 _LAZY = {
@@ -45,7 +44,6 @@ _LAZY = {
     "make_rollout_func": "rollout",
     "request_dataset": "dataset",
     "task_dataset": "dataset",
-    "task_requests": "dataset",
 }
 
 

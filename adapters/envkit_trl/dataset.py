@@ -3,19 +3,15 @@
 A row has the columns "prompt", because TRL needs one, and "envkit", an `EpisodeRequest` as JSON.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.export import TaskDraw
 from envkit.messages import Message, message, text_of
-from envkit.registration import make
-from envkit.rollout.host import AnyEnv
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.seeds import derive_seed
-from envkit.tasks import ENDLESS_INDEX_LIMIT, Task, TaskSource
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,50 +21,13 @@ class PromptStyle(StrEnum):
     """What stands in the column "prompt"."""
 
     REQUEST = "request"
-    """The request itself. Unique, and costs no reset; the environment writes the real prompt."""
+    """The request itself, which is unique; the environment writes the real prompt."""
     OPENING = "opening"
     """What the model reads first, without pictures, for people who look at TRL's tables. Every row
     gets a seed, so that the episode begins with just that."""
     TOOLS = "tools"
     """The system prompt and an empty user message, which `reset` completes: what TRL's own tool
     loop needs (`environment_factory`)."""
-
-
-def task_requests(
-    env_id: str,
-    *,
-    count: int | None = None,
-    seed: int = 0,
-    env_kwargs: Mapping[str, Any] | None = None,
-) -> Iterator[EpisodeRequest]:
-    """Yield a request for each of an environment's tasks.
-
-    Args:
-        env_id: A registered environment.
-        count: How many. None takes every task of a finite source, in its order; a number takes
-            that many, drawn without repetition.
-        seed: Of the draw; an environment without a task source gets a seed for each request.
-        env_kwargs: Arguments of the environment.
-
-    Raises:
-        UnknownNameError: There is no such environment.
-        ConfigurationError: No count for an environment with endless tasks, or more than it has.
-    """
-    arguments = dict(env_kwargs or {})
-    env: AnyEnv = make(env_id, **arguments)
-    try:
-        source: TaskSource | None = getattr(env.unwrapped, "tasks", None)
-        _check_count(env_id, count, None if source is None else source.size)
-        for number in _indices(source, count, seed):
-            task: Task | None = None if source is None else source.task(number)
-            yield EpisodeRequest(
-                env_id=env_id,
-                env_kwargs=arguments,
-                task=task,
-                seed=number if source is None else None,
-            )
-    finally:
-        env.close()
 
 
 def task_dataset(
@@ -79,21 +38,22 @@ def task_dataset(
     env_kwargs: Mapping[str, Any] | None = None,
     style: PromptStyle | str = PromptStyle.REQUEST,
 ) -> "Dataset":
-    """Return an environment's tasks as a dataset; arguments as for `task_requests`.
+    """Return an environment's tasks as a dataset, the same ones that `envkit export` writes.
 
     Args:
         env_id: A registered environment.
-        count: How many tasks; None takes all.
-        seed: Of the draw.
+        count: How many tasks; None takes every one of a finite source.
+        seed: Of the rows' seeds, and of the tasks of an endless source.
         env_kwargs: Arguments of the environment.
         style: What the column "prompt" holds.
 
     Raises:
-        ConfigurationError: As for `task_requests`, or an unknown style.
+        ConfigurationError: No count for endless tasks, more than there are, or an unknown style.
+        UnknownNameError: There is no such environment.
         MissingDependencyError: `datasets` is not installed.
     """
-    requests = task_requests(env_id, count=count, seed=seed, env_kwargs=env_kwargs)
-    return request_dataset(requests, style=style, seed=seed)
+    with TaskDraw(env_id, count=count, seed=seed, env_kwargs=env_kwargs) as draw:
+        return request_dataset((example.request for example in draw), style=style)
 
 
 def request_dataset(
@@ -179,26 +139,3 @@ class _PromptWriter:
 
 def _plain(entry: Message) -> dict[str, str]:
     return {"role": entry["role"], "content": text_of(entry)}
-
-
-def _check_count(env_id: str, count: int | None, size: int | None) -> None:
-    if count is None and size is None:
-        raise ConfigurationError(
-            f"{env_id!r} has no finite list of tasks: say how many rows with count="
-        )
-    if count is not None and (count < 1 or (size is not None and count > size)):
-        most = "1 or more" if size is None else f"from 1 to {size}, the tasks of {env_id!r}"
-        raise ConfigurationError(f"count must be {most}, got {count}")
-
-
-def _indices(source: TaskSource | None, count: int | None, seed: int) -> Iterator[int]:
-    size = None if source is None else source.size
-    if source is None:
-        yield from (derive_seed("task", seed, number) for number in range(count or 0))
-    elif size is None:
-        rng = np.random.default_rng(seed)
-        yield from (int(n) for n in rng.integers(ENDLESS_INDEX_LIMIT, size=count))
-    elif count is None:
-        yield from range(size)
-    else:
-        yield from (int(n) for n in np.random.default_rng(seed).permutation(size)[:count])

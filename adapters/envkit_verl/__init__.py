@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import MissingDependencyError
-from envkit_verl.dataset import build_dataset, dataset_rows, write_dataset
 
 if TYPE_CHECKING:
     from envkit_verl.agent_loop import EnvAgentLoop
@@ -24,10 +23,7 @@ __all__ = [
     "EpisodeOutput",
     "VerlEngine",
     "aclose_shared",
-    "build_dataset",
-    "dataset_rows",
     "function_tools",
-    "write_dataset",
 ]
 
 _LAZY = {

@@ -66,6 +66,14 @@ def export(
         ),
     ] = False,
     env_kwargs: EnvKwargs = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Tasks of your own, a JSON object a line, instead of the environment's.",
+            rich_help_panel=_TASKS_PANEL,
+        ),
+    ] = None,
     min_reward: Annotated[
         float | None,
         typer.Option(help="Leave out what scored less.", rich_help_panel=_ROWS_PANEL),
@@ -103,6 +111,7 @@ def export(
         "--split": split is not None,
         "--images": images,
         "--env-kwargs": bool(env_kwargs),
+        "--tasks": tasks is not None,
     }
     for_trajectories = {
         "--min-reward": min_reward is not None,
@@ -131,6 +140,7 @@ def export(
         _export_trajectories(source, out, kind, selection, is_quiet=quiet)
         return
     from envkit.export.tasks import TaskDraw
+    from envkit.tasks import read_tasks
 
     _refuse(for_trajectories, "tasks")
     with TaskDraw(
@@ -140,6 +150,7 @@ def export(
         seed=seed or 0,
         split=split,
         env_kwargs=parse_env_kwargs(env_kwargs),
+        tasks=None if tasks is None else read_tasks(tasks),
     ) as draw:
         _export_tasks(draw, out, kind, with_images=images, is_quiet=quiet)
 

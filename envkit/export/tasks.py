@@ -14,7 +14,7 @@ from envkit.messages import Message, message
 from envkit.registration import make
 from envkit.rollout.request import EpisodeRequest
 from envkit.seeds import derive_seed
-from envkit.tasks import Task
+from envkit.tasks import ListSource, Task, TaskSource
 
 _DEFAULT_SPLIT: Final = "train"
 
@@ -36,6 +36,7 @@ class TaskDraw:
         seed: int = 0,
         split: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        tasks: ListSource | None = None,
     ) -> None:
         """Make the environment and count its tasks.
 
@@ -47,6 +48,8 @@ class TaskDraw:
             split: Noted in the rows, and given to an environment that takes an argument `split`.
                 None is "train", and gives the environment nothing.
             env_kwargs: Arguments of the environment.
+            tasks: Played instead of the environment's own, from memory or from
+                `envkit.tasks.read_tasks`; None takes its own.
 
         Raises:
             ConfigurationError: No count for an endless source, more rows than tasks, or a split of
@@ -62,11 +65,12 @@ class TaskDraw:
                 self._arguments["split"] = split
                 self._env.close()
                 self._env = _made(env_id, self._arguments)
-            source = self._env.tasks
-            self._size = None if source is None else source.size
+            self._source: TaskSource | None = tasks or self._env.tasks
+            self._size = None if self._source is None else self._source.size
             self.count: Final = self._counted(count)
             """How many rows there will be."""
-            if split is not None and not takes_split and self._size is not None and start is None:
+            is_undivided = tasks is None and not takes_split and self._size is not None
+            if split is not None and is_undivided and start is None:
                 raise ConfigurationError(
                     f"{env_id} has {self._size} tasks and takes no argument 'split', so every "
                     "split would hold the same ones; cut them with --start and -n"
@@ -117,8 +121,8 @@ class TaskDraw:
         env = self._env
         seed = derive_seed("dataset", self._seed, self.split, index)
         task: Task | None = None
-        if self._size is not None and env.tasks is not None:
-            task = env.tasks.task(index)
+        if self._size is not None and self._source is not None:
+            task = self._source.task(index)
         reset = env.reset(seed=seed, options=None if task is None else {"task": task})
         messages: list[Message] = [env.format_observation(reset.observation)]
         if env.system_prompt:

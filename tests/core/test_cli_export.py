@@ -53,6 +53,18 @@ def test_environment_arguments_travel_in_the_request() -> None:
     assert row["extra_info"]["split"] == "test"
 
 
+def test_tasks_of_ones_own_become_a_file() -> None:
+    Path("mine.jsonl").write_text('{"word": "mine"}\n')
+    outcome = run_envkit(
+        "export", "toy-echo-v0", "--format", "verl", "--tasks", "mine.jsonl", "--out", "rows.jsonl"
+    )
+
+    assert (outcome.code, outcome.out) == (0, "rows.jsonl: 1 tasks\n")
+    assert json.loads(json.loads(Path("rows.jsonl").read_text())["envkit"])["task"] == {
+        "word": "mine"
+    }
+
+
 @pytest.mark.parametrize("kind", [*TrajectoryFormat])
 def test_a_run_becomes_a_dataset(kind: TrajectoryFormat) -> None:
     save([example(n) for n in range(4)], "run/trajectories.jsonl")

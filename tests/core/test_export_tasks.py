@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.envs import EchoEnv, register_toys
 
-from envkit.errors import ConfigurationError, StorageError
+from envkit.errors import ConfigurationError, DatasetError, StorageError
 from envkit.export import (
     ROW_BUILDERS,
     TaskDraw,
@@ -20,8 +20,9 @@ from envkit.export import (
     verl_row,
 )
 from envkit.images import Image
-from envkit.messages import message
+from envkit.messages import message, text_of
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
+from envkit.tasks import read_tasks
 
 SYSTEM_PROMPT = "You read codes off pictures. Reply with the code only."
 ALL = pytest.mark.parametrize("kind", list(TaskFormat))
@@ -181,6 +182,36 @@ def test_a_split_that_would_hold_the_same_tasks_is_refused() -> None:
     assert drawn("toy-echo-v0", split="test", start=4, count=2)[0].request.task == {
         "word": "épsilon"
     }
+
+
+def test_tasks_of_ones_own_are_played_instead_of_the_environments(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text('{"word": "mine", "answer": 3}\n\n{"word": "yours"}\n')
+    examples = drawn("toy-echo-v0", count=None, tasks=read_tasks(path), split="test")
+
+    assert [e.request.task for e in examples] == [{"word": "mine", "answer": 3}, {"word": "yours"}]
+    assert text_of(examples[1].messages[-1]) == "Repeat this word: yours"
+    with pytest.raises(ConfigurationError, match="has 2 tasks, got a request for 3"):
+        drawn("toy-echo-v0", tasks=read_tasks(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "at least one row"),
+        (b'{"word": "a"}\n["b"]\n', r"line 2 must be a task, a JSON object, got \[\"b\"\]"),
+        (b'{"word": \n', "line 1 is no JSON"),
+        (b"\xff", "cannot read the tasks in"),
+        (None, "cannot read the tasks in"),
+    ],
+)
+def test_files_without_tasks_are_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(DatasetError, match=said):
+        read_tasks(path)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import trl  # pyright: ignore[reportMissingImports]
 from datasets import (  # pyright: ignore[reportMissingImports]
     Dataset,
     disable_progress_bars,
@@ -18,6 +17,7 @@ from datasets import (  # pyright: ignore[reportMissingImports]
 from fakes.codecs import vision_codec
 from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
+from fakes.trl_run import grpo_arguments, spy_on_loss
 from transformers import PrinterCallback, Qwen2_5_VLProcessor
 
 from envkit.env import Capabilities, Turn
@@ -121,23 +121,6 @@ def _make_bench(
         video_processor=SimpleNamespace(merge_size=2),
         chat_template=parts.tokenizer.chat_template,
     )
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": 4,
-        "num_generations": 2,
-        "max_completion_length": 256,
-        "max_steps": 1,
-        "learning_rate": 1e-2,
-        "report_to": [],
-        "save_strategy": "no",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        "logging_steps": 1,
-        "shuffle_dataset": False,
-        **arguments,
-    }
     sampler = engine or TransformersEngine(copy.deepcopy(model), processor)
     if len(requests) == 1:  # TRL drops a batch that it cannot fill
         requests *= 4
@@ -150,18 +133,11 @@ def _make_bench(
         engine=sampler,
         codec=vision_codec(),
         config=config or RolloutConfig.from_mapping({"sampling": {"max_new_tokens": 6}}),
-        args=trl.GRPOConfig(**settings),
+        args=grpo_arguments(folder, **arguments),
         processing_class=processor,
         train_dataset=Dataset.from_list(rows),
         **(options or {}),
     )
     trainer.remove_callback(PrinterCallback)
-    losses: list[dict[str, Any]] = []
-    compute = trainer._compute_loss
-
-    def spy(model: Any, inputs: dict[str, Any]) -> Any:
-        losses.append(dict(inputs))
-        return compute(model, inputs)
-
-    trainer._compute_loss = spy
+    losses = spy_on_loss(trainer)
     return Bench(trainer=trainer, engine=sampler, model=model, losses=losses)

@@ -68,8 +68,8 @@ def text_model(tokenizer: Any, *, seed: int = 0) -> Any:
         ).train()
 
 
-def grpo_trainer(folder: Path, dataset: Any, *, tokenizer: Any = None, **options: Any) -> Any:
-    """Return a real GRPOTrainer; `arguments` in the options goes into its GRPOConfig."""
+def grpo_arguments(folder: Path, **changes: Any) -> GRPOConfig:
+    """Return a GRPOConfig for one step on a CPU."""
     arguments: dict[str, Any] = {
         "output_dir": str(folder),
         "per_device_train_batch_size": 4,
@@ -85,12 +85,18 @@ def grpo_trainer(folder: Path, dataset: Any, *, tokenizer: Any = None, **options
         "disable_tqdm": True,
         "logging_steps": 1,
         "shuffle_dataset": False,
-        **options.pop("arguments", {}),
+        **changes,
     }
+    return GRPOConfig(**arguments)
+
+
+def grpo_trainer(folder: Path, dataset: Any, *, tokenizer: Any = None, **options: Any) -> Any:
+    """Return a real GRPOTrainer; `arguments` in the options goes into its GRPOConfig."""
+    arguments: dict[str, Any] = options.pop("arguments", {})
     words = tokenizer or byte_tokenizer()
     trainer: Any = GRPOTrainer(
         model=options.pop("model", None) or text_model(words),
-        args=GRPOConfig(**arguments),
+        args=grpo_arguments(folder, **arguments),
         train_dataset=dataset,
         processing_class=words,
         **options,

@@ -27,18 +27,23 @@ class Remote:
         self._target = target
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._target, name)
+        method = _RemoteMethod(getattr(self._target, name))
+        setattr(self, name, method)  # found without this call from now on, as cheap as an actor's
+        return method
 
-        class _Method:
-            @staticmethod
-            def remote(*args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
-                async def call() -> Any:
-                    result = method(*args, **kwargs)
-                    return await result if asyncio.iscoroutine(result) else result
 
-                return asyncio.ensure_future(call())
+class _RemoteMethod:
+    """One method of an actor's handle."""
 
-        return _Method
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def remote(self, *args: Any, **kwargs: Any) -> "asyncio.Future[Any]":
+        return asyncio.ensure_future(self._call(*args, **kwargs))
+
+    async def _call(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._method(*args, **kwargs)
+        return await result if asyncio.iscoroutine(result) else result
 
 
 @dataclass(kw_only=True)

@@ -1,8 +1,8 @@
 """Every recording through SkyRL's real output and validator, token for token."""
 
 import pytest
+from fakes.conformance_checks import check_projection
 
-from envkit.conformance import Verdict, run_suite, shipped_recordings
 from envkit_skyrl.conformance import PROJECTIONS
 
 pytestmark = pytest.mark.skyrl
@@ -10,12 +10,4 @@ pytestmark = pytest.mark.skyrl
 
 @pytest.mark.parametrize("name", [one.name for one in PROJECTIONS])
 def test_skyrl_has_every_recording_token_for_token(name: str) -> None:
-    projection = next(one for one in PROJECTIONS if one.name == name)
-    recordings = shipped_recordings()
-    outcomes = run_suite([projection], recordings)
-    wrong = [one for one in outcomes if one.verdict in (Verdict.FAIL, Verdict.NOT_INSTALLED)]
-    assert not wrong, "\n".join(map(str, wrong))
-    refused = [one.recording for one in outcomes if one.verdict is Verdict.REFUSED]
-    beyond = [one.name for one in recordings if one.contents & projection.cannot_carry]
-    assert refused == beyond
-    assert len(refused) <= 1
+    check_projection(PROJECTIONS, name)

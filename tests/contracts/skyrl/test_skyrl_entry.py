@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from fakes.codecs import text_codec
 from fakes.models import tiny_model_dir
@@ -22,8 +20,10 @@ from transformers import AutoTokenizer
 
 import envkit_skyrl
 from envkit.errors import ConfigurationError
+from envkit.export import TaskDraw, TaskFormat, export_tasks
+from envkit.messages import text_of
 from envkit.rollout import ENVKIT_COLUMN
-from envkit_skyrl import EnvGenerator, EnvkitExp, EnvkitTrainConfig, build_dataset
+from envkit_skyrl import EnvGenerator, EnvkitExp, EnvkitTrainConfig
 from envkit_skyrl import main as command
 from envkit_skyrl.experiment import make_generator, prepare_config, prepare_process, read_options
 
@@ -144,9 +144,10 @@ def test_a_custom_template_of_skyrls_generator_is_refused() -> None:
 
 
 async def test_a_dataset_goes_through_skyrls_own_reader(tmp_path: Path) -> None:
-    rows = build_dataset("obey-v0", size=3, env_kwargs={"rounds": 2}, seed=4)
     file = tmp_path / "train.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), file)
+    with TaskDraw("obey-v0", count=3, env_kwargs={"rounds": 2}, seed=4) as draw:
+        export_tasks(draw, file, TaskFormat.SKYRL)
+        examples = list(draw)
     loader: Any = AutoTokenizer
     dataset = PromptDataset(
         str(file), loader.from_pretrained(tiny_model_dir("llama")), 256, num_workers=1
@@ -167,7 +168,7 @@ async def test_a_dataset_goes_through_skyrls_own_reader(tmp_path: Path) -> None:
     output = await make_generator(configured(), client).generate(batch)
     for row, prompt in enumerate(output["prompt_token_ids"]):
         text = text_codec().decode(prompt)
-        assert rows[row // 2]["prompt"][-1]["content"] in text
+        assert text_of(examples[row // 2].messages[-1]) in text
 
 
 def test_every_public_name_is_there() -> None:

@@ -176,7 +176,7 @@ def test_trl_failing_reset_does_not_end_the_training(tmp_path: Path) -> None:
     made = Bench(
         tmp_path,
         environment_factory("toy-dead-letters-v0"),
-        task_dataset("toy-dead-letters-v0", style="tools"),
+        request_dataset([EpisodeRequest(env_id="toy-dead-letters-v0", seed=1)] * 4, style="tools"),
         lambda turn, row: "hm",
     )
     assert made.rewards() == [None] * 4

@@ -32,7 +32,7 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory import MergeTally, Trajectory, step_rows
 from envkit_transformers import TransformersEngine
 from envkit_transformers.loading import load_model
-from envkit_trl import EngineTransfer, EnvRolloutWorker, task_dataset
+from envkit_trl import EngineTransfer, EnvRolloutWorker, request_dataset, task_dataset
 from envkit_trl.samples import group_metrics, group_samples
 
 SHORT = {"sampling": {"max_new_tokens": 6}}
@@ -224,7 +224,8 @@ def test_trl_worker_waits_for_room_and_stops_at_once(worker: MakeWorker) -> None
 
 
 def test_trl_worker_of_nothing_but_faults_gives_up(worker: MakeWorker) -> None:
-    one = worker("toy-dead-letters-v0", most_failed_groups=3)
+    dead = request_dataset([EpisodeRequest(env_id="toy-dead-letters-v0", seed=1)])
+    one = worker(dataset=dead, most_failed_groups=3)
     one.start()
     error = _raised(one)
     assert isinstance(error, EngineFault)

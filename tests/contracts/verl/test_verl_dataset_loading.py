@@ -16,8 +16,9 @@ from verl.protocol import DataProto
 from verl.utils import hf_processor, hf_tokenizer
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
+from envkit.export import TaskDraw, TaskFormat, export_tasks
 from envkit.rollout import EpisodeRequest
-from envkit_verl import build_dataset, dataset_rows, write_dataset
+from envkit.tasks import ListSource
 
 Make = Callable[..., Bench]
 
@@ -28,18 +29,23 @@ def _toys() -> None:
     register_verl_envs()
 
 
-def load(path: Path, kind: str) -> RLHFDataset:
+def export(path: Path, env_id: str, count: int | None = None, **options: Any) -> None:
+    with TaskDraw(env_id, count=count, **options) as draw:
+        export_tasks(draw, path, TaskFormat.VERL)
+
+
+def load(kind: str, *paths: Path) -> RLHFDataset:
     folder = str(tiny_model_dir(kind))
     config = composed(folder).data
     for key, value in (
         ("filter_overlong_prompts_workers", None),  # in this process
         ("filter_overlong_prompts", True),
-        ("cache_dir", str(path.parent / "cache")),
+        ("cache_dir", str(paths[0].parent / "cache")),
         ("max_prompt_length", 300),
     ):
         OmegaConf.update(config, key, value, force_add=True)
     return RLHFDataset(
-        data_files=[str(path)],
+        data_files=[str(path) for path in paths],
         tokenizer=hf_tokenizer(folder),
         config=config,
         processor=hf_processor(folder),
@@ -49,8 +55,8 @@ def load(path: Path, kind: str) -> RLHFDataset:
 @pytest.mark.parametrize("kind", ["llama", "qwen2_5_vl"])
 def test_verl_loads_our_rows(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "train.parquet"
-    build_dataset("toy-echo-v0", path)
-    dataset = load(path, kind)
+    export(path, "toy-echo-v0")
+    dataset = load(kind, path)
     assert len(dataset) == 6
     row = dataset[2]
     assert row["raw_prompt"][1]["content"] == "Repeat this word: gamma"
@@ -61,24 +67,18 @@ def test_verl_loads_our_rows(tmp_path: Path, kind: str) -> None:
 
 
 def test_verl_length_filter_sees_the_environments_text(tmp_path: Path) -> None:
-    requests = [
-        EpisodeRequest(env_id="verl-steps-v0", env_kwargs={"prompt_padding": words})
-        for words in (0, 20, 900)
-    ]
-    path = tmp_path / "train.parquet"
-    write_dataset(dataset_rows(requests), path)
-    assert len(load(path, "llama")) == 2
+    paths = [tmp_path / f"{words}.parquet" for words in (0, 20, 900)]
+    for path in paths:
+        export(path, "verl-steps-v0", env_kwargs={"prompt_padding": int(path.stem)})
+    assert len(load("llama", *paths)) == 2
 
 
 async def test_verl_rows_play_from_the_file_to_the_batch(bench: Make, tmp_path: Path) -> None:
-    """File, verl's dataset, verl's collate function, V0's batch, our loop."""
-    path = tmp_path / "train.parquet"
-    requests = [
-        EpisodeRequest(env_id="verl-steps-v0", seed=1),
-        EpisodeRequest(env_id="verl-colours-v0", seed=2, env_kwargs={"rounds": 2}),
-    ]
-    write_dataset(dataset_rows(requests), path)
-    dataset = load(path, "qwen2_5_vl")
+    """Files, verl's dataset, verl's collate function, V0's batch, our loop."""
+    paths = [tmp_path / "steps.parquet", tmp_path / "colours.parquet"]
+    export(paths[0], "verl-steps-v0", seed=1)
+    export(paths[1], "verl-colours-v0", 1, seed=2, env_kwargs={"rounds": 2})
+    dataset = load("qwen2_5_vl", *paths)
     batch = DataProto.from_single_dict(collate_fn([dataset[0], dataset[1]]))
     batch.meta_info = {"global_steps": 1, "validate": False}
     made = bench(
@@ -93,8 +93,8 @@ async def test_verl_file_rows_play_in_both_workers(
     bench: Make, version: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "val.parquet"
-    build_dataset("verl-steps-v0", path, env_kwargs={"rounds": 2}, split="val")
-    row: dict[str, Any] = load(path, "llama")[0]
+    export(path, "verl-steps-v0", env_kwargs={"rounds": 2}, tasks=ListSource([{"goal": 2}]))
+    row: dict[str, Any] = load("llama", path)[0]
     made = bench(version, lambda *_: "up")
     run = await made.run([Sample(envkit=row["envkit"], extra_info=row["extra_info"])])
     check_row(run.rows[0])
