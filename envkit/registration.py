@@ -3,7 +3,8 @@
 An id is `name-vN`; Gymnasium knows it as `envkit/name-vN`. Other distributions add environments
 with an entry point of the group `envkit.envs`: its name is the id, its value the place of an
 `EnvSpec`, such as `envkit_geo3k:SPEC`. Listing reads package metadata only; a plugin is imported
-when one of its environments is made.
+when one of its environments is made. Environments of a collection have its namespace in their id,
+for Gymnasium too: `namespace/name-vN` (see `envkit.collection`).
 """
 
 import json
@@ -20,6 +21,7 @@ from typing import Any, Final, Literal, cast, overload
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
 
+from envkit.collection import collections, load_collection
 from envkit.env import Env
 from envkit.errors import (
     ConfigurationError,
@@ -31,7 +33,7 @@ from envkit.errors import (
 NAMESPACE: Final = "envkit"
 ENTRY_POINT_GROUP: Final = "envkit.envs"
 _LOADER: Final = "envkit.registration:make_plugin"
-_ID: Final = re.compile(r"(?:envkit/)?([\w.-]+?)(-v\d+)?", re.ASCII)
+_ID: Final = re.compile(r"(?:envkit/)?((?:\w+/)?[\w.-]+?)(-v\d+)?", re.ASCII)
 
 AnyEnv = gymnasium.Env[Any, Any]
 Creator = Callable[..., AnyEnv]
@@ -42,7 +44,7 @@ class EnvSpec:
     """How an environment is made."""
 
     id: str
-    """`name-vN`, without a namespace."""
+    """`name-vN`; in a collection `namespace/name-vN`."""
     entry_point: str | Creator
     """`module:Class`. In a listing, the place of a plugin's own spec, which is not imported yet. A
     class that cannot be imported by name works in this process alone."""
@@ -84,7 +86,12 @@ def register(
             arguments are no JSON data.
     """
     name = _local_id(id)
-    if f"{NAMESPACE}/{name}" in gymnasium.registry:
+    if "/" in name:
+        raise ConfigurationError(
+            f"an environment id must look like 'name-v0', got {id!r}: a namespace belongs to an "
+            "installed collection"
+        )
+    if _gym_id(name) in gymnasium.registry:
         raise ConfigurationError(f"environment {name!r} is registered already; take the next -vN")
     added = EnvSpec(
         id=name,
@@ -114,7 +121,7 @@ def register_plugins() -> None:
     for gone in _plugins.keys() - found.keys():
         del _plugins[gone]
     for name, points in found.items():
-        if f"{NAMESPACE}/{name}" in gymnasium.registry:
+        if _gym_id(name) in gymnasium.registry:
             continue
         lazy = EnvSpec(id=name, entry_point=_LOADER, kwargs={"plugin": name})
         try:
@@ -141,7 +148,8 @@ def spec(id: str) -> EnvSpec:  # noqa: A002  # Gymnasium's word
     """Return how an environment is made; imports its plugin.
 
     Args:
-        id: `name-vN`, or `name` for the latest version, with or without `envkit/`.
+        id: `name-vN`, or `name` for the latest version, with or without `envkit/`; of a collection
+            `namespace/name-vN`.
 
     Raises:
         UnknownNameError: No such environment; suggests the nearest.
@@ -151,7 +159,39 @@ def spec(id: str) -> EnvSpec:  # noqa: A002  # Gymnasium's word
     name = _resolve(id)
     if name in _plugins and name not in _registered:
         _registered[name] = _load(name, _plugins[name])
-    return _listing(name, gymnasium.registry[f"{NAMESPACE}/{name}"])
+    return _listing(name, gymnasium.registry[_gym_id(name)])
+
+
+def members(namespace: str) -> Mapping[str, EnvSpec]:
+    """Return the environments of a collection by id; imports its plugin.
+
+    Raises:
+        UnknownNameError: No distribution brings that namespace.
+        ContractError: The collection fails to import, or an id in it is malformed.
+        MissingDependencyError: What it stands for is not installed.
+    """
+    collection = load_collection(namespace)
+    if collection is None:
+        raise UnknownNameError.suggest("collection", namespace, collections())
+    found: dict[str, EnvSpec] = {}
+    for name in collection.members():
+        member = _ID.fullmatch(name)
+        if member is None or member.group(2) is None or "/" in name:
+            raise ContractError(
+                f"the ids of the collection {namespace!r} must look like 'name-v0', got {name!r}"
+            )
+        found[f"{namespace}/{name}"] = EnvSpec(
+            id=f"{namespace}/{name}",
+            entry_point=collection.entry_point,
+            description=collection.description,
+            kwargs={collection.argument: member.group(1)},
+            distribution=collections()[namespace],
+        )
+    for name in found.keys() - _registered.keys():
+        if _gym_id(name) not in gymnasium.registry:
+            _add_to_gymnasium(found[name])
+        _registered[name] = found[name]
+    return MappingProxyType(found)
 
 
 @overload
@@ -203,6 +243,11 @@ def make_plugin(plugin: str, **kwargs: Any) -> AnyEnv:  # noqa: ANN401  # as in 
     return _checked(_creator(found)(**{**found.kwargs, **kwargs}), found)
 
 
+def _gym_id(name: str) -> str:
+    """Return Gymnasium's id: its namespace is ours, or that of a collection."""
+    return name if "/" in name else f"{NAMESPACE}/{name}"
+
+
 def _local_id(env_id: object) -> str:
     match = _ID.fullmatch(env_id) if isinstance(env_id, str) else None
     if match is None:
@@ -214,9 +259,10 @@ def _resolve(env_id: str) -> str:
     """Return the known id that is meant, the latest version where none is given."""
     match = _ID.fullmatch(env_id) if isinstance(env_id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]  # a caller may pass anything
     name = _local_id(env_id) if match else ""
-    if f"{NAMESPACE}/{name}" in gymnasium.registry:
+    if _gym_id(name) in gymnasium.registry and ("/" not in name or name in _registered):
         return name
-    known = registry()
+    namespace = name.partition("/")[0]
+    known = members(namespace) if "/" in name and namespace in collections() else registry()
     if name in known:
         return name
     if match and match.group(2) is None:
@@ -256,7 +302,7 @@ def _check_json(found: EnvSpec) -> None:
 
 def _gym_spec(found: EnvSpec) -> GymSpec:
     return GymSpec(
-        id=f"{NAMESPACE}/{found.id}",
+        id=_gym_id(found.id),
         entry_point=cast(Any, found.entry_point),  # Gymnasium's protocol has keyword arguments only
         nondeterministic=found.nondeterministic,
         kwargs=dict(found.kwargs),

@@ -2,7 +2,9 @@
 
 import inspect
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
 
 from envkit.cli.console import say, say_json, table
 from envkit.cli.options import AsJson, EnvId, EnvKwargs, make_env, parse_env_kwargs
@@ -12,22 +14,44 @@ if TYPE_CHECKING:
     from envkit.registration import EnvSpec
 
 
-def list_environments(as_json: AsJson = False) -> None:
-    """List the environments that are installed."""
+def list_environments(
+    namespace: Annotated[
+        str | None,
+        typer.Argument(metavar="[COLLECTION]", help="List what is in it, such as reasoning_gym."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the environments and collections that are installed."""
+    from envkit.collection import collections
     from envkit.errors import EnvkitError
-    from envkit.registration import registry, spec
+    from envkit.registration import members, registry, spec
 
     rows: list[dict[str, str]] = []
-    for name, listed in registry().items():
+    for name, listed in (registry() if namespace is None else members(namespace)).items():
         try:
             description = spec(name).description
         except EnvkitError as error:  # one broken plugin must not hide the others
             description = f"cannot be imported: {error}"
         rows.append({"id": name, "from": listed.distribution or "-", "description": description})
+    if namespace is None:
+        for name, owner in sorted(collections().items()):
+            rows.append({"id": f"{name}/...", "from": owner, "description": _collected(name)})
     if as_json:
         say_json(rows)
     else:
         table(("id", "from", "description"), [tuple(row.values()) for row in rows])
+
+
+def _collected(namespace: str) -> str:
+    from envkit.errors import EnvkitError
+    from envkit.registration import members
+
+    try:
+        found = members(namespace)
+    except EnvkitError as error:
+        return f"cannot be imported: {error}"
+    description = next(iter(found.values())).description if found else "empty"
+    return f"{description} {len(found)} environments: envkit list {namespace}"
 
 
 def info(env_id: EnvId, env_kwargs: EnvKwargs = None, as_json: AsJson = False) -> None:

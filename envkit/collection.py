@@ -1,0 +1,71 @@
+"""Many environments that one plugin brings under a namespace, such as `reasoning_gym/jugs-v0`.
+
+A distribution names them with one entry point of the group `envkit.collections`: its name is the
+namespace, its value the place of a `Collection`. What is in it is asked when one of its
+environments is made or listed, so that an installed collection costs nothing until then.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Final
+
+from envkit.errors import ContractError, EnvkitError
+
+ENTRY_POINT_GROUP: Final = "envkit.collections"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """Environments of one class that differ by one constructor argument."""
+
+    entry_point: str
+    """`module:Class` of every member."""
+    argument: str
+    """The constructor argument that says which member it is."""
+    members: Callable[[], Iterable[str]]
+    """Returns the ids, `name-vN` without the namespace; the argument's value is the name."""
+    description: str = ""
+    """One line."""
+
+
+def collections() -> Mapping[str, str]:
+    """Return the distributions that bring each installed namespace; imports nothing."""
+    return MappingProxyType({name: _owners(points) for name, points in _installed().items()})
+
+
+def load_collection(namespace: str) -> Collection | None:
+    """Import a collection; None where no distribution brings that namespace.
+
+    Raises:
+        ContractError: It fails to import, is no `Collection`, or two distributions bring it.
+        MissingDependencyError: What it stands for is not installed.
+    """
+    points = _installed().get(namespace)
+    if points is None:
+        return None
+    place = f"the collection {namespace!r} of the distribution {_owners(points)!r}"
+    if len(points) > 1:
+        raise ContractError(f"{place} must come from one distribution; uninstall all but one")
+    try:
+        loaded = points[0].load()
+    except EnvkitError:
+        raise
+    except Exception as error:
+        raise ContractError(f"{place} ({points[0].value}) fails to import: {error!r}") from error
+    if not isinstance(loaded, Collection):
+        raise ContractError(f"{place} must be a Collection, got {type(loaded).__name__}")
+    return loaded
+
+
+def _installed() -> dict[str, list[EntryPoint]]:
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _owners(points: list[EntryPoint]) -> str:
+    names = sorted({point.dist.name if point.dist else "unknown" for point in points})
+    return ", ".join(names)

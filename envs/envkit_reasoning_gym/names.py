@@ -1,0 +1,37 @@
+"""Which of reasoning-gym's datasets are environments here."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+from envkit.errors import MissingDependencyError
+
+NOT_PLAYED: Final = frozenset({"composite", "list_functions"})
+"""A mixture of others, which cannot be made without a list of them; and a dataset whose items are
+not the same for the same seed."""
+
+
+def factory() -> ModuleType:
+    """Import reasoning-gym's factory.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        return import_module("reasoning_gym.factory")
+    except ImportError as error:
+        raise MissingDependencyError.for_extra(
+            "the collection 'reasoning_gym'", "reasoning-gym", "reasoning-gym"
+        ) from error
+
+
+def member_ids() -> Iterator[str]:
+    """Yield the ids, without the namespace.
+
+    Raises:
+        MissingDependencyError: reasoning-gym is not installed.
+    """
+    for name in sorted(factory().DATASETS):
+        if name not in NOT_PLAYED:
+            yield f"{name}-v0"

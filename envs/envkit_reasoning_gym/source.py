@@ -1,0 +1,130 @@
+"""One of reasoning-gym's datasets as a task source, and its grader."""
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
+from envkit.seeds import derive_seed
+from envkit.tasks import Task
+from envkit_reasoning_gym.names import NOT_PLAYED, factory
+
+_KEPT: Final = 4
+"""Datasets of other seeds that are kept: making one may take seconds."""
+
+
+class DatasetTasks:
+    """The tasks of a dataset: `{"seed": 0, "index": 17}`.
+
+    An item is a function of the dataset's settings, its seed and the index, so a task needs no more
+    than these; settings belong to the environment.
+    """
+
+    def __init__(
+        self, name: str, *, seed: int, size: int, level: int | None, config: Mapping[str, Any]
+    ) -> None:
+        """Make the dataset.
+
+        Raises:
+            ConfigurationError: The name, the level or a setting is not one of reasoning-gym's.
+            MissingDependencyError: reasoning-gym is not installed.
+        """
+        self._factory = factory()
+        if name not in self._factory.DATASETS or name in NOT_PLAYED:
+            raise ConfigurationError(f"reasoning-gym has no dataset {name!r} that plays by itself")
+        if size < 1 or (level is not None and level < 0):
+            raise ConfigurationError(
+                f"size must be at least 1 and level 0 or more, got {size} and {level}"
+            )
+        self.name, self._seed, self._size = name, seed, size
+        self._config = {**self._level_settings(level), **config}
+        self._made: dict[int, Any] = {}
+        self._dataset(seed)
+
+    @property
+    def size(self) -> int:
+        """How many tasks there are."""
+        return self._size
+
+    def task(self, index: int) -> Task:
+        """Return the task of this index."""
+        if not 0 <= index < self._size:
+            raise ConfigurationError(f"task index must be from 0 to {self._size - 1}, got {index}")
+        return {"seed": self._seed, "index": index}
+
+    def entry(self, task: Task) -> dict[str, Any]:
+        """Return reasoning-gym's own item.
+
+        It has "question", "answer", which is None where many are right, and "metadata".
+
+        Raises:
+            DatasetError: The task has no such index.
+        """
+        seed, index = task.get("seed", self._seed), task.get("index")
+        if not isinstance(seed, int) or not isinstance(index, int) or not 0 <= index < self._size:
+            raise DatasetError(
+                f"a task must have a seed and an index from 0 to {self._size - 1}, got {task!r:.80}"
+            )
+        return dict(self._dataset(seed)[index])
+
+    def score(self, answer: str, entry: Mapping[str, Any]) -> float:
+        """Return reasoning-gym's own score of an answer, 0 to 1.
+
+        An answer that its grader cannot read is wrong, unless it cannot read the right one either.
+
+        Raises:
+            EnvFault: GRADER: it fails on its own answer.
+        """
+        dataset = self._dataset(self._seed)
+        try:
+            return float(dataset.score_answer(answer, dict(entry)))
+        except Exception as error:  # whatever a foreign grader raises
+            if self._fails_on_its_own_answer(entry):
+                raise EnvFault(
+                    f"reasoning-gym's grader of {self.name!r} failed: {error!r}",
+                    kind=FaultKind.GRADER,
+                ) from error
+            return 0.0
+
+    def _fails_on_its_own_answer(self, entry: Mapping[str, Any]) -> bool:
+        if entry["answer"] is None:  # many are right: the grader checks what it reads
+            return False
+        try:
+            self._dataset(self._seed).score_answer(entry["answer"], dict(entry))
+        except Exception:  # noqa: BLE001  # whatever a foreign grader raises
+            return True
+        return False
+
+    def _level_settings(self, level: int | None) -> dict[str, Any]:
+        if level is None:
+            return {}
+        if not self._factory.has_curriculum(self.name):
+            raise ConfigurationError(f"reasoning-gym has no levels for {self.name!r}; leave it out")
+        curriculum = self._factory.create_curriculum(self.name)
+        curriculum.set_global_level(level)
+        return dict(vars(curriculum.generate_configuration()))
+
+    def _dataset(self, seed: int) -> Any:  # noqa: ANN401  # a ProceduralDataset
+        if seed not in self._made:
+            if len(self._made) >= _KEPT:
+                del self._made[next(iter(self._made))]
+            state = random.getstate()
+            try:
+                settings = {**self._config, "seed": _spread(seed), "size": self._size}
+                self._made[seed] = self._factory.create_dataset(self.name, **settings)
+            except (TypeError, ValueError, AssertionError) as error:
+                raise ConfigurationError(
+                    f"reasoning-gym refuses the settings {dict(self._config)!r:.200} of "
+                    f"{self.name!r}: {error}"
+                ) from error
+            finally:
+                random.setstate(state)
+        return self._made[seed]
+
+
+def _spread(seed: int) -> int:
+    """Return a seed far from its neighbours'.
+
+    reasoning-gym draws an item from seed + index, so its seeds 0 and 1 share all items but one.
+    """
+    return derive_seed("reasoning_gym", seed) % 2**31

@@ -1,0 +1,129 @@
+"""Collections: many environments under one namespace, brought by one entry point."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+
+import gymnasium
+import pytest
+from fakes.command import run_envkit
+from fakes.envs import EchoEnv
+
+import envkit
+from envkit import collection, registration
+from envkit.collection import Collection, collections, load_collection
+from envkit.errors import ConfigurationError, ContractError, UnknownNameError
+from envkit.rollout import EpisodeRequest
+from envkit.tasks import ListSource
+
+
+class WordEnv(EchoEnv):
+    """Repeat one word."""
+
+    def __init__(self, *, word: str, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        self.tasks = ListSource([{"word": word}])
+
+
+SHELF = Collection(
+    entry_point="shelf_of_words:WordEnv",
+    argument="word",
+    members=lambda: ("Say-v0", "Repeat-v0", "Repeat-v1"),
+    description="Words to repeat.",
+)
+BAD_ID = Collection(entry_point="shelf_of_words:WordEnv", argument="word", members=lambda: ("say",))
+NO_COLLECTION = 3
+
+
+@pytest.fixture(autouse=True)
+def _clean_registry() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]  # used by name
+    """Put the registries back: they belong to the process."""
+    before, known = dict(gymnasium.registry), dict(registration._registered)
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+    registration._registered.clear()
+    registration._registered.update(known)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
+    """Install collections of the namespace "words" whose values are names of this module."""
+    sys.modules.setdefault("shelf_of_words", sys.modules[__name__])
+    points = [
+        EntryPoint(name="words", value=f"shelf_of_words:{value}", group="envkit.collections")
+        for value in values
+    ]
+    monkeypatch.setattr(collection, "entry_points", lambda group: points)
+
+
+def test_collection_member_is_made_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "SHELF")
+    env = envkit.make("words/Say-v0")
+
+    assert env.unwrapped.spec is not None
+    assert env.unwrapped.spec.id == "words/Say-v0"
+    assert envkit.spec("words/Say-v0").kwargs == {"word": "Say"}
+    assert envkit.spec("envkit/words/Repeat").id == "words/Repeat-v1"
+    assert EpisodeRequest(env_id="words/Say-v0").factory()().unwrapped.spec == env.unwrapped.spec
+
+
+def test_collection_is_listed_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "GONE")
+
+    assert collections() == {"words": "unknown"}
+    assert "words" not in str(envkit.registry())
+
+
+def test_collection_unknown_members_and_namespaces_are_suggested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch, "SHELF")
+
+    with pytest.raises(UnknownNameError, match="Did you mean 'words/Say-v0'"):
+        envkit.make("words/Sey-v0")
+    with pytest.raises(UnknownNameError, match="Did you mean 'words'"):
+        registration.members("word")
+    with pytest.raises(UnknownNameError):
+        envkit.make("nowhere/Say-v0")
+    assert load_collection("nowhere") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["GONE"], "fails to import"),
+        (["NO_COLLECTION"], "must be a Collection, got int"),
+        (["BAD_ID"], "must look like 'name-v0', got 'say'"),
+        (["SHELF", "SHELF"], "must come from one distribution"),
+    ],
+)
+def test_collection_that_is_broken_is_named(
+    monkeypatch: pytest.MonkeyPatch, values: list[str], said: str
+) -> None:
+    install(monkeypatch, *values)
+
+    with pytest.raises(ContractError, match=said):
+        envkit.make("words/Say-v0")
+
+
+def test_collection_namespace_cannot_be_registered_by_hand() -> None:
+    with pytest.raises(ConfigurationError, match="a namespace belongs to an installed collection"):
+        envkit.register("words/Say-v0", "fakes.envs:EchoEnv")
+
+
+def test_collection_is_listed_by_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "SHELF")
+    everything, members = run_envkit("list"), run_envkit("list", "words", "--json")
+
+    assert "Words to repeat. 3 environments: envkit list words" in everything.out
+    assert '"id": "words/Repeat-v1"' in members.out
+    install(monkeypatch, "GONE")
+    assert "cannot be imported" in run_envkit("list").out
+
+
+def test_import_of_envkit_imports_no_collection() -> None:
+    code = "import sys, envkit; print('envkit_reasoning_gym' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"
