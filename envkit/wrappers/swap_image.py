@@ -9,7 +9,8 @@ from envkit.env import Env
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.seeds import derive_seed
-from envkit.wrappers.image_wrapper import AnyEnv, ImageWrapper
+from envkit.wrappers.env_wrapper import AnyEnv
+from envkit.wrappers.image_wrapper import ImageWrapper
 
 _ATTEMPTS: Final = 32
 """Tasks that are looked at for one picture that differs."""
