@@ -47,9 +47,7 @@ class RunPlan:
                 f"--group {self.group_size}"
             )
         if self.wrap_kwargs and self.wrap is None:
-            raise ConfigurationError(
-                "--wrap-kwargs are those of a wrapper: add --wrap NAME"
-            )
+            raise ConfigurationError("--wrap-kwargs are those of a wrapper: add --wrap NAME")
 
     def environment(self) -> str | EnvFactory:
         """Return the environment's id, or what builds it in its wrapper."""
