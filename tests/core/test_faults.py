@@ -66,8 +66,12 @@ def test_a_scope_takes_its_own_rate_and_kinds() -> None:
 
 def test_threads_that_ask_in_any_order_get_the_same_faults() -> None:
     plan, reference = FaultPlan(0.4, seed=3), FaultPlan(0.4, seed=3)
+
+    def drawn(number: int) -> str | None:
+        return plan.draw("step", number, attempt=0)
+
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda n: plan.draw("step", n, attempt=0), range(500)))
+        found = list(pool.map(drawn, range(500)))
 
     assert found == [reference.decide("step", n, attempt=0) for n in range(500)]
     assert plan.injected.total() == len(plan.log) == len([kind for kind in found if kind])
