@@ -1,6 +1,6 @@
 """`envkit audit-env`: what an environment pays a policy that does not solve it."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -82,7 +82,7 @@ def _load(place: str) -> "Policy":
             f"{place!r} must be a function of a PolicyContext that returns the reply, "
             f"got {type(found).__name__}"
         )
-    return found
+    return cast("Policy", found)
 
 
 def _show(report: "AuditReport") -> None:
