@@ -22,10 +22,10 @@ class RecordEpisode(EnvWrapper):
     """Writes one film for each episode, a frame for its start and one for each turn.
 
     A frame is a page with the newest text, the model's reply above the environment's answer, and
-    the newest pictures; with wrappers that change observations inside, what these made of them. A
-    film is written when its episode ends, or when a later reset or `close` cuts it off. In a
-    rollout a film is named after its episode, so that a retried one replaces itself; elsewhere
-    films are numbered. Nothing that the model or the trainer gets is changed.
+    the newest pictures so far: what wrappers inside made of them. A film is written when its
+    episode ends, or when a later reset or `close` cuts it off. In a rollout a film is named after
+    its episode, so that a retried one replaces itself; elsewhere films are numbered. Nothing that
+    the model or the trainer gets is changed.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class RecordEpisode(EnvWrapper):
         self._episodes = 0
         self._frames: list[PilImage.Image] = []
         self._said: list[str] = []
+        self._shown: list[tuple[Image, ...]] = []
         self._name: str | None = None
 
     def reset(
@@ -74,7 +75,7 @@ class RecordEpisode(EnvWrapper):
         """
         self._write()
         observation, info = self.env.reset(seed=seed, options=options)
-        self._said, self._name = [], None
+        self._said, self._shown, self._name = [], [], None
         self._episodes += 1
         if self._is_recorded:
             self._film(observation)
@@ -92,6 +93,7 @@ class RecordEpisode(EnvWrapper):
         if self._is_recorded:
             # A turn that is played again, after a fault, replaces what came of it before.
             del self._frames[turn + 1 :]
+            del self._shown[turn + 1 :]
             del self._said[2 * turn + 1 :]
             self._said += [f"> {action}"]
             key = self.inner.step_key
@@ -120,8 +122,9 @@ class RecordEpisode(EnvWrapper):
         from envkit.transcript import draw_page  # here: fonts are slow to import
 
         self._said.append(observation["text"] + addition)
-        images: tuple[Image, ...] = observation["images"]
-        page = draw_page(self._said[-3:], images)
+        self._shown.append(observation["images"])
+        newest = next((images for images in reversed(self._shown) if images), ())
+        page = draw_page(self._said[-3:], newest)
         self._frames.append(PilImage.fromarray(page))
 
     def _write(self) -> None:

@@ -8,11 +8,14 @@ import gymnasium
 import pytest
 from fakes.command import run_envkit
 from fakes.envs import DotsEnv, register_toys
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import envkit
 from envkit.env import Turn
 from envkit.errors import ContractError, StorageError
 from envkit.golden import Change, changes, load, record, save
+from envkit.golden.changes import _differences
 from envkit.tasks import ListSource, Task
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -124,6 +127,24 @@ def test_an_episode_that_goes_on_longer_is_a_change(recorded: dict[str, Any]) ->
     assert any("terminated: 'true' became 'false'" in line for line in found) or any(
         "goes on after its 2 recorded turns" in line for line in found
     )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3) | st.text("ab", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner),
+    max_leaves=8,
+)
+
+
+@given(before=JSON, after=JSON)
+@example(before=[True], after=[1])
+@example(before={"x": 1}, after={"x": 1.0})
+def test_values_differ_in_a_named_place_or_are_equal(before: Any, after: Any) -> None:
+    found = [str(change) for change in _differences("it", before, after)]
+
+    assert bool(found) == (json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True))
+    assert len(set(found)) == len(found)
+    assert list(_differences("it", before, before)) == []
 
 
 def test_a_long_text_is_shown_from_where_it_differs() -> None:
