@@ -10,12 +10,14 @@ import typer
 from typer.core import TyperGroup
 
 from envkit.cli.audit import audit
+from envkit.cli.audit_env import audit_environment
 from envkit.cli.catalog import info, list_environments
 from envkit.cli.check import check
 from envkit.cli.conformance import conformance
 from envkit.cli.console import note, one_line, say
 from envkit.cli.doctor import doctor
 from envkit.cli.export import export
+from envkit.cli.golden import golden
 from envkit.cli.imports import import_dump
 from envkit.cli.person import play
 from envkit.cli.rollout import rollout
@@ -88,6 +90,8 @@ app.command("rollout")(rollout)
 app.command("report")(report)
 app.command("verify")(verify)
 app.command("audit")(audit)
+app.command("audit-env")(audit_environment)
+app.command("golden")(golden)
 app.command("conformance")(conformance)
 app.command("doctor")(doctor)
 app.command("export")(export)

@@ -39,8 +39,10 @@ Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same 
 AsJson = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
 
 
-def parse_env_kwargs(pairs: Sequence[str] | None) -> dict[str, Any]:
-    """Return the environment's arguments.
+def parse_env_kwargs(
+    pairs: Sequence[str] | None, *, option: str = "--env-kwargs"
+) -> dict[str, Any]:
+    """Return the arguments of an environment, or of what another option gives them to.
 
     Raises:
         ConfigurationError: A pair without "=" or without a name.
@@ -49,9 +51,7 @@ def parse_env_kwargs(pairs: Sequence[str] | None) -> dict[str, Any]:
     for pair in pairs or ():
         name, separator, value = pair.partition("=")
         if not separator or not name.isidentifier():
-            raise ConfigurationError(
-                f"--env-kwargs takes KEY=VALUE, such as max_turns=5, got {pair!r}"
-            )
+            raise ConfigurationError(f"{option} takes KEY=VALUE, such as max_turns=5, got {pair!r}")
         try:
             arguments[name] = json.loads(value)
         except ValueError:

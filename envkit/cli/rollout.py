@@ -33,6 +33,11 @@ class Wrap(StrEnum):
     """The values of --wrap; the keys of `envkit.wrappers.WRAPPERS`, without importing it."""
 
     BLANK_IMAGE = "blank-image"
+    BUDGET_TEXT = "budget-text"
+    CURRICULUM = "curriculum"
+    INJECT_FAULTS = "inject-faults"
+    RECORD_EPISODE = "record-episode"
+    RESCALE_REWARD = "rescale-reward"
     SWAP_IMAGE = "swap-image"
 
 
@@ -63,7 +68,13 @@ def rollout(
     env_kwargs: EnvKwargs = None,
     wrap: Annotated[
         Wrap | None,
-        typer.Option(help="Show the model grey or wrong pictures, to see whether it needs them."),
+        typer.Option(help="Change what the model sees or gets: wrong pictures, faults, films ..."),
+    ] = None,
+    wrap_kwargs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="An argument of the wrapper, as --env-kwargs; repeatable."
+        ),
     ] = None,
     on_fault: Annotated[
         OnFault, typer.Option(help="What an infrastructure failure does to its group.")
@@ -133,6 +144,7 @@ def rollout(
         ),
         on_fault=FaultPolicy(on_fault.value),
         wrap=None if wrap is None else wrap.value,
+        wrap_kwargs=parse_env_kwargs(wrap_kwargs, option="--wrap-kwargs"),
         out=out,
         overwrite=overwrite,
         is_quiet=quiet,

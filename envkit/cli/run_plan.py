@@ -32,6 +32,8 @@ class RunPlan:
     on_fault: FaultPolicy
     wrap: str | None
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
+    wrap_kwargs: Mapping[str, Any]
+    """Arguments of the wrapper; empty without one."""
     out: Path | None
     """None takes the first free folder of `runs/`."""
     overwrite: bool
@@ -44,17 +46,19 @@ class RunPlan:
                 f"-n counts episodes and must be a multiple of --group, got -n {self.episodes} "
                 f"--group {self.group_size}"
             )
+        if self.wrap_kwargs and self.wrap is None:
+            raise ConfigurationError("--wrap-kwargs are those of a wrapper: add --wrap NAME")
 
     def environment(self) -> str | EnvFactory:
         """Return the environment's id, or what builds it in its wrapper."""
         if self.wrap is None:
             return self.env_id
-        from envkit.wrappers import WRAPPERS
+        from envkit.wrappers import wrapping
 
-        wrapper = WRAPPERS[self.wrap]
+        wrap = wrapping(self.wrap, self.wrap_kwargs)
 
         def build() -> AnyEnv:
-            return wrapper(make(self.env_id, **self.env_kwargs))
+            return wrap(make(self.env_id, **self.env_kwargs))
 
         build.__name__ = self.env_id  # what the records call the environment
         return build

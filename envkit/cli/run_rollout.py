@@ -177,7 +177,7 @@ async def _collect(
 
 
 def _metadata(plan: RunPlan, built: Built) -> dict[str, object]:
-    wrap = {} if plan.wrap is None else {"wrap": plan.wrap}
+    wrap = {} if plan.wrap is None else {"wrap": plan.wrap, "wrap_kwargs": dict(plan.wrap_kwargs)}
     return {"model": built.model, "rollout_seed": plan.seed, **wrap}
 
 
@@ -193,13 +193,20 @@ def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: b
     is_sound = summarise(directory, metrics, as_json=plan.as_json)
     if was_stopped:
         return EXIT_INTERRUPTED
-    if plan.wrap is not None and outcome.completed and not outcome.images:
+    if _is_blind_wrap(plan) and outcome.completed and not outcome.images:
         note(f"--wrap {plan.wrap} changed nothing: no episode of {plan.env_id} showed a picture")
         return EXIT_ERROR
     if outcome.completed == 0:
         note("no episode ended without a fault; nothing can be trained on")
         return EXIT_ALL_FAULTED
     return EXIT_OK if is_sound and not outcome.gave_up else EXIT_ERROR
+
+
+def _is_blind_wrap(plan: RunPlan) -> bool:
+    """Whether the wrapper changes nothing but pictures."""
+    from envkit.wrappers.named import IMAGE_WRAPPERS
+
+    return plan.wrap in IMAGE_WRAPPERS
 
 
 def _tell_faults(outcome: _Outcome) -> None:

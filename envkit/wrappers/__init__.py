@@ -1,15 +1,35 @@
-"""Gymnasium wrappers that change what the model sees, for ablations."""
+"""Gymnasium wrappers of environments, and one environment made of several.
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Final
+A wrapper changes what a model sees or what a trainer gets; the environment inside keeps its tasks,
+tools and promises.
+"""
 
-from envkit.wrappers.image_wrapper import AnyEnv, BlankImage, ImageWrapper
+from envkit.wrappers.budget_text import BudgetText
+from envkit.wrappers.curriculum import Curriculum
+from envkit.wrappers.env_wrapper import EnvWrapper
+from envkit.wrappers.image_wrapper import BlankImage, ImageWrapper
+from envkit.wrappers.inject_faults import InjectFaults
+from envkit.wrappers.level_progress import LevelProgress
+from envkit.wrappers.mixture import Member, MixEnv
+from envkit.wrappers.named import WRAPPERS, wrapping
+from envkit.wrappers.record_episode import RecordEpisode
+from envkit.wrappers.shape_reward import RescaleReward, ShapeReward
 from envkit.wrappers.swap_image import SwapImage
 
-__all__ = ["WRAPPERS", "BlankImage", "ImageWrapper", "SwapImage"]
-
-WRAPPERS: Final[Mapping[str, Callable[[AnyEnv], ImageWrapper]]] = MappingProxyType(
-    {"blank-image": BlankImage, "swap-image": SwapImage}
-)
-"""By the names that commands know them by."""
+__all__ = [
+    "WRAPPERS",
+    "BlankImage",
+    "BudgetText",
+    "Curriculum",
+    "EnvWrapper",
+    "ImageWrapper",
+    "InjectFaults",
+    "LevelProgress",
+    "Member",
+    "MixEnv",
+    "RecordEpisode",
+    "RescaleReward",
+    "ShapeReward",
+    "SwapImage",
+    "wrapping",
+]

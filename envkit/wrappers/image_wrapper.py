@@ -8,24 +8,19 @@ shows the same pictures.
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
-import gymnasium
-from gymnasium.utils import RecordConstructorArgs
 from PIL import Image as PilImage
 
-from envkit.env import Env, Observation
-from envkit.errors import ConfigurationError, ContractError
+from envkit.env import Observation
+from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import Message
-
-AnyEnv = gymnasium.Env[Observation, str]
+from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
 INFO_KEY = "image_wrapper"
 """Key of the reset's info, and so of a record's `reset_info`, that names the wrapper."""
 
 
-class ImageWrapper(
-    gymnasium.Wrapper[Observation, str, Observation, str], gymnasium.utils.RecordConstructorArgs
-):
+class ImageWrapper(EnvWrapper):
     """The base: subclasses say what a picture is replaced by.
 
     Everything that shows the model something goes through it: `reset`, `step`, and the
@@ -35,24 +30,6 @@ class ImageWrapper(
 
     label: ClassVar[str] = ""
     """What the record calls the wrapper."""
-
-    def __init__(self, env: AnyEnv, **recorded: Any) -> None:  # noqa: ANN401  # arguments of subclasses
-        """Wrap an environment.
-
-        Args:
-            env: An `envkit.Env`, wrapped or not.
-            recorded: Arguments of the subclass, kept in the spec, from which a rollout rebuilds
-                the wrapped environment after a crash.
-
-        Raises:
-            ContractError: It is no envkit environment.
-        """
-        if not isinstance(env.unwrapped, Env):
-            raise ContractError(
-                f"{type(self).__name__} wraps an envkit.Env, got {type(env.unwrapped).__name__}"
-            )
-        RecordConstructorArgs.__init__(self, **recorded)
-        gymnasium.Wrapper.__init__(self, env)  # pyright: ignore[reportUnknownMemberType]  # untyped
 
     def replace(self, image: Image, index: int) -> Image:
         """Return what the model sees instead of a picture.

@@ -9,7 +9,8 @@ from envkit.env import Env
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.seeds import derive_seed
-from envkit.wrappers.image_wrapper import AnyEnv, ImageWrapper
+from envkit.wrappers.env_wrapper import AnyEnv
+from envkit.wrappers.image_wrapper import ImageWrapper
 
 _ATTEMPTS: Final = 32
 """Tasks that are looked at for one picture that differs."""
@@ -40,17 +41,13 @@ class SwapImage(ImageWrapper):
         """
         super().__init__(env, seed=seed)
         self.seed = seed
-        if self._inner.capabilities.max_sessions == 1:
+        if self.inner.capabilities.max_sessions == 1:
             raise ConfigurationError(
-                f"SwapImage takes its pictures from a second {type(self._inner).__name__}, which "
+                f"SwapImage takes its pictures from a second {type(self.inner).__name__}, which "
                 "declares max_sessions=1; use BlankImage"
             )
         # A copy is made now, before an episode leaves anything open in what is copied.
-        self._donor: Env | None = _copy(self._inner) if self._inner.spec is None else None
-
-    @property
-    def _inner(self) -> Env:
-        return cast(Env, self.unwrapped)
+        self._donor: Env | None = _copy(self.inner) if self.inner.spec is None else None
 
     def replace(self, image: Image, index: int) -> Image:
         """Return another task's picture.
@@ -59,17 +56,17 @@ class SwapImage(ImageWrapper):
             ConfigurationError: No task starts with a picture that differs.
         """
         if self._donor is None:
-            self._donor = _remade(self._inner) if self._inner.spec else _copy(self._inner)
+            self._donor = _remade(self.inner) if self.inner.spec else _copy(self.inner)
         for attempt in range(_ATTEMPTS):
             drawn = derive_seed("swap-image", self.seed, image.sha256, index, attempt)
             pictures = self._donor.reset(seed=drawn).observation["images"]
             task = self._donor.task  # empty in an environment without a task source
             others = [found for found in pictures if found != image]
-            if others and (not task or task != self._inner.task):
+            if others and (not task or task != self.inner.task):
                 return others[drawn % len(others)]
         raise ConfigurationError(
             f"SwapImage found no other picture at the start of {_ATTEMPTS} tasks of "
-            f"{type(self._inner).__name__}; use BlankImage, or give the environment more tasks"
+            f"{type(self.inner).__name__}; use BlankImage, or give the environment more tasks"
         )
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ def test_help_names_every_command() -> None:
         "report",
         "verify",
         "audit",
+        "audit-env",
+        "golden",
         "conformance",
         "doctor",
     ]:

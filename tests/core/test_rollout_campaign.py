@@ -9,7 +9,6 @@ import pytest
 from fakes.codecs import text_codec
 from fakes.faults import (
     CountingEnv,
-    FaultPlan,
     FaultyEngine,
     FragileEnv,
     ReplayEnv,
@@ -17,6 +16,7 @@ from fakes.faults import (
     say_turn,
 )
 
+from envkit.faults import FaultPlan
 from envkit.rollout import Backoff, FaultPolicy, RetryBudget, RolloutState, collect
 from envkit.trajectory import SegmentKind, StopReason, Trajectory
 
@@ -103,15 +103,12 @@ async def test_campaign_of_2000_episodes_loses_nothing() -> None:
     assert stops["engine_fault"] > 0
 
 
-class ThirdReset(FaultPlan):
-    """The third environment fails its first reset, and nothing else fails."""
-
-    def draw(self, *key: object) -> str | None:
-        return "transient" if key == ("reset", 3, 1) else None
+THIRD_RESET = FaultPlan(schedule={("reset", 3, 1): "transient"})
+"""The third environment fails its first reset, and nothing else fails."""
 
 
 async def faulted_once(policy: FaultPolicy) -> tuple[list[Trajectory], RolloutState]:
-    world, plan, codec, state = World(), ThirdReset(0.0), text_codec(), RolloutState()
+    world, plan, codec, state = World(), THIRD_RESET, text_codec(), RolloutState()
     stream = collect(
         lambda: CountingEnv(world, plan), FaultyEngine(codec, say_turn, plan), codec,
         episodes=40, group_size=4, concurrency=16, on_fault=policy, state=state,

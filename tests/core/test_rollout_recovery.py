@@ -9,7 +9,6 @@ import pytest
 from fakes.codecs import text_codec
 from fakes.faults import (
     CountingEnv,
-    FaultPlan,
     FaultyEngine,
     FragileEnv,
     ReplayEnv,
@@ -19,6 +18,7 @@ from fakes.faults import (
 
 from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
+from envkit.faults import FaultPlan
 from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, play
 from envkit.trajectory import StopReason, Trajectory
 
@@ -38,14 +38,11 @@ class Scheduled(FaultPlan):
 
     def __init__(self, schedule: dict[tuple[Any, ...], str]) -> None:
         super().__init__(0.0)
-        self._schedule = schedule
+        self._listed = schedule
 
-    def draw(self, *key: object) -> str | None:
-        short = (key[0], *key[2:]) if key[0] != "reset" else key
-        kind = self._schedule.get(short)
-        if kind is not None:
-            self.injected[kind] += 1
-        return kind
+    def decide(self, scope: str, *key: object, attempt: int = 0) -> str | None:
+        where = key if scope == "reset" else key[1:]  # whatever the episode's id
+        return self._listed.get((scope, *where, attempt))
 
 
 async def run(
@@ -98,8 +95,8 @@ async def test_play_restarts_an_episode_that_cannot_be_rebuilt() -> None:
 
 async def test_play_counts_a_restart_that_worked() -> None:
     class Once(Scheduled):
-        def draw(self, *key: object) -> str | None:
-            return super().draw(*key) if not self.injected else None
+        def decide(self, scope: str, *key: object, attempt: int = 0) -> str | None:
+            return None if self.injected else super().decide(scope, *key, attempt=attempt)
 
     world, codec = World(), text_codec()
     plan = Once({("step", 1, 0): "transient"})
@@ -168,8 +165,9 @@ async def test_play_retries_the_engine_within_its_budget() -> None:
     codec = text_codec()
 
     class Twice(FaultPlan):
-        def draw(self, *key: object) -> str | None:
-            return "transient" if key[0] == "engine" and key[2:] in ((1, 1), (1, 2)) else None
+        def decide(self, scope: str, *key: object, attempt: int = 0) -> str | None:
+            is_hit = scope == "engine" and key[1] == 1 and attempt < 2
+            return "transient" if is_hit else None
 
     world, plan = World(), Twice(0.0)
     engine = FaultyEngine(codec, say_turn, plan)

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import pytest
 from fakes.codecs import text_codec
-from fakes.faults import CountingEnv, FaultPlan, World, say_turn
+from fakes.faults import CountingEnv, World, say_turn
 
 from envkit.env import Capabilities, Turn
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
+from envkit.faults import FaultPlan
 from envkit.rollout import Interrupt, RolloutState, ScriptedEngine, collect
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory

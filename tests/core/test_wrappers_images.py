@@ -21,7 +21,8 @@ from envkit.messages import Message, images_of, message
 from envkit.rollout import Interrupt, Limits, RetryBudget, ScriptedEngine, play, resume
 from envkit.rollout.host import AnyEnv
 from envkit.trajectory import StopReason, Trajectory, check_trajectory, load
-from envkit.wrappers import WRAPPERS, BlankImage, SwapImage
+from envkit.wrappers import BlankImage, SwapImage
+from envkit.wrappers.named import IMAGE_WRAPPERS
 
 Wrap = Callable[[AnyEnv], AnyEnv]
 BOTH = pytest.mark.parametrize("wrap", [BlankImage, SwapImage], ids=["blank", "swap"])
@@ -271,7 +272,7 @@ async def test_text_only_environments_stay_as_they_are() -> None:
 
 def test_rollout_takes_a_wrapper(tmp_path: Any) -> None:
     runs: dict[str, list[Trajectory]] = {}
-    for name in ("none", *WRAPPERS):
+    for name in ("none", *IMAGE_WRAPPERS):
         wrap = () if name == "none" else ("--wrap", name)
         out = tmp_path / name
         outcome = run_envkit(

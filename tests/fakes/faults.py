@@ -1,46 +1,20 @@
-"""Failure injection for rollouts: one seeded plan, an environment and an engine that obey it."""
+"""Failure injection for rollouts: an environment and an engine that obey a `FaultPlan`."""
 
 import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.errors import EngineFault, EnvFault, FaultKind
+from envkit.faults import FaultPlan
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
 from envkit.rollout.scripted import ScriptedEngine
-from envkit.seeds import derive_seed
 from envkit.tasks import Task
 
 HANG_S = 1.5
 """How long a hung call takes: longer than the deadlines of the tests that use it."""
-
-
-class FaultPlan:
-    """Decides which calls fail and how, as a pure function of the call's key."""
-
-    def __init__(
-        self,
-        rate: float,
-        *,
-        seed: int = 0,
-        kinds: Sequence[str] = ("timeout", "transient", "crashed"),
-    ) -> None:
-        self.rate, self.seed, self.kinds = rate, seed, tuple(kinds)
-        self.injected: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def draw(self, *key: object) -> str | None:
-        """Return the kind of failure of this call, or None."""
-        value = derive_seed("fault", self.seed, *key)
-        if value / 2**31 >= self.rate:
-            return None
-        kind = self.kinds[value % len(self.kinds)]
-        with self._lock:
-            self.injected[kind] += 1
-        return kind
 
 
 class World:
@@ -93,7 +67,7 @@ class CountingEnv(Env):
 
     def on_reset(self, task: Task) -> Turn:
         self._resets += 1
-        self._fail("reset", self._serial, self._resets)
+        self._fail("reset", self._serial, attempt=self._resets)
         self.history = []
         return Turn(f"count to {self._turns}, start at {int(self.np_random.integers(1000))}")
 
@@ -103,9 +77,9 @@ class CountingEnv(Env):
         self._world.applied((key.episode_id, key.turn, key.attempt))
         if self._after:  # the step takes effect, and then the answer is lost: the nasty case
             self.history.append(response_text)
-            self._fail("step", *key)
+            self._fail("step", key.episode_id, key.turn, attempt=key.attempt)
         else:
-            self._fail("step", *key)
+            self._fail("step", key.episode_id, key.turn, attempt=key.attempt)
             self.history.append(response_text)
         done = len(self.history) >= self._turns
         return Turn(
@@ -126,12 +100,12 @@ class CountingEnv(Env):
             self._open = False
             self._world.leave()
 
-    def _fail(self, *key: object) -> None:
-        kind = self._plan.draw(*key)
+    def _fail(self, scope: str, *key: object, attempt: int) -> None:
+        kind = self._plan.draw(scope, *key, attempt=attempt)
         if kind == "timeout":
             time.sleep(HANG_S)
         elif kind is not None:
-            raise EnvFault(f"injected {kind} at {key}", kind=FaultKind(kind))
+            raise EnvFault(f"injected {kind} at {scope} {key}", kind=FaultKind(kind))
 
 
 class ReplayEnv(CountingEnv):
@@ -152,16 +126,14 @@ class FaultyEngine(ScriptedEngine):
     def __init__(self, codec: Any, policy: Any, plan: FaultPlan, **options: Any) -> None:
         super().__init__(codec, policy, **options)
         self._plan = plan
-        self._attempts: Counter[tuple[str, int]] = Counter()
         self.running = 0
 
     async def generate(self, request: GenerateRequest) -> Generation:
         assert request.context is not None
         call = (request.session_id, request.context.turn)
-        self._attempts[call] += 1
         self.running += 1
         try:
-            kind = self._plan.draw("engine", *call, self._attempts[call])
+            kind = self._plan.draw("engine", *call)
             if kind is not None:
                 await asyncio.sleep(0)
                 raise EngineFault(f"injected {kind}", kind=FaultKind(kind))

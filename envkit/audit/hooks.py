@@ -1,0 +1,68 @@
+"""What an environment may tell an audit about itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from envkit.errors import ConfigurationError
+from envkit.tasks import Task
+from envkit.turns import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditHooks:
+    """Ways to guess and to grade. Each is optional, and adds a row to the audit."""
+
+    choices: Callable[[Task], Sequence[str]] | None = None
+    """The answers from which one can guess without solving: the options of a question, the numbers
+    of its text. Adds a random choice, and all choices in one reply."""
+    answer: Callable[[str], str] | None = None
+    r"""Writes the reply that gives an answer, such as `\boxed{...}`; None: the answer itself."""
+    ask: Callable[[str], str] | None = None
+    """Writes the reply that has an answer scored without ending the episode, such as a tool call.
+    With `choices` and `heard_right` it adds guessing with the scorer."""
+    heard_right: Callable[[Step], bool] | None = None
+    """Whether a step's answer says that the guess was right."""
+    closed_book: Callable[[Task], str] | None = None
+    """Answers from the question alone: without the picture, the search or the tool that the task is
+    about. It must not read the task's answer."""
+    grade: Callable[[Task, str], float] | None = None
+    """The grader: the reward of an answer."""
+    second_grade: Callable[[Task, str], float] | None = None
+    """Another implementation of the grader, to compare with."""
+    answers: Callable[[Task], Sequence[str]] | None = None
+    """Answers to compare the graders by: right ones in other forms, near misses, garbage."""
+
+    def __post_init__(self) -> None:
+        comparing = (self.grade, self.second_grade, self.answers)
+        if any(comparing) and not all(comparing):
+            raise ConfigurationError(
+                "grade, second_grade and answers go together: give all three, or none"
+            )
+        if self.ask is not None and (self.choices is None or self.heard_right is None):
+            raise ConfigurationError(
+                "guessing with the scorer needs choices and heard_right beside ask"
+            )
+
+    def reply(self, answer: str) -> str:
+        """Return the reply that gives an answer."""
+        return answer if self.answer is None else self.answer(answer)
+
+
+@runtime_checkable
+class Audited(Protocol):
+    """An environment that has hooks."""
+
+    def audit_hooks(self) -> AuditHooks:
+        """Return what an audit may use."""
+        ...
+
+
+@runtime_checkable
+class StatesChance(Protocol):
+    """An environment that knows what blind guessing earns."""
+
+    @property
+    def chance_level(self) -> float:
+        """Mean reward of an episode of the best policy that does not look."""
+        ...

@@ -1,0 +1,80 @@
+"""The wrappers by the names that commands know them by."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, EnvkitError, UnknownNameError
+from envkit.faults import FaultPlan
+from envkit.wrappers.budget_text import BudgetText
+from envkit.wrappers.curriculum import Curriculum
+from envkit.wrappers.env_wrapper import AnyEnv
+from envkit.wrappers.image_wrapper import BlankImage
+from envkit.wrappers.inject_faults import InjectFaults
+from envkit.wrappers.level_progress import LevelProgress
+from envkit.wrappers.record_episode import RecordEpisode
+from envkit.wrappers.shape_reward import RescaleReward
+from envkit.wrappers.swap_image import SwapImage
+
+Wrap = Callable[[AnyEnv], AnyEnv]
+"""Puts an environment into a wrapper."""
+
+
+def _curriculum(**arguments: Any) -> Wrap:  # noqa: ANN401  # those of two constructors
+    own = {key: arguments.pop(key) for key in ("argument", "success") if key in arguments}
+    return partial(Curriculum, progress=LevelProgress(**arguments), **own)
+
+
+def _inject_faults(*, delay_s: float = 0.05, **arguments: Any) -> Wrap:  # noqa: ANN401  # the plan's
+    plan = FaultPlan(arguments.pop("rate", 0.1), **arguments)
+    return partial(InjectFaults, plan=plan, delay_s=delay_s)
+
+
+WRAPPERS: Final[Mapping[str, Callable[..., Wrap]]] = MappingProxyType(
+    {
+        "blank-image": partial(partial, BlankImage),
+        "budget-text": partial(partial, BudgetText),
+        "curriculum": _curriculum,
+        "inject-faults": _inject_faults,
+        "record-episode": partial(partial, RecordEpisode),
+        "rescale-reward": partial(partial, RescaleReward),
+        "swap-image": partial(partial, SwapImage),
+    }
+)
+"""Name -> what takes the wrapper's arguments and returns what wraps. What the environments of a
+rollout share, a fault plan or a curriculum's progress, is made once, with the arguments."""
+
+IMAGE_WRAPPERS: Final = ("blank-image", "swap-image")
+"""Those that change nothing where no picture is shown."""
+
+
+def wrapping(name: str, arguments: Mapping[str, Any]) -> Wrap:
+    """Return what wraps an environment.
+
+    Raises:
+        UnknownNameError: No wrapper has the name.
+        ConfigurationError: It does not take the arguments.
+    """
+    if name not in WRAPPERS:
+        raise UnknownNameError.suggest("wrapper", name, WRAPPERS)
+    try:
+        wrap = WRAPPERS[name](**arguments)
+    except TypeError as error:
+        if isinstance(error, EnvkitError):
+            raise
+        raise _refusal(name, arguments, error) from error
+
+    def checked(env: AnyEnv) -> AnyEnv:
+        try:
+            return wrap(env)
+        except TypeError as error:
+            if isinstance(error, EnvkitError) or not arguments:
+                raise
+            raise _refusal(name, arguments, error) from error
+
+    return checked
+
+
+def _refusal(name: str, arguments: Mapping[str, Any], error: TypeError) -> ConfigurationError:
+    return ConfigurationError(f"{name} cannot be made with {dict(arguments)}: {error}")

@@ -1,0 +1,113 @@
+"""`InjectFaults`: a rollout survives what the plan deals out, and plays the same episodes."""
+
+import time
+
+import pytest
+from fakes.codecs import text_codec
+from fakes.envs import AsyncEchoEnv, EchoEnv, register_toys
+
+import envkit
+from envkit.env import PolicyContext
+from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.faults import FaultPlan
+from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, collect, play
+from envkit.trajectory import StopReason, Trajectory
+from envkit.wrappers import InjectFaults
+
+FAST = RetryBudget(
+    backoff=Backoff(initial_s=0.001, maximum_s=0.002),
+    max_env_retries_per_turn=6,
+    max_env_retries_per_episode=30,
+)
+
+
+def slow_learner(context: PolicyContext) -> str:
+    return context.task["word"] if context.turn == 2 else f"no {context.turn}"
+
+
+async def played(plan: FaultPlan, episodes: int = 24) -> list[Trajectory]:
+    register_toys()
+    codec = text_codec()
+    stream = collect(
+        lambda: InjectFaults(envkit.make("toy-echo-v0"), plan),
+        ScriptedEngine(codec, slow_learner), codec,
+        episodes=episodes, concurrency=8, retries=FAST, seed=3,
+    )  # fmt: skip
+    return sorted([t async for t in stream], key=lambda t: t.seed or 0)
+
+
+async def test_a_rollout_under_faults_plays_the_episodes_of_an_undisturbed_one() -> None:
+    plan = FaultPlan(0.3, seed=1, kinds=("transient", "crashed", "delay"), worst_attempts=4)
+    calm, rough = await played(FaultPlan(0.0)), await played(plan)
+
+    assert plan.injected["transient"] > 3
+    assert plan.injected["crashed"] > 3
+    assert [t.task for t in rough] == [t.task for t in calm]
+    assert [t.messages for t in rough] == [t.messages for t in calm]
+    assert all(t.reward == 1.0 for t in rough)
+    assert sum(sum(turn.env_retries.values()) for t in rough for turn in t.turns) > 3
+
+
+async def test_the_same_seed_meets_the_same_faults_in_another_run() -> None:
+    plans = [FaultPlan(0.3, seed=5, worst_attempts=4) for _ in range(2)]
+    runs = [await played(plan) for plan in plans]
+
+    logs = [{(e.scope, e.key, e.attempt, e.kind) for e in plan.log} for plan in plans]
+    assert logs[0] == logs[1] != set()
+    retries = [[turn.env_retries for t in run for turn in t.turns] for run in runs]
+    assert retries[0] == retries[1]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.PERMANENT, FaultKind.GRADER])
+async def test_a_fault_that_no_retry_mends_gives_no_reward(kind: FaultKind) -> None:
+    codec = text_codec()
+    plan = FaultPlan(schedule={("step", 7, 1, 0): kind})
+    engine = ScriptedEngine(codec, slow_learner)
+
+    trajectory = await play(InjectFaults(EchoEnv(), plan), engine, codec, seed=7, retries=FAST)
+
+    assert trajectory.stop_reason is StopReason.ENV_FAULT
+    assert trajectory.reward is None
+    assert trajectory.fault is not None
+    assert trajectory.fault.kind == kind.value
+
+
+async def test_an_asynchronous_environment_in_the_wrapper_recovers_too() -> None:
+    codec = text_codec()
+    plan = FaultPlan(schedule={("step", 7, 1, 1): "transient", ("reset", 7, 0): "crashed"})
+    env = InjectFaults(AsyncEchoEnv(), plan)
+
+    trajectory = await play(
+        lambda: env, ScriptedEngine(codec, slow_learner), codec, seed=7, retries=FAST
+    )
+
+    assert trajectory.reward == 1.0
+    assert [turn.env_retries for turn in trajectory.turns] == [{}, {"transient": 1}, {}]
+
+
+def test_half_of_the_failed_steps_have_taken_effect() -> None:
+    turns = list[int]()
+    for seed in range(40):
+        env = InjectFaults(EchoEnv(), FaultPlan({"step": 1.0}, seed=seed))
+        env.reset(seed=1)
+        with pytest.raises(EnvFault, match="injected fault"):
+            env.step("no")
+        turns.append(env.unwrapped.turn)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+    assert 10 < turns.count(1) < 30
+
+
+def test_a_delay_answers_late_and_right() -> None:
+    env = InjectFaults(EchoEnv(), FaultPlan(1.0, kinds=("delay",)), delay_s=0.05)
+    started = time.perf_counter()
+
+    observation, _ = env.reset(seed=1)
+
+    assert time.perf_counter() - started >= 0.05
+    assert observation == EchoEnv().reset(seed=1).observation
+
+
+def test_kinds_that_no_environment_fails_with_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"got \['429'\]"):
+        InjectFaults(EchoEnv(), FaultPlan(0.1, kinds=("429",)))
+    InjectFaults(EchoEnv(), FaultPlan({"search": 0.1}, kinds={"search": ["429"]}))
