@@ -5,7 +5,7 @@ decided run at the same time.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -62,12 +62,13 @@ class Rewards:
         if isinstance(reward, Term):
             return cls(reward)
         if isinstance(reward, Sequence):
+            terms = cast(Sequence[Term], reward)
             for term in cast(Sequence[object], reward):
                 if not isinstance(term, Term):
                     raise ConfigurationError(
                         f"rewards are a list of Term, got {type(term).__name__} in it"
                     )
-            return cls(*reward)
+            return cls(*terms)
         if not callable(cast(object, reward)):
             raise ConfigurationError(
                 f"a reward must be a function, a Term or Rewards, got {type(reward).__name__}"
@@ -136,10 +137,15 @@ class Rewards:
     async def _aone(self, term: Term, context: RewardContext) -> float:
         import asyncio
 
+        from envkit.threads.workers import outcome
+
         try:
-            if not term.is_async:
-                return term.checked(await asyncio.to_thread(term.score, context))
-            return term.checked(await cast(Any, term.score(context)))
+            if term.is_async:
+                return term.checked(await cast(Any, term.score(context)))
+            value, error = await asyncio.to_thread(outcome, lambda: term.score(context))
+            if error is not None:
+                raise error
+            return term.checked(await value if isinstance(value, Awaitable) else value)
         except Exception as error:
             raise term.failure(error) from error
 

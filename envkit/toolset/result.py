@@ -34,8 +34,6 @@ class CallStatus(StrEnum):
     """The tool raised, or returned what cannot be shown."""
     TIMEOUT = "timeout"
     """The tool did not return in time."""
-    DROPPED = "dropped"
-    """More calls in one reply than the set allows. Not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

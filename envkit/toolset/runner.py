@@ -41,18 +41,15 @@ class ToolRunner:
     async def run(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
         """Run the calls of one reply and return their results in the order of the calls.
 
+        Calls beyond the set's `max_calls` are not run and have no result.
+
         Raises:
             Fault: A tool raised it: a backend failed. The other calls are cancelled.
             MissingDependencyError: A tool needs a package that is not installed.
         """
         tools = self.tools
         wanted = [self._call(call) for call in calls[: tools.max_calls]]
-        if tools.is_sequential:
-            results = await _in_turn(wanted)
-        else:
-            results = await _at_once(wanted)
-        late = [_dropped(call, tools.max_calls) for call in calls[tools.max_calls :]]
-        return (*results, *late)
+        return tuple(await (_in_turn(wanted) if tools.is_sequential else _at_once(wanted)))
 
     async def aclose(self) -> None:
         """End the threads; closing twice is fine, and a later call starts new ones."""
@@ -159,8 +156,3 @@ async def _at_once(work: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _dropped(call: ToolCall, most: int) -> ToolResult:
-    text = f"Not run: at most {most} calls are run in one reply."
-    return ToolResult(name=plain(call.name[:64], 64), text=text, status=CallStatus.DROPPED)

@@ -20,7 +20,7 @@ class ToolSet:
     timeouts: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
     """Other limits for some tools, by name, in seconds."""
     max_calls: int = 8
-    """Calls that are run in one reply; later ones are answered by a sentence."""
+    """Calls of one reply that are run; the model is told how many were left out."""
     is_sequential: bool = False
     """Whether the calls of one reply run one after another, for tools that share a state.
     Otherwise they run at the same time."""
