@@ -15,7 +15,7 @@ from envkit.toolcalls.tolerant_json import scrub
 
 MAX_IMAGES: Final = 8
 """Most pictures of one result; a chat template's context does not hold more for long."""
-_ADDRESS: Final = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 # Qwen, Llama 3, GLM; Llama 4 and MiniCPM; LLaVA, InternVL, Gemma; Pixtral and Mistral.
 _CONTROL: Final = re.compile(
     r"<(?=\|)|<(?=/?(?:image|video|audio|img|image_soft_token|start_of_image|end_of_image|"
@@ -94,12 +94,20 @@ def _text(part: object) -> str:
 
 
 def plain(text: str, limit: int) -> str:
-    """Return text from outside as a model may read it: no control tokens, no address, not too long.
+    """Return text from outside as a model may read it: no control tokens, and not too long.
 
     A chat template takes `<|im_end|>` or `<image>` inside a text for its own mark, so a space is
-    put into them. A memory address (`<Session at 0x7f...>`) would differ from run to run.
+    put into them.
     """
     if len(text) > limit:
         text = f"{text[:limit]}\n[{len(text) - limit} more characters were left out]"
-    text = _CONTROL.sub(lambda mark: f"{mark.group()} ", scrub(text))
-    return _ADDRESS.sub("0x...", text)
+    return _CONTROL.sub(lambda mark: f"{mark.group()} ", scrub(text))
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return an exception as a sentence without memory addresses, which differ from run to run."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # a foreign exception's own __str__ may raise
+        text = ""
+    return _ADDRESS.sub("", f"{type(error).__name__}: {text}" if text else type(error).__name__)

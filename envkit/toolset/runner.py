@@ -12,7 +12,7 @@ from envkit.threads.pool import WorkerPool
 from envkit.threads.workers import DeadlineError
 from envkit.toolcalls import ToolCall, call_errors
 from envkit.tools import ToolSpec
-from envkit.toolset.result import CallStatus, ToolResult, plain, shown
+from envkit.toolset.result import CallStatus, ToolResult, plain, sentence_of, shown
 from envkit.toolset.tool_set import ToolSet
 
 _MAX_THREADS: Final = 16
@@ -71,7 +71,7 @@ class ToolRunner:
             text = f"{call.name} did not answer within {limit:g} s."
             return self._failed(call, text, CallStatus.TIMEOUT)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a tool may raise anything
-            text = f"{call.name} failed: {type(error).__name__}: {error}".rstrip(": ")
+            text = f"{call.name} failed: {sentence_of(error)}"
             return self._failed(call, text, CallStatus.CRASHED)
         text = plain(text, self.tools.max_characters)
         return ToolResult(name=call.name, text=text, images=images)
