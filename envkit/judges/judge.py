@@ -231,7 +231,8 @@ def show_answer(context: RewardContext) -> Message:
     material = {
         "task": prompts[0] if prompts else str(context.task.get("prompt", "")),
         **({"reference": context.task["answer"]} if "answer" in context.task else {}),
-        "answer": plain(context.answer, _MAX_ANSWER),
+        "answer": context.answer[:_MAX_ANSWER],
+        **({"answer_is_cut": True} if len(context.answer) > _MAX_ANSWER else {}),
     }
     text = plain(json.dumps(material, ensure_ascii=False, indent=1), _MAX_SHOWN)
     return message("user", text, images_of(context.messages))

@@ -4,6 +4,7 @@ Order: a term's gate is decided before its score is computed. Asynchronous terms
 decided run at the same time.
 """
 
+import inspect
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,10 +88,7 @@ class Rewards:
         scores: dict[str, float | None] = {}
         for term in self.terms:
             if term.is_async:
-                raise ConfigurationError(
-                    f"reward term {term.name!r} is asynchronous: await ascore(context) in an "
-                    "envkit.AsyncEnv instead"
-                )
+                raise _async_refusal(term)
             scores[term.name] = self._one(term, context) if _opens(term, context, scores) else None
         return self._reward(scores)
 
@@ -130,7 +128,11 @@ class Rewards:
 
     def _one(self, term: Term, context: RewardContext) -> float:
         try:
-            return term.checked(term.score(context))
+            value = term.score(context)
+            if inspect.iscoroutine(value):
+                value.close()  # it never began, and Python would warn
+                raise _async_refusal(term)
+            return term.checked(value)
         except Exception as error:
             raise term.failure(error) from error
 
@@ -155,6 +157,13 @@ class Rewards:
             for term in self.terms
         }
         return Reward(terms=weighted, scores={term.name: scores[term.name] for term in self.terms})
+
+
+def _async_refusal(term: Term) -> ConfigurationError:
+    return ConfigurationError(
+        f"reward term {term.name!r} is asynchronous: await ascore(context) in an envkit.AsyncEnv "
+        "instead"
+    )
 
 
 def _is_decided(term: Term, scores: Mapping[str, float | None]) -> bool:

@@ -22,6 +22,10 @@ def worth(name: str, value: float, **options: object) -> Term:
     return Term(name=name, score=lambda _: value, **options)  # type: ignore[arg-type]
 
 
+def is_right(context: RewardContext) -> bool:
+    return context.answer == context.task["answer"]
+
+
 def test_terms_are_weighted_and_add_up() -> None:
     reward = Rewards(worth("right", 1.0), worth("length", 4, weight=-0.25)).score(CONTEXT)
 
@@ -58,8 +62,8 @@ def test_a_gate_opens_by_an_earlier_score_or_by_the_context() -> None:
         worth("half", 1.0, gate=Gate(term="format", at_least=0.5)),
         worth("full", 1.0, gate=Gate(term="format")),
         worth("behind", 1.0, gate=Gate(term="full", at_least=-1.0)),
-        worth("answered", 1.0, gate=lambda context: context.answer == "42"),
-        worth("silent", 1.0, gate=lambda context: not context.answer),
+        Term(name="answered", score=is_right, gate=lambda context: context.answer == "42"),
+        Term(name="silent", score=is_right, gate=lambda context: not context.answer),
     )
 
     reward = rewards.score(CONTEXT)
@@ -187,7 +191,8 @@ def test_a_score_that_is_no_finite_number_breaks_the_contract(value: object) -> 
 
 
 def test_a_gate_that_raises_is_a_grader_fault() -> None:
-    rewards = Rewards(worth("x", 1.0, gate=lambda context: context.task["missing"]))
+    term = Term(name="x", score=is_right, gate=lambda context: context.task["missing"])
+    rewards = Rewards(term)
 
     with pytest.raises(EnvFault, match="reward term 'x' failed: KeyError"):
         rewards.score(CONTEXT)
@@ -211,12 +216,11 @@ def test_wrong_terms_are_refused() -> None:
         worth("a", 1.0, weight=math.nan)
     with pytest.raises(ConfigurationError, match="await ascore"):
         Rewards(Term(name="a", score=score)).score(CONTEXT)
+    with pytest.raises(ConfigurationError, match="await ascore"):
+        Rewards(Term(name="a", score=lambda context: score(replace(context)))).score(CONTEXT)
 
 
 def test_rewards_are_made_of_functions_terms_and_lists() -> None:
-    def is_right(context: RewardContext) -> bool:
-        return context.answer == context.task["answer"]
-
     assert Rewards.of(is_right).score(CONTEXT).terms == {"is_right": 1.0}
     assert Rewards.of(lambda _: 0.5).score(CONTEXT).terms == {"reward": 0.5}
     assert Rewards.of([worth("a", 1), worth("b", 2)]).score(CONTEXT).total == 3.0

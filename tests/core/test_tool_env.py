@@ -16,6 +16,7 @@ from envkit.env import Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError, DatasetError, UnknownNameError
 from envkit.rewards import RewardContext, Term
 from envkit.rollout import RetryBudget, ScriptedEngine, collect, play
+from envkit.tasks import Task
 from envkit.toolset import ToolSet
 from envkit.trajectory import StopReason
 
@@ -220,7 +221,10 @@ def test_the_reward_comes_once_with_its_terms() -> None:
 
 
 def test_an_episode_without_an_answer_is_scored_when_its_turns_run_out() -> None:
-    env = make(max_turns=2, reward=lambda context: 0.5 if context.answer == "" else 1.0)
+    def is_silent(context: RewardContext) -> float:
+        return 0.5 if context.answer == "" else 1.0
+
+    env = make(max_turns=2, reward=is_silent)
     env.reset(seed=0)
     assert env.step(call("multiply", a=1, b=1)).reward == 0.0
 
@@ -293,7 +297,11 @@ def test_a_tasks_broken_tools_are_refused(tools: object, sentence: str) -> None:
 
 def test_a_prompt_may_be_made_with_pictures() -> None:
     picture = Image.from_pil(PilImage.new("RGB", (28, 28)))
-    env = make(prompt=lambda task: Turn(f"Number {task['n']}.", images=(picture,)))
+
+    def show(task: Task) -> Turn:
+        return Turn(f"Number {task['n']}.", images=(picture,))
+
+    env = make(prompt=show)
 
     start = env.reset(options={"task": TASKS[0]})
 
@@ -320,7 +328,7 @@ def test_a_task_without_a_prompt_is_refused() -> None:
     with pytest.raises(DatasetError, match="needs the string 'prompt'"):
         make(tasks=[{"question": "?"}]).reset(seed=0)
     with pytest.raises(ContractError, match=r"must return envkit\.Turn or str, got int"):
-        make(prompt=lambda task: 5).reset(seed=0)
+        make(prompt=len).reset(seed=0)
 
 
 def test_huge_arguments_are_cut_in_info() -> None:
