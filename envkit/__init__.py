@@ -16,6 +16,7 @@ from envkit.tools import ToolSpec, tool
 if TYPE_CHECKING:  # what `__getattr__` imports on first use
     from envkit.async_env import AsyncEnv
     from envkit.checker import check_env
+    from envkit.tool_env import ToolEnv
 
     __version__: str
 
@@ -29,6 +30,7 @@ __all__ = [
     "Image",
     "Policy",
     "PolicyContext",
+    "ToolEnv",
     "ToolSpec",
     "Turn",
     "__version__",
@@ -40,14 +42,21 @@ __all__ = [
     "tool",
 ]
 
-_LAZY = {"AsyncEnv": "envkit.async_env", "check_env": "envkit.checker"}
+_LAZY = {
+    "AsyncEnv": "envkit.async_env",
+    "ToolEnv": "envkit.tool_env",
+    "check_env": "envkit.checker",
+}
 _PACKAGES = (
     "export",
+    "judges",
     "metrics",
     "report",
+    "rewards",
     "rollout",
     "tokens",
     "toolcalls",
+    "toolset",
     "trajectory",
     "wrappers",
 )

@@ -23,7 +23,7 @@ from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.images import Image
 from envkit.rollout import EnvSource, EpisodeRequest, RetryBudget
 from envkit.rollout.host import EnvHost
-from envkit.rollout.pool import WorkerPool
+from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
 from envkit_verl.engine import pictures
 

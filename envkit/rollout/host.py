@@ -15,9 +15,9 @@ from envkit.errors import ContractError, EnvFault, EnvkitError, FaultKind
 from envkit.images import Image
 from envkit.messages import Message
 from envkit.rollout.outcome import checked_reset, checked_step
-from envkit.rollout.pool import WorkerPool
-from envkit.rollout.workers import DeadlineError, Worker
 from envkit.tasks import Task
+from envkit.threads.pool import WorkerPool
+from envkit.threads.workers import DeadlineError, Worker
 
 T = TypeVar("T")
 

@@ -33,11 +33,11 @@ from envkit.rollout.host import EnvHost
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, observation_stop, room_for_reply
 from envkit.rollout.outcome import observation_hash
-from envkit.rollout.pool import WorkerPool
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.recovery import EpisodeLostError, RecoveringEnv
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.threads.pool import WorkerPool
 from envkit.tokens import Encoded, RoleStatus
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import StopReason

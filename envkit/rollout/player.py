@@ -19,11 +19,11 @@ from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Limits
 from envkit.rollout.loop import play_episode
-from envkit.rollout.pool import WorkerPool
 from envkit.rollout.request import EnvSource
 from envkit.rollout.retries import RetryBudget
 from envkit.rollout.setup import EpisodeSpec, GroupStart, Setup
 from envkit.tasks import Task
+from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from envkit.rollout.workers import DeadlineError, Mailbox, deliver, outcome
+from envkit.threads.workers import DeadlineError, Mailbox, deliver, outcome
 
 T = TypeVar("T")
 

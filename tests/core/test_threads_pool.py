@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from envkit.rollout.pool import WorkerPool
-from envkit.rollout.workers import DeadlineError, Mailbox, Worker
+from envkit.threads.pool import WorkerPool
+from envkit.threads.workers import DeadlineError, Mailbox, Worker
 
 
 def pool_threads() -> int:

@@ -1,0 +1,75 @@
+"""A judge that runs on any envkit engine, such as the one that is being trained."""
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from envkit.errors import EngineFault, ImageError, TemplateError
+from envkit.judges.failure import CallFailure
+from envkit.messages import Message
+from envkit.rollout.engine import Engine, GenerateRequest, Sampling
+from envkit.tokens import ChatCodec
+
+
+class EngineModel:
+    """The model behind an engine. The schema is not enforced: the reply is checked afterwards."""
+
+    def __init__(self, engine: Engine, codec: ChatCodec, *, name: str | None = None) -> None:
+        """Take an engine; it stays the caller's to close.
+
+        Args:
+            engine: Samples the replies.
+            codec: The model's own, with its processor where pictures are shown.
+            name: Tells this model from others in the cache; None takes the engine's. A model whose
+                weights change needs a new name, or a judge without a cache.
+        """
+        self._engine, self._codec = engine, codec
+        self._name = name or engine.name
+
+    @property
+    def identity(self) -> str:
+        """The name that was given."""
+        return f"{self._name} in this process"
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, schema: Mapping[str, Any]
+    ) -> str:
+        """Sample one reply.
+
+        Raises:
+            CallFailure: The engine failed, or the chat template cannot express the question.
+        """
+        try:
+            prompt = await asyncio.to_thread(self._codec.encode_prompt, messages, tools=())
+        except (TemplateError, ImageError) as error:
+            raise CallFailure(
+                f"the question cannot be encoded: {error}", is_retryable=False
+            ) from error
+        session = uuid.uuid4().hex
+        request = GenerateRequest(
+            request_id=uuid.uuid4().hex,
+            session_id=session,
+            wire_ids=prompt.wire_ids,
+            images=prompt.images,
+            features=prompt.features,
+            train_length=len(prompt.train_ids),
+            sampling=replace(
+                sampling,
+                stop_ids=sampling.stop_ids or self._codec.stop_ids,
+                banned_ids=(*sampling.banned_ids, *self._codec.media_ids),
+            ),
+        )
+        try:
+            generation = await self._engine.generate(request)
+        except EngineFault as fault:
+            raise CallFailure(
+                f"engine {self._engine.name!r} failed: {fault}", is_retryable=fault.retryable
+            ) from fault
+        finally:
+            await self._engine.end_session(session)
+        return self._codec.decode(generation.token_ids)
+
+    async def aclose(self) -> None:
+        """Hold nothing: the engine is the caller's."""

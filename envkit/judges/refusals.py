@@ -1,0 +1,91 @@
+"""What an HTTP answer that is no completion means: try again, when, or give up."""
+
+import json
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import Any, Final
+
+from envkit.judges.failure import CallFailure
+
+_RETRYABLE: Final = frozenset({408, 409, 425, 429})
+_SPENT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""Codes of a 429 that no waiting mends (OpenAI's guide to error codes)."""
+_ADVICE: Final[Mapping[int, str]] = {
+    400: "the request was refused; response_format=None suits servers without structured output",
+    401: "the key was refused: check api_key",
+    403: "the key has no access to this model",
+    404: "the address or the model is unknown: check base_url and model",
+    413: "the request is too large: show the judge less",
+}
+
+
+def status_failure(
+    status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None
+) -> CallFailure:
+    """Return the failure that a status stands for.
+
+    Args:
+        status: Anything but 200.
+        headers: Of the answer.
+        body: Of the answer.
+        secret: Never shown, even where the server repeats it.
+    """
+    message, code = _error_of(body)
+    if secret:
+        message = message.replace(secret, "***")
+    advice = _ADVICE.get(status)
+    text = f"HTTP {status}" + (f" ({advice})" if advice else "") + f": {message}"
+    is_retryable = (status in _RETRYABLE or status >= 500) and code not in _SPENT
+    return CallFailure(
+        text,
+        is_retryable=is_retryable,
+        retry_after_s=retry_after(headers) if is_retryable else None,
+    )
+
+
+def answer_failure(body: bytes) -> CallFailure:
+    """Return the failure of a 200 whose body is no completion, such as a proxy's page."""
+    return CallFailure(f"the answer is no chat completion: {_excerpt(body)!r}", is_retryable=True)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a server asks to wait; None when it does not say readably.
+
+    `retry-after-ms` is OpenAI's own; `Retry-After` is seconds or a date (RFC 9110, 10.2.3).
+    """
+    if (milliseconds := _seconds(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000
+    value = headers.get("Retry-After")
+    seconds = _seconds(value)
+    if seconds is not None or value is None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+
+
+def _seconds(value: str | None) -> float | None:
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        return None
+    return max(0.0, seconds) if isfinite(seconds) else None
+
+
+def _error_of(body: bytes) -> tuple[str, str | None]:
+    """Return an error body's message and code; an excerpt where it is no JSON error."""
+    try:
+        error: Any = json.loads(body)["error"]
+        if isinstance(error, str):
+            return error[:300], None
+        code: Any = error.get("code")
+        return str(error["message"])[:300], code if isinstance(code, str) else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _excerpt(body), None
+
+
+def _excerpt(body: bytes) -> str:
+    return " ".join(body[:1000].decode("utf-8", "replace").split())[:200]

@@ -1,0 +1,146 @@
+"""What a judge is asked for, and the strict reading of its reply.
+
+The reply is one JSON object, `{"reason": "...", "scores": {"name": 7}}`, with a whole number for
+every criterion. The reason comes first, so that the model thinks before it scores. Thinking before
+`</think>` and one Markdown fence around the object are allowed; anything else is malformed.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, cast
+
+from envkit.errors import ConfigurationError
+
+_FENCE: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criterion:
+    """One thing to score."""
+
+    name: str
+    """Of the reward term, and the key in the judge's reply."""
+    text: str
+    """What the judge reads: when the score is high, and when it is low."""
+    best: int = 10
+    """The highest score; the lowest is 0. The term's score is the share of it, 0 to 1."""
+    weight: float = 1.0
+    """Of the reward term."""
+
+    def __post_init__(self) -> None:
+        """Check the name, the text and the scale.
+
+        Raises:
+            ConfigurationError: One of them is empty.
+        """
+        if not self.name or not self.text.strip():
+            raise ConfigurationError("a criterion needs a name and a text that a judge can read")
+        if self.best < 1:
+            raise ConfigurationError(
+                f"criterion {self.name!r}: best must be at least 1, got {self.best}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A judge's scores."""
+
+    scores: Mapping[str, int]
+    """By criterion, 0 to its `best`."""
+    reason: str
+
+
+class MalformedVerdict(ValueError):  # as MalformedJson
+    """A judge's reply is not in the form that was asked for; the message says what is wrong."""
+
+
+def schema_of(criteria: Sequence[Criterion]) -> dict[str, Any]:
+    """Return the JSON Schema of a reply; every object is closed, as strict modes demand."""
+    scores = {
+        criterion.name: {"type": "integer", "minimum": 0, "maximum": criterion.best}
+        for criterion in criteria
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "reason": {"type": "string"},
+            "scores": {
+                "type": "object",
+                "properties": scores,
+                "required": list(scores),
+                "additionalProperties": False,
+            },
+        },
+        "required": ["reason", "scores"],
+        "additionalProperties": False,
+    }
+
+
+def read_verdict(text: str, criteria: Sequence[Criterion]) -> Verdict:
+    """Read a judge's reply.
+
+    Raises:
+        MalformedVerdict: It is not exactly what was asked for.
+    """
+    value = _decode(text)
+    if not isinstance(value, dict):
+        raise MalformedVerdict("the reply must be a JSON object")
+    fields = cast(dict[str, object], value)
+    _check_keys(fields, ("reason", "scores"), "the object")
+    if not isinstance(fields["reason"], str):
+        raise MalformedVerdict("'reason' must be a string")
+    if not isinstance(fields["scores"], dict):
+        raise MalformedVerdict("'scores' must be an object")
+    scores = cast(dict[str, object], fields["scores"])
+    _check_keys(scores, [criterion.name for criterion in criteria], "'scores'")
+    return Verdict(
+        scores={
+            criterion.name: _score(criterion, scores[criterion.name]) for criterion in criteria
+        },
+        reason=fields["reason"],
+    )
+
+
+def _decode(text: str) -> object:
+    body = text.rpartition("</think>")[2].strip()
+    fenced = _FENCE.fullmatch(body)
+    try:
+        return json.loads(
+            body if fenced is None else fenced.group(1),
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_refuse_constant,
+        )
+    except MalformedVerdict:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise MalformedVerdict(
+            f"the reply must be one JSON object and nothing else: {error}"
+        ) from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise MalformedVerdict("a key is there twice")
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise MalformedVerdict(f"{name} is no JSON")
+
+
+def _check_keys(fields: Mapping[str, object], wanted: Sequence[str], where: str) -> None:
+    if missing := [name for name in wanted if name not in fields]:
+        raise MalformedVerdict(f"{where} lacks the keys {missing}")
+    if extra := sorted(fields.keys() - set(wanted)):
+        raise MalformedVerdict(f"{where} has keys that nobody asked for: {extra[:5]}")
+
+
+def _score(criterion: Criterion, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MalformedVerdict(f"the score {criterion.name!r} must be a whole number")
+    if not 0 <= value <= criterion.best:
+        raise MalformedVerdict(f"the score {criterion.name!r} must be 0 to {criterion.best}")
+    return value

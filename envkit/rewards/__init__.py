@@ -1,0 +1,17 @@
+"""Rewards made of named terms with weights and gates.
+
+    rewards = Rewards(
+        Term(name="format", score=is_boxed, weight=0.1),
+        Term(name="answer", score=is_right, gate=Gate(term="format")),
+    )
+    reward = rewards.score(RewardContext(task=self.task, answer=text))
+    Turn(..., reward=reward.total, info={"reward_terms": reward.terms})
+
+A term that cannot be computed is an `EnvFault` of kind GRADER, never a reward of 0.
+"""
+
+from envkit.rewards.context import RewardContext
+from envkit.rewards.rewards import Reward, Rewards
+from envkit.rewards.term import Gate, Term
+
+__all__ = ["Gate", "Reward", "RewardContext", "Rewards", "Term"]

@@ -1,0 +1,79 @@
+"""One term of a reward: a name, a score, a weight and a gate."""
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from envkit.errors import ConfigurationError, ContractError, EnvFault, EnvkitError, FaultKind
+from envkit.rewards.context import RewardContext
+
+Score = Callable[[RewardContext], float | Awaitable[float]]
+"""Computes a term's value before its weight; synchronous or asynchronous."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Opens when an earlier term's score is high enough; a gated term does not open it."""
+
+    term: str
+    at_least: float = 1.0
+    """Of the score, before its weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A named part of a reward."""
+
+    name: str
+    score: Score
+    weight: float = 1.0
+    """What the score is multiplied by; negative for a penalty."""
+    gate: Gate | Callable[[RewardContext], bool] | None = None
+    """Where it is closed the term is worth 0.0 and its score is not computed. None is always
+    open."""
+
+    def __post_init__(self) -> None:
+        """Check the name and the numbers.
+
+        Raises:
+            ConfigurationError: The name is empty, or a number is not finite.
+        """
+        if not self.name:
+            raise ConfigurationError("a reward term needs a name, got ''")
+        if not math.isfinite(self.weight):
+            raise ConfigurationError(
+                f"reward term {self.name!r}: the weight must be finite, got {self.weight}"
+            )
+        if isinstance(self.gate, Gate) and math.isnan(self.gate.at_least):
+            raise ConfigurationError(f"reward term {self.name!r}: at_least must be a number")
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the score must be awaited."""
+        call: Any = getattr(self.score, "__call__", None)  # noqa: B004  # an object with async __call__
+        return inspect.iscoroutinefunction(self.score) or inspect.iscoroutinefunction(call)
+
+    def checked(self, score: object) -> float:
+        """Return a score that the function returned, as a finite float.
+
+        Raises:
+            ContractError: It is none; a NaN would poison the advantages of a whole group.
+        """
+        if not isinstance(score, Real) or not math.isfinite(score):
+            raise ContractError(
+                f"reward term {self.name!r} must return a finite number, got "
+                f"{type(score).__name__}: {repr(score)[:80]}"
+            )
+        return float(score)
+
+    def failure(self, error: Exception) -> Exception:
+        """Return what to raise for an exception of the score: envkit's own, or a GRADER fault."""
+        if isinstance(error, EnvkitError):
+            return error
+        return EnvFault(
+            f"reward term {self.name!r} failed: {type(error).__name__}: {error}",
+            kind=FaultKind.GRADER,
+        )

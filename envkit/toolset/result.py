@@ -1,0 +1,117 @@
+"""What a call led to: text and pictures for the model, and a status to count."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, cast
+
+from PIL.Image import Image as PilImage
+
+from envkit.errors import ContractError
+from envkit.images import Image
+from envkit.toolcalls.tolerant_json import scrub
+
+MAX_IMAGES: Final = 8
+"""Most pictures of one result; a chat template's context does not hold more for long."""
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+# Qwen, Llama 3, GLM; Llama 4 and MiniCPM; LLaVA, InternVL, Gemma; Pixtral and Mistral.
+_CONTROL: Final = re.compile(
+    r"<(?=\|)|<(?=/?(?:image|video|audio|img|image_soft_token|start_of_image|end_of_image|"
+    r"IMG_CONTEXT)>)|\[(?=IMG(?:_BREAK|_END)?\])"
+)
+
+
+class CallStatus(StrEnum):
+    """How a call ended."""
+
+    OK = "ok"
+    """The tool returned."""
+    INVALID = "invalid"
+    """The model's mistake: an unknown tool or arguments against the schema. Nothing was run."""
+    CRASHED = "crashed"
+    """The tool raised, or returned what cannot be shown."""
+    TIMEOUT = "timeout"
+    """The tool did not return in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """The answer to one call."""
+
+    name: str
+    """The tool's name as the model wrote it, at most 64 characters."""
+    text: str
+    images: tuple[Image, ...] = ()
+    status: CallStatus = CallStatus.OK
+
+
+def shown(value: object) -> tuple[str, tuple[Image, ...]]:
+    """Return a tool's return value as text and pictures, the pictures decoded.
+
+    Text stays, a picture (envkit's or Pillow's) is shown, a list or tuple with pictures in it is
+    text and pictures in turn, anything else is written as JSON.
+
+    Raises:
+        ContractError: It is none of these, or has too many pictures.
+        ImageError: A picture's bytes are broken.
+    """
+    parts = _parts(value)
+    images = tuple(_image(part) for part in parts if isinstance(part, Image | PilImage))
+    if len(images) > MAX_IMAGES:
+        raise ContractError(
+            f"a tool may return at most {MAX_IMAGES} pictures at once, got {len(images)}"
+        )
+    for image in images:
+        _ = image.sha256, image.png_bytes()  # here, because it is slow on the event loop
+    texts = [_text(part) for part in parts if not isinstance(part, Image | PilImage)]
+    return "\n".join(texts), images
+
+
+def _parts(value: object) -> Sequence[object]:
+    parts = cast(Sequence[object], value) if isinstance(value, list | tuple) else ()
+    has_picture = any(isinstance(part, Image | PilImage) for part in parts)
+    return parts if has_picture else (cast(object, value),)
+
+
+def _image(part: Image | PilImage) -> Image:
+    return part if isinstance(part, Image) else Image.from_pil(part)
+
+
+def _text(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if part is None:
+        return "Done."
+    try:
+        return json.dumps(part, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContractError(
+            "a tool must return text, envkit.Image, JSON data or a list of text and pictures, "
+            f"got {type(part).__name__}"
+        ) from error
+
+
+def plain(text: str, limit: int) -> str:
+    """Return text from outside as a model may read it: no control tokens, and not too long.
+
+    A chat template takes `<|im_end|>` or `<image>` inside a text for its own mark, so a space is
+    put into them.
+    """
+    if len(text) > limit:
+        text = f"{text[:limit]}\n[{len(text) - limit} more characters were left out]"
+    if not text.isascii():
+        text = scrub(text)
+    if "<" not in text and "[" not in text:  # most texts; a scan by the pattern is 50 times slower
+        return text
+    return _CONTROL.sub(lambda mark: f"{mark.group()} ", text)
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return an exception as a sentence without memory addresses, which differ from run to run."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # a foreign exception's own __str__ may raise
+        text = ""
+    return _ADDRESS.sub("", f"{type(error).__name__}: {text}" if text else type(error).__name__)

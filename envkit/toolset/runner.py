@@ -1,0 +1,158 @@
+"""Runs the calls of a reply: validated, at the same time, under deadlines, off the event loop."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from envkit.errors import Fault, MissingDependencyError
+from envkit.images import Image
+from envkit.threads.pool import WorkerPool
+from envkit.threads.workers import DeadlineError
+from envkit.toolcalls import ToolCall, call_errors
+from envkit.tools import ToolSpec
+from envkit.toolset.result import CallStatus, ToolResult, plain, sentence_of, shown
+from envkit.toolset.tool_set import ToolSet
+
+_MAX_THREADS: Final = 16
+_MAX_ERROR_CHARACTERS: Final = 500
+
+T = TypeVar("T")
+Shown = tuple[str, tuple[Image, ...]]
+
+
+class _LateError(Exception):
+    """A call outlived its deadline, as opposed to a TimeoutError that the tool raised itself."""
+
+
+class ToolRunner:
+    """Runs calls for one environment. Synchronous functions run on threads of its own.
+
+    A synchronous function that hangs keeps its thread, which another replaces; nothing can stop it.
+    """
+
+    def __init__(self, tools: ToolSet) -> None:
+        self.tools = tools
+        """May be replaced between replies."""
+        self._pool: WorkerPool | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """Run the calls of one reply and return their results in the order of the calls.
+
+        Calls beyond the set's `max_calls` are not run and have no result.
+
+        Raises:
+            Fault: A tool raised it: a backend failed. The other calls are cancelled.
+            MissingDependencyError: A tool needs a package that is not installed.
+        """
+        tools = self.tools
+        wanted = [self._call(call) for call in calls[: tools.max_calls]]
+        return tuple(await (_in_turn(wanted) if tools.is_sequential else _at_once(wanted)))
+
+    async def aclose(self) -> None:
+        """End the threads; closing twice is fine, and a later call starts new ones."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    async def _call(self, call: ToolCall) -> ToolResult:
+        errors = call_errors(call, self.tools.specs)
+        if errors:
+            return self._failed(call, "; ".join(errors), CallStatus.INVALID)
+        spec = next(spec for spec in self.tools.specs if spec.name == call.name)
+        limit = self.tools.timeout_of(call.name)
+        try:
+            text, images = await self._run(spec, call.arguments, limit)
+        except (Fault, MissingDependencyError):
+            raise
+        except _LateError:
+            text = f"{call.name} did not answer within {limit:g} s."
+            return self._failed(call, text, CallStatus.TIMEOUT)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a tool may raise anything
+            text = f"{call.name} failed: {sentence_of(error)}"
+            return self._failed(call, text, CallStatus.CRASHED)
+        text = plain(text, self.tools.max_characters)
+        return ToolResult(name=call.name, text=text, images=images)
+
+    async def _run(self, spec: ToolSpec, arguments: dict[str, Any], limit: float | None) -> Shown:
+        if spec.is_async:
+            value = await _within(spec(**arguments), limit)
+        else:
+            value = await self._in_thread(lambda: _finished(spec(**arguments)), limit)
+            if inspect.isawaitable(
+                value
+            ):  # a decorated asynchronous function looks like a plain one
+                value = await _within(value, limit)
+        if isinstance(value, _Finished):
+            return value.shown
+        if isinstance(value, str):
+            return value, ()
+        return await self._in_thread(lambda: shown(value), None)  # decoding pictures is slow
+
+    async def _in_thread(self, function: Callable[[], T], limit: float | None) -> T:
+        try:
+            return await self._threads().run(function, timeout_s=limit)
+        except DeadlineError as error:
+            raise _LateError from error
+
+    def _threads(self) -> WorkerPool:
+        loop = asyncio.get_running_loop()
+        if self._pool is None or self._loop is not loop:
+            if self._pool is not None:
+                self._pool.close()
+            self._pool, self._loop = WorkerPool(_MAX_THREADS), loop
+        return self._pool
+
+    def _failed(self, call: ToolCall, text: str, status: CallStatus) -> ToolResult:
+        return ToolResult(
+            name=call.name[:64], text=plain(text, _MAX_ERROR_CHARACTERS), status=status
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A value that was made fit for the model on the thread that computed it."""
+
+    shown: Shown
+
+
+def _finished(value: Any) -> Any:  # noqa: ANN401  # what a tool returned
+    return value if inspect.isawaitable(value) else _Finished(shown(value))
+
+
+async def _within(work: Awaitable[Any], limit: float | None) -> Any:  # noqa: ANN401  # the tool's own
+    deadline = asyncio.timeout(limit)
+    try:
+        async with deadline:
+            return await work
+    except TimeoutError as error:
+        if deadline.expired():
+            raise _LateError from error
+        raise
+
+
+async def _in_turn(work: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
+    results: list[ToolResult] = []
+    for place, call in enumerate(work):
+        try:
+            results.append(await call)
+        except BaseException:
+            for later in work[place + 1 :]:
+                if inspect.iscoroutine(later):
+                    later.close()  # it never began, and Python would warn
+            raise
+    return results
+
+
+async def _at_once(work: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
+    if len(work) == 1:
+        return [await work[0]]
+    tasks = [asyncio.ensure_future(call) for call in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

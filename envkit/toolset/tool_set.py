@@ -1,0 +1,128 @@
+"""Which tools there are, and under which limits they run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
+
+from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
+from envkit.tools import ToolSpec
+
+DEFAULT_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSet:
+    """Some tools and the limits of their calls."""
+
+    specs: tuple[ToolSpec, ...]
+    timeout_s: float | None = DEFAULT_TIMEOUT_S
+    """Seconds that one call may take; None is unlimited."""
+    timeouts: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    """Other limits for some tools, by name, in seconds."""
+    max_calls: int = 8
+    """Calls of one reply that are run; the model is told how many were left out."""
+    is_sequential: bool = False
+    """Whether the calls of one reply run one after another, for tools that share a state.
+    Otherwise they run at the same time."""
+    max_characters: int = 20_000
+    """Longest text of one result; the rest is cut off, and the model is told."""
+
+    def __post_init__(self) -> None:
+        """Check names, schemas and limits now, not at the first call.
+
+        Raises:
+            ConfigurationError: Two tools share a name, one has no function or a broken schema, or a
+                limit is out of range.
+        """
+        names = [spec.name for spec in self.specs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(f"two tools are named {name!r}: rename one of them")
+        for spec in self.specs:
+            if spec.function is None:
+                raise ConfigurationError(
+                    f"tool {spec.name!r} has a schema but no function: build it with @envkit.tool"
+                )
+            spec.validate({})  # a schema that is no JSON Schema raises here
+        for name in self.timeouts:
+            if name not in names:
+                raise UnknownNameError.suggest("tool", name, names)
+        for limit in (self.timeout_s, *self.timeouts.values()):
+            if limit is not None and not limit > 0:
+                raise ConfigurationError(f"a tool's timeout must be above 0 s, got {limit}")
+        if self.max_calls < 1 or self.max_characters < 1:
+            raise ConfigurationError(
+                "max_calls and max_characters must be at least 1, got "
+                f"{self.max_calls} and {self.max_characters}"
+            )
+
+    @classmethod
+    def of(cls, tools: "ToolSet | Sequence[ToolSpec | Callable[..., Any]]") -> "ToolSet":
+        """Build a set with the default limits from tools or functions; a set stays as it is.
+
+        Raises:
+            ConfigurationError: A tool is neither, or see the class.
+        """
+        if isinstance(tools, ToolSet):
+            return tools
+        return cls(specs=tuple(_spec(tool) for tool in tools))
+
+    def timeout_of(self, name: str) -> float | None:
+        """Return the seconds that a call of this tool may take; None is unlimited."""
+        return self.timeouts.get(name, self.timeout_s)
+
+    def resolve(self, definitions: object) -> "ToolSet":
+        """Return the set that a task asks for: its definitions, with this set's functions.
+
+        Args:
+            definitions: A list of names, or of JSON schemas, whose descriptions and parameters are
+                what the model sees and what its arguments are held to.
+
+        Raises:
+            DatasetError: It is no list, a definition is broken, or names no tool of this set.
+        """
+        if not isinstance(definitions, list):
+            raise DatasetError(
+                "task['tools'] must be a list of tool names or JSON schemas, "
+                f"got {type(definitions).__name__}"
+            )
+        functions = {spec.name: spec for spec in self.specs}
+        chosen: list[ToolSpec] = []
+        for definition in cast(list[object], definitions):
+            try:
+                wanted = _definition(definition, functions)
+            except ConfigurationError as error:
+                raise DatasetError(f"task['tools']: {error}") from error
+            chosen.append(wanted)
+        names = {spec.name for spec in chosen}
+        kept = {name: limit for name, limit in self.timeouts.items() if name in names}
+        try:
+            return replace(self, specs=tuple(chosen), timeouts=kept)
+        except ConfigurationError as error:
+            raise DatasetError(f"task['tools']: {error}") from error
+
+
+def _spec(tool: object) -> ToolSpec:
+    if isinstance(tool, ToolSpec):
+        return tool
+    if callable(tool):
+        return ToolSpec.from_function(tool)
+    raise ConfigurationError(
+        f"a tool must be a function or made by @envkit.tool, got {type(tool).__name__}"
+    )
+
+
+def _definition(definition: object, functions: Mapping[str, ToolSpec]) -> ToolSpec:
+    if isinstance(definition, str):
+        name, schema = definition, None
+    elif isinstance(definition, Mapping):
+        schema = ToolSpec.from_json(cast(Mapping[str, Any], definition))
+        name = schema.name
+    else:
+        raise ConfigurationError(
+            f"a definition must be a name or a JSON schema, got {type(definition).__name__}"
+        )
+    if name not in functions:
+        raise UnknownNameError.suggest("tool", name, functions)
+    known = functions[name]
+    return known if schema is None else replace(schema, function=known.function)

@@ -1,0 +1,255 @@
+"""Rewards of terms: weights, gates, exact sums, and terms that fail."""
+
+import asyncio
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit import EnvFault, FaultKind
+from envkit.env import Env, Turn
+from envkit.errors import ConfigurationError, ContractError, UnknownNameError
+from envkit.rewards import Gate, RewardContext, Rewards, Term
+from envkit.tasks import Task
+
+CONTEXT = RewardContext(task={"answer": "42"}, answer="42")
+
+
+def worth(name: str, value: float, **options: object) -> Term:
+    return Term(name=name, score=lambda _: value, **options)  # type: ignore[arg-type]
+
+
+def is_right(context: RewardContext) -> bool:
+    return context.answer == context.task["answer"]
+
+
+def test_terms_are_weighted_and_add_up() -> None:
+    reward = Rewards(worth("right", 1.0), worth("length", 4, weight=-0.25)).score(CONTEXT)
+
+    assert reward.terms == {"right": 1.0, "length": -1.0}
+    assert reward.scores == {"right": 1.0, "length": 4.0}
+    assert reward.total == 0.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3)), min_size=1, max_size=12),
+    st.randoms(),
+)
+def test_the_total_is_exact_whatever_the_order(
+    pairs: list[tuple[float, float]], rng: random.Random
+) -> None:
+    terms = [worth(str(n), score, weight=weight) for n, (score, weight) in enumerate(pairs)]
+    reward = Rewards(*terms).score(CONTEXT)
+    rng.shuffle(terms)
+
+    assert reward.total == Rewards(*terms).score(CONTEXT).total
+    assert reward.total == math.fsum(reward.terms.values())
+    assert asyncio.run(Rewards(*terms).ascore(CONTEXT)).total == reward.total
+
+
+def test_tenths_add_up_to_one() -> None:
+    rewards = Rewards(*(worth(str(n), 1.0, weight=0.1) for n in range(10)))
+
+    assert rewards.score(CONTEXT).total == 1.0
+
+
+def test_a_gate_opens_by_an_earlier_score_or_by_the_context() -> None:
+    rewards = Rewards(
+        worth("format", 0.5, weight=0.0),
+        worth("half", 1.0, gate=Gate(term="format", at_least=0.5)),
+        worth("full", 1.0, gate=Gate(term="format")),
+        worth("behind", 1.0, gate=Gate(term="full", at_least=-1.0)),
+        Term(name="answered", score=is_right, gate=lambda context: context.answer == "42"),
+        Term(name="silent", score=is_right, gate=lambda context: not context.answer),
+    )
+
+    reward = rewards.score(CONTEXT)
+
+    assert reward.terms == {
+        "format": 0.0,
+        "half": 1.0,
+        "full": 0.0,
+        "behind": 0.0,
+        "answered": 1.0,
+        "silent": 0.0,
+    }
+    assert [name for name, score in reward.scores.items() if score is None] == [
+        "full",
+        "behind",
+        "silent",
+    ]
+
+
+async def test_a_closed_gate_computes_nothing_and_waits_for_nothing() -> None:
+    asked: list[str] = []
+
+    def ask(name: str, value: float, **options: object) -> Term:
+        async def score(context: RewardContext) -> float:
+            asked.append(name)
+            await asyncio.sleep(0.05)
+            return value
+
+        return Term(name=name, score=score, **options)  # type: ignore[arg-type]
+
+    rewards = Rewards(
+        ask("first", 0.0),
+        ask("second", 1.0),
+        ask("third", 1.0, gate=Gate(term="first")),
+        ask("fourth", 1.0, gate=Gate(term="second")),
+    )
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+
+    reward = await rewards.ascore(CONTEXT)
+
+    assert reward.terms == {"first": 0.0, "second": 1.0, "third": 0.0, "fourth": 1.0}
+    assert list(reward.terms) == ["first", "second", "third", "fourth"]
+    assert asked == ["first", "second", "fourth"]
+    assert loop.time() - started < 0.19  # two waves of 0.05 s, not three questions in a row
+
+
+async def test_synchronous_scores_do_not_hold_up_the_event_loop() -> None:
+    import time
+
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    ticking = asyncio.create_task(tick())
+    slow = Term(name="slow", score=lambda _: time.sleep(0.2) or 1.0)
+    assert (await Rewards(slow).ascore(CONTEXT)).total == 1.0
+    ticking.cancel()
+    assert ticks > 3
+
+
+class StopsEarly:
+    """A score that is an object, and asynchronous."""
+
+    async def __call__(self, context: RewardContext) -> float:
+        return 0.5
+
+
+async def test_any_form_of_a_score_is_awaited() -> None:
+    async def half(context: RewardContext) -> float:
+        return 0.5
+
+    rewards = Rewards(
+        Term(name="function", score=half),
+        Term(name="plain function", score=lambda context: half(replace(context, answer=""))),
+        Term(name="object", score=StopsEarly()),
+    )
+    assert (await rewards.ascore(CONTEXT)).total == 1.5
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), StopIteration(), TimeoutError(), OSError("gone")])
+async def test_a_score_that_raises_is_a_grader_fault(error: Exception) -> None:
+    def broken(context: RewardContext) -> float:
+        raise error
+
+    rewards = Rewards(worth("fine", 1.0), Term(name="broken", score=broken))
+    for score in (lambda: rewards.score(CONTEXT), lambda: asyncio.run(rewards.ascore(CONTEXT))):
+        with pytest.raises(EnvFault, match="reward term 'broken' failed") as caught:
+            await asyncio.to_thread(score)
+        assert caught.value.kind is FaultKind.GRADER
+
+
+async def test_a_fault_keeps_its_kind_and_cancels_the_others() -> None:
+    cancelled = asyncio.Event()
+
+    async def slow(context: RewardContext) -> float:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return 1.0
+
+    async def away(context: RewardContext) -> float:
+        await asyncio.sleep(0.01)
+        raise EnvFault("away", kind=FaultKind.TRANSIENT)
+
+    with pytest.raises(EnvFault, match="away") as caught:
+        await Rewards(Term(name="slow", score=slow), Term(name="away", score=away)).ascore(CONTEXT)
+
+    assert caught.value.kind is FaultKind.TRANSIENT
+    assert cancelled.is_set()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", [1.0]])
+def test_a_score_that_is_no_finite_number_breaks_the_contract(value: object) -> None:
+    rewards = Rewards(Term(name="odd", score=lambda _: value))  # type: ignore[arg-type, return-value]
+
+    with pytest.raises(ContractError, match="'odd' must return a finite number"):
+        rewards.score(CONTEXT)
+
+
+def test_a_gate_that_raises_is_a_grader_fault() -> None:
+    term = Term(name="x", score=is_right, gate=lambda context: context.task["missing"])
+    rewards = Rewards(term)
+
+    with pytest.raises(EnvFault, match="reward term 'x' failed: KeyError"):
+        rewards.score(CONTEXT)
+
+
+def test_wrong_terms_are_refused() -> None:
+    async def score(context: RewardContext) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigurationError, match="at least one term"):
+        Rewards()
+    with pytest.raises(ConfigurationError, match="two reward terms are named 'a'"):
+        Rewards(worth("a", 1.0), worth("a", 1.0))
+    with pytest.raises(UnknownNameError, match="Did you mean 'format'"):
+        Rewards(worth("format", 1.0), worth("b", 1.0, gate=Gate(term="formal")))
+    with pytest.raises(UnknownNameError):  # a later term
+        Rewards(worth("a", 1.0, gate=Gate(term="b")), worth("b", 1.0))
+    with pytest.raises(ConfigurationError, match="needs a name"):
+        worth("", 1.0)
+    with pytest.raises(ConfigurationError, match="must be finite"):
+        worth("a", 1.0, weight=math.nan)
+    with pytest.raises(ConfigurationError, match="await ascore"):
+        Rewards(Term(name="a", score=score)).score(CONTEXT)
+    with pytest.raises(ConfigurationError, match="await ascore"):
+        Rewards(Term(name="a", score=lambda context: score(replace(context)))).score(CONTEXT)
+
+
+def test_rewards_are_made_of_functions_terms_and_lists() -> None:
+    assert Rewards.of(is_right).score(CONTEXT).terms == {"is_right": 1.0}
+    assert Rewards.of(lambda _: 0.5).score(CONTEXT).terms == {"reward": 0.5}
+    assert Rewards.of([worth("a", 1), worth("b", 2)]).score(CONTEXT).total == 3.0
+    for wrong in ("right", 3, [is_right]):
+        with pytest.raises(ConfigurationError):
+            Rewards.of(wrong)  # type: ignore[arg-type]
+
+
+class GuessEnv(Env):
+    """A synchronous environment that composes its reward."""
+
+    rewards = Rewards(
+        worth("tried", 1.0, weight=0.25), Term(name="right", score=lambda c: c.answer == "7")
+    )
+
+    def on_reset(self, task: Task) -> Turn:
+        return Turn("Guess.")
+
+    def on_turn(self, response_text: str) -> Turn:
+        reward = self.rewards.score(RewardContext(task=self.task, answer=response_text))
+        info = {"reward_terms": reward.terms}
+        return Turn("Over.", reward=reward.total, done=True, info=info)
+
+
+def test_a_synchronous_environment_uses_the_same_terms() -> None:
+    env = GuessEnv()
+    env.reset(seed=0)
+
+    step = env.step("7")
+
+    assert step.reward == 1.25
+    assert step.info["reward_terms"] == {"tried": 0.25, "right": 1.0}
