@@ -5,7 +5,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError
@@ -16,6 +16,7 @@ def dealt(plan: FaultPlan, calls: int = 400) -> list[str | None]:
     return [plan.decide("step", n, attempt=0) for n in range(calls)]
 
 
+@settings(deadline=None)
 @given(rate=st.floats(0, 1), seed=st.integers(0, 9), worst=st.none() | st.integers(0, 3))
 def test_a_plan_survives_json_and_deals_the_same_faults(
     rate: float, seed: int, worst: int | None

@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 from fakes.command import run_envkit
 from fakes.envs import DotsEnv, register_toys
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import envkit
@@ -136,6 +136,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(before=JSON, after=JSON)
 @example(before=[True], after=[1])
 @example(before={"x": 1}, after={"x": 1.0})

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fakes.codecs import text_codec
 from fakes.envs import DotsEnv, EchoEnv
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.env import Observation, Turn
@@ -23,6 +23,7 @@ class TalkativeEnv(EchoEnv):
         return Turn("BEGIN " + "page " * 2000 + "END")
 
 
+@settings(deadline=None)
 @given(st.text(max_size=400), st.integers(45, 300))
 def test_a_cut_text_keeps_its_budget_its_beginning_and_its_end(text: str, budget: int) -> None:
     short = cut(text, budget, len)

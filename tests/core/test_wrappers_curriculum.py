@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 from fakes.codecs import text_codec
 from fakes.envs import PROMISES, EchoEnv
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envkit
@@ -56,6 +56,7 @@ def short_memory(context: PolicyContext) -> str:
     return str(context.task["number"] % 100)
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=200), st.integers(0, 200))
 def test_the_sequence_of_results_decides_the_level_also_through_a_file(
     results: list[bool], cut: int

@@ -2,19 +2,22 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
 from fakes.codecs import vision_codec
+from fakes.command import run_envkit
 from fakes.envs import register_toys
+from fakes.models import tiny_model_dir
 
 import envkit
 from envkit.env import Env
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit.faults import FaultPlan
 from envkit.rollout import Backoff, Interrupt, RetryBudget, ScriptedEngine, collect, play, resume
-from envkit.trajectory import StopReason, check_trajectory
+from envkit.trajectory import StopReason, check_trajectory, load
 from envkit.wrappers import InjectFaults, Member, MixEnv
 
 MEMBERS: list[dict[str, Any]] = [
@@ -144,3 +147,14 @@ def test_two_members_of_one_id_have_names() -> None:
         ]
     )
     assert {env.reset(seed=seed).info["member"] for seed in range(20)} == {"short", "long"}
+
+
+def test_rollout_plays_a_registered_mixture_and_verifies_it(tmp_path: Path) -> None:
+    outcome = run_envkit(
+        "rollout", "toy-mix-v0", "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),
+        "-n", 8, "--group", 2, "--out", tmp_path / "run", "-q",
+    )  # fmt: skip
+    verified = run_envkit("verify", tmp_path / "run")
+
+    assert (outcome.code, verified.code) == (0, 0), outcome.err + verified.out
+    assert {t.reward for t in load(tmp_path / "run")} == {1.0}

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.envs import DotsEnv, EchoEnv
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envkit
@@ -34,6 +34,7 @@ async def test_each_turn_is_credited_for_its_progress() -> None:
     assert await rewards(ShapeReward(DotsEnv(), solved, gamma=0.5)) == [0.5, 0.0, 1.0 - 2.0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=5, max_size=5))
 def test_the_return_changes_by_the_potential_of_the_start_alone(replies: list[int]) -> None:
     plain = DotsEnv()
