@@ -1,7 +1,11 @@
 """ToolEnv: the contract, what a model reads, when an episode ends, and the one rollout loop."""
 
 import asyncio
+import copy
+import gc
 import json
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -322,6 +326,35 @@ def test_wrong_arguments_are_refused_when_the_environment_is_made() -> None:
     for options, error, sentence in cases:
         with pytest.raises(error, match=sentence):
             make(**options)
+
+
+def test_a_copy_of_a_used_environment_plays_on_its_own() -> None:
+    env = make()
+    env.reset(seed=0)
+    env.step(call("multiply", a=2, b=3))
+
+    twin = copy.deepcopy(env)
+
+    assert twin.step(call("multiply", a=2, b=5)).observation["text"] == "10"
+    assert env.step(call("multiply", a=2, b=4)).observation["text"] == "8"
+    assert "independence" in check_env(env).passed
+    twin.close()
+    env.close()
+
+
+def test_an_environment_that_is_dropped_ends_its_threads() -> None:
+    before = threading.active_count()
+    for _ in range(10):
+        env = make()
+        env.reset(seed=0)
+        env.step(call("multiply", a=2, b=3))
+    del env
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert threading.active_count() <= before
 
 
 def test_a_task_without_a_prompt_is_refused() -> None:
