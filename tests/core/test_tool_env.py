@@ -19,7 +19,14 @@ from envkit import EnvFault, FaultKind, Image, ToolEnv, ToolSpec, Turn, check_en
 from envkit.env import Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError, DatasetError, UnknownNameError
 from envkit.rewards import RewardContext, Term
-from envkit.rollout import RetryBudget, ScriptedEngine, collect, play
+from envkit.rollout import (
+    GenerateRequest,
+    Generation,
+    RetryBudget,
+    ScriptedEngine,
+    collect,
+    play,
+)
 from envkit.tasks import Task
 from envkit.toolset import ToolSet
 from envkit.trajectory import StopReason
@@ -279,6 +286,29 @@ def test_a_task_chooses_and_describes_its_tools() -> None:
     assert "there is no tool 'swatch'" in env.step(call("swatch", color="red")).info["parse_error"]
     env.reset(options={"task": {"prompt": "?", "answer": ""}})
     assert len(env.tools) == 3
+
+
+async def test_the_model_is_told_about_the_tools_of_its_task() -> None:
+    codec = vision_codec()
+    schema = multiply.to_json()
+    schema["function"]["description"] = "Repeated addition."
+    tasks = [{"prompt": "?", "answer": "6", "tools": [schema]}]
+    seen: list[str] = []
+
+    def reply(context: PolicyContext) -> str:
+        return "6" if context.turn else call("divide", a=1, b=1)
+
+    class Listening(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            seen.append(codec.decode(request.wire_ids))
+            return await super().generate(request)
+
+    trajectory = await play(make(tasks=tasks), Listening(codec, reply), codec, seed=1)
+
+    assert trajectory.reward == 1.0
+    assert "Repeated addition." in seen[0]
+    assert "divide" not in seen[0]
+    assert "there is no tool 'divide'" in seen[1]
 
 
 @pytest.mark.parametrize(
