@@ -1,8 +1,8 @@
 """Measure a judge: the time of a cached verdict, and requests a second to a local server.
 
 Goal: a cache hit at the 99th percentile under 1 ms. A hit is a whole `Judge.grade`: rendering the
-question, hashing it, and looking it up; it never waits, so its CPU time is counted. The server answers at once, so that the second figure is
-the client's and the server's own work on one core.
+question, hashing it, and looking it up; it never waits, so its CPU time is counted. The server
+answers at once, so that the second figure is the client's and the server's own work on one core.
 
     python benchmarks/judge.py [--json FILE]
 """

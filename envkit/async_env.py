@@ -77,6 +77,9 @@ class AsyncEnv(Env):
             self._own_loop.close()
             self._own_loop = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_own_loop": None}  # a copy makes its own: loops cannot be copied
+
     def _run(self, work: Coroutine[Any, Any, T], name: str) -> T:
         import asyncio  # here, because it is a fifth of the time of `import envkit`
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -57,6 +58,9 @@ class ToolRunner:
             self._pool.close()
             self._pool = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pool": None, "_loop": None}  # a copy makes its own threads
+
     async def _call(self, call: ToolCall) -> ToolResult:
         errors = call_errors(call, self.tools.specs)
         if errors:
@@ -103,6 +107,7 @@ class ToolRunner:
             if self._pool is not None:
                 self._pool.close()
             self._pool, self._loop = WorkerPool(_MAX_THREADS), loop
+            weakref.finalize(self, self._pool.close)
         return self._pool
 
     def _failed(self, call: ToolCall, text: str, status: CallStatus) -> ToolResult:

@@ -1,7 +1,11 @@
 """ToolEnv: the contract, what a model reads, when an episode ends, and the one rollout loop."""
 
 import asyncio
+import copy
+import gc
 import json
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -15,7 +19,14 @@ from envkit import EnvFault, FaultKind, Image, ToolEnv, ToolSpec, Turn, check_en
 from envkit.env import Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError, DatasetError, UnknownNameError
 from envkit.rewards import RewardContext, Term
-from envkit.rollout import RetryBudget, ScriptedEngine, collect, play
+from envkit.rollout import (
+    GenerateRequest,
+    Generation,
+    RetryBudget,
+    ScriptedEngine,
+    collect,
+    play,
+)
 from envkit.tasks import Task
 from envkit.toolset import ToolSet
 from envkit.trajectory import StopReason
@@ -277,6 +288,29 @@ def test_a_task_chooses_and_describes_its_tools() -> None:
     assert len(env.tools) == 3
 
 
+async def test_the_model_is_told_about_the_tools_of_its_task() -> None:
+    codec = vision_codec()
+    schema = multiply.to_json()
+    schema["function"]["description"] = "Repeated addition."
+    tasks = [{"prompt": "?", "answer": "6", "tools": [schema]}]
+    seen: list[str] = []
+
+    def reply(context: PolicyContext) -> str:
+        return "6" if context.turn else call("divide", a=1, b=1)
+
+    class Listening(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            seen.append(codec.decode(request.wire_ids))
+            return await super().generate(request)
+
+    trajectory = await play(make(tasks=tasks), Listening(codec, reply), codec, seed=1)
+
+    assert trajectory.reward == 1.0
+    assert "Repeated addition." in seen[0]
+    assert "divide" not in seen[0]
+    assert "there is no tool 'divide'" in seen[1]
+
+
 @pytest.mark.parametrize(
     ("tools", "sentence"),
     [
@@ -322,6 +356,35 @@ def test_wrong_arguments_are_refused_when_the_environment_is_made() -> None:
     for options, error, sentence in cases:
         with pytest.raises(error, match=sentence):
             make(**options)
+
+
+def test_a_copy_of_a_used_environment_plays_on_its_own() -> None:
+    env = make()
+    env.reset(seed=0)
+    env.step(call("multiply", a=2, b=3))
+
+    twin = copy.deepcopy(env)
+
+    assert twin.step(call("multiply", a=2, b=5)).observation["text"] == "10"
+    assert env.step(call("multiply", a=2, b=4)).observation["text"] == "8"
+    assert "independence" in check_env(env).passed
+    twin.close()
+    env.close()
+
+
+def test_an_environment_that_is_dropped_ends_its_threads() -> None:
+    before = threading.active_count()
+    for _ in range(10):
+        env = make()
+        env.reset(seed=0)
+        env.step(call("multiply", a=2, b=3))
+    del env
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert threading.active_count() <= before
 
 
 def test_a_task_without_a_prompt_is_refused() -> None:
