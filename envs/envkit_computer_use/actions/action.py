@@ -75,8 +75,7 @@ class Action:
     dx: int = 0
     """Pixels; positive shows what is further right."""
     dy: int = 0
-    """Pixels; positive shows what is further down, as a wheel turned towards the user. One click of a
-    wheel is 120."""
+    """Pixels; positive shows what is further down. One click of a wheel is 120."""
     text: str = ""
     keys: tuple[str, ...] = ()
     """Canonical names: single lower-case characters, and "ctrl", "shift", "alt", "meta", "enter",
