@@ -95,12 +95,18 @@ class Fields:
             return default
         return as_number(self.get(key), key)
 
-    def seconds(self, key: str, default: float | None = None) -> float:
-        """Return a duration between 0 and `MAX_SECONDS`."""
-        value = self.number(key, default)
+    def seconds(self, key: str, default: float | None = None, *, per_second: float = 1.0) -> float:
+        """Return a duration between 0 and `MAX_SECONDS`.
+
+        Args:
+            key: The field.
+            default: In the field's unit; None makes it mandatory.
+            per_second: How many of the field's units make a second.
+        """
+        value = self.number(key, default) / per_second
         if not 0 <= value <= MAX_SECONDS:
             raise MalformedActionError(
-                f"'{key}' must be 0 to {MAX_SECONDS:g} seconds, got {value:.10g}"
+                f"'{key}' must be 0 to {MAX_SECONDS * per_second:g}, got {value * per_second:.10g}"
             )
         return value
 

@@ -7,7 +7,7 @@ reply without a call ends the episode.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from envkit.tools import ToolSpec
 from envkit_computer_use.actions.action import Action, ActionKind
@@ -180,10 +180,11 @@ def _hold(fields: Fields) -> Action:
 
 def _zoom(fields: Fields) -> Action:
     region: Any = fields.get("region")
-    if not isinstance(region, list) or len(region) != 4:  # pyright: ignore[reportUnknownArgumentType]  # any JSON
+    if not isinstance(region, list):
         raise MalformedActionError("'region' must be [x0, y0, x1, y1]")
-    x, y = fields.place(as_pair(region[:2], "region"))
-    corner = fields.place(as_pair(region[2:], "region"))
+    corners = cast(list[object], region)
+    x, y = fields.place(as_pair(corners[:2], "region"))
+    corner = fields.place(as_pair(corners[2:], "region"))
     return Action(kind=ActionKind.ZOOM, x=x, y=y, path=(corner,))
 
 

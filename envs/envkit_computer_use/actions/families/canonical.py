@@ -33,7 +33,10 @@ row. A sentence of thought may stand before it. The objects:
 class CanonicalFamily:
     """Canonical JSON in pixels of the screenshot."""
 
-    name: Final = "canonical"
+    @property
+    def name(self) -> str:
+        """Its key in `FAMILIES`."""
+        return "canonical"
 
     def space(
         self,
@@ -78,3 +81,6 @@ def _read(arguments: dict[str, Any], reading: Reading) -> None:
         raise MalformedActionError("'actions' must be a list of actions")
     for entry in cast(list[object], batch):
         reading.add(read_action(entry, reading))
+
+
+CANONICAL: Final = CanonicalFamily()

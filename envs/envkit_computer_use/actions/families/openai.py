@@ -32,7 +32,10 @@ _HISTORY: Final = {"back": ("alt", "left"), "forward": ("alt", "right")}
 class OpenAIFamily:
     """The computer tool of the Responses API."""
 
-    name: Final = "openai"
+    @property
+    def name(self) -> str:
+        """Its key in `FAMILIES`."""
+        return "openai"
 
     def space(
         self,
@@ -238,3 +241,5 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], dict[str, Any]]]] = {
     ActionKind.WAIT: _write_wait,
     ActionKind.SCREENSHOT: lambda _writing: {"type": "screenshot"},
 }
+
+OPENAI: Final = OpenAIFamily()
