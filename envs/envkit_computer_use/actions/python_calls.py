@@ -19,6 +19,8 @@ MAX_TOKENS: Final = 1_500
 """Most tokens of source; a string is one."""
 MAX_NESTING: Final = 8
 """Deepest nesting of brackets."""
+MAX_WORD: Final = 200
+"""Longest name or number, in characters."""
 MAX_ESCAPES: Final = 1_500
 """Most backslashes."""
 
@@ -29,12 +31,12 @@ _STRING: Final = (
     r"|'(?:[^'\\\n]++|\\.)*+'?"
 )
 _TOKEN: Final = re.compile(
-    rf"(?P<format>\b[rR]?[fF][rR]?(?=[\"']))|(?P<string>{_STRING})|(?P<comment>\#[^\n]*+)"
-    r"|(?P<open>[(\[{])|(?P<close>[)\]}])|\w++|[^\w\s]",
+    r"\s*+(?:(?P<format>\b[rR]?[fF][rR]?(?=[\"']))|(?P<raw>\b[bB]?[rR][bB]?(?=[\"']))"
+    rf"|(?P<string>{_STRING})|(?P<comment>\#[^\n]*+)"
+    r"|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<word>\w++)|[^\w\s])",
     re.DOTALL,
 )
-_RAW_STRING: Final = re.compile(r"\b[bB]?[rR][bB]?[\"']")
-_STRAY_ESCAPE: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?![\r\n\\'\"abfnrtvxuUN0-7])")
+_BACKSLASH: Final = re.compile(r"\\([\r\n\\'\"abfnrtvxuUN0-7])?")
 
 Value = Any
 """A literal: str, int, float, bool, None, or a list of those."""
@@ -79,9 +81,9 @@ def read_statements(source: str) -> list[ast.stmt]:
     Raises:
         MalformedActionError: It is no Python, or beyond the bounds.
     """
-    _check_bounds(source)
-    if _RAW_STRING.search(source) is None:
-        source = _STRAY_ESCAPE.sub(r"\1\\\\", source)  # "C:\dir" is legal, with a warning
+    has_raw_strings = _check_bounds(source)
+    if not has_raw_strings:  # "C:\dir" is legal, but Python warns of it
+        source = _BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", source)
     try:
         return ast.parse(source).body
     except SyntaxError as error:
@@ -150,14 +152,22 @@ def _shown(node: ast.expr) -> str:
     return f"an expression of kind {type(node).__name__.lower()}"
 
 
-def _check_bounds(source: str) -> None:
+def _check_bounds(source: str) -> bool:
+    """Return whether there are raw strings.
+
+    Raises:
+        MalformedActionError: The source is beyond the bounds.
+    """
     if source.count("\\") > MAX_ESCAPES:
         raise MalformedActionError(f"the actions have more than {MAX_ESCAPES} backslashes")
-    depth = 0
+    depth, has_raw_strings = 0, False
     for count, found in enumerate(_TOKEN.finditer(source)):
         kind = found.lastgroup
         if kind == "format":
             raise MalformedActionError("f-strings are not read: write the text out")
         depth += (kind == "open") - (kind == "close")
-        if count >= MAX_TOKENS or depth > MAX_NESTING:
+        is_long = kind == "word" and found.end("word") - found.start("word") > MAX_WORD
+        if count >= MAX_TOKENS or depth > MAX_NESTING or is_long:
             raise MalformedActionError("the actions are too long or nested too deep")
+        has_raw_strings = has_raw_strings or kind == "raw"
+    return has_raw_strings

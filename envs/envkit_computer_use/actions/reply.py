@@ -19,7 +19,7 @@ from envkit.tools import ToolSpec
 from envkit_computer_use.actions.malformed import MalformedActionError
 from envkit_computer_use.actions.parsed import MAX_ACTIONS
 
-MAX_BODY: Final = 65_536
+MAX_BODY: Final = 32_768
 """Longest reply behind the thinking, in characters."""
 MAX_MARKS: Final = 1_500
 """Most opening brackets, commas and colons of JSON, and most backslashes."""
@@ -51,22 +51,19 @@ def split_reply(reply: str, action_marks: Sequence[str]) -> Body:
         MalformedActionError: The body is too long, or the thinking never ended.
     """
     head = reply[:256].lstrip()
-    if head.startswith(_THINK_OPEN):
-        thinking, mark, body = reply.partition(_THINK_CLOSE)
-        if not mark:
-            raise MalformedActionError("the thinking is not closed by </think>: there is no action")
-        thinking = thinking.replace(_THINK_OPEN, "", 1)
-    elif head.startswith((*action_marks, "{", "[", "```", CALL_OPEN)):
-        thinking, body = "", reply
-    else:
-        thinking, mark, body = reply.partition(_THINK_CLOSE)
-        if not mark:
-            thinking, body = "", reply
-    if len(body) > MAX_BODY:
+    opened = head.startswith(_THINK_OPEN)
+    is_action = not opened and head.startswith((*action_marks, "{", "[", "```", CALL_OPEN))
+    close = -1 if is_action else reply.find(_THINK_CLOSE)
+    if opened and close < 0:
+        raise MalformedActionError("the thinking is not closed by </think>: there is no action")
+    start = 0 if close < 0 else close + len(_THINK_CLOSE)
+    thinking = "" if close < 0 else reply[: min(close, MAX_BODY)].replace(_THINK_OPEN, "", 1)
+    length = len(reply) - start
+    if length > MAX_BODY:
         raise MalformedActionError(
-            f"the reply has {len(body)} characters; write at most {MAX_BODY}, thinking not counted"
+            f"the reply has {length} characters; write at most {MAX_BODY}, thinking not counted"
         )
-    return Body(scrub(body), scrub(thinking[:MAX_BODY]).strip())
+    return Body(scrub(reply[start:]), scrub(thinking).strip())
 
 
 class Payloads(NamedTuple):

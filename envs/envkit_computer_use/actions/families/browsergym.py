@@ -42,9 +42,8 @@ _PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "report_infeasible": ("reason",),
 }
 _ON_ELEMENTS: Final = frozenset(
-    "click dblclick hover fill press focus clear check uncheck select_option drag_and_drop "
-    "upload_file".split()
-)
+    ("click", "dblclick", "hover", "fill", "press", "focus", "clear", "check", "uncheck")
+) | frozenset(("select_option", "drag_and_drop", "upload_file"))
 
 _PROMPT: Final = """\
 You operate a web page and see it as a picture of {width}x{height} pixels. Reply with calls of \
