@@ -1,5 +1,6 @@
 """Replies that no family can read: never an exception, and a bounded number of operations."""
 
+import re
 import sys
 from typing import Any
 
@@ -96,22 +97,22 @@ def _calls(name: str, reply: str) -> int:
     return count
 
 
-@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("case", LARGE)
-def test_large_reply_costs_a_bounded_number_of_calls(name: str, case: str) -> None:
-    _parse(name, "{}")  # imports and compiled patterns are not the reply's
+def test_large_reply_costs_a_bounded_number_of_calls(case: str) -> None:
+    for name in FAMILIES:
+        _parse(name, "{}")  # imports and compiled patterns are not the reply's
 
-    assert _calls(name, LARGE[case]) < MAX_CALLS
+        assert _calls(name, LARGE[case]) < MAX_CALLS, name
 
 
-@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("case", HUGE)
-def test_huge_reply_is_a_problem_without_being_read(name: str, case: str) -> None:
-    parsed = _parse(name, HUGE[case])
+def test_huge_reply_is_never_read_whole(case: str) -> None:
+    for name in FAMILIES:
+        parsed = _parse(name, HUGE[case])
 
-    assert parsed.problems or parsed.actions  # text alone is an end in two families
-    assert _calls(name, HUGE[case]) < 200
-    assert len(parsed.thought) <= MAX_BODY
+        assert parsed.problems or parsed.actions  # text alone is an end in three families
+        assert _calls(name, HUGE[case]) < 200
+        assert len(parsed.thought) <= 2 * MAX_BODY
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -194,7 +195,7 @@ FRAGMENTS = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(FRAGMENTS | st.text(max_size=60))
 def test_no_reply_raises(reply: str) -> None:
     for name in FAMILIES:
@@ -214,7 +215,7 @@ def _check_is_sound(parsed: ParsedActions) -> None:
         action.text.encode()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(ACTIONS, st.data())
 def test_damaged_replies_never_raise(action: Action, data: st.DataObject) -> None:
     for name in FAMILIES:
@@ -245,8 +246,6 @@ TOOL_FAMILIES = ("canonical", "openai", "anthropic-20251124", "qwen3-vl")
     ],
 )
 def test_json_that_is_none_is_named(name: str, value: str, sentence: str) -> None:
-    import re
-
     for wrapped in ("{}", '<tool_call>{{"name": "computer", "arguments": {}}}</tool_call>'):
         reply = wrapped.format('{"action": "type", "type": "type", "text": ' + value + "}")
         parsed = _parse(name, reply)

@@ -77,18 +77,17 @@ def test_every_family_is_in_the_table() -> None:
     assert CANNOT.keys() == FAMILIES.keys()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_family_expresses_exactly_what_the_table_says(name: str, example: str) -> None:
-    family = find_family(name)
-    space = family.space(SCREEN)
+def test_family_expresses_exactly_what_the_table_says(example: str) -> None:
     action = EXAMPLES[example]
 
-    if example in CANNOT[name]:
+    for name, family in FAMILIES.items():
+        if example not in CANNOT[name]:
+            assert family.write([action], family.space(SCREEN)), name
+            _check_round_trip(name, [action], SCREEN)
+            continue
         with pytest.raises(InexpressibleActionError, match=f"{name} cannot express {action.kind}"):
-            family.write([action], space)
-    else:
-        _check_round_trip(name, [action], SCREEN)
+            family.write([action], family.space(SCREEN))
 
 
 def _check_round_trip(name: str, actions: list[Action], screen: tuple[int, int]) -> None:
@@ -116,14 +115,14 @@ def _check_round_trip(name: str, actions: list[Action], screen: tuple[int, int])
             assert abs(y - there_y) <= (0 if height == 1 else math.ceil(height / 2))
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(action=ACTIONS)
 def test_one_action_reads_back_in_every_family(action: Action) -> None:
     for name in FAMILIES:
         _check_round_trip(name, [action], SCREEN)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(actions=st.lists(STEPS, min_size=2, max_size=5))
 def test_several_actions_read_back_in_every_family(actions: list[Action]) -> None:
     for name in FAMILIES:

@@ -122,8 +122,8 @@ class Fields:
         if default is not None and not self.has(key):
             return default
         value = self.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            value = quoted(value)  # models write the text 42 without quotes
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _FAR:
+            return str(value)  # models write the text 42 without quotes
         if not isinstance(value, str):
             raise MalformedActionError(f"'{key}' must be a string, got {quoted(value)}")
         return scrub(value)
