@@ -144,7 +144,7 @@ def test_resized_space_counts_pixels_of_what_was_seen() -> None:
 )
 def test_space_refuses_what_cannot_be(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"got|needs"):
-        CoordinateSpace.of(**{"kind": SpaceKind.SCREEN, **arguments})
+        CoordinateSpace.of(arguments.pop("kind", SpaceKind.SCREEN), **arguments)
 
 
 def test_resize_refuses_a_thread() -> None:
