@@ -1,0 +1,211 @@
+"""Coordinate spaces: from the numbers that a model writes to pixels of the screen, and back.
+
+Three sizes are involved. The *screen* is what the environment draws and clicks on. The *sent* image
+is the screenshot as it left the environment, which may be smaller. The *seen* image is what the
+model's image processor made of it. Families count in pixels of one of the last two, or in a
+fraction of either.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from envkit.errors import ConfigurationError
+
+MAX_ASPECT_RATIO: Final = 200
+"""Processors refuse images that are more than this many times longer than wide."""
+
+
+class Size(NamedTuple):
+    """Width and height in pixels."""
+
+    width: int
+    height: int
+
+
+class Point(NamedTuple):
+    """A pixel of the screen."""
+
+    x: int
+    y: int
+    is_inside: bool
+    """Whether the model's numbers were in range; else they were clamped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmartResize:
+    """How the processors of the Qwen-VL line resize an image.
+
+    Both sides become multiples of `factor`; an image outside the bounds on its area is scaled into
+    them with its shape kept. As `smart_resize` of transformers
+    (src/transformers/models/qwen2_vl/image_processing_qwen2_vl.py) does, whose `round` also takes
+    halves to the even number.
+    """
+
+    factor: int
+    """Patch size times merge size: 28 for Qwen2.5-VL, 32 for Qwen3-VL."""
+    min_pixels: int
+    max_pixels: int
+
+    def __post_init__(self) -> None:
+        if self.factor < 1 or not 0 < self.min_pixels <= self.max_pixels:
+            raise ConfigurationError(
+                "a resize needs factor >= 1 and 0 < min_pixels <= max_pixels, got "
+                f"factor={self.factor}, {self.min_pixels} and {self.max_pixels}"
+            )
+
+    def apply(self, size: tuple[int, int]) -> Size:
+        """Return the size that the model sees.
+
+        Args:
+            size: Width and height of the image that was sent, in pixels.
+
+        Raises:
+            ConfigurationError: The processor would refuse the image as too long and thin.
+        """
+        width, height = size
+        if max(size) > MAX_ASPECT_RATIO * min(size):
+            raise ConfigurationError(
+                f"an image may be at most {MAX_ASPECT_RATIO} times longer than wide, "
+                f"got {width}x{height}"
+            )
+        factor = self.factor
+        seen = Size(
+            max(factor, round(width / factor) * factor),
+            max(factor, round(height / factor) * factor),
+        )
+        area = seen.width * seen.height
+        if area > self.max_pixels:
+            shrink = math.sqrt(width * height / self.max_pixels)
+            return Size(*(max(factor, math.floor(s / shrink / factor) * factor) for s in size))
+        if area < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (width * height))
+            return Size(*(math.ceil(s * grow / factor) * factor for s in size))
+        return seen
+
+
+QWEN25_VL_RESIZE: Final = SmartResize(factor=28, min_pixels=56 * 56, max_pixels=28 * 28 * 16384)
+"""preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct."""
+QWEN3_VL_RESIZE: Final = SmartResize(factor=32, min_pixels=256 * 256, max_pixels=4096 * 4096)
+"""preprocessor_config.json of Qwen/Qwen3-VL-8B-Instruct, in its words shortest and longest edge."""
+UI_TARS_RESIZE: Final = SmartResize(factor=28, min_pixels=100 * 28 * 28, max_pixels=16384 * 28 * 28)
+"""bytedance/UI-TARS, codes/ui_tars/action_parser.py."""
+
+
+class SpaceKind(StrEnum):
+    """What a model counts in."""
+
+    SCREEN = "screen"
+    """Pixels of the screenshot as it was sent."""
+    RESIZED = "resized"
+    """Pixels of the image that the model saw, after its processor's resize."""
+    NORMALISED = "normalised"
+    """Parts of the width and the height: 0 to `scale`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinateSpace:
+    """The coordinates of one model over one screenshot."""
+
+    kind: SpaceKind
+    screen: Size
+    sent: Size
+    """The screenshot as it left the environment; equal to `screen` unless it was scaled."""
+    resize: SmartResize | None = None
+    """What the model's processor does; None where it keeps the size or nobody knows."""
+    scale: int = 1000
+    """Of a normalised space: 1000, 999 or 1."""
+
+    def __post_init__(self) -> None:
+        if min(*self.screen, *self.sent) < 1:
+            raise ConfigurationError(
+                f"sizes must be at least 1x1, got screen {self.screen} and sent {self.sent}"
+            )
+        if self.scale not in (1, 999, 1000):
+            raise ConfigurationError(f"scale must be 1000, 999 or 1, got {self.scale}")
+        if self.kind is SpaceKind.RESIZED and self.resize is None:
+            raise ConfigurationError(
+                "a resized space needs resize=, such as QWEN25_VL_RESIZE, to know what was seen"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        kind: SpaceKind,
+        screen: tuple[int, int],
+        *,
+        sent: tuple[int, int] | None = None,
+        resize: SmartResize | None = None,
+        scale: int = 1000,
+    ) -> "CoordinateSpace":
+        """Build a space; `sent` None means that the screenshot was sent in full size.
+
+        Raises:
+            ConfigurationError: A size, the scale or the resize is missing or impossible.
+        """
+        full = Size(*screen)
+        shown = full if sent is None else Size(*sent)
+        return cls(kind=kind, screen=full, sent=shown, resize=resize, scale=scale)
+
+    @property
+    def seen(self) -> Size:
+        """The size of the image that reached the model's eyes.
+
+        Raises:
+            ConfigurationError: The processor would refuse the image.
+        """
+        return self.sent if self.resize is None else self.resize.apply(self.sent)
+
+    @property
+    def extent(self) -> Size:
+        """The largest x and y that lie on the screen; the far edge itself counts as inside."""
+        if self.kind is SpaceKind.NORMALISED:
+            return Size(self.scale, self.scale)
+        return self.seen if self.kind is SpaceKind.RESIZED else self.sent
+
+    def to_screen(self, x: float, y: float) -> Point:
+        """Return the pixel of the screen that the model means.
+
+        Fractions are kept to the end, then cut: floor(x / extent * screen), clamped to the screen.
+
+        Args:
+            x: In the units of the space, finite; as `y`.
+            y: Down from the top.
+        """
+        extent = self.extent
+        inside = 0 <= x <= extent.width and 0 <= y <= extent.height
+        return Point(
+            _pixel(x, extent.width, self.screen.width),
+            _pixel(y, extent.height, self.screen.height),
+            inside,
+        )
+
+    def from_screen(self, x: int, y: int) -> tuple[int | float, int | float]:
+        """Return the numbers that a model would write for a pixel.
+
+        They read back as the same pixel wherever the space is at least as fine as the screen, and
+        within screen / (2 * extent) pixels else. Whole numbers, but for a scale of 1.
+        """
+        extent = self.extent
+        if extent == (1, 1):
+            return _fraction(x, self.screen.width), _fraction(y, self.screen.height)
+        return (
+            _nearest(x, extent.width, self.screen.width),
+            _nearest(y, extent.height, self.screen.height),
+        )
+
+
+def _pixel(value: float, extent: int, pixels: int) -> int:
+    clamped = min(max(value, 0), extent)
+    return min(math.floor(clamped * pixels / extent), pixels - 1)
+
+
+def _nearest(pixel: int, extent: int, pixels: int) -> int:
+    middle = (pixel + 0.5) * extent / pixels
+    choices = (math.floor(middle), math.ceil(middle))
+    return min(choices, key=lambda value: abs(value * pixels / extent - pixel - 0.5))
+
+
+def _fraction(pixel: int, pixels: int) -> float:
+    return round((pixel + 0.5) / pixels, 6)
