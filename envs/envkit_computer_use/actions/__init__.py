@@ -1,0 +1,1 @@
+"""Actions: the canonical one and how each model family writes it."""
