@@ -93,10 +93,11 @@ class BandedPng:
         return min(BAND_ROWS, self.size[1] - band * BAND_ROWS)
 
     def _deflate(self, picture: PilImage.Image, band: int) -> None:
-        top, length = band * BAND_ROWS, self.size[0] * _CHANNELS
-        pixels = picture.crop((0, top, self.size[0], top + self._rows(band))).tobytes()
-        rows = [pixels[at : at + length] for at in range(0, len(pixels), length)]
-        raw = _NO_FILTER + _NO_FILTER.join(rows)
+        top = band * BAND_ROWS
+        rows = picture.crop((0, top, self.size[0], top + self._rows(band)))
+        # A stride of one more leaves a zero after each row: the filter byte of the next one.
+        packed = rows.tobytes("raw", "RGB", self.size[0] * _CHANNELS + 1)
+        raw = _NO_FILTER + packed[:-1]
         deflater = zlib.compressobj(self._level, zlib.DEFLATED, -15, 9)
         data = deflater.compress(raw) + deflater.flush(zlib.Z_FULL_FLUSH)
         self._chunks[band] = _chunk(b"IDAT", data)

@@ -27,16 +27,16 @@ _LARGEST: Final = (1920, 1200)
 class ComputerUseEnv(Env):
     """Do something on a desktop with mouse and keyboard, seeing screenshots.
 
-    Task: a sentence such as "Set Volume to 40 and press OK". Tasks are generated from the families
-        in `FAMILIES`, at levels 1 to 5: more windows, look-alike names, longer lists and chains, and
-        dialogs that come up in between. Some of levels 3 to 5 can't be done.
+    Task: a sentence such as "Set Volume to 40 and press OK". Tasks are generated from `FAMILIES`
+        at levels 1 to 5: more windows, look-alike names, longer lists and chains, and dialogs that
+        come up in between. Some of levels 3 to 5 can't be done.
     Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first
         and then what had no effect or could not be read, if anything.
     Action: one or several actions in the form of the model family that `action` names. Those after
         one that ends the episode are left out.
-    Reward: 1.0 when the checker of the task holds for the state at the end, else 0.0; of a task that
-        can't be done, 1.0 for `terminate` with the status failure. With `shaping`, the change of the
-        share of reached parts of the goal, times `shaping`, is added on every turn.
+    Reward: 1.0 when the checker of the task holds for the state at the end, else 0.0; of a task
+        that can't be done, 1.0 for `terminate` with the status failure. With `shaping`, the change
+        of the share of reached parts of the goal, times `shaping`, is added on every turn.
         `info["reward_terms"]` adds up to the reward.
     Episode end: a button that hands the task in, `terminate` or `answer`; `max_turns` replies
         truncate.

@@ -6,6 +6,7 @@ state that somebody else has left behind.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from envkit_computer_use.actions.action import Action, ActionKind, Button
 from envkit_computer_use.desktop import Desktop, placed
@@ -81,8 +82,7 @@ def reach(desk: Desktop, widget: Widget, part: Box | None = None) -> Moves:
     if visible_point(desk, widget, part) is not None:
         return
     yield from _uncover(desk, window)
-    chain = _ancestors(window, widget)
-    for parent, child in zip(chain, chain[1:], strict=False):
+    for parent, child in pairwise(_ancestors(window, widget)):
         if isinstance(parent, Tabs) and not child.visible:
             yield from tab(desk, parent, parent.children.index(child))
         if isinstance(parent, ScrollPane):
@@ -90,22 +90,39 @@ def reach(desk: Desktop, widget: Widget, part: Box | None = None) -> Moves:
 
 
 def _uncover(desk: Desktop, window: Window) -> Moves:
-    if window is desk.top or window.is_pinned and desk.windows == [window]:
+    """Raise a window by a press where that does no harm, or move away what lies on it."""
+    if window is desk.top:
+        home = (20, 20)
+        if (window.x, window.y) != home and not window.is_pinned:
+            yield from move_window(desk, window, home)
         return
-    bar = visible_point(desk, window, (8, 2, window.width - 30, TITLE - 2))
-    if bar is not None and not window.is_pinned:
+    bar = None
+    if not window.is_pinned:
+        bar = visible_point(desk, window, (8, 2, window.width - 30, TITLE - 2))
+        bar = bar or visible_point(desk, window)
+    if bar is not None:
         yield Action(kind=ActionKind.CLICK, x=bar[0], y=bar[1])
         return
+    box = _box_of(desk, window)
     for other in reversed(desk.windows):
-        if other is not window and not other.is_pinned:
-            yield from move_window(desk, other, _far_corner(desk, window, other))
+        if other is window:
+            return
+        if intersect(box, _box_of(desk, other)) is not None:
+            yield from move_window(desk, other, _away_from(desk, box, other))
             return
 
 
-def _far_corner(desk: Desktop, window: Window, other: Window) -> tuple[int, int]:
-    middle = window.x + window.width // 2
-    x = desk.width - 70 if middle < desk.width // 2 else 70 - other.width
-    return x, desk.height - TITLE if window.y < desk.height // 2 else 0
+def _away_from(desk: Desktop, box: Box, other: Window) -> tuple[int, int]:
+    """Return where a window leaves the box free, or most of it."""
+    across = (4, desk.width - other.width - 4, 70 - other.width, desk.width - 70)
+    down = (4, desk.height - other.height - 4, desk.height - TITLE)
+
+    def overlap(place: tuple[int, int]) -> int:
+        x, y = place
+        common = intersect(box, (x, y, x + other.width, y + other.height))
+        return 0 if common is None else (common[2] - common[0]) * (common[3] - common[1])
+
+    return min(((x, y) for x in across for y in down), key=overlap)
 
 
 def _ancestors(root: Widget, target: Widget) -> list[Widget]:
@@ -268,7 +285,8 @@ def move_window(desk: Desktop, window: Window, to: tuple[int, int]) -> Moves:
     """Drag a window so that its corner comes to a place."""
     point = visible_point(desk, window, (8, 2, window.width - 30, TITLE - 2))
     if point is None:
-        yield from _uncover(desk, window)
+        if window is not desk.top:
+            yield from _uncover(desk, window)
         return
     end = (
         max(0, min(desk.width - 1, point[0] + to[0] - window.x)),

@@ -150,7 +150,7 @@ class Screen:
 
     def _repaint(self, desk: Desktop, box: Box) -> None:
         painter = Painter(self.canvas, box, desk.theme)
-        for window in desk.windows:
+        for window in desk.windows[_lowest_seen(desk, box) :]:
             _paint(window, painter, window.x, window.y)
         for menu in desk.menus:
             menu.paint(painter)
@@ -164,8 +164,26 @@ class Screen:
 _NOWHERE: Final[Box] = (0, 0, 0, 0)
 
 
+def _lowest_seen(desk: Desktop, box: Box) -> int:
+    """Return the index of the topmost window that covers the box: what is below is not seen."""
+    for index in range(len(desk.windows) - 1, 0, -1):
+        window = desk.windows[index]
+        if window.visible and box == intersect(
+            box, (window.x, window.y, window.x + window.width, window.y + window.height)
+        ):
+            return index
+    return 0
+
+
 def _paint(widget: Widget, painter: Painter, x: int, y: int) -> None:
-    if not widget.visible:
+    left, top, right, bottom = painter.clip
+    if (
+        not widget.visible
+        or x >= right
+        or y >= bottom
+        or x + widget.width <= left
+        or y + widget.height <= top
+    ):
         return
     shown = painter.inside((x, y, x + widget.width, y + widget.height))
     if shown is None:

@@ -7,7 +7,8 @@ from typing import Any
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.families.family import OVER, Data, Family
+from envkit_computer_use.families.family import Data
+from envkit_computer_use.families.handing_in import HandedIn
 from envkit_computer_use.families.words import GOODS, LEVELS_OF, OPTIONS, listed
 from envkit_computer_use.layout import LINE, MARGIN, buttons, clutter, frame, label, place, widest
 from envkit_computer_use.painter import text_width
@@ -25,35 +26,7 @@ from envkit_computer_use.widgets import (
 )
 
 
-class _HandedIn(Family):
-    """A window "main" whose first button hands in what is set; Cancel hands in nothing."""
-
-    is_handed_in = True
-    submit = "OK"
-
-    def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """End the task by either button or by closing the window."""
-        if event.window.name == "main" and (
-            event.kind == "closing" or (event.kind == "clicked" and event.source.name in self._ends)
-        ):
-            desk.model |= {"sent": event.source.name == self.submit, OVER: True}
-            return True
-        return False
-
-    @property
-    def _ends(self) -> tuple[str, ...]:
-        return self.submit, "Cancel"
-
-    def hand_in(self, desk: Desktop) -> Iterator[Action]:
-        """Press the first button."""
-        yield from hands.press(desk, desk.find(Button, "main", self.submit))
-
-    def sent(self, desk: Desktop) -> bool:
-        """Return whether it was handed in."""
-        return desk.model.get("sent") is True
-
-
-class ToggleChecks(_HandedIn):
+class ToggleChecks(HandedIn):
     """Tick exactly the named boxes; at high levels they stand in a pane that scrolls."""
 
     name = "toggle_checks"
@@ -111,7 +84,7 @@ _QUESTIONS = (
 )
 
 
-class AnswerSurvey(_HandedIn):
+class AnswerSurvey(HandedIn):
     """Choose one radio button in each of several groups."""
 
     name = "answer_survey"
@@ -165,7 +138,7 @@ class AnswerSurvey(_HandedIn):
         yield from self.hand_in(desk)
 
 
-class SetSliders(_HandedIn):
+class SetSliders(HandedIn):
     """Set sliders to given numbers."""
 
     name = "set_sliders"
@@ -212,7 +185,7 @@ class SetSliders(_HandedIn):
         yield from self.hand_in(desk)
 
 
-class OrderGoods(_HandedIn):
+class OrderGoods(HandedIn):
     """Set how many of each article to order."""
 
     name = "order_goods"
@@ -276,7 +249,7 @@ _PAGES = (
 )
 
 
-class ChangeSettings(_HandedIn):
+class ChangeSettings(HandedIn):
     """Change settings that stand on different tabs."""
 
     name = "change_settings"
