@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Final
 
-from envkit_computer_use.families import files, pressing, rows, settings, windows
+from envkit_computer_use.families import counting, files, pressing, rows, settings, windows, writing
 from envkit_computer_use.families.family import Family
 
 FAMILIES: Final[Mapping[str, Family]] = {
     family.name: family
     for family in (
+        counting.Calculate(),
+        counting.PickDate(),
+        counting.WaitForDownload(),
         files.DeleteFiles(),
         files.RenameFiles(),
         files.SortFiles(),
@@ -25,6 +28,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         windows.CloseWindows(),
         windows.MoveWindow(),
         windows.ResizeWindow(),
+        writing.CopyCode(),
+        writing.CorrectText(),
+        writing.FillForm(),
+        writing.ReplyToMail(),
     )
 }
 """Every family by its name."""

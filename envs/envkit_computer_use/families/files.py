@@ -1,7 +1,7 @@
 """Tasks of files: dragged into folders, deleted, renamed."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action
@@ -18,10 +18,16 @@ _STEP = (ICON_WIDTH + 8, ICON_HEIGHT + 8)
 _MENU: MenuItems = (("Open", "open", ()), ("Rename...", "rename", ()), ("Delete", "delete", ()))
 
 
-def _show_files(desk: Desktop, rng: random.Random, folders: list[str], files: list[str]) -> Window:
-    """Open the window "files" with folders first."""
+def _show_files(
+    desk: Desktop,
+    rng: random.Random,
+    folders: list[str],
+    files: list[str],
+    later: Sequence[str] = (),
+) -> Window:
+    """Open the window "files" with folders first and room for names that come later."""
     names = [*folders, *files]
-    width = max(_STEP[0], widest(names, desk.type_pixels) + 12)
+    width = max(_STEP[0], widest([*names, *later], desk.type_pixels) + 12)
     rows = -(-len(names) // _ROW_OF_ICONS)
     window = frame(
         desk, rng, "files", "Files", _ROW_OF_ICONS * width + 2 * MARGIN, rows * _STEP[1] + 16
@@ -171,7 +177,7 @@ class RenameFiles(Family):
 
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
         """Open the window with the icons."""
-        _show_files(desk, rng, [], data["files"])
+        _show_files(desk, rng, [], data["files"], list(data["renamed"].values()))
         desk.model["renamed"] = {}
         clutter(desk, rng, data["clutter"])
 
