@@ -71,8 +71,13 @@ class BandedPng:
                 f"the picture must be RGB of {self.size[0]}x{self.size[1]} pixels, "
                 f"got {picture.mode} of {picture.width}x{picture.height}"
             )
-        for band in self._stale(dirty):
-            self._deflate(picture, band)
+        stale = self._stale(dirty)
+        if stale:
+            # A full flush forgets everything, so one object gives each band the bytes that a new
+            # one would; making it takes as long as a band.
+            deflater = zlib.compressobj(self._level, zlib.DEFLATED, -15, 9)
+            for band in stale:
+                self._deflate(picture, band, deflater)
         checksum = 1
         for band, part in enumerate(self._checksums):
             checksum = _combine(checksum, part, self._rows(band) * (self.size[0] * _CHANNELS + 1))
@@ -92,13 +97,12 @@ class BandedPng:
     def _rows(self, band: int) -> int:
         return min(BAND_ROWS, self.size[1] - band * BAND_ROWS)
 
-    def _deflate(self, picture: PilImage.Image, band: int) -> None:
+    def _deflate(self, picture: PilImage.Image, band: int, deflater: "zlib._Compress") -> None:
         top = band * BAND_ROWS
         rows = picture.crop((0, top, self.size[0], top + self._rows(band)))
         # A stride of one more leaves a zero after each row: the filter byte of the next one.
         packed = rows.tobytes("raw", "RGB", self.size[0] * _CHANNELS + 1)
         raw = _NO_FILTER + packed[:-1]
-        deflater = zlib.compressobj(self._level, zlib.DEFLATED, -15, 9)
         data = deflater.compress(raw) + deflater.flush(zlib.Z_FULL_FLUSH)
         self._chunks[band] = _chunk(b"IDAT", data)
         self._checksums[band] = zlib.adler32(raw)

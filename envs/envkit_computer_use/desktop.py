@@ -74,7 +74,7 @@ class Desktop:
         self.menus: list[Menu] = []
         self.clipboard = ""
         self.clock = 0.0
-        self.pointer = (width // 2, height // 2)
+        self.pointer: tuple[int, int] = (width // 2, height // 2)
         self.model: dict[str, Any] = {}
         """What the program knows: files, settings, whether a form was sent. JSON data."""
         self.popups: tuple[Popup, ...] = ()
@@ -82,7 +82,7 @@ class Desktop:
         self.action_count = 0
         self.capture: Widget | None = None
         """What was pressed and gets all moves until the release."""
-        self.pressed_at = (0, 0)
+        self.pressed_at: tuple[int, int] = (0, 0)
         self.focus: Widget | None = None
 
     @property

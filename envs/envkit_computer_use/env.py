@@ -139,7 +139,8 @@ class ComputerUseEnv(Env):
     def on_turn(self, response_text: str) -> Turn:
         """Carry out the actions of the reply."""
         parsed = self.dialect.read(response_text)
-        notes, before = [], self._progress()
+        before = self._progress()
+        notes: list[str] = []
         end: Action | None = None
         for action in parsed.actions:
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):

@@ -77,7 +77,12 @@ def _press_in_menu(desk: Desktop, key: str) -> bool:
 
 def _press_in_window(desk: Desktop, window: Window, chord: Chord) -> bool:
     modifiers, key = chord
-    if modifiers == {"alt"} and key == "f4" and window.is_closable and not window.is_pinned:
+    if (
+        modifiers == frozenset({"alt"})
+        and key == "f4"
+        and window.is_closable
+        and not window.is_pinned
+    ):
         desk.emit(window, "closing")
         return True
     if not modifiers and key in ("enter", "escape"):

@@ -88,8 +88,17 @@ def _mark_mask(name: str, size: int) -> PilImage.Image:
 
 def intersect(first: Box, second: Box) -> Box | None:
     """Return the common part of two boxes; None where there is none."""
-    left, top = max(first[0], second[0]), max(first[1], second[1])
-    right, bottom = min(first[2], second[2]), min(first[3], second[3])
+    left, top, right, bottom = first
+    other_left, other_top, other_right, other_bottom = second
+    # Comparisons: max() and min() take twice as long, and this runs for every widget drawn.
+    if other_left > left:
+        left = other_left
+    if other_top > top:
+        top = other_top
+    if other_right < right:
+        right = other_right
+    if other_bottom < bottom:
+        bottom = other_bottom
     return (left, top, right, bottom) if left < right and top < bottom else None
 
 

@@ -1,5 +1,6 @@
 """Carry out one canonical action on a desktop."""
 
+from collections.abc import Callable
 from typing import Final
 
 from envkit_computer_use import keyboard, pointer
@@ -23,34 +24,8 @@ def perform(desk: Desktop, action: Action) -> str | None:
     Coordinates outside the screen count as its nearest pixel.
     """
     x, y = _place(desk, action)
-    note: str | None = None
-    match action.kind:
-        case ActionKind.CLICK | ActionKind.DOUBLE_CLICK | ActionKind.TRIPLE_CLICK:
-            button = Button.LEFT if _CLICKS[action.kind] > 1 else action.button
-            note = pointer.click(desk, x, y, button, _CLICKS[action.kind])
-        case ActionKind.MOVE:
-            pointer.move(desk, x, y)
-        case ActionKind.MOUSE_DOWN:
-            note = pointer.press(desk, x, y, action.button, 1)
-        case ActionKind.MOUSE_UP:
-            pointer.move(desk, x, y)
-            pointer.release(desk)
-        case ActionKind.DRAG:
-            note = _drag(desk, x, y, action)
-        case ActionKind.SCROLL:
-            note = pointer.scroll(desk, x, y, action.dx, action.dy)
-        case ActionKind.TYPE:
-            note = keyboard.type_text(desk, action.text)
-        case ActionKind.KEY:
-            note = keyboard.press_keys(desk, action.keys)
-        case ActionKind.HOLD_KEY:
-            repeats = max(1, min(_MOST_REPEATS, round(action.seconds * _REPEATS_A_SECOND)))
-            for _ in range(repeats):
-                note = keyboard.press_keys(desk, action.keys)
-        case ActionKind.WAIT:
-            desk.advance(max(0.0, min(_LONGEST_WAIT, action.seconds)))
-        case _:
-            pass
+    handler = _HANDLERS.get(action.kind)
+    note = None if handler is None else handler(desk, x, y, action)
     desk.end_action()
     return note
 
@@ -71,3 +46,37 @@ def _drag(desk: Desktop, x: int, y: int, action: Action) -> str | None:
         pointer.move(desk, *_inside(desk, *point))
     pointer.release(desk)
     return note
+
+
+def _click(desk: Desktop, x: int, y: int, action: Action) -> str | None:
+    times = _CLICKS[action.kind]
+    button = Button.LEFT if times > 1 else action.button
+    return pointer.click(desk, x, y, button, times)
+
+
+def _release(desk: Desktop, x: int, y: int, action: Action) -> None:
+    pointer.move(desk, x, y)
+    pointer.release(desk)
+
+
+def _hold_keys(desk: Desktop, x: int, y: int, action: Action) -> str | None:
+    note: str | None = None
+    repeats = min(_MOST_REPEATS, round(min(action.seconds, _LONGEST_WAIT) * _REPEATS_A_SECOND))
+    for _ in range(max(1, repeats)):
+        note = keyboard.press_keys(desk, action.keys)
+    return note
+
+
+_HANDLERS: Final[dict[ActionKind, Callable[[Desktop, int, int, Action], str | None]]] = {
+    **dict.fromkeys(_CLICKS, _click),
+    ActionKind.MOVE: lambda desk, x, y, _: pointer.move(desk, x, y),
+    ActionKind.MOUSE_DOWN: lambda desk, x, y, a: pointer.press(desk, x, y, a.button, 1),
+    ActionKind.MOUSE_UP: _release,
+    ActionKind.DRAG: _drag,
+    ActionKind.SCROLL: lambda desk, x, y, a: pointer.scroll(desk, x, y, a.dx, a.dy),
+    ActionKind.TYPE: lambda desk, x, y, a: keyboard.type_text(desk, a.text),
+    ActionKind.KEY: lambda desk, x, y, a: keyboard.press_keys(desk, a.keys),
+    ActionKind.HOLD_KEY: _hold_keys,
+    ActionKind.WAIT: lambda desk, x, y, a: desk.advance(max(0.0, min(_LONGEST_WAIT, a.seconds))),
+}
+"""What is left out only looks, or ends the episode, which is the environment's work."""

@@ -17,9 +17,9 @@ _LONGEST = 24
 
 
 def evaluate(text: str) -> int | None:
-    """Return the value of digits and + - * / worked out from left to right, as pocket calculators do.
+    """Return the value of digits and + - * /, worked out from left to right.
 
-    None where it is no such text or the division leaves a rest.
+    None where it is no such text or a division leaves a rest.
     """
     total, operator, number = 0, "+", ""
     for character in [*text, "="]:
@@ -155,7 +155,7 @@ class PickDate(Family):
 
     def _show_month(self, desk: Desktop) -> None:
         """Put the days of the month in place of those that are there."""
-        window, month = desk.window("calendar"), desk.model["month"]
+        window, month = desk.window("calendar"), int(desk.model["month"])
         if window is None:
             return
         desk.set_focus(None)

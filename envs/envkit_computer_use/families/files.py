@@ -69,11 +69,13 @@ class SortFiles(Family):
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
         """Move a file that was dropped on a folder."""
-        if event.kind == "dropped" and isinstance(event.target, Icon):
-            if event.target.mark == "folder" and event.source.name in data["files"]:
-                desk.model["inside"][event.source.name] = event.target.name
-                event.window.children.remove(event.source)
-                desk.set_focus(None)
+        target, name = event.target, event.source.name
+        if event.kind != "dropped" or not isinstance(target, Icon) or name not in data["files"]:
+            return False
+        if target.mark == "folder":
+            desk.model["inside"][name] = target.name
+            desk.siblings(event.source).remove(event.source)
+            desk.set_focus(None)
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:

@@ -75,13 +75,12 @@ class NestedMenu(Family):
         titles = rng.sample(
             ("File", "Edit", "View", "Tools", "Window", "Format"), min(5, level + 1)
         )
-        menus = [[title, _layer(rng, depth, width)] for title in titles]
-        path, layer = [], menus
+        menus: list[Any] = [[title, _layer(rng, depth, width)] for title in titles]
+        title, layer = rng.choice(menus)
+        path = [title]
         while layer:
-            text = rng.choice([item[0] for item in layer])
+            text, _, layer = rng.choice(layer)
             path.append(text)
-            chosen = next(item for item in layer if item[0] == text)
-            layer = chosen[1] if len(path) == 1 else chosen[2]
         return {
             "goal": f"Choose {' > '.join(path)} from the menu bar, then end the task.",
             "menus": menus,

@@ -6,14 +6,13 @@ from typing import Any
 
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action
-from envkit_computer_use.desktop import Desktop, Event
+from envkit_computer_use.desktop import Desktop
 from envkit_computer_use.families.family import Data
 from envkit_computer_use.families.handing_in import HandedIn
 from envkit_computer_use.families.words import GOODS, LEVELS_OF, OPTIONS, listed
 from envkit_computer_use.layout import LINE, MARGIN, buttons, clutter, frame, label, place, widest
 from envkit_computer_use.painter import text_width
 from envkit_computer_use.widgets import (
-    Button,
     Check,
     Dropdown,
     Label,

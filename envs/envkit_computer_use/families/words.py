@@ -1,6 +1,7 @@
 """Words and names that tasks are made of."""
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 ACTIONS: Final = (
@@ -95,6 +96,6 @@ def code(rng: random.Random, length: int) -> str:
     return "".join(rng.choice("ABCDEFGHKLMNPRSTUVWXYZ23456789") for _ in range(length))
 
 
-def listed(texts: list[str]) -> str:
+def listed(texts: Sequence[str]) -> str:
     """Return texts as an enumeration."""
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]

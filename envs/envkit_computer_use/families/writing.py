@@ -163,7 +163,8 @@ class CorrectText(Family):
         names = full_names(rng, (2, 4, 7, 10, 14)[level - 1])
         lines = [f"{name} lives in {rng.choice(CITIES)}." for name in names]
         wrong = rng.sample(range(len(lines)), (1, 1, 1, 2, 2)[level - 1])
-        changed, said = list(lines), []
+        changed: list[str] = list(lines)
+        said: list[str] = []
         for index in sorted(wrong):
             city = rng.choice([city for city in CITIES if city not in lines[index]])
             changed[index] = f"{names[index]} lives in {city}."
@@ -190,9 +191,9 @@ class CorrectText(Family):
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
         """Save, or undo."""
-        is_save = event.value == "save" if event.kind == "command" else event.value == "ctrl+s"
         if event.kind not in ("command", "shortcut") or event.window.name != "editor":
             return False
+        is_save = event.value in ("save", "ctrl+s")
         area = desk.find(TextArea, "editor", "text")
         if is_save:
             desk.model["saved"] = area.text

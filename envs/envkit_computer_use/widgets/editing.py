@@ -72,7 +72,7 @@ class Editor(Widget):
     def key(self, host: Host, chord: Chord) -> bool:
         """Move, delete, or use the clipboard."""
         modifiers, name = chord
-        if modifiers == {"ctrl"} and name in _CLIPBOARD:
+        if modifiers == frozenset({"ctrl"}) and name in _CLIPBOARD:
             self._use_clipboard(host, name)
             return True
         if modifiers <= {"shift", "ctrl"}:

@@ -29,7 +29,11 @@ class Host(Protocol):
     """What a widget may ask of the desktop that it is on."""
 
     clipboard: str
-    type_pixels: int
+
+    @property
+    def type_pixels(self) -> int:
+        """Height of the font."""
+        ...
 
     def emit(self, source: "Widget", kind: str, value: str = "") -> None:
         """Tell the program behind the desktop what happened."""
