@@ -9,7 +9,7 @@ on what was encoded before.
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from PIL import Image as PilImage
@@ -76,8 +76,12 @@ class BandedPng:
             # A full flush forgets everything, so one object gives each band the bytes that a new
             # one would; making it takes as long as a band.
             deflater = zlib.compressobj(self._level, zlib.DEFLATED, -15, 9)
+
+            def deflate(raw: bytes) -> bytes:
+                return deflater.compress(raw) + deflater.flush(zlib.Z_FULL_FLUSH)
+
             for band in stale:
-                self._deflate(picture, band, deflater)
+                self._keep(picture, band, deflate)
         checksum = 1
         for band, part in enumerate(self._checksums):
             checksum = _combine(checksum, part, self._rows(band) * (self.size[0] * _CHANNELS + 1))
@@ -97,14 +101,13 @@ class BandedPng:
     def _rows(self, band: int) -> int:
         return min(BAND_ROWS, self.size[1] - band * BAND_ROWS)
 
-    def _deflate(self, picture: PilImage.Image, band: int, deflater: "zlib._Compress") -> None:
+    def _keep(self, picture: PilImage.Image, band: int, deflate: Callable[[bytes], bytes]) -> None:
         top = band * BAND_ROWS
         rows = picture.crop((0, top, self.size[0], top + self._rows(band)))
         # A stride of one more leaves a zero after each row: the filter byte of the next one.
         packed = rows.tobytes("raw", "RGB", self.size[0] * _CHANNELS + 1)
         raw = _NO_FILTER + packed[:-1]
-        data = deflater.compress(raw) + deflater.flush(zlib.Z_FULL_FLUSH)
-        self._chunks[band] = _chunk(b"IDAT", data)
+        self._chunks[band] = _chunk(b"IDAT", deflate(raw))
         self._checksums[band] = zlib.adler32(raw)
 
 

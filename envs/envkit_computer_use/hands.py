@@ -99,7 +99,7 @@ def _uncover(desk: Desktop, window: Window) -> Moves:
     bar = None
     if not window.is_pinned:
         bar = visible_point(desk, window, (8, 2, window.width - 30, TITLE - 2))
-        bar = bar or visible_point(desk, window)
+        bar = bar or visible_point(desk, window, (0, TITLE, window.width, window.height))
     if bar is not None:
         yield Action(kind=ActionKind.CLICK, x=bar[0], y=bar[1])
         return
