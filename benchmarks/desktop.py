@@ -1,0 +1,104 @@
+"""Measure the simulated desktop: steps a second on one core, each with an encoded screenshot.
+
+"edit" types a character into a field of a level 5 form or ticks a box of it; "repaint" drags a
+window across the screen and back; "oracle" plays whole episodes of all families, resets included;
+"full" draws and encodes everything anew. Counted per second of CPU time. Goals: 1,000 edits and
+250 full repaints.
+
+    python benchmarks/desktop.py [--json FILE]
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from envkit.env import PolicyContext
+from envkit_computer_use import ComputerUseEnv, DesktopTasks
+from envkit_computer_use.screen import Screen
+
+CLICK = '{"action": "click", "x": %d, "y": %d}'
+TYPE = '{"action": "type", "text": "%s"}'
+DRAG = '{"action": "drag", "x": %d, "y": %d, "to": [%d, %d]}'
+
+
+def _env(family: str, steps: int) -> ComputerUseEnv:
+    env = ComputerUseEnv(max_turns=steps + 1)
+    task = DesktopTasks(families=[family], level=5).task(3)
+    env.reset(seed=0, options={"task": {**task, "popups": []}})
+    return env
+
+
+def edits_per_second(steps: int) -> float:
+    """Return steps that change one widget, per second of CPU time."""
+    env = _env("toggle_checks", steps)
+    window = env.desk.window("main")
+    assert window is not None
+    x, y = window.x + 40, window.y + 60
+    started = time.process_time()
+    for step in range(steps):
+        env.step(CLICK % (x, y + 28 * (step % 3)))
+    return steps / (time.process_time() - started)
+
+
+def drags_per_second(steps: int) -> float:
+    """Return steps that drag a window, per second of CPU time."""
+    env = _env("toggle_checks", steps)
+    started = time.process_time()
+    for step in range(steps):
+        window = env.desk.window("main")
+        assert window is not None
+        x, y = window.x + 40, window.y + 10
+        way = 30 if step % 2 else -30
+        env.step(DRAG % (x, y, x + way, y))
+    return steps / (time.process_time() - started)
+
+
+def repaints_per_second(count: int) -> float:
+    """Return pictures of a busy desktop, drawn and encoded from nothing, per second."""
+    desk = _env("change_settings", 1).desk
+    started = time.process_time()
+    for _ in range(count):
+        Screen(desk.width, desk.height).shoot(desk)
+    return count / (time.process_time() - started)
+
+
+def oracle_steps_per_second(episodes: int) -> float:
+    """Return steps of whole episodes, resets and the oracle's planning included, per second."""
+    env = ComputerUseEnv()
+    oracle, steps = env.oracle(), 0
+    started = time.process_time()
+    for seed in range(episodes):
+        env.reset(seed=seed)
+        for turn in range(env.max_turns):
+            context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
+            steps += 1
+            step = env.step(oracle(context))
+            if step.terminated or step.truncated:
+                break
+    return steps / (time.process_time() - started)
+
+
+def main() -> None:
+    """Print the figures and write them as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--steps", type=int, default=1000, help="how many steps of each kind")
+    options = parser.parse_args()
+    edits_per_second(50)  # loads the font
+    figures = {
+        "edits_per_second": round(edits_per_second(options.steps), 1),
+        "drags_per_second": round(drags_per_second(options.steps), 1),
+        "full_repaints_per_second": round(repaints_per_second(options.steps // 2), 1),
+        "oracle_steps_per_second": round(oracle_steps_per_second(options.steps // 20), 1),
+    }
+    for name, value in figures.items():
+        print(f"{name:32} {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

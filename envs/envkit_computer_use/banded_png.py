@@ -1,0 +1,124 @@
+"""An incremental PNG encoder: bands of rows, each kept compressed until a row of it changes.
+
+Each band is deflated on its own with `Z_FULL_FLUSH`, so it is byte aligned and refers to no other
+band, and is stored as an IDAT chunk (PNG specification, 10.1 and 11.2.4: a zlib stream may be split
+over IDAT chunks anywhere). The checksum of the whole stream is put together from those of the bands
+as zlib's `adler32_combine` does (RFC 1950, section 8.2). The bytes depend on the pixels only, never
+on what was encoded before.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from PIL import Image as PilImage
+
+from envkit.errors import ConfigurationError
+
+BAND_ROWS: Final = 24
+_ADLER_MODULUS: Final = 65521
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_ZLIB_HEADER: Final = b"\x78\x01"
+_LAST_BLOCK: Final = b"\x03\x00"
+"""An empty final block of deflate."""
+_CHANNELS: Final = 3
+_NO_FILTER: Final = b"\0"
+
+
+class BandedPng:
+    """Encodes RGB pictures of one size, doing again only what changed."""
+
+    def __init__(self, width: int, height: int, *, level: int = 1) -> None:
+        """Choose the size.
+
+        Args:
+            width: In pixels.
+            height: In pixels.
+            level: zlib's, 1 (fast) to 9 (small).
+
+        Raises:
+            ConfigurationError: The size or the level is out of range.
+        """
+        if min(width, height) < 1 or not 1 <= level <= 9:
+            raise ConfigurationError(
+                "a picture needs at least 1x1 pixels and a level from 1 to 9, "
+                f"got {width}x{height} and level {level}"
+            )
+        self.size: Final = (width, height)
+        self._level = level
+        count = -(-height // BAND_ROWS)
+        self._chunks: list[bytes | None] = [None] * count
+        self._checksums = [1] * count
+        header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        self._head = _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", _ZLIB_HEADER)
+
+    def encode(
+        self, picture: PilImage.Image, dirty: Iterable[tuple[int, int]] | None = None
+    ) -> bytes:
+        """Return the picture as PNG.
+
+        Args:
+            picture: Mode RGB, of the encoder's size.
+            dirty: Half-open row ranges that may differ from the picture of the last call; None
+                takes all. Rows outside the picture are left out.
+
+        Raises:
+            ConfigurationError: The picture has another mode or size.
+        """
+        if picture.mode != "RGB" or picture.size != self.size:
+            raise ConfigurationError(
+                f"the picture must be RGB of {self.size[0]}x{self.size[1]} pixels, "
+                f"got {picture.mode} of {picture.width}x{picture.height}"
+            )
+        stale = self._stale(dirty)
+        if stale:
+            # A full flush forgets everything, so one object gives each band the bytes that a new
+            # one would; making it takes as long as a band.
+            deflater = zlib.compressobj(self._level, zlib.DEFLATED, -15, 9)
+
+            def deflate(raw: bytes) -> bytes:
+                return deflater.compress(raw) + deflater.flush(zlib.Z_FULL_FLUSH)
+
+            for band in stale:
+                self._keep(picture, band, deflate)
+        checksum = 1
+        for band, part in enumerate(self._checksums):
+            checksum = _combine(checksum, part, self._rows(band) * (self.size[0] * _CHANNELS + 1))
+        tail = _chunk(b"IDAT", _LAST_BLOCK + struct.pack(">I", checksum)) + _chunk(b"IEND", b"")
+        return b"".join((self._head, *(chunk or b"" for chunk in self._chunks), tail))
+
+    def _stale(self, dirty: Iterable[tuple[int, int]] | None) -> set[int]:
+        if dirty is None:
+            return set(range(len(self._chunks)))
+        bands = {band for band, chunk in enumerate(self._chunks) if chunk is None}
+        for start, end in dirty:
+            start, end = max(0, start), min(self.size[1], end)
+            if start < end:
+                bands.update(range(start // BAND_ROWS, (end - 1) // BAND_ROWS + 1))
+        return bands
+
+    def _rows(self, band: int) -> int:
+        return min(BAND_ROWS, self.size[1] - band * BAND_ROWS)
+
+    def _keep(self, picture: PilImage.Image, band: int, deflate: Callable[[bytes], bytes]) -> None:
+        top = band * BAND_ROWS
+        rows = picture.crop((0, top, self.size[0], top + self._rows(band)))
+        # A stride of one more leaves a zero after each row: the filter byte of the next one.
+        packed = rows.tobytes("raw", "RGB", self.size[0] * _CHANNELS + 1)
+        raw = _NO_FILTER + packed[:-1]
+        self._chunks[band] = _chunk(b"IDAT", deflate(raw))
+        self._checksums[band] = zlib.adler32(raw)
+
+
+def _combine(first: int, second: int, second_length: int) -> int:
+    """Return the Adler-32 of two joined pieces from those of the pieces."""
+    low, high = first & 0xFFFF, first >> 16
+    length = second_length % _ADLER_MODULUS
+    joined_low = (low + (second & 0xFFFF) - 1) % _ADLER_MODULUS
+    joined_high = (high + (second >> 16) + length * (low - 1)) % _ADLER_MODULUS
+    return joined_high << 16 | joined_low
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

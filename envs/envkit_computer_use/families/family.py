@@ -1,0 +1,49 @@
+"""What a family of tasks consists of."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
+
+from envkit_computer_use.actions.action import Action
+from envkit_computer_use.desktop import Desktop, Event
+
+OVER: Final = "over"
+"""Key of the desktop's model: True once a task that is handed in was handed in."""
+ANSWER: Final = "answer"
+"""Key of the desktop's model: the text of the action that answers."""
+
+Data = dict[str, Any]
+"""What a family draws for one task: JSON data with at least "goal", a sentence."""
+
+
+class Family(ABC):
+    """Tasks of one kind at five levels. Instances hold no state."""
+
+    name: ClassVar[str]
+    is_handed_in: ClassVar[bool] = False
+    """Whether a button ends the task; otherwise the agent says when it is done, or answers."""
+
+    @abstractmethod
+    def draw(self, rng: random.Random, level: int) -> Data:
+        """Draw what is asked for.
+
+        Data with `"feasible": False` is a task that can't be done; it ends rightly when the agent
+        says so.
+        """
+
+    @abstractmethod
+    def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
+        """Open the windows of the task. `rng` is for looks only."""
+
+    def react(self, desk: Desktop, event: Event, data: Data) -> bool:
+        """Be the program behind the windows; True for a "closing" that was dealt with."""
+        return False
+
+    @abstractmethod
+    def goals(self, desk: Desktop, data: Data) -> list[bool]:
+        """Return for each part of the goal whether it is reached; the task is solved by all."""
+
+    @abstractmethod
+    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
+        """Yield the next action of a solution, or nothing when only the end must be said."""

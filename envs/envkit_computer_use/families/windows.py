@@ -1,0 +1,156 @@
+"""Tasks of windows: which to close, and where to move or how to resize one."""
+
+import random
+from collections.abc import Iterator
+
+from envkit_computer_use import hands
+from envkit_computer_use.actions.action import Action, ActionKind
+from envkit_computer_use.desktop import Desktop
+from envkit_computer_use.families.family import Data, Family
+from envkit_computer_use.families.words import listed
+from envkit_computer_use.layout import frame, place
+from envkit_computer_use.widgets import TextArea
+from envkit_computer_use.widgets.window import GRIP
+
+_TITLES = ("Notes", "Notes 2", "Mail", "Music", "Maps", "Mail (old)", "Clock", "Photos", "Photos 2")
+
+
+def _open_windows(desk: Desktop, rng: random.Random, titles: list[str]) -> None:
+    for title in titles:
+        window = frame(desk, rng, title, title, rng.randint(170, 260), rng.randint(90, 170))
+        window.is_resizable = True
+        area = TextArea(name="text", text=f"This is {title}.")
+        place(window, area, 8, 8, window.client[0] - 16, window.client[1] - 30)
+
+
+class CloseWindows(Family):
+    """Close the named windows and no other."""
+
+    name = "close_windows"
+
+    def draw(self, rng: random.Random, level: int) -> Data:
+        """Draw the windows and which to close."""
+        titles = rng.sample(_TITLES, (2, 3, 5, 6, 7)[level - 1])
+        closed = rng.sample(titles, (1, 1, 2, 3, 4)[level - 1])
+        noun = "window" if len(closed) == 1 else "windows"
+        return {
+            "goal": f"Close the {noun} {listed(closed)}, and no other. Then end the task.",
+            "titles": titles,
+            "closed": closed,
+        }
+
+    def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
+        """Open the windows."""
+        _open_windows(desk, rng, data["titles"])
+
+    def goals(self, desk: Desktop, data: Data) -> list[bool]:
+        """Return for each window whether it is open or closed, as it should be."""
+        return [(desk.window(t) is None) == (t in data["closed"]) for t in data["titles"]]
+
+    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
+        """Close one after the other."""
+        for title in data["closed"]:
+            window = desk.window(title)
+            if window is not None:
+                yield from hands.close_window(desk, window)
+
+
+class MoveWindow(Family):
+    """Drag a window into a corner of the screen."""
+
+    name = "move_window"
+
+    def draw(self, rng: random.Random, level: int) -> Data:
+        """Draw the windows, one of them and a corner; the tolerance shrinks with the level."""
+        titles = rng.sample(_TITLES, (1, 2, 3, 4, 5)[level - 1])
+        corner = rng.choice(("top left", "top right", "bottom left", "bottom right"))
+        slack = (60, 50, 40, 30, 20)[level - 1]
+        return {
+            "goal": f"Move the window {titles[0]} into the {corner} corner of the screen, at most "
+            f"{slack} pixels from both edges and fully visible. Then end the task.",
+            "titles": rng.sample(titles, len(titles)),
+            "target": titles[0],
+            "corner": corner,
+            "slack": slack,
+        }
+
+    def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
+        """Open the windows, the one to move away from its corner."""
+        _open_windows(desk, rng, data["titles"])
+        window = desk.window(data["target"])
+        if window is not None:
+            window.x, window.y = (
+                (desk.width - window.width) // 2,
+                (desk.height - window.height) // 2,
+            )
+
+    def goals(self, desk: Desktop, data: Data) -> list[bool]:
+        """Return whether the window is near enough to both edges and inside of the screen."""
+        window = desk.window(data["target"])
+        if window is None:
+            return [False, False]
+        right = desk.width - window.x - window.width
+        bottom = desk.height - window.y - window.height
+        across = window.x if "left" in data["corner"] else right
+        down = window.y if "top" in data["corner"] else bottom
+        return [0 <= across <= data["slack"], 0 <= down <= data["slack"]]
+
+    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
+        """Drag it by its title."""
+        window = desk.window(data["target"])
+        if window is None or all(self.goals(desk, data)):
+            return
+        edge = data["slack"] // 2
+        x = edge if "left" in data["corner"] else desk.width - window.width - edge
+        y = edge if "top" in data["corner"] else desk.height - window.height - edge
+        yield from hands.move_window(desk, window, (x, y))
+
+
+class ResizeWindow(Family):
+    """Drag the corner of a window until it is wide and high enough."""
+
+    name = "resize_window"
+
+    def draw(self, rng: random.Random, level: int) -> Data:
+        """Draw the windows and a size; the tolerance shrinks with the level."""
+        titles = rng.sample(_TITLES, (1, 2, 3, 4, 5)[level - 1])
+        slack = (60, 40, 30, 20, 12)[level - 1]
+        size = [rng.randrange(280, 380, 20), rng.randrange(200, 280, 20)]
+        return {
+            "goal": f"Resize the window {titles[0]} to {size[0]} pixels wide and {size[1]} high, "
+            f"each give or take {slack}. Then end the task.",
+            "titles": rng.sample(titles, len(titles)),
+            "target": titles[0],
+            "size": size,
+            "slack": slack,
+        }
+
+    def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
+        """Open the windows; the one to resize has room to grow."""
+        _open_windows(desk, rng, data["titles"])
+        window = desk.window(data["target"])
+        if window is not None:
+            window.x, window.y = min(window.x, 260), min(window.y, 150)
+
+    def goals(self, desk: Desktop, data: Data) -> list[bool]:
+        """Return whether width and height are near enough."""
+        window = desk.window(data["target"])
+        if window is None:
+            return [False, False]
+        pairs = zip((window.width, window.height), data["size"], strict=True)
+        return [abs(now - wanted) <= data["slack"] for now, wanted in pairs]
+
+    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
+        """Drag it by its corner."""
+        window = desk.window(data["target"])
+        if window is None or all(self.goals(desk, data)):
+            return
+        part = (window.width - GRIP, window.height - GRIP, window.width, window.height)
+        yield from hands.reach(desk, window, part)
+        point = hands.visible_point(desk, window, part)
+        if point is not None:
+            end = (
+                point[0] + data["size"][0] - window.width,
+                point[1] + data["size"][1] - window.height,
+            )
+            yield Action(kind=ActionKind.DRAG, x=point[0], y=point[1], path=(end,))

@@ -1,0 +1,258 @@
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import envkit
+from envkit.env import Policy, PolicyContext, Step
+from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
+from envkit_computer_use import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
+from envkit_computer_use.policies import oracle, random_clicks
+
+EVERY = [(family, level) for family in sorted(FAMILIES) for level in LEVELS]
+
+
+def _play(env: ComputerUseEnv, policy: Policy, seed: int, task: Any = None) -> list[Step]:
+    env.reset(seed=seed, options=None if task is None else {"task": task})
+    steps: list[Step] = []
+    while not steps or not (steps[-1].terminated or steps[-1].truncated):
+        context = PolicyContext(env=env, task=env.task, turn=len(steps), messages=(), seed=seed)
+        steps.append(env.step(policy(context)))
+    return steps
+
+
+def _task(family: str, level: int, index: int) -> dict[str, Any]:
+    return DesktopTasks(families=[family], level=level, split="test").task(index)
+
+
+def _check_oracle(family: str, level: int, seeds: range) -> None:
+    env = ComputerUseEnv()
+    for seed in seeds:
+        steps = _play(env, oracle(), seed, _task(family, level, seed))
+        assert steps[-1].reward == 1.0, (family, level, seed, env.task["goal"])
+        assert steps[-1].terminated
+
+
+@pytest.mark.parametrize(("family", "level"), EVERY)
+def test_oracle_solves_every_family_and_level(family: str, level: int) -> None:
+    _check_oracle(family, level, range(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "level"), EVERY)
+def test_oracle_solves_200_seeds_of_every_family_and_level(family: str, level: int) -> None:
+    _check_oracle(family, level, range(200))
+
+
+def _solved_at_random(count: int) -> float:
+    env = ComputerUseEnv(max_turns=15)
+    rewards = [_play(env, random_clicks(), seed)[-1].reward for seed in range(count)]
+    return sum(rewards) / count
+
+
+def test_random_policy_solves_almost_nothing() -> None:
+    assert _solved_at_random(40) <= 0.05
+
+
+@pytest.mark.slow
+def test_random_policy_stays_under_five_percent_in_whole_episodes() -> None:
+    env = ComputerUseEnv()
+    rewards = [_play(env, random_clicks(), seed)[-1].reward for seed in range(1000)]
+    assert sum(rewards) / len(rewards) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_doing_nothing_solves_no_feasible_task(family: str) -> None:
+    for level in LEVELS:
+        for seed in range(20):
+            env = ComputerUseEnv()
+            task = _task(family, level, seed)
+            if task["data"].get("feasible", True):
+                env.reset(seed=0, options={"task": task})
+                assert env.step('{"action": "terminate"}').reward == 0.0, task["goal"]
+
+
+def test_environment_passes_the_checker() -> None:
+    env = envkit.make("computer-use-v0")
+    report = envkit.check_env(env, max_observation_pixels=672 * 448)
+    assert {"gymnasium", "snapshot", "replay", "determinism", "oracle"} <= set(report.passed)
+
+
+_DIGEST = """
+import hashlib, sys
+from envkit.env import PolicyContext
+from envkit_computer_use import ComputerUseEnv
+from envkit_computer_use.policies import oracle, random_clicks
+env, digest = ComputerUseEnv(max_turns=12), hashlib.sha256()
+for seed in range(6):
+    policy = random_clicks() if seed % 2 else oracle()
+    observation, info = env.reset(seed=seed)
+    for turn in range(12):
+        digest.update(observation["images"][0].png_bytes() + info["state_hash"].encode())
+        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
+        observation, _, terminated, truncated, info = env.step(policy(context))
+        if terminated or truncated:
+            break
+print(digest.hexdigest())
+"""
+
+
+def test_same_seed_and_actions_give_the_same_bytes_in_another_process() -> None:
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", _DIGEST],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert len(outputs[0]) == 65
+    assert outputs[0] == outputs[1]
+
+
+def test_first_observation_is_a_screenshot_and_the_goal() -> None:
+    env = ComputerUseEnv()
+    observation, info = env.reset(seed=3)
+    assert observation["images"][0].size == (672, 448)
+    assert observation["text"] == f"Task: {env.task['goal']}"
+    assert {"family", "level", "state_hash"} <= set(info)
+    assert "672x448" in (env.system_prompt or "")
+
+
+def test_larger_screens_are_drawn_and_solved() -> None:
+    env = ComputerUseEnv(width=1120, height=672)
+    steps = _play(env, oracle(), 5)
+    assert steps[-1].reward == 1.0
+    assert steps[0].observation["images"][0].size == (1120, 672)
+
+
+def test_infeasible_tasks_are_solved_by_giving_up_only() -> None:
+    source = DesktopTasks(families=["pick_from_list"], level=5)
+    task = next(t for t in map(source.task, range(200)) if not t["data"].get("feasible", True))
+    for status, reward in (("failure", 1.0), ("success", 0.0)):
+        env = ComputerUseEnv()
+        env.reset(seed=0, options={"task": task})
+        step = env.step(json.dumps({"action": "terminate", "status": status}))
+        assert (step.reward, step.terminated) == (reward, True)
+
+
+def test_giving_up_a_feasible_task_earns_nothing() -> None:
+    env = ComputerUseEnv()
+    env.reset(seed=0, options={"task": _task("press_button", 1, 0)})
+    step = env.step('{"action": "terminate", "status": "failure"}')
+    assert (step.reward, step.terminated) == (0.0, True)
+
+
+def test_shaping_adds_up_to_the_progress() -> None:
+    env = ComputerUseEnv(shaping=0.5)
+    steps = _play(env, oracle(), 0, _task("toggle_checks", 3, 1))
+    first = ComputerUseEnv(shaping=0.5)
+    first.reset(seed=0, options={"task": _task("toggle_checks", 3, 1)})
+    goals = first.family.goals(first.desk, first.task["data"])
+    progress = sum(step.info["reward_terms"]["progress"] for step in steps)
+    assert progress == pytest.approx(0.5 * (1 - sum(goals) / len(goals)))
+    assert sum(step.reward for step in steps) == pytest.approx(1 + progress)
+
+
+def test_unreadable_reply_is_an_observation_and_changes_nothing() -> None:
+    env = ComputerUseEnv()
+    _, before = env.reset(seed=1)
+    step = env.step("I click the button.")
+    assert step.info["parse_error"]
+    assert step.observation["text"] == step.info["parse_error"]
+    assert (step.reward, step.terminated) == (0.0, False)
+    assert step.info["state_hash"] == before["state_hash"]
+
+
+def test_unchanged_screens_share_one_image() -> None:
+    env = ComputerUseEnv()
+    observation, _ = env.reset(seed=1)
+    assert env.step("nothing").observation["images"][0] is observation["images"][0]
+
+
+def test_several_actions_of_one_reply_are_carried_out_in_order() -> None:
+    env = ComputerUseEnv()
+    env.reset(seed=1)
+    step = env.step('[{"action": "move", "x": 9, "y": 9}, {"action": "move", "x": 50, "y": 60}]')
+    assert env.desk.pointer == (50, 60)
+    assert step.info["actions"] == 2
+
+
+def test_snapshot_goes_on_with_the_same_bytes() -> None:
+    env, other = ComputerUseEnv(), ComputerUseEnv()
+    task = _task("rename_files", 4, 2)
+    env.reset(seed=0, options={"task": task})
+    policy = oracle()
+    for turn in range(30):
+        other.restore(env.snapshot())
+        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=0)
+        reply = policy(context)
+        step, again = env.step(reply), other.step(reply)
+        assert step.observation["images"][0].png_bytes() == (
+            again.observation["images"][0].png_bytes()
+        )
+        assert (step.reward, step.info) == (again.reward, again.info)
+        if step.terminated:
+            return
+    raise AssertionError("the oracle must end the episode")
+
+
+@settings(deadline=None, max_examples=150)
+@given(reply=st.text(max_size=200) | st.binary(max_size=80).map(repr))
+def test_any_text_is_survived(reply: str) -> None:
+    env = ComputerUseEnv()
+    env.reset(seed=0)
+    assert env.step(reply).info["parse_error"]
+
+
+def test_tasks_are_a_function_of_the_index_and_splits_differ() -> None:
+    train, test = DesktopTasks(), DesktopTasks(split="test")
+    assert train.task(5) == DesktopTasks().task(5)
+    assert train.task(5)["data"] != test.task(5)["data"]
+    assert json.loads(json.dumps(train.task(5))) == train.task(5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"level": 6},
+        {"split": "dev"},
+        {"families": []},
+        {"width": 100},
+        {"shaping": -1.0},
+        {"max_turns": 0},
+    ],
+)
+def test_arguments_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        ComputerUseEnv(**options)
+
+
+def test_unknown_names_are_refused_with_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="press_button"):
+        ComputerUseEnv(families=["press_buton"])
+    with pytest.raises(UnknownNameError, match="canonical"):
+        ComputerUseEnv(action="canonica")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"family": "gardening"},
+        {"theme": 99},
+        {"data": {}},
+        {"goal": None},
+        {"popups": [{"number": 1}]},
+    ],
+)
+def test_broken_tasks_are_refused(change: dict[str, Any]) -> None:
+    env = ComputerUseEnv()
+    with pytest.raises(DatasetError):
+        env.reset(options={"task": {**_task("press_button", 2, 0), **change}})
