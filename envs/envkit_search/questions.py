@@ -1,0 +1,143 @@
+"""Questions over the facts as a task source: every index is one question with one answer.
+
+The order is a hash's, so that any stretch of indices holds all kinds. Training and test questions
+start from different pages: a hash of the first title decides the split.
+"""
+
+import functools
+import hashlib
+from collections.abc import Collection
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envkit.errors import ConfigurationError
+from envkit.tasks import Task
+from envkit_search.fact_pages import FACTS
+from envkit_search.facts import fact_table
+from envkit_search.templates import MAX_HOPS, Question, Template, all_templates, group_titles
+
+Split = Literal["train", "test", "all"]
+
+SPLITS: Final = ("train", "test", "all")
+TEST_SHARE: Final = 1 / 8
+_VERSION: Final = "facts-1"
+"""Part of every hash: another version draws other splits."""
+
+
+class _Catalog(NamedTuple):
+    """All Q questions, as numbers, in their shuffled order."""
+
+    templates: list[Template]
+    template: NDArray[np.int16]  # (Q,) number of the template
+    row: NDArray[np.int32]  # (Q,) row of the template's group
+    hops: NDArray[np.int8]  # (Q,)
+    is_test: NDArray[np.bool_]  # (Q,)
+
+
+class FactQuestions:
+    """The task source of real facts: about 180,000 questions of one to three hops."""
+
+    def __init__(self, *, split: str = "train", hops: Collection[int] | None = None) -> None:
+        """Choose the questions.
+
+        Args:
+            split: "train", "test" (an eighth) or "all"; the first two share no starting page.
+            hops: How many relations to follow, from 1, 2 and 3; None takes all.
+
+        Raises:
+            ConfigurationError: The split or a number of hops does not exist.
+        """
+        if split not in SPLITS:
+            raise ConfigurationError(f"split must be one of {SPLITS}, got {split!r}")
+        wanted = checked_hops(hops, MAX_HOPS)
+        self._split = split
+        self._catalog = _catalog()
+        chosen = np.isin(self._catalog.hops, wanted)
+        if split != "all":
+            chosen &= self._catalog.is_test == (split == "test")
+        self._chosen = np.flatnonzero(chosen)
+
+    @property
+    def size(self) -> int | None:
+        """Number of questions."""
+        return len(self._chosen)
+
+    def task(self, index: int) -> Task:
+        """Return the question of this index as JSON data.
+
+        Raises:
+            ConfigurationError: The index is not from 0 to size - 1.
+        """
+        if not 0 <= index < len(self._chosen):
+            raise ConfigurationError(
+                f"task index must be from 0 to {len(self._chosen) - 1}, got {index}"
+            )
+        number = int(self._chosen[index])
+        template = self._catalog.templates[int(self._catalog.template[number])]
+        row = int(self._catalog.row[number])
+        question = template.ask(row)
+        is_test = bool(self._catalog.is_test[number])
+        return {
+            "id": f"{FACTS}/{template.kind}/{question.titles[0]}",
+            "question": question.text,
+            "answers": list(question.accepted),
+            "hops": template.hops,
+            "kind": template.kind,
+            "gold_titles": list(question.titles),
+            "corpus": FACTS,
+            "split": "test" if is_test else "train",
+        }
+
+
+def checked_hops(hops: Collection[int] | None, largest: int) -> list[int]:
+    """Return the wanted numbers of hops in order.
+
+    Args:
+        hops: None takes all from 1 to `largest`.
+        largest: The most that the source has.
+
+    Raises:
+        ConfigurationError: There is none, or one is out of range.
+    """
+    wanted = sorted(range(1, largest + 1) if hops is None else set(hops))
+    if not wanted or wanted[0] < 1 or wanted[-1] > largest:
+        raise ConfigurationError(f"hops must be some of 1 to {largest}, got {hops!r}")
+    return wanted
+
+
+def questions_of(template: Template) -> list[Question]:
+    """Return all questions of a template, for audits."""
+    return [template.ask(row) for row in template.rows]
+
+
+@functools.cache
+def _catalog() -> _Catalog:
+    table = fact_table()
+    templates = all_templates(table)
+    hashes = {
+        group: np.array([_hash64(title) for title in titles], np.uint64)
+        for group, titles in group_titles(table).items()
+    }
+    counts = [len(template.rows) for template in templates]
+    number = np.repeat(np.arange(len(templates), dtype=np.int16), counts)
+    row = np.concatenate([np.array(template.rows, np.int32) for template in templates])
+    starts = np.concatenate([hashes[template.group][template.rows] for template in templates])
+    kinds = np.array([_hash64(template.kind) for template in templates], np.uint64)
+    order = np.argsort(_mixed(starts ^ kinds[number]), kind="stable")
+    hops = np.array([template.hops for template in templates], np.int8)[number]
+    is_test = starts < np.uint64(int(TEST_SHARE * 2**64))
+    return _Catalog(templates, number[order], row[order], hops[order], is_test[order])
+
+
+def _hash64(text: str) -> int:
+    digest = hashlib.sha256(f"{_VERSION}\x1f{text}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the values scrambled by the finaliser of splitmix64 (Steele et al., 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
