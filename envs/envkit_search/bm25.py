@@ -7,6 +7,7 @@ same on every machine, in any order of addition, and equal scores go to the smal
 
 import hashlib
 import io
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -129,7 +130,7 @@ class Bm25Index:
             scores[row] += int(EXACT_TITLE_BONUS * _SCALE)
         return [
             Hit(document=self._documents[row], score=int(scores[row]) / _SCALE)
-            for row in _best(scores, topk).tolist()
+            for row in map(int, _best(scores, topk))
         ]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -180,7 +181,7 @@ def _ordered(documents: Iterable[Document]) -> list[Document]:
     ordered = sorted(documents, key=lambda document: document.id)
     if not ordered:
         raise DatasetError("an index needs at least one document, got none")
-    for left, right in zip(ordered, ordered[1:], strict=False):
+    for left, right in itertools.pairwise(ordered):
         if left.id == right.id:
             raise DatasetError(f"every document needs an id of its own, got {left.id!r} twice")
     return ordered

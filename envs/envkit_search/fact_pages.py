@@ -59,8 +59,7 @@ def _country(country: Country, table: FactTable) -> tuple[str, ...]:
 def _city(city: City, country: Country) -> tuple[str, ...]:
     state = f"{city.state}, " if city.state else ""
     return (
-        f"{city.name} is a city in {state}{country.name} with a population of "
-        f"{city.population:,}.",
+        f"{city.name} is a city in {state}{country.name} with a population of {city.population:,}.",
         f"It lies at latitude {city.latitude:.2f} and longitude {city.longitude:.2f}.",
         f"Its time zone is {city.time_zone}.",
     )

@@ -102,6 +102,16 @@ class FactTable:
         self._capitals = Counter(title_key(country.capital) for country in self.countries)
         self._currencies = Counter(country.currency_code for country in self.countries)
 
+    def group_titles(self) -> dict[str, list[str]]:
+        """Return the titles of all rows, by what they are about."""
+        return {
+            "country": [country.title for country in self.countries],
+            "city": [city.title for city in self.cities],
+            "airport": [airport.title for airport in self.airports],
+            "element": [element.title for element in self.elements],
+            "state": [state.title for state in self.states],
+        }
+
     def city(self, name: str, country: str, state: str = "") -> City | None:
         """Return the city of this name in this country and state; None when no page is about it.
 

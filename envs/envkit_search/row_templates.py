@@ -1,16 +1,9 @@
-"""The kinds of questions over the table of facts: which rows each can start from, and its wording.
-
-A question starts at one row of one group (a country, city, airport, element or state). It asks for
-a fact of that row, or goes on to a country and asks one of its endings. The same fact never has two
-templates with one wording, so questions are unique by construction; tests count them all.
-"""
+"""Questions about the facts of one row, or of the one row that it leads to."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import TypeVar
 
-from envkit_search.endings import Ending, country_endings
 from envkit_search.facts import Airport, City, Country, Element, FactTable, State
 from envkit_search.spellings import (
     Spellings,
@@ -19,173 +12,20 @@ from envkit_search.spellings import (
     number_spellings,
     text_spellings,
 )
-
-MAX_HOPS: Final = 3
+from envkit_search.template import Question, Template
 
 _Row = TypeVar("_Row", Country, City, Airport, Element, State)
 
 
-class Question(NamedTuple):
-    """A question with its only answer."""
-
-    text: str
-    accepted: Spellings
-    titles: tuple[str, ...]  # pages to read in order; the last one says the answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
-    """One kind of question."""
-
-    kind: str
-    hops: int
-    group: str
-    """Which list of the table it starts from."""
-    rows: list[int]
-    """Rows of the group that have the fact."""
-    ask: Callable[[int], Question]
-    """Makes the question of a row."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bridge:
-    """A way to name a country without its name."""
-
-    kind: str
-    group: str
-    hops: int
-    """Pages to read before the country's: 1, or 0 when its own page has the clue."""
-    titles: Sequence[str]
-    phrases: Sequence[str]
-    countries: Sequence[Country | None]
-    """By row; None where the row has no country or not only one fits."""
-    known: frozenset[str] = frozenset()
-    """Endings that the phrase already answers."""
-    has_names: bool = True
-    """Whether a phrase may hold the name of a place, and so give an answer away."""
-
-
-def all_templates(table: FactTable) -> list[Template]:
-    """Return every template that at least one row can start."""
-    endings = country_endings(table)
-    templates = [
+def row_templates(table: FactTable) -> list[Template]:
+    """Return the templates of all groups."""
+    return [
         *_country_templates(table),
         *_city_templates(table),
         *_airport_templates(table),
         *_element_templates(table),
         *_state_templates(table),
     ]
-    for bridge in _bridges(table):
-        templates += [
-            _through(bridge, ending)
-            for ending in endings
-            if bridge.hops + ending.hops <= MAX_HOPS and ending.key not in bridge.known
-        ]
-    return [template for template in templates if template.rows]
-
-
-def group_titles(table: FactTable) -> dict[str, list[str]]:
-    """Return the title of every row by group."""
-    return {
-        "country": [country.title for country in table.countries],
-        "city": [city.title for city in table.cities],
-        "airport": [airport.title for airport in table.airports],
-        "element": [element.title for element in table.elements],
-        "state": [state.title for state in table.states],
-    }
-
-
-def _through(bridge: _Bridge, ending: Ending) -> Template:
-    """Return the template that names a country by the bridge and asks the ending."""
-
-    def ask(row: int) -> Question:
-        country = bridge.countries[row]
-        assert country is not None
-        answer = ending.answers[country.code]
-        start = (bridge.titles[row],) if bridge.hops else ()
-        return Question(
-            text=ending.text.format(bridge.phrases[row]),
-            accepted=answer.accepted,
-            titles=(*start, country.title, *answer.titles),
-        )
-
-    check = ending.names and bridge.has_names
-    rows = [
-        row
-        for row, country in enumerate(bridge.countries)
-        if country is not None
-        and (answer := ending.answers.get(country.code)) is not None
-        and bridge.titles[row] not in answer.titles
-        and not (check and gives_away(bridge.phrases[row], answer.accepted))
-    ]
-    return Template(
-        kind=f"{bridge.kind}.{ending.key}",
-        hops=bridge.hops + ending.hops,
-        group=bridge.group,
-        rows=rows,
-        ask=ask,
-    )
-
-
-def _bridges(table: FactTable) -> Iterator[_Bridge]:
-    countries = table.countries
-    titles = [country.title for country in countries]
-    yield _Bridge(
-        kind="country", group="country", hops=0, titles=titles, phrases=titles, countries=countries
-    )
-    yield _Bridge(
-        kind="by_capital",
-        group="country",
-        hops=0,
-        titles=titles,
-        phrases=[f"the country or territory whose capital is {row.capital}" for row in countries],
-        countries=[row if table.is_only_capital(row) else None for row in countries],
-        known=frozenset({"capital", "capital.population", "capital.time_zone"}),
-    )
-    yield _Bridge(
-        kind="by_currency",
-        group="country",
-        hops=0,
-        titles=titles,
-        phrases=[
-            f"the only country that uses the {row.currency} ({row.currency_code})"
-            for row in countries
-        ],
-        countries=[row if table.is_only_user_of_currency(row) else None for row in countries],
-        known=frozenset({"currency", "currency_code"}),
-    )
-    yield _Bridge(
-        kind="city.country",
-        group="city",
-        hops=1,
-        titles=[city.title for city in table.cities],
-        phrases=[f"the country where the city of {city.name} is" for city in table.cities],
-        countries=[table.country_of_code[city.country] for city in table.cities],
-    )
-    yield _Bridge(
-        kind="airport.country",
-        group="airport",
-        hops=1,
-        titles=[airport.title for airport in table.airports],
-        phrases=[
-            f"the country of the airport with IATA code {airport.iata}"
-            for airport in table.airports
-        ],
-        countries=[table.country_of_code[airport.country] for airport in table.airports],
-        has_names=False,
-    )
-    yield _Bridge(
-        kind="element.country",
-        group="element",
-        hops=1,
-        titles=[element.title for element in table.elements],
-        phrases=[
-            f"the country where the element {element.name.lower()} was discovered"
-            for element in table.elements
-        ],
-        countries=[table.country_of_name.get(element.place) for element in table.elements],
-        has_names=False,
-    )
 
 
 def _own(
