@@ -48,7 +48,6 @@ COUNTRY_ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "United Arab Emirates": ("UAE", "The United Arab Emirates"),
     "United Kingdom": ("UK", "U.K.", "Great Britain", "Britain"),
     "United States": ("USA", "US", "U.S.", "U.S.A.", "United States of America"),
-    "Vatican": ("Vatican City", "Holy See"),
     "Vietnam": ("Viet Nam",),
 }
 """Other names of a country as the table spells it; none of them is another country's name."""
