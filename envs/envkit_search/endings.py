@@ -7,7 +7,9 @@ from typing import Final
 from envkit_search.facts import Country, FactTable
 from envkit_search.spellings import (
     Spellings,
+    capital_spellings,
     country_spellings,
+    currency_spellings,
     number_spellings,
     prefixed_spellings,
     text_spellings,
@@ -47,21 +49,17 @@ def country_endings(table: FactTable) -> list[Ending]:
     return [*direct, *_capital_endings(table), *_neighbour_endings(table)]
 
 
-def _text(value: str) -> Spellings | None:
-    return text_spellings(value) if value else None
-
-
 _ATTRIBUTES: Final[dict[str, tuple[str, Callable[[Country], Spellings | None]]]] = {
-    "capital": ("What is the capital of {}?", lambda country: _text(country.capital)),
+    "capital": ("What is the capital of {}?", lambda country: capital_spellings(country.capital)),
     "currency": (
         "What is the name of the currency of {}?",
-        lambda country: _text(country.currency),
+        lambda country: currency_spellings(country.currency) if country.currency else None,
     ),
     "currency_code": (
         "What is the three-letter currency code of {}?",
-        lambda country: _text(country.currency_code),
+        lambda country: (country.currency_code,) if country.currency_code else None,
     ),
-    "continent": ("On which continent is {}?", lambda country: _text(country.continent)),
+    "continent": ("On which continent is {}?", lambda country: (country.continent,)),
     "dialling_code": (
         "What is the international dialling code of {}?",
         lambda country: (

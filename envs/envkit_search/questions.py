@@ -5,9 +5,8 @@ start from different pages: a hash of the first title decides the split.
 """
 
 import functools
-import hashlib
 from collections.abc import Collection
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +17,9 @@ from envkit_search.bridges import bridge_templates
 from envkit_search.fact_pages import FACTS
 from envkit_search.facts import fact_table
 from envkit_search.row_templates import row_templates
+from envkit_search.selection import TEST_BELOW, checked_hops, checked_split, title_hash
 from envkit_search.template import MAX_HOPS, Template
 
-Split = Literal["train", "test", "all"]
-
-SPLITS: Final = ("train", "test", "all")
-TEST_SHARE: Final = 1 / 8
 _VERSION: Final = "facts-1"
 """Part of every hash: another version draws other splits."""
 
@@ -51,13 +47,9 @@ class FactQuestions:
         Raises:
             ConfigurationError: The split or a number of hops does not exist.
         """
-        if split not in SPLITS:
-            raise ConfigurationError(f"split must be one of {SPLITS}, got {split!r}")
-        wanted = checked_hops(hops, MAX_HOPS)
-        self._split = split
         self._catalog = _catalog()
-        chosen = np.isin(self._catalog.hops, wanted)
-        if split != "all":
+        chosen = np.isin(self._catalog.hops, checked_hops(hops, MAX_HOPS))
+        if checked_split(split) != "all":
             chosen &= self._catalog.is_test == (split == "test")
         self._chosen = np.flatnonzero(chosen)
 
@@ -93,44 +85,23 @@ class FactQuestions:
         }
 
 
-def checked_hops(hops: Collection[int] | None, largest: int) -> list[int]:
-    """Return the wanted numbers of hops in order.
-
-    Args:
-        hops: None takes all from 1 to `largest`.
-        largest: The most that the source has.
-
-    Raises:
-        ConfigurationError: There is none, or one is out of range.
-    """
-    wanted = sorted(range(1, largest + 1) if hops is None else set(hops))
-    if not wanted or wanted[0] < 1 or wanted[-1] > largest:
-        raise ConfigurationError(f"hops must be some of 1 to {largest}, got {hops!r}")
-    return wanted
-
-
 @functools.cache
 def _catalog() -> _Catalog:
     table = fact_table()
     templates = [*row_templates(table), *bridge_templates(table)]
     hashes = {
-        group: np.array([_hash64(title) for title in titles], np.uint64)
+        group: np.array([title_hash(_VERSION, title) for title in titles], np.uint64)
         for group, titles in table.group_titles().items()
     }
     counts = [len(template.rows) for template in templates]
     number = np.repeat(np.arange(len(templates), dtype=np.int16), counts)
     row = np.concatenate([np.array(template.rows, np.int32) for template in templates])
     starts = np.concatenate([hashes[template.group][template.rows] for template in templates])
-    kinds = np.array([_hash64(template.kind) for template in templates], np.uint64)
+    kinds = np.array([title_hash(_VERSION, template.kind) for template in templates], np.uint64)
     order = np.argsort(_mixed(starts ^ kinds[number]), kind="stable")
     hops = np.array([template.hops for template in templates], np.int8)[number]
-    is_test = starts < np.uint64(int(TEST_SHARE * 2**64))
+    is_test = starts < np.uint64(TEST_BELOW)
     return _Catalog(templates, number[order], row[order], hops[order], is_test[order])
-
-
-def _hash64(text: str) -> int:
-    digest = hashlib.sha256(f"{_VERSION}\x1f{text}".encode()).digest()
-    return int.from_bytes(digest[:8], "big")
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

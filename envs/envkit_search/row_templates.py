@@ -8,6 +8,7 @@ from envkit_search.facts import Airport, City, Country, Element, FactTable, Stat
 from envkit_search.spellings import (
     Spellings,
     country_spellings,
+    element_spellings,
     gives_away,
     number_spellings,
     text_spellings,
@@ -225,13 +226,13 @@ def _element_templates(table: FactTable) -> Iterator[Template]:
         "element.of_symbol",
         elements,
         lambda element: f"Which chemical element has the symbol {element.symbol}?",
-        lambda element: (element.name,),
+        lambda element: element_spellings(element.name),
     )
     yield _own(
         "element.of_number",
         elements,
         lambda element: f"Which chemical element has the atomic number {element.number}?",
-        lambda element: (element.name,),
+        lambda element: element_spellings(element.name),
     )
 
 

@@ -7,50 +7,9 @@ not see more; one that compares exactly is served as well.
 import functools
 import unicodedata
 from collections.abc import Iterable
-from typing import Final
 
+from envkit_search.aliases import CAPITALS, COUNTRIES, CURRENCIES, ELEMENTS
 from envkit_search.words import raw_words
-
-COUNTRY_ALIASES: Final[dict[str, tuple[str, ...]]] = {
-    "Aland Islands": ("Åland", "Åland Islands"),
-    "Bahamas": ("The Bahamas",),
-    "Brunei": ("Brunei Darussalam",),
-    "Cabo Verde": ("Cape Verde",),
-    "China": ("People's Republic of China",),
-    "Cocos Islands": ("Cocos (Keeling) Islands", "Keeling Islands"),
-    "Czechia": ("Czech Republic",),
-    "Democratic Republic of the Congo": ("DR Congo", "DRC", "Congo-Kinshasa"),
-    "Eswatini": ("Swaziland",),
-    "Gambia": ("The Gambia",),
-    "Hong Kong": ("Hong Kong SAR",),
-    "Iran": ("Islamic Republic of Iran",),
-    "Ivory Coast": ("Côte d'Ivoire", "Cote d'Ivoire"),
-    "Kyrgyzstan": ("Kyrgyz Republic",),
-    "Laos": ("Lao PDR",),
-    "Macao": ("Macau",),
-    "Micronesia": ("Federated States of Micronesia",),
-    "Myanmar": ("Burma",),
-    "Netherlands": ("The Netherlands", "Holland"),
-    "North Korea": ("Democratic People's Republic of Korea", "DPRK"),
-    "North Macedonia": ("Macedonia",),
-    "Palestinian Territory": ("Palestine", "State of Palestine", "Palestinian Territories"),
-    "Republic of the Congo": ("Congo-Brazzaville", "Congo Republic"),
-    "Russia": ("Russian Federation",),
-    "Saint Martin": ("Saint-Martin",),
-    "Slovakia": ("Slovak Republic",),
-    "South Korea": ("Republic of Korea", "Korea, Republic of"),
-    "Svalbard and Jan Mayen": ("Svalbard",),
-    "Syria": ("Syrian Arab Republic",),
-    "Taiwan": ("Republic of China",),
-    "Timor Leste": ("Timor-Leste", "East Timor"),
-    "Turkey": ("Türkiye",),
-    "U.S. Virgin Islands": ("US Virgin Islands", "United States Virgin Islands"),
-    "United Arab Emirates": ("UAE", "The United Arab Emirates"),
-    "United Kingdom": ("UK", "U.K.", "Great Britain", "Britain"),
-    "United States": ("USA", "US", "U.S.", "U.S.A.", "United States of America"),
-    "Vietnam": ("Viet Nam",),
-}
-"""Other names of a country as the table spells it; none of them is another country's name."""
 
 Spellings = tuple[str, ...]
 """The canonical answer first."""
@@ -67,7 +26,22 @@ def text_spellings(text: str, others: tuple[str, ...] = ()) -> Spellings:
 
 def country_spellings(name: str) -> Spellings:
     """Return the name of a country and its other names."""
-    return text_spellings(name, COUNTRY_ALIASES.get(name, ()))
+    return text_spellings(name, COUNTRIES.get(name, ()))
+
+
+def capital_spellings(name: str) -> Spellings:
+    """Return the name of a capital and its other names."""
+    return text_spellings(name, CAPITALS.get(name, ()))
+
+
+def currency_spellings(name: str) -> Spellings:
+    """Return the name of a currency and its other names."""
+    return text_spellings(name, CURRENCIES.get(name, ()))
+
+
+def element_spellings(name: str) -> Spellings:
+    """Return the name of a chemical element and its other spelling."""
+    return text_spellings(name, ELEMENTS.get(name, ()))
 
 
 def number_spellings(number: int) -> Spellings:

@@ -66,6 +66,11 @@ class WorldShape:
         except TypeError as error:
             raise ConfigurationError(f"no shape of a world: {dict(data)!r} ({error})") from error
 
+    @property
+    def label(self) -> str:
+        """All fields in one word, for ids."""
+        return "-".join(map(str, asdict(self).values()))
+
     def to_json(self) -> dict[str, Any]:
         """Return the shape as JSON data."""
         return asdict(self)

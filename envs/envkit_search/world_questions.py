@@ -1,18 +1,17 @@
-"""Questions over fictional worlds: an endless task source with one answer to each question.
+"""Questions over a fictional world: an endless task source with one answer to each question.
 
-A question starts at a thing and follows facts from page to page. Training and test worlds have
-different seeds, so they share no thing.
+A question starts at a thing and follows facts from page to page. Training and test questions start
+at different things of the world; a world of another seed shares nothing at all.
 """
 
 import random
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from envkit.errors import ConfigurationError
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit_search.questions import checked_hops
+from envkit_search.selection import TEST_BELOW, checked_hops, checked_split, title_hash
 from envkit_search.spellings import number_spellings
 from envkit_search.world import WORLD, World, WorldShape
 from envkit_search.world_pages import world_of
@@ -22,6 +21,7 @@ MAX_HOPS: Final = 4
 RULE: Final = "Where two pages disagree, the newer almanac is right."
 """Stated in every question of a world with contradictions, disputed or not."""
 _VERSION: Final = "world-questions-1"
+_MAX_ATTEMPTS: Final = 20_000
 
 
 class _Step(NamedTuple):
@@ -32,36 +32,28 @@ class _Step(NamedTuple):
 
 
 class WorldQuestions:
-    """The task source of fictional worlds."""
+    """The task source of a fictional world."""
 
     def __init__(
         self,
         *,
         shape: WorldShape | None = None,
-        worlds: int = 1,
         split: str = "train",
         hops: Collection[int] | None = None,
     ) -> None:
-        """Choose the worlds and the questions.
+        """Choose the world and the questions.
 
         Args:
-            shape: Size and difficulty; its seed seeds all worlds. None takes the defaults.
-            worlds: How many different worlds the indices go through by turns. A process keeps a
-                few of them in memory; another one is built again in a tenth of a second (2,000
-                things).
-            split: "train" or "test": different worlds.
+            shape: Seed, size and difficulty of the world; None takes the defaults.
+            split: "train", "test" (an eighth of the things) or "all"; the first two share no
+                starting page.
             hops: How many pages of things to read, from 1 to 4; None takes all.
 
         Raises:
-            ConfigurationError: A value is out of range.
+            ConfigurationError: The split or a number of hops does not exist.
         """
-        if split not in ("train", "test"):
-            raise ConfigurationError(f"split must be 'train' or 'test', got {split!r}")
-        if worlds < 1:
-            raise ConfigurationError(f"worlds must be at least 1, got {worlds}")
         self._shape = WorldShape() if shape is None else shape
-        self._worlds = worlds
-        self._split = split
+        self._split = checked_split(split)
         self._hops = checked_hops(hops, MAX_HOPS)
 
     @property
@@ -70,42 +62,48 @@ class WorldQuestions:
         return None
 
     def task(self, index: int) -> Task:
-        """Return the question of this index as JSON data.
+        """Return the question of this index as JSON data; the first call builds the world.
 
         Raises:
-            ConfigurationError: The index is negative.
+            ConfigurationError: The index is negative, or the world is too small for a question.
         """
         if index < 0:
             raise ConfigurationError(f"task index must be at least 0, got {index}")
-        shape = self._shape_of(index % self._worlds)
-        world = world_of(shape)
-        draws = random.Random(derive_seed(_VERSION, shape.seed, index))
-        steps = _draw_steps(world, draws, draws.choice(self._hops))
+        world = world_of(self._shape)
+        draws = random.Random(derive_seed(_VERSION, self._shape.seed, self._split, index))
+        steps = _draw_steps(world, draws, draws.choice(self._hops), self._split)
         by_alias = draws.random() < 0.5
+        start = world.things[steps[0].thing]
         return {
-            "id": f"{WORLD}/{self._split}/{self._shape.seed}/{index}",
+            "id": f"{WORLD}/{self._shape.label}/{self._split}/{index}",
             "question": _wording(world, steps, by_alias=by_alias),
             "answers": list(_accepted(world, steps[-1])),
             "hops": len(steps),
             "kind": ".".join(
-                [world.things[steps[0].thing].kind]
+                [start.kind]
                 + [KINDS[world.things[thing].kind].facts[fact].key for thing, fact in steps]
             ),
             "gold_titles": _titles(world, steps, by_alias=by_alias),
             "corpus": WORLD,
-            "world": shape.to_json(),
-            "split": self._split,
+            "world": self._shape.to_json(),
+            "split": _split_of(start.name),
         }
 
-    def _shape_of(self, number: int) -> WorldShape:
-        seed = derive_seed(_VERSION, self._split, self._shape.seed, number)
-        return replace(self._shape, seed=seed)
+
+def _split_of(name: str) -> str:
+    return "test" if title_hash(_VERSION, name) < TEST_BELOW else "train"
 
 
-def _draw_steps(world: World, draws: random.Random, hops: int) -> list[_Step]:
-    """Return a chain that visits no thing twice; its answer is a thing not visited, or a number."""
-    while True:
+def _draw_steps(world: World, draws: random.Random, hops: int, split: str) -> list[_Step]:
+    """Return a chain that visits no thing twice; its answer is a thing not visited, or a number.
+
+    Raises:
+        ConfigurationError: The world seems to have no such chain.
+    """
+    for _ in range(_MAX_ATTEMPTS):
         thing = draws.randrange(len(world.things))
+        if split not in ("all", _split_of(world.things[thing].name)):
+            continue
         steps: list[_Step] = []
         visited: set[int] = set()
         while thing not in visited:
@@ -122,6 +120,10 @@ def _draw_steps(world: World, draws: random.Random, hops: int) -> list[_Step]:
                     break
                 return steps
             thing = value
+    raise ConfigurationError(
+        f"a world of {world.shape.size} things has no question of {hops} hops in the split "
+        f"{split!r}; make it larger"
+    )
 
 
 def _wording(world: World, steps: list[_Step], *, by_alias: bool) -> str:

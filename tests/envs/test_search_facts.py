@@ -10,18 +10,17 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from importlib import resources
-from typing import Any
 
 import pytest
 
-from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.errors import ConfigurationError
 from envkit.tasks import Task, TaskSource
-from envkit_search.corpora import task_documents, task_index
+from envkit_search.aliases import CAPITALS, COUNTRIES, CURRENCIES, ELEMENTS
 from envkit_search.document import Document
 from envkit_search.fact_pages import fact_documents, fact_index
 from envkit_search.facts import fact_table
 from envkit_search.questions import FactQuestions
-from envkit_search.spellings import COUNTRY_ALIASES, country_spellings, gives_away, text_spellings
+from envkit_search.spellings import country_spellings, gives_away, text_spellings
 from envkit_search.words import title_key
 
 SAMPLES = 4000
@@ -297,26 +296,29 @@ def test_source_is_a_task_source_that_says_what_is_wrong() -> None:
             source.task(index)
 
 
-def test_task_leads_to_its_corpus() -> None:
-    task: dict[str, Any] = FactQuestions().task(5)
-
-    assert task_index(task) is fact_index()
-    assert len(task_documents(task)) == 13_411
-    with pytest.raises(UnknownNameError, match="Did you mean 'facts'"):
-        task_index({"corpus": "fact"})
-
-
 def test_other_names_of_a_country_belong_to_it_alone() -> None:
-    names = {country.name for country in fact_table().countries}
-
-    assert set(COUNTRY_ALIASES) <= names
     owners = Counter(
         folded
-        for name in names
-        for folded in {spelling.casefold() for spelling in country_spellings(name)}
+        for country in fact_table().countries
+        for folded in {spelling.casefold() for spelling in country_spellings(country.name)}
     )
+
     assert max(owners.values()) == 1
-    assert text_spellings("Brasília") == ("Brasília", "Brasilia")
+
+
+def test_other_names_are_of_things_in_the_table() -> None:
+    table = fact_table()
+
+    assert set(COUNTRIES) <= {country.name for country in table.countries}
+    assert set(CAPITALS) <= {country.capital for country in table.countries}
+    assert set(CURRENCIES) <= {country.currency for country in table.countries}
+    assert set(ELEMENTS) <= {element.name for element in table.elements}
+
+
+def test_spellings_begin_with_the_text_and_drop_accents() -> None:
+    assert text_spellings("Brasília") == ("bdf54369aee09b4e", "b9d68e51135fa829")
+    assert text_spellings("Lima") == ("Lima",)
+    assert country_spellings("Ivory Coast") == ("Ivory Coast", "Côte d'Ivoire", "Cote d'Ivoire")
 
 
 def test_another_process_draws_the_same_questions_and_rankings() -> None:
@@ -340,4 +342,4 @@ def test_facts_keep_their_meaning() -> None:
     tasks = [source.task(index) for index in range(0, 190_000, 1999)]
     digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
 
-    assert (fact_index().corpus_hash[:16], digest[:16]) == ("?", "?")
+    assert (fact_index().corpus_hash[:16], digest[:16]) == ("bdf54369aee09b4e", "b9d68e51135fa829")

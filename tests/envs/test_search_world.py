@@ -14,7 +14,8 @@ import pytest
 
 from envkit.errors import ConfigurationError
 from envkit.tasks import Task, TaskSource
-from envkit_search.corpora import task_documents, task_index
+from envkit_search import world_questions
+from envkit_search.bm25 import Bm25Index
 from envkit_search.document import Document
 from envkit_search.words import title_key
 from envkit_search.world import World, WorldShape
@@ -27,12 +28,13 @@ HARD = WorldShape(seed=3, size=400, aliases=0.6, distractors=0.6, contradictions
 
 DIGEST_SCRIPT = """
 import hashlib, json
-from envkit_search.corpora import task_index
 from envkit_search.world import WorldShape
+from envkit_search.world_pages import world_index
 from envkit_search.world_questions import WorldQuestions
-source = WorldQuestions(shape=WorldShape(seed=5, size=300), worlds=2)
-tasks = [source.task(index) for index in range(60)]
-print(hashlib.sha256(json.dumps([tasks, task_index(tasks[0]).corpus_hash]).encode()).hexdigest())
+shape = WorldShape(seed=5, size=300)
+tasks = [WorldQuestions(shape=shape).task(index) for index in range(60)]
+rebuilt = world_index(WorldShape.from_json(tasks[0]["world"]))
+print(hashlib.sha256(json.dumps([tasks, rebuilt.corpus_hash]).encode()).hexdigest())
 """
 
 
@@ -82,7 +84,7 @@ class Reader:
 
 
 def test_reading_the_pages_by_the_rule_gives_the_only_answer() -> None:
-    reader = Reader(list(task_documents(sampled()[0])))
+    reader = Reader(world_documents(World(HARD)))
     disputed = 0
     for task in sampled():
         _, *keys = task["kind"].split(".")
@@ -96,7 +98,7 @@ def test_reading_the_pages_by_the_rule_gives_the_only_answer() -> None:
 
 
 def test_older_page_is_never_accepted() -> None:
-    reader = Reader(list(task_documents(sampled()[0])))
+    reader = Reader(world_documents(World(HARD)))
     refused = 0
     for task in sampled():
         if task["hops"] > 1:
@@ -111,7 +113,7 @@ def test_older_page_is_never_accepted() -> None:
 
 
 def test_oracle_finds_each_page_and_each_page_names_the_next() -> None:
-    index = task_index(sampled()[0])
+    index = world_index(HARD)
     for task in sampled():
         before = task["question"]
         for title in task["gold_titles"]:
@@ -174,21 +176,29 @@ def test_questions_vary_and_no_constant_answer_is_right() -> None:
     assert max(map(answers.count, set(answers))) < 0.05 * SAMPLES
 
 
-def test_training_and_test_worlds_share_no_page() -> None:
-    titles = [
-        {document.title for document in task_documents(source.task(0))}
-        for source in (WorldQuestions(shape=HARD), WorldQuestions(shape=HARD, split="test"))
-    ]
+def test_training_and_test_questions_share_no_start() -> None:
+    reader = Reader(world_documents(World(HARD)))
+    starts: list[set[str]] = []
+    for split in ("train", "test"):
+        source = WorldQuestions(shape=HARD, split=split)
+        tasks = [source.task(index) for index in range(600)]
+        assert {task["split"] for task in tasks} == {split}
+        starts.append({reader.first_name(task["gold_titles"][0]) for task in tasks})
 
-    assert not titles[0] & titles[1]
+    assert not starts[0] & starts[1]
+    assert len(starts[1]) > 20
+    assert {
+        WorldQuestions(shape=HARD, split="all").task(index)["split"] for index in range(100)
+    } == {"train", "test"}
 
 
-def test_several_worlds_take_turns() -> None:
-    source = WorldQuestions(shape=WorldShape(size=60), worlds=3)
-    seeds = [source.task(index)["world"]["seed"] for index in range(6)]
+def test_worlds_of_different_seeds_share_no_page() -> None:
+    one, other = (
+        {document.title for document in world_documents(World(replace(HARD, seed=seed)))}
+        for seed in (1, 2)
+    )
 
-    assert len(set(seeds)) == 3
-    assert seeds[:3] == seeds[3:]
+    assert not one & other
 
 
 def test_task_holds_all_that_its_corpus_needs() -> None:
@@ -207,8 +217,8 @@ def test_task_holds_all_that_its_corpus_needs() -> None:
         "world",
         "split",
     ]
-    assert task_index(task) is world_index(shape)
-    assert shape.to_json() == task["world"]
+    assert shape == HARD
+    assert world_index(shape).documents == Bm25Index.build(world_documents(World(HARD))).documents
 
 
 def test_source_is_endless_and_says_what_is_wrong() -> None:
@@ -217,10 +227,8 @@ def test_source_is_endless_and_says_what_is_wrong() -> None:
     assert source.size is None
     assert source.task(2**47)["answers"]
 
-    with pytest.raises(ConfigurationError, match="split must be 'train' or 'test', got 'all'"):
-        WorldQuestions(split="all")
-    with pytest.raises(ConfigurationError, match="worlds must be at least 1, got 0"):
-        WorldQuestions(worlds=0)
+    with pytest.raises(ConfigurationError, match=r"split must be one of .*, got 'dev'"):
+        WorldQuestions(split="dev")
     with pytest.raises(ConfigurationError, match=r"hops must be some of 1 to 4, got \[5\]"):
         WorldQuestions(hops=[5])
     with pytest.raises(ConfigurationError, match="task index must be at least 0, got -1"):
@@ -239,6 +247,14 @@ def test_source_is_endless_and_says_what_is_wrong() -> None:
 def test_shape_out_of_range_is_refused(data: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         WorldShape.from_json(data)
+
+
+def test_world_too_small_for_a_question_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_questions, "TEST_BELOW", 0)
+    source = WorldQuestions(shape=WorldShape(size=50), split="test")
+
+    with pytest.raises(ConfigurationError, match="a world of 50 things has no question"):
+        source.task(0)
 
 
 @pytest.mark.parametrize("size", [50, 51, 997])
@@ -268,4 +284,7 @@ def test_worlds_keep_their_meaning() -> None:
     """Pinned: a change of pages or questions needs a new version of the environment."""
     digest = hashlib.sha256(json.dumps(sampled()[:200]).encode()).hexdigest()
 
-    assert (task_index(sampled()[0]).corpus_hash[:16], digest[:16]) == ("?", "?")
+    assert (world_index(HARD).corpus_hash[:16], digest[:16]) == (
+        "8a9fe03722e78b8f",
+        "092714a3aaf91862",
+    )
