@@ -23,7 +23,7 @@ from envkit_search.questions import FactQuestions
 from envkit_search.spellings import country_spellings, gives_away, text_spellings
 from envkit_search.words import title_key
 
-SAMPLES = 4000
+SAMPLES = 2500
 
 DIGEST_SCRIPT = """
 import hashlib, json
@@ -316,7 +316,7 @@ def test_other_names_are_of_things_in_the_table() -> None:
 
 
 def test_spellings_begin_with_the_text_and_drop_accents() -> None:
-    assert text_spellings("Brasília") == ("bdf54369aee09b4e", "b9d68e51135fa829")
+    assert text_spellings("Brasília") == ("Brasília", "Brasilia")
     assert text_spellings("Lima") == ("Lima",)
     assert country_spellings("Ivory Coast") == ("Ivory Coast", "Côte d'Ivoire", "Cote d'Ivoire")
 
