@@ -1,0 +1,271 @@
+"""Rank documents by BM25 over postings in numpy arrays, with a bonus for an exact title.
+
+Okapi BM25 with the idf of Lucene, ln(1 + (N - n + 0.5) / (n + 0.5)). The share of each (word,
+document) pair is computed once and rounded to 1/65536, so a ranking is a sum of integers: it is the
+same on every machine, in any order of addition, and equal scores go to the smaller document id.
+"""
+
+import hashlib
+import io
+import itertools
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envkit.errors import ConfigurationError, DatasetError, StorageError
+from envkit_search.document import Document, Hit
+from envkit_search.words import STOP_WORDS, raw_words, stem, title_key, tokenise
+
+MAX_QUERY_CHARACTERS: Final = 512
+"""What follows in a longer query is ignored."""
+EXACT_TITLE_BONUS: Final = 1000.0
+"""Added when a query has the words of the title and no other."""
+
+_FORMAT: Final = "envkit-bm25-1"
+"""Part of every corpus hash: another tokeniser or formula needs another number."""
+_SATURATION: Final = 1.2
+_LENGTH_WEIGHT: Final = 0.75
+_TITLE_WEIGHT: Final = 2
+"""How often a word of the title counts."""
+_SCALE: Final = 65536
+_DIGEST_BYTES: Final = 32
+_NOT_SEARCHED: Final = -1
+
+
+class _Postings(NamedTuple):
+    """The index proper: V words, N documents, P pairs of both."""
+
+    vocabulary: dict[str, int]  # V words, numbered from 0
+    starts: NDArray[np.int64]  # (V + 1,) where the pairs of a word begin
+    rows: NDArray[np.int32]  # (P,) document of each pair, ascending inside a word
+    shares: NDArray[np.int32]  # (P,) score in units of 1 / 65536
+
+
+class _Numbering(dict[str, int]):
+    """Raw words to word numbers, filled while texts are read."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(STOP_WORDS, _NOT_SEARCHED))
+        self.vocabulary: dict[str, int] = {}
+
+    def __missing__(self, word: str) -> int:
+        number = self.vocabulary.setdefault(stem(word), len(self.vocabulary))
+        self[word] = number
+        return number
+
+
+class Bm25Index:
+    """An immutable index over documents in memory; safe to search from several threads."""
+
+    def __init__(self, documents: Sequence[Document], postings: _Postings, digest: str) -> None:
+        self._documents = documents
+        self._postings = postings
+        self._corpus_hash = digest
+        self._titles: dict[str, list[int]] = {}
+        for row, document in enumerate(documents):
+            self._titles.setdefault(title_key(document.title), []).append(row)
+
+    @classmethod
+    def build(cls, documents: Iterable[Document]) -> "Bm25Index":
+        """Return the index of the documents, whatever order they come in.
+
+        Raises:
+            DatasetError: There is no document, or two have the same id.
+        """
+        ordered = _ordered(documents)
+        return cls(ordered, _postings(ordered), _corpus_hash(ordered))
+
+    @classmethod
+    def cached(cls, documents: Iterable[Document], folder: str | os.PathLike[str]) -> "Bm25Index":
+        """Return the index stored in the folder, or build and store it.
+
+        A file of another corpus or with a damaged byte is built anew and replaced.
+
+        Raises:
+            DatasetError: There is no document, or two have the same id.
+            StorageError: The folder cannot be written.
+        """
+        ordered = _ordered(documents)
+        digest = _corpus_hash(ordered)
+        stored = _read(_cache_file(folder, digest), digest)
+        if stored is not None:
+            return cls(ordered, stored, digest)
+        index = cls(ordered, _postings(ordered), digest)
+        index.save(folder)
+        return index
+
+    @property
+    def corpus_hash(self) -> str:
+        """SHA-256 in hex over ids, titles and texts; the same corpus ranks the same everywhere."""
+        return self._corpus_hash
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        """All documents in the order of their ids."""
+        return self._documents
+
+    def search(self, query: str, topk: int) -> list[Hit]:
+        """Return at most `topk` documents that share a word with the query, best first.
+
+        Only the first 512 characters count; a word that is repeated counts once. A query of stop
+        words, control characters or nothing finds nothing.
+
+        Raises:
+            ConfigurationError: `topk` is below 1.
+        """
+        if topk < 1:
+            raise ConfigurationError(f"topk must be at least 1, got {topk}")
+        words = tokenise(query[:MAX_QUERY_CHARACTERS])
+        vocabulary = self._postings.vocabulary
+        known = [vocabulary[word] for word in dict.fromkeys(words) if word in vocabulary]
+        if not known:
+            return []
+        scores = self._scores(known)
+        for row in self._titles.get(" ".join(words), ()):
+            scores[row] += int(EXACT_TITLE_BONUS * _SCALE)
+        return [
+            Hit(document=self._documents[row], score=int(scores[row]) / _SCALE)
+            for row in map(int, _best(scores, topk))
+        ]
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the index as an .npz file named by the corpus hash, and return its path.
+
+        Raises:
+            StorageError: The folder cannot be written.
+        """
+        path = _cache_file(folder, self._corpus_hash)
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            corpus=_as_bytes(self._corpus_hash),
+            vocabulary=_as_bytes("\n".join(self._postings.vocabulary)),
+            starts=self._postings.starts,
+            rows=self._postings.rows,
+            shares=self._postings.shares,
+        )
+        content = buffer.getvalue()
+        try:
+            _write_whole(path, content + hashlib.sha256(content).digest())
+        except OSError as error:
+            raise StorageError(f"cannot write the index {str(path)!r}: {error}") from error
+        return path
+
+    def _scores(self, known: list[int]) -> NDArray[np.int32]:
+        """Return the score of every document for these word numbers."""
+        _, starts, rows, shares = self._postings
+        scores = np.zeros(len(self._documents), np.int32)
+        for number in known:
+            begin, end = starts[number], starts[number + 1]
+            scores[rows[begin:end]] += shares[begin:end]
+        return scores
+
+
+def _best(scores: NDArray[np.int32], topk: int) -> NDArray[np.intp]:
+    """Return the rows of the largest positive scores; the smaller row first among equals."""
+    floor = 1
+    if topk < len(scores):
+        floor = max(1, int(np.partition(scores, len(scores) - topk)[-topk]))
+    above = np.flatnonzero(scores > floor)
+    level = np.flatnonzero(scores == floor)[: topk - len(above)]
+    order = np.argsort(-scores[above], kind="stable")
+    return np.concatenate([above[order], level])
+
+
+def _ordered(documents: Iterable[Document]) -> list[Document]:
+    ordered = sorted(documents, key=lambda document: document.id)
+    if not ordered:
+        raise DatasetError("an index needs at least one document, got none")
+    for left, right in itertools.pairwise(ordered):
+        if left.id == right.id:
+            raise DatasetError(f"every document needs an id of its own, got {left.id!r} twice")
+    return ordered
+
+
+def _corpus_hash(documents: Sequence[Document]) -> str:
+    digest = hashlib.sha256(_FORMAT.encode())
+    for document in documents:
+        fields = (document.id, document.title, document.text)
+        encoded = [field.encode("utf-8", "surrogatepass") for field in fields]
+        digest.update(b"%d %d %d\n" % tuple(map(len, encoded)))
+        digest.update(b"".join(encoded))
+    return digest.hexdigest()
+
+
+def _postings(documents: Sequence[Document]) -> _Postings:
+    numbering = _Numbering()
+    numbers: list[int] = []
+    lengths = np.zeros(len(documents), np.int64)
+    for row, document in enumerate(documents):
+        words = raw_words(document.title) * _TITLE_WEIGHT + raw_words(document.text)
+        searched = [number for word in words if (number := numbering[word]) != _NOT_SEARCHED]
+        lengths[row] = len(searched)
+        numbers.extend(searched)
+    row_of_token = np.repeat(np.arange(len(documents), dtype=np.int64), lengths)
+    pairs, counts = np.unique(
+        np.asarray(numbers, np.int64) * len(documents) + row_of_token, return_counts=True
+    )
+    word_of_pair, rows = np.divmod(pairs, len(documents))
+    starts = np.searchsorted(word_of_pair, np.arange(len(numbering.vocabulary) + 1))
+    found_in = np.diff(starts)
+    idf = np.log1p((len(documents) - found_in + 0.5) / (found_in + 0.5))
+    relative = lengths[rows] / max(float(lengths.mean()), 1.0)
+    damping = _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * relative)
+    shares = idf[word_of_pair] * counts * (_SATURATION + 1) / (counts + damping)
+    return _Postings(
+        vocabulary=numbering.vocabulary,
+        starts=starts.astype(np.int64),
+        rows=rows.astype(np.int32),
+        shares=np.maximum(np.rint(shares * _SCALE), 1).astype(np.int32),
+    )
+
+
+def _cache_file(folder: str | os.PathLike[str], digest: str) -> Path:
+    return Path(folder) / f"bm25-{digest}.npz"
+
+
+def _as_bytes(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def _read(path: Path, digest: str) -> _Postings | None:
+    """Return the postings of a whole file of this corpus; None for any other file or none.
+
+    The file ends with the SHA-256 of all that is before, so nothing is parsed that was not written.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    body, checksum = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    if hashlib.sha256(body).digest() != checksum:
+        return None
+    with np.load(io.BytesIO(body), allow_pickle=False) as stored:
+        if bytes(stored["corpus"]).decode() != digest:
+            return None
+        text = bytes(stored["vocabulary"]).decode()
+        words = text.split("\n") if text else []
+        return _Postings(
+            vocabulary={word: number for number, word in enumerate(words)},
+            starts=stored["starts"],
+            rows=stored["rows"],
+            shares=stored["shares"],
+        )
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write beside the place and rename, so that a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise

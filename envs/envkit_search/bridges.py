@@ -1,0 +1,132 @@
+"""Questions about a country, by its name or by way of something that leads to it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from envkit_search.endings import Ending, country_endings
+from envkit_search.facts import Country, FactTable
+from envkit_search.spellings import gives_away
+from envkit_search.template import MAX_HOPS, Question, Template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bridge:
+    """A way to name a country without its name."""
+
+    kind: str
+    group: str
+    hops: int
+    """Pages to read before the country's: 1, or 0 when its own page has the clue."""
+    titles: Sequence[str]
+    phrases: Sequence[str]
+    countries: Sequence[Country | None]
+    """By row; None where the row has no country or not only one fits."""
+    known: frozenset[str] = frozenset()
+    """Endings that the phrase already answers."""
+    has_names: bool = True
+    """Whether a phrase may hold the name of a place, and so give an answer away."""
+
+
+def bridge_templates(table: FactTable) -> list[Template]:
+    """Return a template for each way to a country and each ending that it does not answer."""
+    endings = country_endings(table)
+    templates = [
+        _through(bridge, ending)
+        for bridge in _bridges(table)
+        for ending in endings
+        if bridge.hops + ending.hops <= MAX_HOPS and ending.key not in bridge.known
+    ]
+    return [template for template in templates if template.rows]
+
+
+def _through(bridge: _Bridge, ending: Ending) -> Template:
+    """Return the template that names a country by the bridge and asks the ending."""
+
+    def ask(row: int) -> Question:
+        country = bridge.countries[row]
+        assert country is not None
+        answer = ending.answers[country.code]
+        start = (bridge.titles[row],) if bridge.hops else ()
+        return Question(
+            text=ending.text.format(bridge.phrases[row]),
+            accepted=answer.accepted,
+            titles=(*start, country.title, *answer.titles),
+        )
+
+    check = ending.names and bridge.has_names
+    rows = [
+        row
+        for row, country in enumerate(bridge.countries)
+        if country is not None
+        and (answer := ending.answers.get(country.code)) is not None
+        and bridge.titles[row] not in answer.titles
+        and not (check and gives_away(bridge.phrases[row], answer.accepted))
+    ]
+    return Template(
+        kind=f"{bridge.kind}.{ending.key}",
+        hops=bridge.hops + ending.hops,
+        group=bridge.group,
+        rows=rows,
+        ask=ask,
+    )
+
+
+def _bridges(table: FactTable) -> Iterator[_Bridge]:
+    countries = table.countries
+    titles = [country.title for country in countries]
+    yield _Bridge(
+        kind="country", group="country", hops=0, titles=titles, phrases=titles, countries=countries
+    )
+    yield _Bridge(
+        kind="by_capital",
+        group="country",
+        hops=0,
+        titles=titles,
+        phrases=[f"the country or territory whose capital is {row.capital}" for row in countries],
+        countries=[row if table.is_only_capital(row) else None for row in countries],
+        known=frozenset({"capital", "capital.population", "capital.time_zone"}),
+    )
+    yield _Bridge(
+        kind="by_currency",
+        group="country",
+        hops=0,
+        titles=titles,
+        phrases=[
+            f"the only country that uses the {row.currency} ({row.currency_code})"
+            for row in countries
+        ],
+        countries=[row if table.is_only_user_of_currency(row) else None for row in countries],
+        known=frozenset({"currency", "currency_code"}),
+    )
+    yield _Bridge(
+        kind="city.country",
+        group="city",
+        hops=1,
+        titles=[city.title for city in table.cities],
+        phrases=[f"the country where the city of {city.name} is" for city in table.cities],
+        countries=[table.country_of_code[city.country] for city in table.cities],
+    )
+    yield _Bridge(
+        kind="airport.country",
+        group="airport",
+        hops=1,
+        titles=[airport.title for airport in table.airports],
+        phrases=[
+            f"the country of the airport with IATA code {airport.iata}"
+            for airport in table.airports
+        ],
+        countries=[table.country_of_code[airport.country] for airport in table.airports],
+        has_names=False,
+    )
+    yield _Bridge(
+        kind="element.country",
+        group="element",
+        hops=1,
+        titles=[element.title for element in table.elements],
+        phrases=[
+            f"the country where the element {element.name.lower()} was discovered"
+            for element in table.elements
+        ],
+        countries=[table.country_of_name.get(element.place) for element in table.elements],
+        has_names=False,
+    )

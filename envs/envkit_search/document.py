@@ -1,0 +1,41 @@
+"""What a search engine holds and what it finds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A page of a corpus."""
+
+    id: str
+    """Unique in its corpus; equal scores are ordered by it."""
+    title: str
+    text: str
+    """Without the title."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A document that was found."""
+
+    document: Document
+    score: float
+    """Larger is better; comparable within one answer only."""
+
+
+class SearchBackend(Protocol):
+    """Whatever answers queries: an index in this process, or a server."""
+
+    async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
+        """Return the hits of each query, best first, at most `topk` each.
+
+        Raises:
+            EnvFault: The backend failed; an empty list always means that nothing was found.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release what it holds."""
+        ...

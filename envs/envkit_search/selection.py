@@ -1,0 +1,50 @@
+"""Which questions a source gives: its split, decided by a hash of the first page, and its hops."""
+
+import hashlib
+from collections.abc import Collection
+from typing import Final
+
+from envkit.errors import ConfigurationError
+
+SPLITS: Final = ("train", "test", "all")
+TEST_SHARE: Final = 1 / 8
+TEST_BELOW: Final = int(TEST_SHARE * 2**64)
+"""A question whose first page has a smaller `title_hash` is a test question."""
+
+
+def title_hash(version: str, title: str) -> int:
+    """Return a number below 2^64 that is a function of both.
+
+    Args:
+        version: Of the source; another one draws other splits.
+        title: Of the page that a question starts from.
+    """
+    digest = hashlib.sha256(f"{version}\x1f{title}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def checked_split(split: str) -> str:
+    """Return the split.
+
+    Raises:
+        ConfigurationError: There is no such split.
+    """
+    if split not in SPLITS:
+        raise ConfigurationError(f"split must be one of {SPLITS}, got {split!r}")
+    return split
+
+
+def checked_hops(hops: Collection[int] | None, largest: int) -> list[int]:
+    """Return the wanted numbers of hops in order.
+
+    Args:
+        hops: None takes all from 1 to `largest`.
+        largest: The most that the source has.
+
+    Raises:
+        ConfigurationError: There is none, or one is out of range.
+    """
+    wanted = sorted(range(1, largest + 1) if hops is None else set(hops))
+    if not wanted or wanted[0] < 1 or wanted[-1] > largest:
+        raise ConfigurationError(f"hops must be some of 1 to {largest}, got {hops!r}")
+    return wanted

@@ -1,0 +1,204 @@
+"""A fictional world: things with facts, drawn from a seed, of any size, with nothing to memorise.
+
+What makes it hard can be set: other names (with a page that says whose they are), pages of
+namesakes that mislead, and pages that contradict each other. Each page is of an almanac of some
+year; where two pages disagree on a fact, the newer almanac is right. That is the world's only rule.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+from envkit.errors import ConfigurationError
+from envkit.seeds import derive_seed
+from envkit_search.names import NameMaker
+from envkit_search.world_schema import KINDS
+
+WORLD: Final = "world"
+"""Name of the corpus in a task's `corpus`; its shape is in the task's `world`."""
+MIN_SIZE: Final = 50
+MAX_SIZE: Final = 200_000
+_VERSION: Final = "world-1"
+"""Part of every seed: another version draws other worlds."""
+_FIRST_ALMANAC: Final = 1900
+_LAST_ALMANAC: Final = 1960
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldShape:
+    """All that a world is a function of."""
+
+    seed: int = 0
+    size: int = 2000
+    """Number of things; there are more pages, for other names, namesakes and contradictions."""
+    aliases: float = 0.2
+    """Share of things with a second name."""
+    distractors: float = 0.2
+    """Share of things with a namesake that has a page."""
+    contradictions: float = 0.15
+    """Share of things with a second page, of another almanac, that denies one fact."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigurationError: The size or a share is out of range.
+        """
+        if not MIN_SIZE <= self.size <= MAX_SIZE:
+            raise ConfigurationError(
+                f"a world's size must be from {MIN_SIZE} to {MAX_SIZE}, got {self.size}"
+            )
+        for name in ("aliases", "distractors", "contradictions"):
+            share = getattr(self, name)
+            if not 0.0 <= share <= 1.0:
+                raise ConfigurationError(f"{name} must be a share from 0 to 1, got {share}")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Return the shape that `to_json` wrote, as a task's `world` holds it.
+
+        Raises:
+            ConfigurationError: A field is unknown or out of range.
+        """
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ConfigurationError(f"no shape of a world: {dict(data)!r} ({error})") from error
+
+    @property
+    def label(self) -> str:
+        """All fields in one word, for ids."""
+        return "-".join(map(str, asdict(self).values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the shape as JSON data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispute:
+    """A fact on which the two pages of a thing disagree."""
+
+    fact: int
+    """Number of the fact among those of the kind."""
+    wrong: int
+    """What the older page says: a number, or the number of a thing."""
+    almanac: int
+    """Year of the second page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thing:
+    """A town, river, person, company or book."""
+
+    kind: str
+    name: str
+    """Also the title of its page."""
+    alias: str
+    """Its second name, the title of a page of its own; empty for none."""
+    namesake: str
+    """Title of a page about something else that bears its name; empty for none."""
+    values: tuple[int, ...]
+    """True values of the kind's facts: numbers, or the numbers of things."""
+    says_alias: tuple[bool, ...]
+    """By fact: whether its pages call the other thing by its second name, if it has one."""
+    almanac: int
+    """Year of its page."""
+    dispute: Dispute | None
+
+    @property
+    def second_title(self) -> str:
+        """Title of the page that disagrees with the first."""
+        assert self.dispute is not None
+        return f"{self.name} (Almanac of {self.dispute.almanac})"
+
+    def second_page_is_right(self, fact: int) -> bool:
+        """Return whether the true value of the fact stands on the second page only."""
+        dispute = self.dispute
+        return dispute is not None and dispute.fact == fact and dispute.almanac > self.almanac
+
+
+class World:
+    """All things of a shape; the same on every machine."""
+
+    def __init__(self, shape: WorldShape) -> None:
+        self.shape = shape
+        self.things = _draw_things(shape)
+
+    def called(self, number: int, *, by_alias: bool) -> str:
+        """Return the name of a thing, its second one if it has one and that is wanted."""
+        thing = self.things[number]
+        return thing.alias if by_alias and thing.alias else thing.name
+
+
+def _draw_things(shape: WorldShape) -> list[Thing]:
+    draws = random.Random(derive_seed(_VERSION, shape.seed, shape.size))
+    names = NameMaker(draws)
+    kinds = [kind for kind, schema in KINDS.items() for _ in range(int(schema.share * shape.size))]
+    kinds += ["person"] * (shape.size - len(kinds))
+    members = {kind: [i for i, other in enumerate(kinds) if other == kind] for kind in KINDS}
+    called = [names.make(kind) for kind in kinds]
+    things: list[Thing] = []
+    for number, kind in enumerate(kinds):
+        # Every draw is made whatever the shares, so a knob leaves names and facts as they were.
+        values = tuple(_draw_value(draws, members, kind, fact, (number,)) for fact in _facts(kind))
+        says_alias = tuple(draws.random() < 0.5 for _ in values)
+        almanac = draws.randint(_FIRST_ALMANAC, _LAST_ALMANAC)
+        dispute = _draw_dispute(draws, members, kind, number, values, almanac)
+        alias = names.make(kind)
+        namesake = f"{called[number]} {draws.choice(KINDS[kind].namesakes)}"
+        has_alias, has_namesake, is_disputed = (draws.random() for _ in range(3))
+        things.append(
+            Thing(
+                kind=kind,
+                name=called[number],
+                alias=alias if has_alias < shape.aliases else "",
+                namesake=namesake
+                if has_namesake < shape.distractors and names.claim(namesake)
+                else "",
+                values=values,
+                says_alias=says_alias,
+                almanac=almanac,
+                dispute=dispute if is_disputed < shape.contradictions else None,
+            )
+        )
+    return things
+
+
+def _facts(kind: str) -> range:
+    return range(len(KINDS[kind].facts))
+
+
+def _draw_value(
+    draws: random.Random,
+    members: Mapping[str, list[int]],
+    kind: str,
+    fact: int,
+    excluded: tuple[int, ...],
+) -> int:
+    """Return a value that is none of the excluded."""
+    schema = KINDS[kind].facts[fact]
+    while True:
+        if schema.target:
+            value = draws.choice(members[schema.target])
+        else:
+            value = draws.randint(schema.low, schema.high)
+        if value not in excluded:
+            return value
+
+
+def _draw_dispute(
+    draws: random.Random,
+    members: Mapping[str, list[int]],
+    kind: str,
+    number: int,
+    values: tuple[int, ...],
+    almanac: int,
+) -> Dispute:
+    fact = draws.choice(_facts(kind))
+    return Dispute(
+        fact=fact,
+        wrong=_draw_value(draws, members, kind, fact, (number, values[fact])),
+        almanac=almanac + draws.choice((-1, 1)) * draws.randint(1, 30),
+    )
