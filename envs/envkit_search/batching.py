@@ -7,8 +7,9 @@ from typing import Final
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit_search.document import Hit
 
-Send = Callable[[list[str], int], Awaitable[list[list[Hit]]]]
-"""Answers some queries with `topk` hits each."""
+Outcome = list[Hit] | EnvFault
+Send = Callable[[list[str], int], Awaitable[Sequence[Outcome]]]
+"""Answers some queries with `topk` hits each, or says for each why it cannot."""
 
 _Loop = asyncio.AbstractEventLoop
 _Waiting = tuple[str, "asyncio.Future[list[Hit]]"]
@@ -17,8 +18,7 @@ _Waiting = tuple[str, "asyncio.Future[list[Hit]]"]
 class Batcher:
     """Collects the queries that arrive within a short time and sends them as one request.
 
-    Queries with different `topk` go separately. A batch whose callers have all gone is cancelled; a
-    batch that fails, fails for each of its callers.
+    Queries with different `topk` go separately. A batch whose callers have all gone is cancelled.
     """
 
     def __init__(self, send: Send, *, max_batch: int = 64, window_s: float = 0.002) -> None:
@@ -123,6 +123,10 @@ class Batcher:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (_, future), hits in zip(wanted, answered, strict=True):
-            if not future.done():
-                future.set_result(hits)
+        for (_, future), outcome in zip(wanted, answered, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, EnvFault):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)

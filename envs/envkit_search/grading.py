@@ -14,7 +14,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -87,7 +87,7 @@ def facts_of_compat(action: Action, reply: str, *, has_gold: bool = False) -> Tu
 
 def facts_from_json(fields: Mapping[str, Any]) -> TurnFacts:
     """Return facts from the dictionary that `dataclasses.asdict` made of them."""
-    return TurnFacts(**{**fields, "kind": ActionKind(fields["kind"])})
+    return replace(TurnFacts(**fields), kind=ActionKind(fields["kind"]))
 
 
 def grade(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:

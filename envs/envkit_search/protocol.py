@@ -10,10 +10,11 @@ for nothing.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
@@ -26,9 +27,17 @@ MAX_QUERIES: Final = 8
 """Most searches of one reply."""
 MAX_TOPK: Final = 20
 
-_TAG: Final = re.compile(r"<(/?)\s{0,8}(think|search|information|answer)\s{0,8}>", re.IGNORECASE)
+MAX_REPLY_CHARACTERS: Final = 1_000_000
+"""A longer reply is not read."""
+_MAX_TAGS: Final = 500
+"""What stands behind so many tags counts as text: such a reply is a loop, and takes long to read."""
+_MAX_CALLS: Final = 64
+"""A reply with more marks of calls is not read either."""
+
+# The flag for capitals stands inside, so that the search for "<" stays a search for one letter.
+_TAG: Final = re.compile(r"<(/?)\s{0,8}((?i:think|search|information|answer))\s{0,8}>")
 _EXACT_TAG: Final = re.compile(r"(</?(?:think|search|information|answer)>)")
-_FORGED: Final = re.compile(r"<\s{0,8}/?\s{0,8}(?:information|tool_response)\b", re.IGNORECASE)
+_FORGED: Final = re.compile(r"<\s{0,8}/?\s{0,8}(?i:information|tool_response)\b")
 _UNCLOSED: Final = re.compile(r"<(search|answer)>(.+)", re.IGNORECASE | re.DOTALL)
 _FIRST_PAIR: Final = re.compile(r"<(search|answer)>")
 _TURN_SHAPES: Final = {
@@ -53,6 +62,15 @@ class ActionKind(StrEnum):
     ANSWER = "answer"
     NONE = "none"
     """Neither: the reply could not be understood."""
+
+
+class _Tag(NamedTuple):
+    """A tag of the protocol in a reply."""
+
+    is_closing: bool
+    name: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +103,11 @@ class Action:
     """Calls beyond `MAX_QUERIES`, which are not run."""
 
 
+_TOO_LONG: Final = Action(
+    kind=ActionKind.NONE, error=f"a reply may have at most {MAX_REPLY_CHARACTERS} characters"
+)
+
+
 def read_tags(reply: str) -> Action:
     """Read a reply of the tags protocol.
 
@@ -92,7 +115,9 @@ def read_tags(reply: str) -> Action:
     written in capitals or with spaces inside. A last tag that is not closed counts as closed,
     because many servers take the stop string `</search>` off the text.
     """
-    is_forged = _FORGED.search(reply) is not None
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        return _TOO_LONG
+    is_forged = _has_forged(reply)
     found = _first_action(reply)
     if found is None:
         return Action(
@@ -110,8 +135,10 @@ def read_tags_compat(reply: str) -> Action:
     The form is judged on what Search-R1 keeps of a reply: everything up to the first `</search>`,
     or else up to the first `</answer>`.
     """
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        return _TOO_LONG
     kept = _cut(reply)
-    is_forged = _FORGED.search(kept) is not None
+    is_forged = _has_forged(kept)
     found = next(_pairs(kept), None)
     if found is None:
         error = "there is no <search> pair and no <answer> pair in the reply"
@@ -122,7 +149,7 @@ def read_tags_compat(reply: str) -> Action:
 
 def last_answer_compat(reply: str) -> str | None:
     """Return the last `<answer>` pair of what Search-R1 keeps of a reply, or None."""
-    kept, last, at = _cut(reply), None, 0
+    kept, last, at = _cut(reply[:MAX_REPLY_CHARACTERS]), None, 0
     while (start := kept.find("<answer>", at)) >= 0:
         end = kept.find("</answer>", start)
         if end < 0:
@@ -137,7 +164,11 @@ def read_tools(reply: str, tools: tuple[ToolSpec, ...]) -> Action:
     Calls outside thoughts come first; a reply without any is the final answer, the content of its
     last `<answer>` pair or else the whole text without thoughts.
     """
-    is_forged = _FORGED.search(reply) is not None
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        return _TOO_LONG
+    if reply.count("<tool_call>") + reply.count("<function=") > _MAX_CALLS:
+        return Action(kind=ActionKind.NONE, error=f"a reply may hold at most {_MAX_CALLS} calls")
+    is_forged = _has_forged(reply)
     parsed = parse_tool_calls(reply, tools=tools)
     if parsed.calls:
         return _call_action(parsed.calls, tools, is_forged, is_clean=not parsed.errors)
@@ -192,42 +223,47 @@ def _tag_action(tag: str, content: str, is_forged: bool, is_well_formed: bool) -
 
 def _first_action(reply: str) -> tuple[str, str] | None:
     """Return tag and content of the first action outside thoughts, or None."""
-    found = _scan(reply, _end_of_given_thoughts(reply))
-    if found is not None:
-        return found
+    tags = [
+        _Tag(found.group(1) == "/", found.group(2).lower(), *found.span())
+        for found in islice(_TAG.finditer(reply), _MAX_TAGS)
+    ]
+    at = _behind_given_thoughts(tags)
+    never_closed: set[str] = set()
+    while at < len(tags):
+        tag, at = tags[at], at + 1
+        if tag.is_closing or tag.name == "information" or tag.name in never_closed:
+            continue
+        closing = _closing(tags, tag.name, at)
+        if closing is None:
+            never_closed.add(tag.name)
+        elif tag.name != "think":
+            return tag.name, reply[tag.end : tags[closing].start]
+        else:
+            at = closing + 1
     unclosed = _UNCLOSED.match(reply, max(0, reply.rfind("<")))
     return None if unclosed is None else (unclosed.group(1).lower(), unclosed.group(2))
 
 
-def _end_of_given_thoughts(reply: str) -> int:
-    """Return where thoughts end that the prompt had opened already; 0 without such."""
-    for found in _TAG.finditer(reply):
-        if found.group(2).lower() == "think":
-            return found.end() if found.group(1) else 0
+def _behind_given_thoughts(tags: Sequence[_Tag]) -> int:
+    """Return the first tag behind thoughts that the prompt had opened already; 0 without such."""
+    for number, tag in enumerate(tags):
+        if tag.name == "think":
+            return number + 1 if tag.is_closing else 0
     return 0
 
 
-def _scan(reply: str, at: int) -> tuple[str, str] | None:
-    never_closed: set[str] = set()
-    while found := _TAG.search(reply, at):
-        tag, at = found.group(2).lower(), found.end()
-        if found.group(1) or tag == "information" or tag in never_closed:
-            continue
-        closing = _closing(reply, tag, at)
-        if closing is None:
-            never_closed.add(tag)
-        elif tag != "think":
-            return tag, reply[at : closing[0]]
-        else:
-            at = closing[1]
+def _closing(tags: Sequence[_Tag], name: str, at: int) -> int | None:
+    for number in range(at, len(tags)):
+        if tags[number].is_closing and tags[number].name == name:
+            return number
     return None
 
 
-def _closing(reply: str, tag: str, at: int) -> tuple[int, int] | None:
-    for found in _TAG.finditer(reply, at):
-        if found.group(1) and found.group(2).lower() == tag:
-            return found.span()
-    return None
+def _has_forged(reply: str) -> bool:
+    lowered = reply.lower()  # a quick look first: nearly all replies hold neither word
+    if "information" not in lowered and "tool_response" not in lowered:
+        return False
+    return _FORGED.search(reply) is not None
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

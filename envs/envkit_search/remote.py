@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from envkit.errors import EnvFault, FaultKind
-from envkit_search.batching import Batcher
+from envkit_search.batching import Batcher, Outcome
 from envkit_search.document import Document, Hit
 from envkit_search.transport import HttpLimits, JsonService, RefusedFault
 
@@ -80,7 +80,7 @@ class RetrieveClient:
         await self._batcher.aclose()
         await self._service.aclose()
 
-    async def _send(self, queries: list[str], topk: int) -> list[list[Hit]]:
+    async def _send(self, queries: list[str], topk: int) -> list[Outcome]:
         """Answer a batch; one that is refused is split, so that only the bad query fails.
 
         The halves go one after the other: a caller of a good query waits, but is served.
@@ -88,13 +88,12 @@ class RetrieveClient:
         payload = {"queries": queries, "topk": topk, "return_scores": True}
         try:
             answer = await self._service.post(payload)
-        except RefusedFault:
+            return [*read_answer(answer, queries=len(queries), topk=topk)]
+        except RefusedFault as fault:
             if len(queries) == 1:
-                raise
-            return await self._split(queries, topk)
-        return read_answer(answer, queries=len(queries), topk=topk)
-
-    async def _split(self, queries: list[str], topk: int) -> list[list[Hit]]:
+                return [fault]
+        except EnvFault as fault:
+            return [fault] * len(queries)
         middle = len(queries) // 2
         head = await self._send(queries[:middle], topk)
         return [*head, *await self._send(queries[middle:], topk)]
