@@ -1,24 +1,18 @@
-"""The corpora that ship with the package, each with an index in memory and its questions.
+"""The corpora that ship with the package, each with an index in memory and its questions."""
 
-A corpus and its index are built on first use and kept: a second environment of the same process
-takes the same objects.
-"""
-
-import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.tasks import TaskSource
 from envkit_search.document import SearchBackend
 
 Options = Mapping[str, Any]
-"""What else makes a corpus, JSON data; of the fictional world its `seed` and `size`."""
+"""What else makes a corpus, JSON data: of the fictional world the fields of a `WorldShape`."""
 
-_lock = threading.Lock()
+_building: Final = threading.Lock()
 
 
 class Corpus(StrEnum):
@@ -49,50 +43,46 @@ def corpus_of(name: str, options: Options | None = None) -> Corpus:
 
 
 def default_backend(corpus: str, options: Options | None = None) -> SearchBackend:
-    """Return the index over a corpus; the first call for it takes a second or so.
+    """Return a search over a corpus; its index is built once, which takes a second or so.
 
     Raises:
         UnknownNameError: There is no such corpus.
         ConfigurationError: Options that the corpus does not take.
     """
+    from envkit_search.embedded import EmbeddedBackend
+
     chosen = corpus_of(corpus, options)
-    with _lock:  # two threads would build the same index twice
-        return _backend(chosen, json.dumps(dict(options or {}), sort_keys=True))
+    with _building:  # two threads would build the same index twice
+        if chosen is Corpus.FACTS:
+            from envkit_search.fact_pages import fact_index
+
+            return EmbeddedBackend(fact_index())
+        from envkit_search.world import WorldShape
+        from envkit_search.world_pages import world_index
+
+        return EmbeddedBackend(world_index(WorldShape.from_json(options or {})))
 
 
 def default_tasks(
-    corpus: str, *, split: str, hops: Sequence[int] | None, options: Options | None = None
+    corpus: str, *, split: str, hops: Collection[int] | None, options: Options | None = None
 ) -> TaskSource:
     """Return the questions of a corpus.
 
     Args:
         corpus: A `Corpus` value.
-        split: "train" or "test".
+        split: "train", "test" or "all".
         hops: How many pages an answer may take; None mixes all.
         options: Those of the corpus.
 
     Raises:
         UnknownNameError: There is no such corpus.
-        ConfigurationError: The corpus has no such split or hops.
+        ConfigurationError: The corpus has no such split, hops or options.
     """
     if corpus_of(corpus, options) is Corpus.FACTS:
         from envkit_search.questions import FactQuestions
 
         return FactQuestions(split=split, hops=hops)
-    from envkit_search.world import WorldQuestions
+    from envkit_search.world import WorldShape
+    from envkit_search.world_questions import WorldQuestions
 
-    return WorldQuestions(split=split, hops=hops, **dict(options or {}))
-
-
-@lru_cache(maxsize=4)  # a fresh world every epoch must not fill the memory
-def _backend(corpus: Corpus, options: str) -> SearchBackend:
-    from envkit_search.bm25 import Bm25Index
-    from envkit_search.embedded import EmbeddedBackend
-
-    if corpus is Corpus.FACTS:
-        from envkit_search.facts import load_facts
-
-        return EmbeddedBackend(Bm25Index.build(load_facts().documents))
-    from envkit_search.world import World
-
-    return EmbeddedBackend(Bm25Index.build(World(**json.loads(options)).documents))
+    return WorldQuestions(shape=WorldShape.from_json(options or {}), split=split, hops=hops)

@@ -64,7 +64,7 @@ class SearchEnv(AsyncEnv):
 
     Task: `{"question", "answers": [accepted spellings], "hops", "kind", "gold_titles", ...}`.
         `gold_titles` are the pages that the oracle searches, in order; only the first two keys are
-        needed.
+        needed. `corpus` and `world` say which embedded index answers, if not the environment's own.
     Observation: the question; then the results of each search, at most `topk` pages cut to
         `document_characters`, or what was wrong with the reply. What looks like a tag or a special
         token in a page is escaped.
@@ -121,8 +121,9 @@ class SearchEnv(AsyncEnv):
         Args:
             protocol: "tags" or "tools".
             corpus: "world" (fictional) or "facts"; of the questions, and of the embedded backend.
-            corpus_options: Of the world: `{"seed": 0, "size": ...}`; None takes the defaults.
-            split: "train" or "test".
+            corpus_options: Of the world, the fields of a `WorldShape`, such as `{"seed": 1}`; None
+                takes the defaults.
+            split: "train", "test" or "all".
             hops: Pages that an answer takes, one number or several; None mixes all.
             topk: Pages that a search returns, 1 to 20. A call may ask for its own number.
             max_turns: Replies in an episode, the answer included.
@@ -172,7 +173,9 @@ class SearchEnv(AsyncEnv):
             corpus, split=split, hops=wanted, options=corpus_options
         )
         self._corpus, self._corpus_options = corpus, corpus_options
-        self._given, self._opened = _checked_backend(backend), None
+        self._given = _checked_backend(backend)
+        self._lease: SearchBackend | None = None
+        self._embedded: tuple[tuple[str, Options | None], SearchBackend] | None = None
         self._turns: list[TurnFacts] = []
         if not _is_deterministic(backend):
             promised = replace(type(self).capabilities, deterministic=False, replay_safe=False)
@@ -229,10 +232,10 @@ class SearchEnv(AsyncEnv):
         return None if text is None else {**observation, "text": text}
 
     async def aclose(self) -> None:
-        """Give back the backend that this environment opened."""
-        if self._opened is not None:
-            opened, self._opened = self._opened, None
-            await opened.aclose()
+        """Give back the remote backend that this environment shares with others."""
+        if self._lease is not None:
+            given_back, self._lease = self._lease, None
+            await given_back.aclose()
 
     def get_state(self) -> dict[str, Any]:
         """Return what grading needs of the turns so far."""
@@ -250,16 +253,24 @@ class SearchEnv(AsyncEnv):
     async def _backend(self) -> SearchBackend:
         if self._given is not None and not isinstance(self._given, str):
             return self._given
-        if self._opened is None and self._given is None:
-            # An index takes a second to build: off the event loop.
-            self._opened = await asyncio.to_thread(
-                default_backend, self._corpus, self._corpus_options
-            )
-        elif self._opened is None:
-            from envkit_search.leases import lease  # here: aiohttp is slow to import
+        if self._given is not None:
+            if self._lease is None:
+                from envkit_search.leases import lease  # here: aiohttp is slow to import
 
-            self._opened = lease(cast(str, self._given))
-        return self._opened
+                self._lease = lease(self._given)
+            return self._lease
+        corpus, options = self._corpus_of_task()
+        if self._embedded is None or self._embedded[0] != (corpus, options):
+            # An index takes a second to build: off the event loop.
+            index = await asyncio.to_thread(default_backend, corpus, options)
+            self._embedded = (corpus, options), index
+        return self._embedded[1]
+
+    def _corpus_of_task(self) -> tuple[str, Options | None]:
+        """Return the corpus that the task was made for, which need not be the environment's own."""
+        corpus = self.task.get("corpus", self._corpus)
+        mine = self._corpus_options if corpus == self._corpus else None
+        return corpus, self.task.get("world", mine)
 
     async def _search(self, queries: Sequence[Query]) -> _Found:
         """Run the searches of a reply as one call; an empty query finds nothing by itself."""

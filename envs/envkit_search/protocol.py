@@ -30,7 +30,7 @@ MAX_TOPK: Final = 20
 MAX_REPLY_CHARACTERS: Final = 1_000_000
 """A longer reply is not read."""
 _MAX_TAGS: Final = 500
-"""What stands behind so many tags counts as text: such a reply is a loop, and takes long to read."""
+"""What stands behind so many tags counts as text: such a reply is a loop, and slow to read."""
 _MAX_CALLS: Final = 64
 """A reply with more marks of calls is not read either."""
 

@@ -32,7 +32,8 @@ THOUGHT = "<think>Let me see.</think>"
 
 
 def make(**arguments: Any) -> SearchEnv:
-    return SearchEnv(**{"tasks": tasks(), "backend": MemoryBackend(), **arguments})
+    given: dict[str, Any] = {"tasks": tasks(), "backend": MemoryBackend(), **arguments}
+    return SearchEnv(**given)
 
 
 def call(query: str, **more: Any) -> str:
@@ -359,8 +360,8 @@ COMPAT = make(max_turns=3, reward="em_compat")
 
 async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_then() -> None:
     from envkit.rollout.host import EnvHost
-    from envkit.rollout.recovery import RecoveringEnv
     from envkit.rollout.pool import WorkerPool
+    from envkit.rollout.recovery import RecoveringEnv
 
     backend = MemoryBackend()
     budget = RetryBudget(backoff=Backoff(initial_s=0.001))

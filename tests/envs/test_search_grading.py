@@ -95,9 +95,19 @@ def test_scores_are_in_range_and_an_accepted_answer_is_exact(text: str, gold: li
 
 @pytest.mark.parametrize(
     "answer",
-    ["a " * 8000, "the " * 4000, "!" * 16_000, "1," * 8000, "9" * 16_000, "1" * 60 + ".", "\u0301" * 9000,
-     "x" * MAX_ANSWER_CHARACTERS, "a " * (MAX_ANSWER_CHARACTERS // 2), "\u0130" * MAX_ANSWER_CHARACTERS],
-)  # fmt: skip
+    [
+        "a " * 8000,
+        "the " * 4000,
+        "!" * 16_000,
+        "1," * 8000,
+        "9" * 16_000,
+        "1" * 60 + ".",
+        "\u0301" * 9000,
+        "x" * MAX_ANSWER_CHARACTERS,
+        "a " * (MAX_ANSWER_CHARACTERS // 2),
+        "\u0130" * MAX_ANSWER_CHARACTERS,
+    ],
+)
 def test_an_adversarial_answer_is_graded_in_under_5_ms(answer: str) -> None:
     turns = [TurnFacts(kind=ActionKind.ANSWER, answer=answer)]
     taken: list[float] = []

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Any, cast
@@ -254,7 +254,7 @@ class FakeSearchServer:
 
 
 @asynccontextmanager
-async def served(server: FakeSearchServer) -> AsyncIterator[str]:
+async def served(server: FakeSearchServer) -> AsyncGenerator[str, None]:
     """Run the server on a free port of this machine; gives its address."""
     app = web.Application()
     app.router.add_post("/retrieve", server.retrieve)
@@ -264,7 +264,7 @@ async def served(server: FakeSearchServer) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def running(app: web.Application) -> AsyncIterator[str]:
+async def running(app: web.Application) -> AsyncGenerator[str, None]:
     """Run an application on a free port of this machine; gives its address."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
