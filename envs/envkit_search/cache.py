@@ -110,13 +110,11 @@ class CachedBackend:
         return [list(known[query]) for query in queries]
 
     async def aclose(self) -> None:
-        """Cancel what is under way on the running loop, forget everything, close the backend."""
+        """Cancel what is under way on the running loop and close the backend."""
         loop = asyncio.get_running_loop()
         for flight in [flight for key, flight in self._flights.items() if key[0] is loop]:
             self._abandon(flight)
             await asyncio.gather(flight.task, return_exceptions=True)
-        with self._lock:
-            self._known.clear()
         await self._inner.aclose()
 
     def _start(self, loop: asyncio.AbstractEventLoop, queries: list[str], topk: int) -> _Flight:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Final, cast
 
 from envkit.async_env import AsyncEnv
-from envkit.env import Capabilities, Observation, ObservationRole, Policy, Turn
+from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.tasks import Task, TaskSource
 from envkit_search.corpora import Options, corpus_of, default_backend, default_tasks
@@ -107,7 +107,7 @@ class SearchEnv(AsyncEnv):
         split: str = "train",
         hops: int | Sequence[int] | None = None,
         topk: int = 3,
-        max_turns: int = 6,
+        max_turns: int = 8,
         reward: str | Mapping[str, float] | Reward = "exact",
         format_credits: Mapping[str, float] | None = None,
         backend: str | SearchBackend | None = None,
@@ -169,9 +169,10 @@ class SearchEnv(AsyncEnv):
         self.tools = (SEARCH,) if self._is_tools else ()
         self.system_prompt = system_prompt(self.protocol, max_turns)
         wanted = (hops,) if isinstance(hops, int) else hops
-        self.tasks = tasks or default_tasks(
+        self._source = tasks or default_tasks(
             corpus, split=split, hops=wanted, options=corpus_options
         )
+        self.tasks, self._is_warm = self._source, False
         self._corpus, self._corpus_options = corpus, corpus_options
         self._given = _checked_backend(backend)
         self._lease: SearchBackend | None = None
@@ -184,6 +185,15 @@ class SearchEnv(AsyncEnv):
     def oracle(self) -> Policy:
         """Return a policy that searches the gold titles in turn, then answers."""
         return oracle()
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Reset:
+        """Start an episode; see `Env.reset`. The first one may build a world, off the loop."""
+        if not self._is_warm and not (options or {}).get("task"):
+            await asyncio.to_thread(self._source.task, 0)
+            self._is_warm = True
+        return await super().areset(seed=seed, options=options)
 
     async def on_areset(self, task: Task) -> Turn:
         """Open the backend and ask the question.

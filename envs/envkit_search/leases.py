@@ -2,11 +2,13 @@
 
 Environments that name the same address hold leases of one client, so that their concurrent queries
 go out in batches, under one bound of connections, through one cache. The last lease to be given
-back closes it.
+back on an event loop closes the connections of that loop; the last of all ends the sharing.
 """
 
+import asyncio
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -26,6 +28,8 @@ class _Shared:
     def __init__(self, backend: SearchBackend) -> None:
         self.backend = backend
         self.leases = 0
+        self.by_loop: Counter[asyncio.AbstractEventLoop] = Counter()
+        """Open leases that were used on each event loop."""
 
 
 _shared: dict[str, _Shared] = {}
@@ -38,6 +42,7 @@ class Lease:
     def __init__(self, name: str, shared: _Shared) -> None:
         self._name, self._shared = name, shared
         self._is_open = True
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def backend(self) -> SearchBackend:
@@ -53,19 +58,36 @@ class Lease:
         """
         if not self._is_open:
             raise ConfigurationError(f"the search backend {self._name!r} was closed already")
+        self._enter(asyncio.get_running_loop())
         return await self._shared.backend.search(queries, topk=topk)
 
     async def aclose(self) -> None:
-        """Give the lease back; the last one closes the backend."""
+        """Give the lease back; closing twice is fine."""
         with _lock:
             if not self._is_open:
                 return
             self._is_open = False
+            self._leave()
             self._shared.leases -= 1
-            if self._shared.leases:
-                return
-            del _shared[self._name]
-        await self._shared.backend.aclose()
+            if not self._shared.leases:
+                del _shared[self._name]
+            is_last_here = not self._shared.by_loop[asyncio.get_running_loop()]
+        if is_last_here:
+            await self._shared.backend.aclose()
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is loop:
+            return
+        with _lock:
+            self._leave()
+            self._loop = loop
+            self._shared.by_loop[loop] += 1
+
+    def _leave(self) -> None:
+        if self._loop is not None:
+            self._shared.by_loop[self._loop] -= 1
+            if not self._shared.by_loop[self._loop]:
+                del self._shared.by_loop[self._loop]
 
 
 def lease(address: str) -> Lease:

@@ -49,7 +49,7 @@ class HttpLimits:
     """Of one attempt, from sending to the last byte, in seconds."""
     deadline_s: float = 60.0
     """Of a whole call, waiting for a free connection and for retries included, in seconds."""
-    max_attempts: int = 5
+    max_attempts: int = 8
     max_concurrent: int = 32
     """Requests under way at once, by event loop."""
     max_bytes: int = 16 << 20

@@ -1,7 +1,10 @@
 """The client of `/retrieve`: every failure of a server is survived or becomes a typed fault."""
 
 import asyncio
+import gc
 import json
+import queue
+import threading
 import time
 from typing import Any
 
@@ -409,3 +412,29 @@ async def test_memory_backend_and_client_give_the_same_hits() -> None:
         queries = ["mayor of Tindel", "bridge metres", "river Lake Pell", ""]
         assert await client.search(queries, topk=5) == await MemoryBackend().search(queries, topk=5)
         await client.aclose()
+
+
+def test_search_env_plays_over_a_server_without_an_event_loop() -> None:
+    address: queue.Queue[str] = queue.Queue()
+    done = threading.Event()
+
+    async def serve() -> None:
+        async with served(FakeSearchServer()) as own:
+            address.put(own)
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        where = address.get()
+        envs = [SearchEnv(tasks=tasks(), backend=where) for _ in range(2)]
+        for env in envs:
+            env.reset(seed=0)
+            assert "Ada Renn" in env.step("<search>Tindel</search>").observation["text"]
+        for env in envs:
+            env.close()
+            env.close()
+        gc.collect()
+    finally:
+        done.set()
+        thread.join()
