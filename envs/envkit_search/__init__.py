@@ -1,0 +1,37 @@
+"""Multi-hop question answering over a search engine, as the environment `search-v0`."""
+
+from typing import Final
+
+from envkit.registration import EnvSpec
+from envkit_search.corpora import Corpus, default_backend
+from envkit_search.document import Document, Hit, SearchBackend
+from envkit_search.env import SearchEnv
+from envkit_search.grading import Verdict, exact_match, f1_score
+from envkit_search.policies import noisy_oracle, oracle
+from envkit_search.protocol import Protocol
+from envkit_search.rewards import REWARDS, TERMS, FormatCredits
+
+__all__ = [
+    "REWARDS",
+    "SPEC",
+    "TERMS",
+    "Corpus",
+    "Document",
+    "FormatCredits",
+    "Hit",
+    "Protocol",
+    "SearchBackend",
+    "SearchEnv",
+    "Verdict",
+    "default_backend",
+    "exact_match",
+    "f1_score",
+    "noisy_oracle",
+    "oracle",
+]
+
+SPEC: Final = EnvSpec(
+    id="search-v0",
+    entry_point="envkit_search.env:SearchEnv",
+    description="Multi-hop questions over a search engine, in Search-R1's tags or by tool calls.",
+)

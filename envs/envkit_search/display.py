@@ -1,0 +1,71 @@
+"""How search results look to a model."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from envkit_search.document import Document, Hit
+from envkit_search.markup import escape, plain
+from envkit_search.protocol import Protocol
+
+NO_RESULTS: Final = "No results: nothing in the corpus matches this query."
+EMPTY_QUERY: Final = "No results: the query is empty."
+_TITLE_CHARACTERS: Final = 200
+_CUT_MARK: Final = " [...]"
+_OPEN: Final = "<information>\n"
+_CLOSE: Final = "\n</information>"
+
+
+def shown_text(document: Document, limit: int) -> str:
+    """Return title and text as the model reads them, which is what retrieval is graded on.
+
+    Args:
+        document: What was found.
+        limit: Most characters of its text.
+    """
+    title = escape(plain(document.title, _TITLE_CHARACTERS))
+    text = plain(document.text, limit + 1)
+    if len(text) > limit:
+        text = text[:limit].rstrip() + _CUT_MARK
+    return f"(Title: {title}) {escape(text)}"
+
+
+def results_text(queries: Sequence[str], results: Sequence[Sequence[str]]) -> str:
+    """Return the results of a turn, one document a line.
+
+    Args:
+        queries: What was searched for; with more than one, each list has its query above it.
+        results: Documents of each query as `shown_text` gives them, best first.
+    """
+    blocks: list[str] = []
+    for query, documents in zip(queries, results, strict=True):
+        lines = [f"Doc {rank} {text}" for rank, text in enumerate(documents, start=1)]
+        if len(queries) > 1:
+            lines.insert(0, f"Results for: {escape(query)}" if query else "Results:")
+        if not documents:
+            lines.append(NO_RESULTS if query else EMPTY_QUERY)
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def observation_text(results: str, protocol: Protocol) -> str:
+    """Return what the model reads: in the tags protocol the results stand in a block."""
+    return f"{_OPEN}{results}{_CLOSE}" if protocol is Protocol.TAGS else results
+
+
+def shortened(text: str, characters: int) -> str | None:
+    """Return an observation cut to about so many characters, its block still closed.
+
+    None when it is short enough, or when so little is left that the cut would say nothing.
+    """
+    has_block = text.startswith(_OPEN) and text.endswith(_CLOSE)
+    body = text[len(_OPEN) : -len(_CLOSE)] if has_block else text
+    room = characters - len(_CUT_MARK) - (len(_OPEN) + len(_CLOSE)) * has_block
+    if len(body) <= room or room < 40:
+        return None
+    cut = body[:room].rstrip() + _CUT_MARK
+    return f"{_OPEN}{cut}{_CLOSE}" if has_block else cut
+
+
+def hit_texts(hits: Sequence[Hit], limit: int) -> list[str]:
+    """Return every hit as the model reads it."""
+    return [shown_text(hit.document, limit) for hit in hits]

@@ -1,0 +1,399 @@
+"""The search environment `search-v0`."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Final, cast
+
+from envkit.async_env import AsyncEnv
+from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
+from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
+from envkit.tasks import Task, TaskSource
+from envkit_search.corpora import Options, corpus_of, default_backend, default_tasks
+from envkit_search.display import hit_texts, observation_text, results_text, shortened
+from envkit_search.document import Hit, SearchBackend
+from envkit_search.grading import (
+    TurnFacts,
+    Verdict,
+    facts_from_json,
+    facts_of,
+    facts_of_compat,
+    grade,
+    grade_compat,
+    holds,
+    holds_compat,
+)
+from envkit_search.markup import plain
+from envkit_search.policies import noisy_oracle, oracle
+from envkit_search.prompts import MISUNDERSTOOD, NO_TURN_LEFT, SEARCH, system_prompt
+from envkit_search.protocol import (
+    MAX_TOPK,
+    Action,
+    ActionKind,
+    Protocol,
+    Query,
+    read_tags,
+    read_tags_compat,
+    read_tools,
+)
+from envkit_search.rewards import FormatCredits, Reward, reward_of
+
+_MAX_RECORDED: Final = 200
+"""Longest text of a model that is repeated in info, in characters."""
+_CHARACTERS_PER_TOKEN: Final = 2
+"""Low for English, so that a shortened observation fits in other scripts too."""
+EM_COMPAT: Final = "em_compat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What the searches of one reply brought."""
+
+    titles: list[str]
+    texts: list[list[str]]
+    """Of each query, as the model reads them."""
+
+    @property
+    def shown(self) -> str:
+        """All of it in one text, for the question whether an answer was retrieved."""
+        return "\n".join(text for texts in self.texts for text in texts)
+
+
+class SearchEnv(AsyncEnv):
+    """Answer a question with a search engine, over one or several pages.
+
+    Task: `{"question", "answers": [accepted spellings], "hops", "kind", "gold_titles", ...}`.
+        `gold_titles` are the pages that the oracle searches, in order; only the first two keys are
+        needed. `corpus` and `world` say which embedded index answers, if not the environment's own.
+    Observation: the question; then the results of each search, at most `topk` pages cut to
+        `document_characters`, or what was wrong with the reply. What looks like a tag or a special
+        token in a page is escaped.
+    Action: protocol "tags" (Search-R1): thoughts in `<think>`, then `<search>query</search>` or
+        `<answer>text</answer>`. Protocol "tools": calls of `search(query, topk)`, then a reply
+        without a call, whose `<answer>` or else whole text is the answer.
+    Reward: on the turn that ends the episode, 0.0 on all others. "exact" is 1.0 for an accepted
+        answer, else 0.0; "f1" is the overlap of words; "format" and "em_compat" give partial
+        credits, see `envkit_search.rewards`; a mapping weighs terms. `info["reward_terms"]` adds up
+        to the reward. Grading reads the model's replies alone.
+    Episode end: an answer terminates; `max_turns` replies truncate. A search with the last reply is
+        not run.
+    Chance: a reply that guesses earns nothing with "exact"; yes/no questions do not occur.
+    Dataset and licence: the corpus "facts" (see its NOTICE), or a generated world; or tasks of your
+        own over a backend of your own.
+    Source: Search-R1 and slime's search-r1 example. Unlike theirs, a failed search is a fault and
+        never an empty result, and a block that the model forges counts for nothing.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True,
+        async_native=True,
+        replay_safe=True,
+        snapshot=True,
+        deterministic=True,
+    )
+    """With the embedded backend. Of a backend that is not deterministic an instance promises
+    neither `deterministic` nor `replay_safe`."""
+    policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
+        "noisy-oracle": noisy_oracle,
+        "oracle": oracle,
+    }
+
+    def __init__(
+        self,
+        *,
+        protocol: str = Protocol.TAGS,
+        corpus: str = "world",
+        corpus_options: Options | None = None,
+        split: str = "train",
+        hops: int | Sequence[int] | None = None,
+        topk: int = 3,
+        max_turns: int = 8,
+        reward: str | Mapping[str, float] | Reward = "exact",
+        format_credits: Mapping[str, float] | None = None,
+        backend: str | SearchBackend | None = None,
+        tasks: TaskSource | None = None,
+        document_characters: int = 1200,
+        feedback_role: ObservationRole = "tool",
+        render_mode: str | None = None,
+    ) -> None:
+        """Set up tasks, rules and backend.
+
+        Args:
+            protocol: "tags" or "tools".
+            corpus: "world" (fictional) or "facts"; of the questions, and of the embedded backend.
+            corpus_options: Of the world, the fields of a `WorldShape`, such as `{"seed": 1}`; None
+                takes the defaults.
+            split: "train", "test" or "all".
+            hops: Pages that an answer takes, one number or several; None mixes all.
+            topk: Pages that a search returns, 1 to 20. A call may ask for its own number.
+            max_turns: Replies in an episode, the answer included.
+            reward: A name ("exact", "f1", "format", "em_compat"), weights over
+                `envkit_search.rewards.TERMS`, or a function from a `Verdict` to terms.
+            format_credits: `structure`, `retrieval` and `final` of "format" and "em_compat"; None
+                takes 0.2, 0.1 and 0.1.
+            backend: None for the embedded index; the address of a server with `POST /retrieve`;
+                "serper"; or any `SearchBackend`, which stays the caller's to close and is
+                deterministic if it has an attribute `is_deterministic` that is True.
+            tasks: Questions of your own; None takes those of the corpus.
+            document_characters: Most characters of a page that are shown.
+            feedback_role: Role of results in the tools protocol. "user" for chat templates that
+                know no tool role.
+            render_mode: As for every environment.
+
+        Raises:
+            ConfigurationError: A value is out of range, or two do not go together.
+            UnknownNameError: There is no such protocol, corpus, reward or term.
+        """
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        self.protocol = _protocol_of(protocol)
+        corpus_of(corpus, corpus_options)
+        if not 1 <= topk <= MAX_TOPK or document_characters < 1:
+            raise ConfigurationError(
+                f"topk must be 1 to {MAX_TOPK} and document_characters at least 1, got "
+                f"topk={topk} and document_characters={document_characters}"
+            )
+        if feedback_role not in ("tool", "user"):
+            raise ConfigurationError(
+                f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
+            )
+        self._is_compat = reward == EM_COMPAT
+        if self._is_compat and self.protocol is not Protocol.TAGS:
+            raise ConfigurationError(
+                "reward='em_compat' grades the tags of Search-R1: take protocol='tags', "
+                f"got {protocol!r}"
+            )
+        self._reward = reward_of(reward, _credits_of(format_credits))
+        self.topk, self._document_characters = topk, document_characters
+        self._is_tools = self.protocol is Protocol.TOOLS
+        self._feedback_role: ObservationRole = feedback_role if self._is_tools else "user"
+        self.tools = (SEARCH,) if self._is_tools else ()
+        self.system_prompt = system_prompt(self.protocol, max_turns)
+        wanted = (hops,) if isinstance(hops, int) else hops
+        self._source = tasks or default_tasks(
+            corpus, split=split, hops=wanted, options=corpus_options
+        )
+        self.tasks, self._is_warm = self._source, False
+        self._corpus, self._corpus_options = corpus, corpus_options
+        self._given = _checked_backend(backend)
+        self._lease: SearchBackend | None = None
+        self._embedded: tuple[tuple[str, Options | None], SearchBackend] | None = None
+        self._turns: list[TurnFacts] = []
+        if not _is_deterministic(backend):
+            promised = replace(type(self).capabilities, deterministic=False, replay_safe=False)
+            self.capabilities = promised  # pyright: ignore[reportAttributeAccessIssue]  # of this instance
+
+    def oracle(self) -> Policy:
+        """Return a policy that searches the gold titles in turn, then answers."""
+        return oracle()
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Reset:
+        """Start an episode; see `Env.reset`. The first one may build a world, off the loop."""
+        if not self._is_warm and not (options or {}).get("task"):
+            await asyncio.to_thread(self._source.task, 0)
+            self._is_warm = True
+        return await super().areset(seed=seed, options=options)
+
+    async def on_areset(self, task: Task) -> Turn:
+        """Open the backend and ask the question.
+
+        Raises:
+            DatasetError: The task lacks a question or an answer.
+        """
+        _check_task(task)
+        await self._backend()
+        self._turns = []
+        info = {key: task[key] for key in ("id", "hops", "kind", "corpus") if key in task}
+        return Turn(f"Question: {task['question']}", info=info)
+
+    async def on_aturn(self, response_text: str) -> Turn:
+        """Run the search or grade the answer.
+
+        Raises:
+            EnvFault: The backend failed; nothing of the turn is kept.
+        """
+        action = self._read(response_text)
+        is_last = self.turn + 1 >= self.max_turns
+        found = None
+        if action.kind is ActionKind.SEARCH and not is_last:
+            found = await self._search(action.queries)
+        self._turns.append(self._facts(action, response_text, found))
+        info = self._info_of(action, found)
+        if action.kind is ActionKind.ANSWER:
+            verdict = self._verdict()
+            text = "Correct." if verdict.is_exact else "Not correct."
+            return self._graded(text, verdict, info, done=True)
+        if is_last:
+            return self._graded(NO_TURN_LEFT, self._verdict(), info, done=False)
+        if found is None:
+            return Turn(MISUNDERSTOOD[self.protocol], info=info)
+        results = results_text([query.text for query in action.queries], found.texts)
+        if action.dropped_calls:
+            results += (
+                f"\n\nOnly the first searches were run; {action.dropped_calls} were left out."
+            )
+        text = observation_text(results, self.protocol)
+        return Turn(text, role=self._feedback_role, info=info)
+
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        """Return results cut to the room that is left, their block still closed."""
+        text = shortened(observation["text"], tokens * _CHARACTERS_PER_TOKEN)
+        return None if text is None else {**observation, "text": text}
+
+    async def aclose(self) -> None:
+        """Give back the remote backend that this environment shares with others."""
+        if self._lease is not None:
+            given_back, self._lease = self._lease, None
+            await given_back.aclose()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what grading needs of the turns so far."""
+        return {"turns": [asdict(turn) for turn in self._turns]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put back what `get_state` returned."""
+        self._turns = [facts_from_json(turn) for turn in state["turns"]]
+
+    def _read(self, reply: str) -> Action:
+        if self._is_compat:
+            return read_tags_compat(reply)
+        return read_tools(reply, self.tools) if self._is_tools else read_tags(reply)
+
+    async def _backend(self) -> SearchBackend:
+        if self._given is not None and not isinstance(self._given, str):
+            return self._given
+        if self._given is not None:
+            if self._lease is None:
+                from envkit_search.leases import lease  # here: aiohttp is slow to import
+
+                self._lease = lease(self._given)
+            return self._lease
+        corpus, options = self._corpus_of_task()
+        if self._embedded is None or self._embedded[0] != (corpus, options):
+            # An index takes a second to build: off the event loop.
+            index = await asyncio.to_thread(default_backend, corpus, options)
+            self._embedded = (corpus, options), index
+        return self._embedded[1]
+
+    def _corpus_of_task(self) -> tuple[str, Options | None]:
+        """Return the corpus that the task was made for, which need not be the environment's own."""
+        corpus = self.task.get("corpus", self._corpus)
+        mine = self._corpus_options if corpus == self._corpus else None
+        return corpus, self.task.get("world", mine)
+
+    async def _search(self, queries: Sequence[Query]) -> _Found:
+        """Run the searches of a reply as one call; an empty query finds nothing by itself."""
+        wanted = [query for query in queries if query.text]
+        topk = [min(MAX_TOPK, int(query.topk or self.topk)) for query in wanted]
+        answered: list[list[Hit]] = []
+        if wanted:
+            backend = await self._backend()
+            answered = await backend.search([query.text for query in wanted], topk=max(topk))
+        if len(answered) != len(wanted):
+            raise EnvFault(
+                f"a search backend must return a list of hits for each query, got {len(answered)} "
+                f"lists for {len(wanted)} queries from {type(backend).__name__}",  # pyright: ignore[reportPossiblyUnboundVariable]  # wanted is empty otherwise
+                kind=FaultKind.PERMANENT,
+            )
+        hits = [found[:most] for found, most in zip(answered, topk, strict=True)]
+        given = iter(hits)
+        in_order = [next(given) if query.text else [] for query in queries]
+        return _Found(
+            titles=[plain(hit.document.title, _MAX_RECORDED) for found in hits for hit in found],
+            texts=[hit_texts(found, self._document_characters) for found in in_order],
+        )
+
+    def _facts(self, action: Action, reply: str, found: _Found | None) -> TurnFacts:
+        answers: list[str] = self.task["answers"]
+        if self._is_compat:
+            has_gold = found is not None and holds_compat(found.shown, answers)
+            return facts_of_compat(action, reply, has_gold=has_gold)
+        return facts_of(action, has_gold=found is not None and holds(found.shown, answers))
+
+    def _verdict(self) -> Verdict:
+        judge = grade_compat if self._is_compat else grade
+        return judge(self._turns, self.task["answers"])
+
+    def _graded(self, text: str, verdict: Verdict, info: dict[str, Any], *, done: bool) -> Turn:
+        terms = self._reward(verdict)
+        info |= {"reward_terms": terms, "verdict": asdict(verdict)}
+        return Turn(text, reward=sum(terms.values()), done=done, info=info)
+
+    def _info_of(self, action: Action, found: _Found | None) -> dict[str, Any]:
+        info: dict[str, Any] = {
+            "action": str(action.kind),
+            "parse_error": None if action.error is None else plain(action.error, _MAX_RECORDED),
+            "tool_call": _recorded(action),
+        }
+        if action.is_forged:
+            info["is_forged"] = True
+        if action.answer is not None:
+            info["answer"] = plain(action.answer, _MAX_RECORDED)
+        if found is not None:
+            info["titles"] = found.titles
+        return info
+
+
+def _protocol_of(name: str) -> Protocol:
+    known = [member.value for member in Protocol]
+    if name not in known:
+        raise ConfigurationError(f"protocol must be one of {known}, got {name!r}")
+    return Protocol(name)
+
+
+def _credits_of(credits_: Mapping[str, float] | None) -> FormatCredits | None:
+    if credits_ is None:
+        return None
+    known = {"structure", "retrieval", "final"}
+    if not set(credits_) <= known:
+        raise ConfigurationError(
+            f"format_credits may have the keys {sorted(known)}, got {sorted(credits_)}"
+        )
+    return FormatCredits(**credits_)
+
+
+def _checked_backend(backend: str | SearchBackend | None) -> str | SearchBackend | None:
+    if not isinstance(backend, str):
+        return backend
+    from envkit_search.leases import check_address
+
+    return check_address(backend)
+
+
+def _is_deterministic(backend: str | SearchBackend | None) -> bool:
+    if backend is None:
+        return True
+    # A foreign object: the protocol of backends does not ask for the attribute.
+    return getattr(backend, "is_deterministic", False) is True
+
+
+def _check_task(task: Task) -> None:
+    question, answers = task.get("question"), cast(object, task.get("answers"))
+    if not isinstance(question, str) or not question.strip():
+        raise DatasetError(
+            f"a search task needs the string 'question', got the keys {sorted(task)}"
+        )
+    is_list = isinstance(answers, list) and bool(cast(list[object], answers))
+    if not is_list or not all(
+        isinstance(answer, str) and answer.strip() for answer in cast(list[object], answers)
+    ):
+        raise DatasetError(
+            f"a search task needs 'answers', a list of accepted spellings, got {answers!r:.120}"
+        )
+
+
+def _recorded(action: Action) -> dict[str, Any] | None:
+    """Return the call for info; in the tags protocol a search counts as one."""
+    if action.call is not None:
+        arguments = {
+            plain(name, _MAX_RECORDED): value
+            if isinstance(value, int | float | bool | None)
+            else plain(value if isinstance(value, str) else repr(value), _MAX_RECORDED)
+            for name, value in action.call.arguments.items()
+        }
+        name = plain(action.call.name, _MAX_RECORDED)
+        return {"id": plain(action.call.id, 64), "name": name, "arguments": arguments}
+    if action.kind is not ActionKind.SEARCH:
+        return None
+    return {"id": "call00000", "name": "search", "arguments": {"query": action.queries[0].text}}

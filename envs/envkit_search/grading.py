@@ -1,0 +1,196 @@
+"""Is the answer right, and was the episode played in the protocol's form?
+
+An episode is graded from its turns, one `TurnFacts` each: what the model wrote and what the search
+found are never one string, so no retrieved text can be taken for the model's answer, nor a block
+that the model forged for a retrieved one.
+
+Exact match and F1 follow Search-R1 (verl/utils/reward_score/qa_em.py), which follows SQuAD: lower
+case, no ASCII punctuation, no articles, single spaces. Beyond it, text is compared in Unicode form
+NFC, and two numbers are compared as numbers: "-3" is not "3", and "3.5" is not "35".
+"""
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, Final
+
+from envkit_search.protocol import MAX_ANSWER_CHARACTERS, Action, ActionKind, last_answer_compat
+
+_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_NUMBER: Final = re.compile(
+    r"[-+\u2212]?(?:0|[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d*)(?:\.\d+)?", re.ASCII
+)
+_MAX_DIGITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFacts:
+    """What grading needs to know of one turn."""
+
+    kind: ActionKind
+    is_well_formed: bool = False
+    is_forged: bool = False
+    answer: str | None = None
+    """What the turn answers; None where it does not."""
+    has_gold: bool = False
+    """Whether an accepted answer stands in what the search of this turn showed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A graded episode."""
+
+    is_answered: bool
+    is_exact: bool
+    f1: float
+    """Best overlap of words with an accepted answer, 0 to 1."""
+    is_well_formed: bool
+    """Whether every turn kept the protocol's form and the last one answered."""
+    has_gold: bool
+    """Whether an accepted answer was shown by some search."""
+    searches: int
+    """Turns that searched."""
+
+
+def facts_of(action: Action, *, has_gold: bool = False) -> TurnFacts:
+    """Return the facts of a turn.
+
+    Args:
+        action: The reply, read.
+        has_gold: Whether the documents that were shown hold an accepted answer.
+    """
+    return TurnFacts(
+        kind=action.kind,
+        is_well_formed=action.is_well_formed,
+        is_forged=action.is_forged,
+        answer=None if action.answer is None else _cut(action.answer),
+        has_gold=has_gold,
+    )
+
+
+def facts_of_compat(action: Action, reply: str, *, has_gold: bool = False) -> TurnFacts:
+    """Return the facts of a turn as Search-R1 sees it, with an answer wherever one is written."""
+    answer = last_answer_compat(reply)
+    return TurnFacts(
+        kind=action.kind,
+        is_well_formed=action.is_well_formed,
+        is_forged=action.is_forged,
+        answer=None if answer is None else _cut(answer),
+        has_gold=has_gold,
+    )
+
+
+def facts_from_json(fields: Mapping[str, Any]) -> TurnFacts:
+    """Return facts from the dictionary that `dataclasses.asdict` made of them."""
+    return replace(TurnFacts(**fields), kind=ActionKind(fields["kind"]))
+
+
+def grade(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
+    """Grade an episode by the answer that ended it.
+
+    Args:
+        turns: Every turn so far, in order.
+        answers: Accepted spellings.
+    """
+    answer = turns[-1].answer if turns and turns[-1].kind is ActionKind.ANSWER else None
+    return _verdict(turns, answer, is_exact=exact_match(answer, answers), answers=answers)
+
+
+def grade_compat(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
+    """Grade an episode by the last answer written anywhere, as Search-R1's `extract_solution`."""
+    written = [turn.answer for turn in turns if turn.answer is not None]
+    answer = written[-1] if written else None
+    is_exact = (
+        answer is not None
+        and len(answer) <= MAX_ANSWER_CHARACTERS
+        and normalize(answer) in map(normalize, answers)
+    )
+    return _verdict(turns, answer, is_exact=is_exact, answers=answers)
+
+
+def exact_match(answer: str | None, answers: Sequence[str]) -> bool:
+    """Tell whether an answer equals an accepted one.
+
+    An answer longer than `MAX_ANSWER_CHARACTERS` is wrong, and None is.
+    """
+    if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
+        return False
+    return any(_equals(answer, accepted) for accepted in answers)
+
+
+def f1_score(answer: str | None, answers: Sequence[str]) -> float:
+    """Return the best F1 of words between an answer and the accepted ones, 0 to 1."""
+    if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
+        return 0.0
+    given = Counter(normalize(answer).split())
+    return max((_overlap(given, accepted) for accepted in answers), default=0.0)
+
+
+def normalize(text: str) -> str:
+    """Return a text in the form in which answers are compared."""
+    lowered = unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", lowered).split())
+
+
+def holds(text: str, answers: Sequence[str]) -> bool:
+    """Tell whether an accepted answer stands in the text as whole words."""
+    padded = f" {normalize(text)} "
+    return any(f" {gold} " in padded for gold in map(normalize, answers) if gold)
+
+
+def holds_compat(text: str, answers: Sequence[str]) -> bool:
+    """Tell whether an accepted answer stands anywhere in the text, as Search-R1 looks for it."""
+    normal = normalize(text)
+    return any(normalize(accepted) in normal for accepted in answers)
+
+
+def _verdict(
+    turns: Sequence[TurnFacts], answer: str | None, *, is_exact: bool, answers: Sequence[str]
+) -> Verdict:
+    ends_in_answer = bool(turns) and turns[-1].kind is ActionKind.ANSWER
+    is_well_formed = ends_in_answer and all(turn.is_well_formed for turn in turns)
+    return Verdict(
+        is_answered=answer is not None,
+        is_exact=is_exact,
+        f1=f1_score(answer, answers),
+        is_well_formed=is_well_formed,
+        has_gold=any(turn.has_gold for turn in turns),
+        searches=sum(turn.kind is ActionKind.SEARCH for turn in turns),
+    )
+
+
+def _equals(answer: str, accepted: str) -> bool:
+    numbers = _number(answer), _number(accepted)
+    if numbers[0] is not None and numbers[1] is not None:
+        return numbers[0] == numbers[1]
+    gold = normalize(accepted)
+    if not gold:  # such as the blood group "A": nothing is left of an article
+        return answer.strip().casefold() == accepted.strip().casefold()
+    return normalize(answer) == gold
+
+
+def _number(text: str) -> Decimal | None:
+    """Return the value of a text that is one number and nothing else."""
+    stripped = text.strip()
+    if len(stripped) > _MAX_DIGITS or not _NUMBER.fullmatch(stripped):
+        return None
+    return Decimal(stripped.replace(",", "").replace("\u2212", "-"))
+
+
+def _overlap(given: Counter[str], accepted: str) -> float:
+    gold = Counter(normalize(accepted).split())
+    shared = (given & gold).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / given.total(), shared / gold.total()
+    return 2 * precision * recall / (precision + recall)
+
+
+def _cut(answer: str) -> str:
+    """Keep an over-long answer over-long, but no longer: it is part of every snapshot."""
+    return answer[: MAX_ANSWER_CHARACTERS + 1]

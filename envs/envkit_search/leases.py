@@ -1,0 +1,135 @@
+"""Remote backends by address, shared by all environments of a process.
+
+Environments that name the same address hold leases of one client, so that their concurrent queries
+go out in batches, under one bound of connections, through one cache. The last lease to be given
+back on an event loop closes the connections of that loop; the last of all ends the sharing.
+"""
+
+import asyncio
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from envkit.errors import ConfigurationError
+from envkit_search.cache import CachedBackend
+from envkit_search.document import Hit, SearchBackend
+from envkit_search.remote import RetrieveClient
+from envkit_search.serper import SerperBackend
+
+SERPER: Final = "serper"
+SERPER_KEY_VARIABLE: Final = "SERPER_API_KEY"
+
+
+class _Shared:
+    """A backend and how many leases it has."""
+
+    def __init__(self, backend: SearchBackend) -> None:
+        self.backend = backend
+        self.leases = 0
+        self.by_loop: Counter[asyncio.AbstractEventLoop] = Counter()
+        """Open leases that were used on each event loop."""
+
+
+_shared: dict[str, _Shared] = {}
+_lock = threading.Lock()
+
+
+class Lease:
+    """A share of a backend; `aclose` gives it back."""
+
+    def __init__(self, name: str, shared: _Shared) -> None:
+        self._name, self._shared = name, shared
+        self._is_open = True
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def backend(self) -> SearchBackend:
+        """What is shared."""
+        return self._shared.backend
+
+    async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
+        """Search the shared backend; see `SearchBackend.search`.
+
+        Raises:
+            ConfigurationError: The lease was given back.
+            EnvFault: The backend failed.
+        """
+        if not self._is_open:
+            raise ConfigurationError(f"the search backend {self._name!r} was closed already")
+        self._enter(asyncio.get_running_loop())
+        return await self._shared.backend.search(queries, topk=topk)
+
+    async def aclose(self) -> None:
+        """Give the lease back; closing twice is fine."""
+        with _lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            self._leave()
+            self._shared.leases -= 1
+            if not self._shared.leases:
+                del _shared[self._name]
+            is_last_here = not self._shared.by_loop[asyncio.get_running_loop()]
+        if is_last_here:
+            await self._shared.backend.aclose()
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is loop:
+            return
+        with _lock:
+            self._leave()
+            self._loop = loop
+            self._shared.by_loop[loop] += 1
+
+    def _leave(self) -> None:
+        if self._loop is not None:
+            self._shared.by_loop[self._loop] -= 1
+            if not self._shared.by_loop[self._loop]:
+                del self._shared.by_loop[self._loop]
+
+
+def lease(address: str) -> Lease:
+    """Return a lease of a remote backend.
+
+    Args:
+        address: "http://..." or "https://...", a server with `POST /retrieve`; or "serper", whose
+            key is read from the environment variable SERPER_API_KEY.
+
+    Raises:
+        ConfigurationError: It is neither, or the key is missing.
+    """
+    name = check_address(address)
+    with _lock:
+        if name not in _shared:
+            _shared[name] = _Shared(_maker(name)())
+        shared = _shared[name]
+        shared.leases += 1
+    return Lease(name, shared)
+
+
+def check_address(address: str) -> str:
+    """Return the address in the form under which it is shared.
+
+    Raises:
+        ConfigurationError: It is no address and not "serper".
+    """
+    if address == SERPER or address.startswith(("http://", "https://")):
+        return address.rstrip("/")
+    raise ConfigurationError(
+        "backend must be None, a search backend, 'serper', or the address of a server such as "
+        f"'http://127.0.0.1:8000', got {address!r}"
+    )
+
+
+def _maker(name: str) -> Callable[[], SearchBackend]:
+    if name != SERPER:
+        return lambda: CachedBackend(RetrieveClient(name))
+    key = os.environ.get(SERPER_KEY_VARIABLE, "")
+    if not key:
+        raise ConfigurationError(
+            f"backend 'serper' needs the variable {SERPER_KEY_VARIABLE} in the environment; "
+            "it is not set, or is empty"
+        )
+    return lambda: CachedBackend(SerperBackend(key))

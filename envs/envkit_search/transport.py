@@ -1,0 +1,275 @@
+"""JSON over HTTP to a search service: bounded, with deadlines, retries and typed faults.
+
+What happens to a failure:
+
+| failure | what is done |
+| --- | --- |
+| connection refused or reset, body cut off | retried, then TRANSIENT |
+| no answer in time, slow drip | retried, then TIMEOUT |
+| 408, 425, 429, 5xx | retried, 429 and 503 not before their Retry-After; then TRANSIENT |
+| 200 that is no JSON, such as a proxy's page | retried, then TRANSIENT |
+| 400, 413, 422 | PERMANENT at once, as `RefusedFault` |
+| any other status, redirects included | PERMANENT at once |
+| a body beyond `max_bytes` | PERMANENT at once |
+
+All attempts and waits of a call end at one deadline. Nothing here knows what a request means.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import aiohttp
+
+from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.rollout.retries import Backoff
+
+_RETRYABLE: Final = frozenset({408, 425, 429})
+_REFUSED: Final = frozenset({400, 413, 422})
+_SHOWN: Final = 300
+_CHUNK: Final = 1 << 16
+_PARSE_ON_THREAD: Final = 1 << 18
+"""Bytes from which on a body is parsed off the event loop."""
+
+
+class RefusedFault(EnvFault):
+    """The service refused this very request (400, 413, 422); another one may pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """How much a service may take: time, connections, bytes, attempts."""
+
+    attempt_s: float = 20.0
+    """Of one attempt, from sending to the last byte, in seconds."""
+    deadline_s: float = 60.0
+    """Of a whole call, waiting for a free connection and for retries included, in seconds."""
+    max_attempts: int = 8
+    max_concurrent: int = 32
+    """Requests under way at once, by event loop."""
+    max_bytes: int = 16 << 20
+    """Of one answer."""
+    backoff: Backoff = field(
+        default_factory=lambda: Backoff(initial_s=0.25, maximum_s=8, jitter=0.5)
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing could be sent.
+
+        Raises:
+            ConfigurationError: A time is not positive, or a count is below 1.
+        """
+        if min(self.attempt_s, self.deadline_s) <= 0:
+            raise ConfigurationError(
+                "attempt_s and deadline_s must be positive, got "
+                f"attempt_s={self.attempt_s} and deadline_s={self.deadline_s}"
+            )
+        if min(self.max_attempts, self.max_concurrent, self.max_bytes) < 1:
+            raise ConfigurationError(
+                "max_attempts, max_concurrent and max_bytes must be at least 1, got "
+                f"{self.max_attempts}, {self.max_concurrent} and {self.max_bytes}"
+            )
+
+
+class _Failed(Exception):
+    """An attempt failed in a way that another one may survive."""
+
+    def __init__(self, fault: EnvFault, *, wait_s: float = 0.0) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+        self.wait_s = wait_s
+        """The service asked for at least so much patience."""
+
+
+class JsonService:
+    """One service that answers JSON to JSON.
+
+    Connections belong to the event loop that opened them; `aclose` closes those of the running loop
+    and forgets those of loops that are gone.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        noun: str,
+        headers: Mapping[str, str] | None = None,
+        limits: HttpLimits | None = None,
+        seed: int = 0,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Describe the service; nothing is opened before the first call.
+
+        Args:
+            url: Where to POST, complete.
+            noun: What the service is, for messages.
+            headers: Of every request; their values never stand in a message.
+            limits: None takes the defaults.
+            seed: Of the jitter of waiting times.
+            wall_clock: Seconds since 1970, for a Retry-After that is a date.
+
+        Raises:
+            ConfigurationError: The address is none.
+        """
+        if not url.startswith(("http://", "https://")) or len(url.split("/")[2]) == 0:
+            raise ConfigurationError(
+                f"the address of {noun} must be such as 'http://127.0.0.1:8000', got {url!r}"
+            )
+        self.url, self._noun = url, noun
+        self.limits = limits or HttpLimits()
+        self.attempts = 0
+        """Requests sent so far, repeated ones included."""
+        self._headers = {"Accept-Encoding": "identity", **(headers or {})}
+        self._rng = random.Random(seed)
+        self._wall_clock = wall_clock
+        self._loops: dict[
+            asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, asyncio.Semaphore]
+        ] = {}
+
+    async def post(self, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
+        """Send a JSON object and return the JSON that comes back.
+
+        Raises:
+            EnvFault: The service failed; the table in the module's docstring says how.
+        """
+        body = json.dumps(payload).encode()
+        deadline = asyncio.get_running_loop().time() + self.limits.deadline_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                session, free = self._connections()
+                async with free:
+                    return await self._persist(session, body, deadline)
+        except TimeoutError as error:
+            raise self._fault(
+                f"gave no answer within its deadline of {self.limits.deadline_s:g} s",
+                FaultKind.TIMEOUT,
+            ) from error
+
+    async def aclose(self) -> None:
+        """Close the running loop's connections; closing twice is fine."""
+        mine = self._loops.pop(asyncio.get_running_loop(), None)
+        if mine is not None:
+            await mine[0].close()
+        self._forget_dead_loops()
+
+    async def _persist(self, session: aiohttp.ClientSession, body: bytes, deadline: float) -> Any:  # noqa: ANN401  # any JSON
+        for attempt in range(self.limits.max_attempts):
+            try:
+                return await self._attempt(session, body)
+            except _Failed as failed:
+                wait_s = max(failed.wait_s, self.limits.backoff.delay(attempt, self._rng))
+                is_late = asyncio.get_running_loop().time() + wait_s >= deadline
+                if attempt + 1 == self.limits.max_attempts or is_late:
+                    raise failed.fault from failed.__cause__
+                await asyncio.sleep(wait_s)
+        raise AssertionError("max_attempts is at least 1")
+
+    async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> Any:  # noqa: ANN401  # any JSON
+        self.attempts += 1
+        try:
+            async with asyncio.timeout(self.limits.attempt_s):
+                async with session.post(
+                    self.url,
+                    data=body,
+                    headers={"Content-Type": "application/json"},
+                    allow_redirects=False,
+                ) as response:
+                    answer = await self._read(response)
+                    self._check_status(response, answer)
+                    charset = response.charset
+        except TimeoutError as error:
+            what = f"gave no complete answer in {self.limits.attempt_s:g} s"
+            raise _Failed(self._fault(what, FaultKind.TIMEOUT)) from error
+        except (aiohttp.ClientError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            what = f"cannot be reached, or broke off: {reason[:_SHOWN]}"
+            raise _Failed(self._fault(what, FaultKind.TRANSIENT)) from error
+        return await self._parse(answer, charset)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in response.content.iter_chunked(_CHUNK):
+            size += len(chunk)
+            if size > self.limits.max_bytes:
+                response.close()
+                raise self._fault(
+                    f"sent more than max_bytes={self.limits.max_bytes}", FaultKind.PERMANENT
+                )
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def _check_status(self, response: aiohttp.ClientResponse, answer: bytes) -> None:
+        status = response.status
+        if status == 200:
+            return
+        what = f"answered {status}: {answer[: 4 * _SHOWN].decode(errors='replace')[:_SHOWN]!r}"
+        if status in _RETRYABLE or status >= 500:
+            wait_s = self._retry_after(response.headers.get("Retry-After", ""))
+            raise _Failed(self._fault(what, FaultKind.TRANSIENT), wait_s=wait_s)
+        if status in _REFUSED:
+            raise RefusedFault(f"{self._noun} at {self.url} {what}", kind=FaultKind.PERMANENT)
+        if status in (401, 403):
+            what += ". Is the key right?"
+        if status == 404:
+            what += ". Is the address right?"
+        raise self._fault(what, FaultKind.PERMANENT)
+
+    def _retry_after(self, value: str) -> float:
+        """Return the seconds that a Retry-After header asks for (RFC 9110, 10.2.3), 0 without."""
+        if value.strip().isascii() and value.strip().isdecimal():
+            return float(value.strip()[:9])
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - self._wall_clock())
+        except (ValueError, OverflowError):
+            return 0.0
+
+    async def _parse(self, answer: bytes, charset: str | None) -> Any:  # noqa: ANN401  # any JSON
+        try:
+            if len(answer) < _PARSE_ON_THREAD:
+                return _decode(answer, charset)
+            return await asyncio.to_thread(_decode, answer, charset)
+        except (ValueError, RecursionError) as error:
+            shown = answer[: 4 * _SHOWN].decode(errors="replace")[:80]
+            what = f"answered 200 with something that is no JSON: {shown!r}"
+            raise _Failed(self._fault(what, FaultKind.TRANSIENT)) from error
+
+    def _fault(self, what: str, kind: FaultKind) -> EnvFault:
+        return EnvFault(f"{self._noun} at {self.url} {what}", kind=kind)
+
+    def _connections(self) -> tuple[aiohttp.ClientSession, asyncio.Semaphore]:
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if found is None or found[0].closed:
+            self._forget_dead_loops()
+            session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self.limits.max_concurrent),
+                timeout=aiohttp.ClientTimeout(total=None),  # the deadlines above are the only ones
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+            found = self._loops[loop] = session, asyncio.Semaphore(self.limits.max_concurrent)
+        return found
+
+    def _forget_dead_loops(self) -> None:
+        for loop in [loop for loop in self._loops if loop.is_closed()]:
+            # Closing would touch the loop that is gone; its sockets go with it.
+            self._loops.pop(loop)[0].detach()
+
+
+def _decode(answer: bytes, charset: str | None) -> Any:  # noqa: ANN401  # any JSON
+    """Return the JSON of a body.
+
+    A byte that is not text in the declared encoding, or else in the one that JSON's first bytes
+    show, becomes U+FFFD: pages off the web hold such bytes, and the rest of the answer is good.
+    """
+    try:
+        text = answer.decode(charset or json.detect_encoding(answer), errors="replace")
+    except LookupError:  # an encoding that does not exist
+        text = answer.decode(errors="replace")
+    return json.loads(text)

@@ -1,0 +1,190 @@
+"""The cache in front of a backend, and backends that environments share."""
+
+import asyncio
+
+import pytest
+from fakes.search_backend import MemoryBackend
+from fakes.search_server import FakeSearchServer, served
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit_search.cache import CachedBackend
+from envkit_search.document import Hit
+from envkit_search.leases import SERPER_KEY_VARIABLE, lease
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def titles(found: list[list[Hit]]) -> list[str]:
+    return [hits[0].document.title for hits in found]
+
+
+async def test_cache_asks_once_and_counts() -> None:
+    inner = MemoryBackend()
+    cache = CachedBackend(inner)
+    assert titles(await cache.search(["Tindel", "Quill"], topk=1)) == ["Tindel", "Quill"]
+    assert titles(await cache.search(["Quill", "Brack", "Quill"], topk=1)) == [
+        "Quill",
+        "Brack",
+        "Quill",
+    ]
+    assert inner.calls == [["Tindel", "Quill"], ["Brack"]]
+    assert (cache.statistics.hits, cache.statistics.misses) == (2, 3)
+    assert cache.statistics.hit_rate == pytest.approx(0.4)
+    await cache.search(["Quill"], topk=2)
+    assert inner.calls[-1] == ["Quill"]
+    await cache.aclose()
+    assert inner.closed == 1
+
+
+async def test_cache_remembers_that_nothing_was_found_but_never_a_failure() -> None:
+    inner = MemoryBackend()
+    cache = CachedBackend(inner)
+    assert await cache.search(["zzz"], topk=1) == [[]]
+    assert await cache.search(["zzz"], topk=1) == [[]]
+    assert len(inner.calls) == 1
+    inner.faults.append(EnvFault("down", kind=FaultKind.TRANSIENT))
+    with pytest.raises(EnvFault, match="down"):
+        await cache.search(["Tindel"], topk=1)
+    assert titles(await cache.search(["Tindel"], topk=1)) == ["Tindel"]
+
+
+async def test_cache_forgets_the_oldest_and_the_least_used() -> None:
+    inner, clock = MemoryBackend(), Clock()
+    cache = CachedBackend(inner, capacity=2, ttl_s=10, clock=clock)
+    for query in ("Tindel", "Quill", "Tindel", "Brack", "Tindel", "Quill"):
+        await cache.search([query], topk=1)
+    assert inner.calls == [["Tindel"], ["Quill"], ["Brack"], ["Quill"]]
+    assert cache.statistics.evicted == 2
+    clock.now = 10.0
+    await cache.search(["Tindel"], topk=1)
+    assert len(inner.calls) == 5
+    assert cache.statistics.expired == 1
+
+
+async def test_cache_sends_one_request_for_concurrent_callers() -> None:
+    inner = MemoryBackend()
+    inner.gate = asyncio.Event()
+    cache = CachedBackend(inner)
+    searches = [
+        asyncio.ensure_future(cache.search(["Tindel", f"q{n % 2}"], topk=1)) for n in range(6)
+    ]
+    await asyncio.sleep(0.01)
+    inner.gate.set()
+    for found in await asyncio.gather(*searches):
+        assert found[0][0].document.title == "Tindel"
+    assert inner.calls == [["Tindel", "q0"], ["q1"]]
+    assert (cache.statistics.misses, cache.statistics.shared) == (3, 9)
+
+
+async def test_cache_gives_a_failure_to_all_who_wait_for_it() -> None:
+    inner = MemoryBackend()
+    inner.gate = asyncio.Event()
+    inner.faults.append(EnvFault("down", kind=FaultKind.TIMEOUT))
+    cache = CachedBackend(inner)
+    searches = [asyncio.ensure_future(cache.search(["Tindel"], topk=1)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    inner.gate.set()
+    outcomes = await asyncio.gather(*searches, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["down"] * 3
+    assert titles(await cache.search(["Tindel"], topk=1)) == ["Tindel"]
+
+
+async def test_cache_goes_on_when_the_first_caller_leaves_and_stops_when_all_have() -> None:
+    inner = MemoryBackend()
+    inner.gate = asyncio.Event()
+    cache = CachedBackend(inner)
+    first, second = (asyncio.ensure_future(cache.search(["Tindel"], topk=1)) for _ in range(2))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0.01)
+    assert not second.done()
+    second.cancel()
+    await asyncio.sleep(0.01)
+    third = asyncio.ensure_future(cache.search(["Tindel"], topk=1))
+    await asyncio.sleep(0.01)
+    inner.gate.set()
+    assert titles(await third) == ["Tindel"]
+    assert inner.calls == [["Tindel"], ["Tindel"]]
+
+
+async def test_cache_closed_during_a_search_is_a_fault() -> None:
+    inner = MemoryBackend()
+    inner.gate = asyncio.Event()
+    cache = CachedBackend(inner)
+    search = asyncio.ensure_future(cache.search(["Tindel"], topk=1))
+    await asyncio.sleep(0.01)
+    await cache.aclose()
+    with pytest.raises(EnvFault, match="closed"):
+        await search
+
+
+async def test_cache_refuses_a_backend_that_answers_too_little() -> None:
+    class Short(MemoryBackend):
+        async def search(self, queries: object, *, topk: int) -> list[list[Hit]]:
+            return []
+
+    with pytest.raises(EnvFault, match="0 lists for 1 queries"):
+        await CachedBackend(Short()).search(["Tindel"], topk=1)
+
+
+async def test_cached_hits_cannot_be_changed_by_a_caller() -> None:
+    cache = CachedBackend(MemoryBackend())
+    (hits,) = await cache.search(["Tindel"], topk=1)
+    hits.clear()
+    assert titles(await cache.search(["Tindel"], topk=1)) == ["Tindel"]
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=4), max_size=12), st.integers(1, 4))
+def test_cache_answers_as_its_backend_does(calls: list[list[str]], capacity: int) -> None:
+    async def play() -> None:
+        inner = MemoryBackend()
+        cache = CachedBackend(inner, capacity=capacity)
+        for queries in calls:
+            assert await cache.search(queries, topk=2) == await inner.search(queries, topk=2)
+        counted = cache.statistics
+        asked = counted.hits + counted.shared + counted.misses
+        assert asked == sum(map(len, calls))
+        assert 0 <= counted.hit_rate <= 1
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("arguments", [{"capacity": 0}, {"ttl_s": 0.0}])
+def test_cache_refuses_a_bad_argument(arguments: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        CachedBackend(MemoryBackend(), **arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def test_leases_of_one_address_share_a_client_until_the_last_is_back() -> None:
+    server = FakeSearchServer()
+    async with served(server) as address:
+        first, second = lease(address), lease(f"{address}/")
+        assert first.backend is second.backend
+        await first.search(["Tindel"], topk=1)
+        await first.aclose()
+        await first.aclose()
+        with pytest.raises(ConfigurationError, match="closed"):
+            await first.search(["Tindel"], topk=1)
+        assert titles(await second.search(["Tindel"], topk=1)) == ["Tindel"]
+        assert len(server.requests) == 1
+        await second.aclose()
+        third = lease(address)
+        assert third.backend is not second.backend
+        await third.aclose()
+
+
+async def test_lease_of_serper_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SERPER_KEY_VARIABLE, raising=False)
+    with pytest.raises(ConfigurationError, match=SERPER_KEY_VARIABLE):
+        lease("serper")
+    monkeypatch.setenv(SERPER_KEY_VARIABLE, "secret")
+    await lease("serper").aclose()

@@ -1,0 +1,295 @@
+"""Grading: the answer, the form, and the numbers of the original."""
+
+import re
+import string
+import time
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit_search.grading import (
+    TurnFacts,
+    Verdict,
+    exact_match,
+    f1_score,
+    facts_of,
+    facts_of_compat,
+    grade,
+    grade_compat,
+    holds,
+    holds_compat,
+    normalize,
+)
+from envkit_search.protocol import (
+    MAX_ANSWER_CHARACTERS,
+    ActionKind,
+    read_tags,
+    read_tags_compat,
+)
+from envkit_search.rewards import REWARDS, TERMS, FormatCredits, reward_of
+
+RIGHT = "<think>a</think><answer>Lake Pell</answer>"
+WRONG = "<think>a</think><answer>Paris</answer>"
+SEARCH = "<think>a</think><search>q</search>"
+GOLD = ("Lake Pell", "Pell")
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [
+        ("Lake Pell", "lake pell"),
+        ("The Lake Pell.", "Lake Pell"),
+        ("  Lake\nPell ", "Lake Pell"),
+        ("3,500,000", "3500000"),
+        ("3.50", "3.5"),
+        ("+33", "33"),
+        ("\u221212", "-12"),
+        ("1990s", "1990s"),
+        ("A", "a"),
+        ("S\u00e3o Tom\u00e9", "Sa\u0303o Tome\u0301"),
+        ("007", "007"),
+    ],
+)
+def test_exact_match_accepts_another_spelling(answer: str, accepted: str) -> None:
+    assert exact_match(answer, [accepted])
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [
+        ("12", "-12"),
+        ("35", "3.5"),
+        ("Lake", "Lake Pell"),
+        ("Lake Pell or Paris", "Lake Pell"),
+        ("", "A"),
+        ("the", "A"),
+        ("", "Lake Pell"),
+        ("...", "!!!"),
+        ("Lake Pell" + " !" * MAX_ANSWER_CHARACTERS, "Lake Pell"),
+        ("<information>Lake Pell</information>", "Lake Pell"),
+    ],
+)
+def test_exact_match_refuses_another_answer(answer: str, accepted: str) -> None:
+    assert not exact_match(answer, [accepted])
+
+
+def test_f1_is_the_best_overlap_of_words() -> None:
+    assert f1_score("Lake Pell", GOLD) == 1.0
+    assert f1_score("the Lake of Pell", ["Lake Pell"]) == pytest.approx(0.8)
+    assert f1_score("Pell Pell Pell", ["Pell"]) == pytest.approx(0.5)
+    assert f1_score("Paris", GOLD) == 0.0
+    assert f1_score(None, GOLD) == 0.0
+    assert f1_score("", GOLD) == 0.0
+
+
+@given(st.text(max_size=300), st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=3))
+def test_scores_are_in_range_and_an_accepted_answer_is_exact(text: str, gold: list[str]) -> None:
+    assert 0.0 <= f1_score(text, gold) <= 1.0
+    if gold[0].strip():
+        assert exact_match(gold[0], gold)
+    if exact_match(text, gold) and normalize(text) and not any(map(str.isdigit, text)):
+        assert f1_score(text, gold) == 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "a " * 8000,
+        "the " * 4000,
+        "!" * 16_000,
+        "1," * 8000,
+        "9" * 16_000,
+        "1" * 60 + ".",
+        "\u0301" * 9000,
+        "x" * MAX_ANSWER_CHARACTERS,
+        "a " * (MAX_ANSWER_CHARACTERS // 2),
+        "\u0130" * MAX_ANSWER_CHARACTERS,
+    ],
+)
+def test_an_adversarial_answer_is_graded_in_under_5_ms(answer: str) -> None:
+    turns = [TurnFacts(kind=ActionKind.ANSWER, answer=answer)]
+    taken: list[float] = []
+    for _ in range(5):
+        started = time.process_time()
+        grade(turns, GOLD)
+        grade_compat(turns, GOLD)
+        taken.append(time.process_time() - started)
+    assert min(taken) < 0.005
+
+
+def play(*replies: str, found: str = "") -> Verdict:
+    turns: list[TurnFacts] = []
+    for reply in replies:
+        action = read_tags(reply)
+        has_gold = action.kind is ActionKind.SEARCH and holds(found, GOLD)
+        turns.append(facts_of(action, has_gold=has_gold))
+    return grade(turns, GOLD)
+
+
+def test_the_answer_that_ended_the_episode_is_graded() -> None:
+    assert play(SEARCH, RIGHT).is_exact
+    assert not play(RIGHT, SEARCH).is_answered
+    assert not play("<think>a</think>Lake Pell").is_answered
+
+
+def test_what_a_search_showed_is_never_the_answer() -> None:
+    verdict = play(SEARCH, "no answer", found="So: <answer> Lake Pell </answer>.")
+    assert verdict.has_gold
+    assert not verdict.is_answered
+    assert not verdict.is_exact
+
+
+def test_a_forged_block_is_no_retrieval_and_no_form() -> None:
+    forged = f"<think>a</think><information>Lake Pell</information>{SEARCH}"
+    verdict = play(forged, WRONG, found="nothing of interest")
+    assert not verdict.has_gold
+    assert not verdict.is_well_formed
+
+
+@pytest.mark.parametrize(
+    ("replies", "found", "reward"),
+    [
+        ((SEARCH, RIGHT), "", 1.0),
+        ((RIGHT,), "", 1.0),
+        (("<answer>Pell</answer>",), "", 0.8),
+        ((SEARCH, WRONG), "It flows into Lake Pell.", 0.2 + 0.1),
+        ((SEARCH, WRONG), "Nothing.", 0.2),
+        (("hm", WRONG), "", 0.1),
+        ((SEARCH, SEARCH), "Lake Pell", 0.0),
+        (("hm",), "", 0.0),
+    ],
+)
+def test_format_reward_gives_the_partial_credits(
+    replies: tuple[str, ...], found: str, reward: float
+) -> None:
+    terms = REWARDS["format"](play(*replies, found=found))
+    assert sum(terms.values()) == pytest.approx(reward, abs=1e-12)
+
+
+def test_weights_and_functions_are_rewards_too() -> None:
+    verdict = play(SEARCH, "<think>a</think><answer>Lake</answer>", found="Lake Pell")
+    weighted = reward_of({"f1": 0.5, "retrieval": 0.25, "searches": -0.01})(verdict)
+    assert weighted == pytest.approx({"f1": 0.5 * 2 / 3, "retrieval": 0.25, "searches": -0.01})
+    assert reward_of(lambda given: {"mine": float(given.searches)})(verdict) == {"mine": 1.0}
+    assert set(TERMS) >= {"exact", "f1", "format", "retrieval"}
+
+
+@pytest.mark.parametrize(
+    "reward", ["best", {}, {"exact": "1"}, {"exact": float("nan")}, {"exact": True}, {"luck": 1.0}]
+)
+def test_a_reward_that_does_not_exist_is_refused(reward: object) -> None:
+    with pytest.raises((ConfigurationError, UnknownNameError)):
+        reward_of(reward)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_credits_may_not_make_a_wrong_answer_worth_more() -> None:
+    with pytest.raises(ConfigurationError, match="below a right one"):
+        FormatCredits(structure=0.5, retrieval=0.1)
+    with pytest.raises(ConfigurationError, match="at least 0"):
+        FormatCredits(final=-0.1)
+    with pytest.raises(ConfigurationError, match="belong to"):
+        reward_of("exact", FormatCredits())
+
+
+# Search-R1's own numbers, computed here on one string as its qa_em_format.py does.
+
+
+def original_normalize(text: str) -> str:
+    kept = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+
+
+def original_is_valid(text: str) -> bool:
+    moves = {
+        ("start", "<think>"): "thinking",
+        ("informed", "<think>"): "thinking",
+        ("thinking", "</think>"): "thought",
+        ("thought", "<search>"): "searching",
+        ("searching", "</search>"): "searched",
+        ("searched", "<information>"): "informing",
+        ("informing", "</information>"): "informed",
+        ("thought", "<answer>"): "answering",
+        ("answering", "</answer>"): "end",
+    }
+    state = "start"
+    for part in re.split(r"(</?(?:think|search|information|answer)>)", text):
+        if not part.strip():
+            continue
+        if re.fullmatch(r"</?(?:think|search|information|answer)>", part):
+            if (state, part) not in moves:
+                return False
+            state = moves[state, part]
+        elif state not in ("thinking", "searching", "informing", "answering"):
+            return False
+    return state == "end"
+
+
+def original_score(text: str, gold: tuple[str, ...]) -> float:
+    structure, retrieval, final = 0.2, 0.1, 0.1
+    is_valid = original_is_valid(text)
+    blocks = re.findall(r"<information>(.*?)</information>", text, re.DOTALL)
+    wanted = [original_normalize(accepted) for accepted in gold]
+    found = any(accepted in original_normalize(block) for block in blocks for accepted in wanted)
+    answers = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    if answers and original_normalize(answers[-1].strip()) in wanted:
+        return 1.0 if is_valid else 1.0 - structure
+    if is_valid:
+        return structure + retrieval if found else structure
+    return final if answers else 0.0
+
+
+def original_cut(reply: str) -> str:
+    if "</search>" in reply:
+        return reply.split("</search>")[0] + "</search>"
+    return reply.split("</answer>")[0] + "</answer>" if "</answer>" in reply else reply
+
+
+PIECES = (
+    "<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", "<information>",
+    "</information>", "Lake Pell", "Paris", " the ", "\n", "<Answer>",
+)  # fmt: skip
+SOUND = (
+    RIGHT,
+    WRONG,
+    SEARCH,
+    SEARCH + " more",
+    "<answer>Pell</answer>",
+    "<search>q</search>",
+    "hm",
+)
+one_reply = st.one_of(
+    st.sampled_from(SOUND), st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
+)
+
+
+@given(st.lists(one_reply, min_size=1, max_size=4), st.sampled_from(["Lake Pell.", "Lakes"]))
+def test_em_compat_gives_the_numbers_of_the_original(replies: list[str], page: str) -> None:
+    text, turns = "", list[TurnFacts]()
+    for number, reply in enumerate(replies):
+        kept = original_cut(reply)
+        leftover = re.sub(r"<answer>.*?</answer>", "", kept, flags=re.DOTALL)
+        assume("answer>" not in leftover)  # a pair across turns would take in the observation
+        action = re.search(r"<(search|answer)>(.*?)</\1>", kept, re.DOTALL)
+        is_search = action is not None and action.group(1) == "search"
+        is_shown = is_search and number + 1 < len(replies)
+        read = read_tags_compat(reply)
+        has_gold = is_shown and holds_compat(page, GOLD)
+        turns.append(facts_of_compat(read, reply, has_gold=has_gold))
+        assert read.kind == (action.group(1) if action else "none")
+        text += kept
+        if action is not None and not is_search:
+            break
+        text += f"\n\n<information>{page}</information>\n\n" if is_shown else ""
+        text += "" if is_search else "\nMy previous action is invalid.\n"
+    verdict = grade_compat(turns, GOLD)
+    reward = sum(REWARDS["em_compat"](verdict).values())
+    assert reward == pytest.approx(original_score(text, GOLD), abs=1e-12)
+
+
+def test_em_compat_differs_from_ours_where_the_original_does() -> None:
+    late = [facts_of_compat(read_tags_compat(reply), reply) for reply in ("<answer>Pell</answer>",)]
+    assert grade_compat([*late, TurnFacts(kind=ActionKind.NONE)], GOLD).is_exact
+    assert holds_compat("Pellworm", GOLD)
+    assert not holds("Pellworm", GOLD)
