@@ -1,52 +1,46 @@
 """How replies become actions and actions become replies: the only way to `actions`."""
 
 from collections.abc import Sequence
-from typing import Final
 
-from envkit.errors import UnknownNameError
-from envkit_computer_use.actions import canonical
-from envkit_computer_use.actions.action import Action
-
-DIALECTS: Final = ("canonical",)
-"""Names of the forms that a reply may have."""
-
-_PROMPT: Final = """Write one JSON object, or a list of them, with "action" and its arguments:
-{"action": "click", "x": 10, "y": 20, "button": "left"} (also double_click, triple_click, move)
-{"action": "drag", "x": 10, "y": 20, "to": [30, 40]}
-{"action": "scroll", "x": 10, "y": 20, "dy": 120}
-{"action": "type", "text": "..."} and {"action": "key", "keys": ["ctrl", "c"]}
-{"action": "wait", "seconds": 1}
-{"action": "answer", "text": "..."} and {"action": "terminate", "status": "success" or "failure"}
-Coordinates are pixels of the screenshot, which is WIDTHxHEIGHT."""
+from envkit.tools import ToolSpec
+from envkit_computer_use.actions import Action, ParsedActions, find_family
 
 
 class Dialect:
-    """One form of replies, for a screen of one size."""
+    """The actions of one model family, for a screen of one size."""
 
     def __init__(self, name: str, width: int, height: int) -> None:
-        """Choose the form.
+        """Choose the family.
 
         Args:
-            name: One of `DIALECTS`.
-            width: Of the screen, in pixels.
+            name: A key of `actions.FAMILIES`.
+            width: Of the screen, in pixels; screenshots are sent in full size.
             height: Of the screen, in pixels.
 
         Raises:
-            UnknownNameError: There is no such form.
+            UnknownNameError: There is no such family.
         """
-        if name not in DIALECTS:
-            raise UnknownNameError.suggest("action family", name, DIALECTS)
-        self._width, self._height = width, height
+        self._family = find_family(name)
+        self._space = self._family.space((width, height))
 
     @property
     def prompt(self) -> str:
         """What the model must be told."""
-        return _PROMPT.replace("WIDTH", str(self._width)).replace("HEIGHT", str(self._height))
+        return self._family.system_prompt(self._space)
 
-    def read(self, reply: str) -> canonical.ParsedActions:
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What the chat template lists; none for families whose actions are text."""
+        return self._family.tools(self._space)
+
+    def read(self, reply: str) -> ParsedActions:
         """Read a reply; never raises."""
-        return canonical.parse(reply, width=self._width, height=self._height)
+        return self._family.parse(reply, self._space)
 
     def write(self, actions: Sequence[Action]) -> str:
-        """Return a reply that reads back as the actions."""
-        return canonical.write(actions)
+        """Return a reply that reads back as the actions.
+
+        Raises:
+            InexpressibleActionError: The family has no words for an action.
+        """
+        return self._family.write(actions, self._space)

@@ -95,6 +95,7 @@ class ComputerUseEnv(Env):
         if shaping < 0:
             raise ConfigurationError(f"shaping must be at least 0, got {shaping}")
         self.dialect = Dialect(action, width, height)
+        self.tools = self.dialect.tools
         self.tasks = DesktopTasks(level=level, families=families, split=split)
         self.system_prompt = _PROMPT.format(turns=max_turns, actions=self.dialect.prompt)
         self._size = (width, height)
