@@ -140,6 +140,7 @@ def test_resized_space_counts_pixels_of_what_was_seen() -> None:
         {"screen": (10, 10), "sent": (10, 0)},
         {"screen": (10, 10), "scale": 100},
         {"screen": (10, 10), "kind": SpaceKind.RESIZED},
+        {"screen": (10, 4000), "resize": QWEN3_VL_RESIZE},
     ],
 )
 def test_space_refuses_what_cannot_be(arguments: dict[str, Any]) -> None:

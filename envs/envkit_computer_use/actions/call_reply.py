@@ -18,6 +18,7 @@ from envkit_computer_use.actions.reply import (
     CALL_OPEN,
     calls_of,
     find_payloads,
+    is_prose,
     split_reply,
 )
 from envkit_computer_use.actions.spaces import CoordinateSpace
@@ -53,7 +54,8 @@ def parse_calls(
         return reading.finish()
     found = find_payloads(body.text, tools)
     before = found.before
-    if ends_in_text and before and not found.values and found.problem is None:
+    is_silent = not found.values and found.problem is None
+    if ends_in_text and before and is_silent and is_prose(before):
         reading.add(closing_of(before))
         before = ""
 

@@ -29,7 +29,7 @@ CALL_CLOSE: Final = "</tool_call>"
 _THINK_OPEN: Final = "<think>"
 _THINK_CLOSE: Final = "</think>"
 _MARK: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|([\[{,:<])', re.DOTALL)
-_START: Final = re.compile(r"""\{(?=\s*["'}])|\[(?=\s*[{\]])""")
+_START: Final = re.compile(r"""\{(?=\s*(?:["'}]|\w{1,40}\s*:))|\[(?=\s*[{\]])""")
 _BETWEEN: Final = re.compile(r"[\s,;]*")
 
 
@@ -66,6 +66,11 @@ def split_reply(reply: str, action_marks: Sequence[str]) -> Body:
     return Body(scrub(reply[start:]), scrub(thinking).strip())
 
 
+def is_prose(text: str) -> bool:
+    """Whether a text without readable actions shows no trace of an attempt at one."""
+    return "{" not in text and "<tool" not in text
+
+
 class Payloads(NamedTuple):
     """The JSON of a reply."""
 
@@ -94,7 +99,7 @@ def find_payloads(body: str, tools: Sequence[ToolSpec] = ()) -> Payloads:
 def _values(body: str, at: int) -> tuple[list[Any], str | None]:
     """Return the values from `at` on, as far as they follow each other."""
     values: list[Any] = []
-    while len(values) < MAX_ACTIONS and _START.match(body, at):
+    while len(values) <= MAX_ACTIONS and _START.match(body, at):
         try:
             value, at = _decode(body, at)
         except ValueError:

@@ -128,6 +128,7 @@ class CoordinateSpace:
             raise ConfigurationError(
                 "a resized space needs resize=, such as QWEN25_VL_RESIZE, to know what was seen"
             )
+        _ = self.seen  # an impossible image is refused here, not in the middle of a reply
 
     @classmethod
     def of(
@@ -150,11 +151,7 @@ class CoordinateSpace:
 
     @property
     def seen(self) -> Size:
-        """The size of the image that reached the model's eyes.
-
-        Raises:
-            ConfigurationError: The processor would refuse the image.
-        """
+        """The size of the image behind the processor."""
         return self.sent if self.resize is None else self.resize.apply(self.sent)
 
     @property
