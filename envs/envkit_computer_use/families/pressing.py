@@ -8,7 +8,7 @@ from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action
 from envkit_computer_use.desktop import Desktop, Event
 from envkit_computer_use.families.family import OVER, Data, Family
-from envkit_computer_use.families.words import ACTIONS, FOLDERS, OPTIONS
+from envkit_computer_use.families.words import ACTIONS, FOLDERS, OPTIONS, listed
 from envkit_computer_use.layout import MARGIN, button_width, clutter, frame, label, place
 from envkit_computer_use.widgets import Button, MenuBar
 from envkit_computer_use.widgets.menus import BAR_HEIGHT
@@ -16,24 +16,26 @@ from envkit_computer_use.widgets.widget import as_tuples
 
 
 class PressButton(Family):
-    """Press the button of a name; the others hand in a wrong answer."""
+    """Press buttons by their names in an order; as many as are asked for hand in the task."""
 
     name = "press_button"
     is_handed_in = True
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw the buttons; from level 3 on they differ by a second word only."""
-        count = (3, 6, 9, 12, 15)[level - 1]
+        count = (9, 9, 12, 15, 18)[level - 1]
         texts = rng.sample(ACTIONS, count)
         if level >= 3:
             verbs = rng.sample(ACTIONS, count // 3)
             texts = [f"{verb} {what}" for verb in verbs for what in ("all", "page", "copy")]
             rng.shuffle(texts)
-        target = rng.choice(texts)
+        targets = rng.sample(texts, (1, 2, 2, 3, 4)[level - 1])
+        said = listed([f'"{text}"' for text in targets])
+        order = " in this order, and no other" if len(targets) > 1 else ""
         return {
-            "goal": f'Press the button "{target}".',
+            "goal": f"Press {said}{order}.",
             "texts": texts,
-            "target": target,
+            "targets": targets,
             "clutter": max(0, level - 3),
         }
 
@@ -49,18 +51,21 @@ class PressButton(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take note of the first button."""
-        if event.kind == "clicked":
-            desk.model |= {"pressed": event.source.name, OVER: True}
+        """Take note of each button."""
+        if event.kind == "clicked" and event.window.name == "tools":
+            desk.model.setdefault("pressed", []).append(event.source.name)
+            desk.model[OVER] = len(desk.model["pressed"]) == len(data["targets"])
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether it was the right one."""
-        return [desk.model.get("pressed") == data["target"]]
+        """Return for each press whether it was the right one."""
+        pressed = desk.model.get("pressed", [])
+        return [pressed[at : at + 1] == [text] for at, text in enumerate(data["targets"])]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Press it."""
-        yield from hands.press(desk, desk.find(Button, "tools", data["target"]))
+        """Press the next one."""
+        pressed = len(desk.model.get("pressed", []))
+        yield from hands.press(desk, desk.find(Button, "tools", data["targets"][pressed]))
 
 
 class NestedMenu(Family):

@@ -13,6 +13,8 @@ from envkit_computer_use.widgets import TextArea
 from envkit_computer_use.widgets.window import GRIP
 
 _TITLES = ("Notes", "Notes 2", "Mail", "Music", "Maps", "Mail (old)", "Clock", "Photos", "Photos 2")
+_SMALL = (190, 110)
+"""Size of the window to resize at the start: further from every target than any tolerance."""
 
 
 def _open_windows(desk: Desktop, rng: random.Random, titles: list[str]) -> None:
@@ -131,6 +133,9 @@ class ResizeWindow(Family):
         window = desk.window(data["target"])
         if window is not None:
             window.x, window.y = min(window.x, 260), min(window.y, 150)
+            window.width, window.height = _SMALL
+            for area in window.children:
+                area.width, area.height = window.client[0] - 16, window.client[1] - 30
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return whether width and height are near enough."""
