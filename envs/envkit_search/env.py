@@ -42,6 +42,8 @@ _MAX_RECORDED: Final = 200
 """Longest text of a model that is repeated in info, in characters."""
 _CHARACTERS_PER_TOKEN: Final = 2
 """Low for English, so that a shortened observation fits in other scripts too."""
+_READ_ON_THREAD: Final = 64_000
+"""Characters from which on a reply is read off the event loop."""
 EM_COMPAT: Final = "em_compat"
 
 
@@ -214,7 +216,10 @@ class SearchEnv(AsyncEnv):
         Raises:
             EnvFault: The backend failed; nothing of the turn is kept.
         """
-        action = self._read(response_text)
+        if len(response_text) > _READ_ON_THREAD:
+            action = await asyncio.to_thread(self._read, response_text)
+        else:
+            action = self._read(response_text)
         is_last = self.turn + 1 >= self.max_turns
         found = None
         if action.kind is ActionKind.SEARCH and not is_last:
