@@ -43,7 +43,7 @@ def test_search_makes_a_small_world_of_its_own() -> None:
     for seed in range(5):
         assert solve(env, seed)[0] == 1.0
         assert env.task["hops"] == 2
-        assert env.task["world"]["seed"] == 3
+        assert env.task["world"]["size"] == 200
 
 
 def test_search_answers_a_task_from_the_corpus_that_it_was_made_for() -> None:

@@ -400,3 +400,17 @@ def test_search_survives_a_hundred_thousand_random_replies(way: str) -> None:
             episodes += 1
             env.reset(seed=number)
     assert episodes > 400
+
+
+@pytest.mark.parametrize("way", [{}, {"protocol": "tools"}, {"reward": "em_compat"}])
+@pytest.mark.parametrize("size", [100_000, 10_000_000])
+def test_search_survives_a_reply_of_megabytes(way: dict[str, Any], size: int) -> None:
+    env = make(**way)
+    env.reset(options={"task": QUESTION})
+    for piece in ("<search>", "Tindel ", "<tool_call>{"):
+        step = env.step(piece * (size // len(piece)))
+        assert len(json.dumps(step.info)) < 5000
+        assert len(env.snapshot()) < 20_000
+        if step.terminated:  # a long text without a call is an answer
+            assert step.reward == 0.0
+            env.reset(options={"task": QUESTION})
