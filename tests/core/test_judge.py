@@ -17,7 +17,7 @@ from envkit.messages import message
 from envkit.rewards import Gate, RewardContext, Rewards, Term
 from envkit.rollout.retries import Backoff
 
-QUICK = CallLimits(timeout_s=0.5, deadline_s=3.0, backoff=Backoff(initial_s=0.01, maximum_s=0.05))
+QUICK = CallLimits(timeout_s=1.5, deadline_s=15.0, backoff=Backoff(initial_s=0.01, maximum_s=0.05))
 CORRECT = Criterion(name="correct", text="It agrees with the reference.")
 BRIEF = Criterion(name="brief", text="It is short.", best=4, weight=0.5)
 CONTEXT = RewardContext(
@@ -177,7 +177,7 @@ async def test_what_may_pass_is_tried_again(trouble: Trouble) -> None:
     ],
 )
 async def test_what_does_not_pass_is_not_tried_again(trouble: Trouble, sentence: str) -> None:
-    fault, requests = await fault_of([trouble])
+    fault, requests = await fault_of([trouble], limits=CallLimits())
 
     assert sentence in str(fault)
     assert requests == 1

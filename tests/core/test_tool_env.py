@@ -375,10 +375,7 @@ def test_a_copy_of_a_used_environment_plays_on_its_own() -> None:
 def test_an_environment_that_is_dropped_ends_its_threads() -> None:
     before = threading.active_count()
     for _ in range(10):
-        env = make()
-        env.reset(seed=0)
-        env.step(call("multiply", a=2, b=3))
-    del env
+        step(make(), call("multiply", a=2, b=3))
     gc.collect()
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:
