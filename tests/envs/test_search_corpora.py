@@ -6,8 +6,6 @@ import envkit
 from envkit.env import PolicyContext
 from envkit_search import SearchEnv
 
-pytest.importorskip("envkit_search.embedded")
-
 
 def solve(env: SearchEnv, seed: int) -> tuple[float, bool]:
     """Play the oracle; return its reward, and whether its searches showed the answer."""

@@ -360,10 +360,9 @@ COMPAT = make(max_turns=3, reward="em_compat")
 
 
 async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_then() -> None:
-    from envkit.threads.pool import WorkerPool
-
     from envkit.rollout.host import EnvHost
     from envkit.rollout.recovery import RecoveringEnv
+    from envkit.threads.pool import WorkerPool
 
     backend = MemoryBackend()
     budget = RetryBudget(backoff=Backoff(initial_s=0.001))
