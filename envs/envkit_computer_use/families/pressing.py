@@ -84,7 +84,7 @@ class NestedMenu(Family):
         title, layer = rng.choice(menus)
         path = [title]
         while layer:
-            text, _, layer = rng.choice(layer)
+            text, _, layer = rng.choice([item for item in layer if item[2]] or layer)
             path.append(text)
         return {
             "goal": f"Choose {' > '.join(path)} from the menu bar, then end the task.",
