@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.seeds import derive_seed
@@ -100,9 +100,9 @@ class DatasetTasks:
             return {}
         if not self._factory.has_curriculum(self.name):
             raise ConfigurationError(f"reasoning-gym has no levels for {self.name!r}; leave it out")
-        curriculum = self._factory.create_curriculum(self.name)
+        curriculum: Any = self._factory.create_curriculum(self.name)
         curriculum.set_global_level(level)
-        return dict(vars(curriculum.generate_configuration()))
+        return dict(cast("dict[str, Any]", vars(curriculum.generate_configuration())))
 
     def _dataset(self, seed: int) -> Any:  # noqa: ANN401  # a ProceduralDataset
         if seed not in self._made:

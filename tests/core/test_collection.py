@@ -54,7 +54,11 @@ def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
         EntryPoint(name="words", value=f"shelf_of_words:{value}", group="envkit.collections")
         for value in values
     ]
-    monkeypatch.setattr(collection, "entry_points", lambda group: points)
+
+    def installed(group: str) -> list[EntryPoint]:
+        return points if group == collection.ENTRY_POINT_GROUP else []
+
+    monkeypatch.setattr(collection, "entry_points", installed)
 
 
 def test_collection_member_is_made_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,9 @@ WITHOUT_AN_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cub
 
 
 def made(name: str, **options: Any) -> Env:
-    return envkit.make(f"reasoning_gym/{name}-v0", **options)
+    env: Any = envkit.make(f"reasoning_gym/{name}-v0", **options)
+    assert isinstance(env, Env)
+    return env
 
 
 def answer_of(env: Env, task: dict[str, Any]) -> str:
