@@ -15,6 +15,7 @@ from envkit.env import Policy, PolicyContext, Step
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit.images import Image
 from envkit_computer_use import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
+from envkit_computer_use.desktop import Desktop
 from envkit_computer_use.policies import oracle, random_clicks
 from envkit_computer_use.screen import Screen
 
@@ -25,7 +26,11 @@ EVERY = [(family, level) for family in sorted(FAMILIES) for level in LEVELS]
 def blind_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw nothing: these policies read the state, and drawing takes most of a long run's time."""
     blank = Image.from_pil(PilImage.new("RGB", (672, 448)))
-    monkeypatch.setattr(Screen, "shoot", lambda screen, desk: blank)
+
+    def shoot(_screen: Screen, _desk: Desktop) -> Image:
+        return blank
+
+    monkeypatch.setattr(Screen, "shoot", shoot)
 
 
 def _play(env: ComputerUseEnv, policy: Policy, seed: int, task: Any = None) -> list[Step]:
