@@ -26,6 +26,7 @@ from envkit.env import Env
 from envkit.errors import (
     ConfigurationError,
     ContractError,
+    EnvkitError,
     MissingDependencyError,
     UnknownNameError,
 )
@@ -173,8 +174,14 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
     collection = load_collection(namespace)
     if collection is None:
         raise UnknownNameError.suggest("collection", namespace, collections())
+    try:
+        names = list(collection.members())
+    except EnvkitError:
+        raise
+    except Exception as error:
+        raise ContractError(f"the collection {namespace!r} cannot be listed: {error!r}") from error
     found: dict[str, EnvSpec] = {}
-    for name in collection.members():
+    for name in names:
         member = _ID.fullmatch(name)
         if member is None or member.group(2) is None or "/" in name:
             raise ContractError(

@@ -34,24 +34,13 @@ def list_environments(
             description = f"cannot be imported: {error}"
         rows.append({"id": name, "from": listed.distribution or "-", "description": description})
     if namespace is None:
-        for name, owner in sorted(collections().items()):
-            rows.append({"id": f"{name}/...", "from": owner, "description": _collected(name)})
+        for name, owner in sorted(collections().items()):  # importing one may take seconds
+            told = f"a collection: envkit list {name}"
+            rows.append({"id": f"{name}/...", "from": owner, "description": told})
     if as_json:
         say_json(rows)
     else:
         table(("id", "from", "description"), [tuple(row.values()) for row in rows])
-
-
-def _collected(namespace: str) -> str:
-    from envkit.errors import EnvkitError
-    from envkit.registration import members
-
-    try:
-        found = members(namespace)
-    except EnvkitError as error:
-        return f"cannot be imported: {error}"
-    description = next(iter(found.values())).description if found else "empty"
-    return f"{description} {len(found)} environments: envkit list {namespace}"
 
 
 def info(env_id: EnvId, env_kwargs: EnvKwargs = None, as_json: AsJson = False) -> None:

@@ -1,5 +1,6 @@
 """Which of reasoning-gym's datasets are environments here."""
 
+import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
@@ -19,7 +20,9 @@ def factory() -> ModuleType:
         MissingDependencyError: It is not installed.
     """
     try:
-        return import_module("reasoning_gym.factory")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # libraries below it warn while they are compiled
+            return import_module("reasoning_gym.factory")
     except ImportError as error:
         raise MissingDependencyError.for_extra(
             "the collection 'reasoning_gym'", "reasoning-gym", "reasoning-gym"

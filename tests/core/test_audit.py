@@ -315,7 +315,7 @@ def test_ctrl_c_prints_the_figures_so_far() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "playing\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
 
     assert process.returncode == 130, err
     assert "stopped; these are the figures so far" in err

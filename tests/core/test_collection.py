@@ -33,6 +33,9 @@ SHELF = Collection(
     description="Words to repeat.",
 )
 BAD_ID = Collection(entry_point="shelf_of_words:WordEnv", argument="word", members=lambda: ("say",))
+BROKEN = Collection(
+    entry_point="shelf_of_words:WordEnv", argument="word", members=lambda: [str(1 // 0)]
+)
 NO_COLLECTION = 3
 
 
@@ -98,6 +101,7 @@ def test_collection_unknown_members_and_namespaces_are_suggested(
     [
         (["GONE"], "fails to import"),
         (["NO_COLLECTION"], "must be a Collection, got int"),
+        (["BROKEN"], "cannot be listed: ZeroDivisionError"),
         (["BAD_ID"], "must look like 'name-v0', got 'say'"),
         (["SHELF", "SHELF"], "must come from one distribution"),
     ],
@@ -120,10 +124,12 @@ def test_collection_is_listed_by_the_command(monkeypatch: pytest.MonkeyPatch) ->
     install(monkeypatch, "SHELF")
     everything, members = run_envkit("list"), run_envkit("list", "words", "--json")
 
-    assert "Words to repeat. 3 environments: envkit list words" in everything.out
+    assert "words/..." in everything.out
+    assert "a collection: envkit list words" in everything.out
     assert '"id": "words/Repeat-v1"' in members.out
+    assert "Words to repeat." in members.out
     install(monkeypatch, "GONE")
-    assert "cannot be imported" in run_envkit("list").out
+    assert "fails to import" in run_envkit("list", "words").err
 
 
 def test_import_of_envkit_imports_no_collection() -> None:
