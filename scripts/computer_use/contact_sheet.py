@@ -1,6 +1,6 @@
 """Draw the first screenshot of every family at every level on one sheet.
 
-    python scripts/computer_use/contact_sheet.py OUT.png [--scale 0.5] [--families a,b] [--seed 0]
+    python scripts/computer_use/contact_sheet.py OUT.webp [--scale 0.5] [--families a,b] [--seed 0]
 
 Rows are families, columns levels 1 to 5. `--after N` plays N turns of the oracle first.
 """
@@ -15,6 +15,7 @@ from envkit.env import PolicyContext
 from envkit_computer_use import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
 
 _CAPTION = 34
+_LINES = 2
 
 
 def screenshot(family: str, level: int, seed: int, after: int) -> tuple[PilImage.Image, str]:
@@ -30,6 +31,26 @@ def screenshot(family: str, level: int, seed: int, after: int) -> tuple[PilImage
         if step.terminated or step.truncated:
             break
     return observation["images"][0].pil(), str(task["goal"])
+
+
+def fitted(
+    text: str,
+    pen: ImageDraw.ImageDraw,
+    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    width: int,
+) -> str:
+    """Return the text in two lines of a width in pixels, cut where it is longer."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if pen.textlength(longer, font=font) <= width:
+            lines[-1] = longer
+        elif len(lines) == _LINES:
+            lines[-1] += " ..."
+            break
+        else:
+            lines.append(word)
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -53,10 +74,9 @@ def main() -> None:
             size = (width - 6, height - _CAPTION)
             x, y = column * width, row * height
             sheet.paste(picture.resize(size, PilImage.Resampling.LANCZOS), (x, y + _CAPTION - 2))
-            room = width // 5
-            pen.text((x + 2, y + 2), f"{family} {level}: {goal[:room]}", fill="black", font=font)
-            pen.text((x + 2, y + 16), goal[room : 2 * room + 20], fill="black", font=font)
-    sheet.save(options.out)
+            caption = fitted(f"{family} {level}: {goal}", pen, font, width - 10)
+            pen.multiline_text((x + 2, y + 2), caption, fill="black", font=font, spacing=2)
+    sheet.save(options.out, quality=80)
 
 
 if __name__ == "__main__":
