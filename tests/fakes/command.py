@@ -38,6 +38,10 @@ def run_envkit(*arguments: object, typed: str | None = None) -> Outcome:
     return Outcome(code=result.exit_code, out=result.stdout, err=result.stderr)
 
 
+_HEAR_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""A job in a shell's background has the signal ignored, and so would its children."""
+
+
 def start_envkit(*arguments: object, before: str = "") -> "subprocess.Popen[str]":
     """Start the command in a process of its own, with pipes for its output.
 
@@ -45,7 +49,7 @@ def start_envkit(*arguments: object, before: str = "") -> "subprocess.Popen[str]
         arguments: As on the command line.
         before: Python statements to run first, such as the registration of an environment.
     """
-    code = f"{before}\nimport sys\nfrom envkit.cli import main\nmain(sys.argv[1:])"
+    code = f"{_HEAR_CTRL_C}{before}\nimport sys\nfrom envkit.cli import main\nmain(sys.argv[1:])"
     return subprocess.Popen(
         [sys.executable, "-c", code, *(str(argument) for argument in arguments)],
         stdout=subprocess.PIPE,
