@@ -180,6 +180,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
         raise
     except Exception as error:
         raise ContractError(f"the collection {namespace!r} cannot be listed: {error!r}") from error
+    owner = collections()[namespace]
     found: dict[str, EnvSpec] = {}
     for name in names:
         member = _ID.fullmatch(name)
@@ -192,7 +193,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
             entry_point=collection.entry_point,
             description=collection.description,
             kwargs={collection.argument: member.group(1)},
-            distribution=collections()[namespace],
+            distribution=owner,
         )
     for name in found.keys() - _registered.keys():
         if _gym_id(name) not in gymnasium.registry:

@@ -14,11 +14,12 @@ from envkit_computer_use.actions.action import Action, ActionKind
 from envkit_computer_use.actions.call_reply import parse_calls, write_calls, write_ending
 from envkit_computer_use.actions.closing import DONE, FAIL
 from envkit_computer_use.actions.families.click_names import CLICKS, click_name
+from envkit_computer_use.actions.family import ActionFamily
 from envkit_computer_use.actions.fields import Fields, as_pair
 from envkit_computer_use.actions.keys import KeyColumn
 from envkit_computer_use.actions.malformed import MalformedActionError
 from envkit_computer_use.actions.parsed import ParsedActions, Reading
-from envkit_computer_use.actions.spaces import CoordinateSpace, SmartResize, SpaceKind
+from envkit_computer_use.actions.spaces import CoordinateSpace
 from envkit_computer_use.actions.writing import WHEEL_CLICK, Writing, direction_pixels
 
 TOOL_NAME: Final = "computer"
@@ -27,22 +28,12 @@ _ZOOM: Final = "zoom"
 _DIRECTIONS: Final = ("up", "down", "left", "right")
 
 
-class AnthropicFamily:
+class AnthropicFamily(ActionFamily):
     """One version of the tool; only the later one can zoom."""
 
     def __init__(self, name: str, *, can_zoom: bool) -> None:
-        self.name: Final = name
+        super().__init__(name)
         self._can_zoom = can_zoom
-
-    def space(
-        self,
-        screen: tuple[int, int],
-        *,
-        sent: tuple[int, int] | None = None,
-        resize: SmartResize | None = None,
-    ) -> CoordinateSpace:
-        """Return pixels of the screenshot as it was sent, which is the declared display."""
-        return CoordinateSpace.of(SpaceKind.SCREEN, screen, sent=sent, resize=resize)
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
         """Read tool calls, `tool_use` blocks or their bare inputs; text alone ends the episode."""

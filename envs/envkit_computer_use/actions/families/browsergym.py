@@ -13,13 +13,14 @@ from envkit_computer_use.actions.action import Action, ActionKind, Button, Statu
 from envkit_computer_use.actions.call_reply import check_countable
 from envkit_computer_use.actions.closing import DONE, closing_of, closing_text
 from envkit_computer_use.actions.code_reply import Code, fenced, parse_code
+from envkit_computer_use.actions.family import ActionFamily
 from envkit_computer_use.actions.fields import Fields
 from envkit_computer_use.actions.held_keys import HeldKeys
 from envkit_computer_use.actions.keys import KeyColumn, canonical_key
 from envkit_computer_use.actions.malformed import MalformedActionError, quoted
 from envkit_computer_use.actions.parsed import ParsedActions, Reading
 from envkit_computer_use.actions.python_calls import PythonCall, calls_in, read_statements
-from envkit_computer_use.actions.spaces import CoordinateSpace, SmartResize, SpaceKind
+from envkit_computer_use.actions.spaces import CoordinateSpace
 from envkit_computer_use.actions.writing import Writing
 
 _AIMED: Final = ("x", "y", "button")
@@ -59,23 +60,8 @@ report_infeasible('reason') # ends: the task cannot be done
 """
 
 
-class BrowserGymFamily:
+class BrowserGymFamily(ActionFamily):
     """The subsets `coord`, `chat` and `infeas` of its high-level actions."""
-
-    @property
-    def name(self) -> str:
-        """Its key in `FAMILIES`."""
-        return "browsergym"
-
-    def space(
-        self,
-        screen: tuple[int, int],
-        *,
-        sent: tuple[int, int] | None = None,
-        resize: SmartResize | None = None,
-    ) -> CoordinateSpace:
-        """Return pixels of the screenshot as it was sent."""
-        return CoordinateSpace.of(SpaceKind.SCREEN, screen, sent=sent, resize=resize)
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
         """Read the calls between ``` fences or <action> tags, else the whole reply."""
@@ -281,4 +267,4 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[str]]]] = {
     ActionKind.ANSWER: _write_end,
 }
 
-BROWSERGYM: Final = BrowserGymFamily()
+BROWSERGYM: Final = BrowserGymFamily("browsergym")

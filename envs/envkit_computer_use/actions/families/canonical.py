@@ -8,9 +8,10 @@ from envkit.tools import ToolSpec
 from envkit_computer_use.actions.action import Action
 from envkit_computer_use.actions.call_reply import check_countable, parse_calls
 from envkit_computer_use.actions.canonical_json import read_action, to_json
+from envkit_computer_use.actions.family import ActionFamily
 from envkit_computer_use.actions.malformed import MalformedActionError
 from envkit_computer_use.actions.parsed import ParsedActions, Reading
-from envkit_computer_use.actions.spaces import CoordinateSpace, SmartResize, SpaceKind
+from envkit_computer_use.actions.spaces import CoordinateSpace
 
 _PROMPT: Final = """\
 You operate a computer. You see its screen as a picture of {width}x{height} pixels: x counts from \
@@ -30,23 +31,8 @@ row. A sentence of thought may stand before it. The objects:
 """
 
 
-class CanonicalFamily:
+class CanonicalFamily(ActionFamily):
     """Canonical JSON in pixels of the screenshot."""
-
-    @property
-    def name(self) -> str:
-        """Its key in `FAMILIES`."""
-        return "canonical"
-
-    def space(
-        self,
-        screen: tuple[int, int],
-        *,
-        sent: tuple[int, int] | None = None,
-        resize: SmartResize | None = None,
-    ) -> CoordinateSpace:
-        """Return pixels of the screenshot as it was sent."""
-        return CoordinateSpace.of(SpaceKind.SCREEN, screen, sent=sent, resize=resize)
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
         """Read the first JSON of the reply and what follows it directly."""
@@ -83,4 +69,4 @@ def _read(arguments: dict[str, Any], reading: Reading) -> None:
         reading.add(read_action(entry, reading))
 
 
-CANONICAL: Final = CanonicalFamily()
+CANONICAL: Final = CanonicalFamily("canonical")

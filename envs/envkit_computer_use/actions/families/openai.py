@@ -12,11 +12,12 @@ from envkit.tools import ToolSpec
 from envkit_computer_use.actions.action import Action, ActionKind, Button
 from envkit_computer_use.actions.call_reply import parse_calls, write_calls, write_ending
 from envkit_computer_use.actions.closing import DONE, FAIL
+from envkit_computer_use.actions.family import ActionFamily
 from envkit_computer_use.actions.fields import Fields
 from envkit_computer_use.actions.keys import KeyColumn
 from envkit_computer_use.actions.malformed import MalformedActionError
 from envkit_computer_use.actions.parsed import ParsedActions, Reading
-from envkit_computer_use.actions.spaces import CoordinateSpace, SmartResize, SpaceKind
+from envkit_computer_use.actions.spaces import CoordinateSpace
 from envkit_computer_use.actions.writing import Place, Writing
 
 TOOL_NAME: Final = "computer"
@@ -29,23 +30,8 @@ _HISTORY: Final = {"back": ("alt", "left"), "forward": ("alt", "right")}
 """Mouse buttons that no screen knows, by the keys that do the same in browsers."""
 
 
-class OpenAIFamily:
+class OpenAIFamily(ActionFamily):
     """The computer tool of the Responses API."""
-
-    @property
-    def name(self) -> str:
-        """Its key in `FAMILIES`."""
-        return "openai"
-
-    def space(
-        self,
-        screen: tuple[int, int],
-        *,
-        sent: tuple[int, int] | None = None,
-        resize: SmartResize | None = None,
-    ) -> CoordinateSpace:
-        """Return pixels of the screenshot as it was sent."""
-        return CoordinateSpace.of(SpaceKind.SCREEN, screen, sent=sent, resize=resize)
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
         """Read tool calls, `computer_call` items or bare actions; text alone ends the episode."""
@@ -242,4 +228,4 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], dict[str, Any]]]] = {
     ActionKind.SCREENSHOT: lambda _writing: {"type": "screenshot"},
 }
 
-OPENAI: Final = OpenAIFamily()
+OPENAI: Final = OpenAIFamily("openai")

@@ -13,9 +13,10 @@ from envkit_computer_use.actions.call_reply import check_countable
 from envkit_computer_use.actions.closing import DONE, FAIL, closing_of, closing_text
 from envkit_computer_use.actions.code_reply import Code, fenced, parse_code
 from envkit_computer_use.actions.families.pyautogui import read_pyautogui
+from envkit_computer_use.actions.family import ActionFamily
 from envkit_computer_use.actions.keys import KeyColumn
 from envkit_computer_use.actions.parsed import ParsedActions, Reading
-from envkit_computer_use.actions.spaces import CoordinateSpace, SmartResize, SpaceKind
+from envkit_computer_use.actions.spaces import CoordinateSpace
 from envkit_computer_use.actions.writing import Writing
 
 WAIT: Final = "WAIT"
@@ -42,23 +43,8 @@ Instead of code reply {wait} to wait, {done} when the task is done, {fail} when 
 """
 
 
-class OSWorldFamily:
+class OSWorldFamily(ActionFamily):
     """OSWorld's action space "pyautogui"."""
-
-    @property
-    def name(self) -> str:
-        """Its key in `FAMILIES`."""
-        return "osworld"
-
-    def space(
-        self,
-        screen: tuple[int, int],
-        *,
-        sent: tuple[int, int] | None = None,
-        resize: SmartResize | None = None,
-    ) -> CoordinateSpace:
-        """Return pixels of the screenshot as it was sent."""
-        return CoordinateSpace.of(SpaceKind.SCREEN, screen, sent=sent, resize=resize)
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
         """Read the first block between ``` fences, else the whole reply."""
@@ -202,4 +188,4 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[str]]]] = {
     ActionKind.ANSWER: _write_end,
 }
 
-OSWORLD: Final = OSWorldFamily()
+OSWORLD: Final = OSWorldFamily("osworld")

@@ -12,6 +12,7 @@ from envkit.tools import ToolSpec
 from envkit_computer_use.actions.action import Action, ActionKind, Status
 from envkit_computer_use.actions.call_reply import check_countable, parse_calls, write_calls
 from envkit_computer_use.actions.families.click_names import CLICKS, click_name
+from envkit_computer_use.actions.family import ActionFamily
 from envkit_computer_use.actions.fields import Fields
 from envkit_computer_use.actions.keys import KeyColumn
 from envkit_computer_use.actions.parsed import ParsedActions, Reading
@@ -43,26 +44,14 @@ _NEW_ACTIONS: Final = (*_OLD_ACTIONS, "triple_click", "hscroll", "answer")
 _DEFAULT_WAIT: Final = 1.0
 
 
-class QwenFamily:
+class QwenFamily(ActionFamily):
     """One of the two generations, which differ in coordinates and in three actions."""
 
     def __init__(
         self, name: str, kind: SpaceKind, resize: SmartResize, words: Sequence[str]
     ) -> None:
-        self.name: Final = name
-        self._kind = kind
-        self._resize = resize
+        super().__init__(name, counts=kind, resize=resize)
         self._words = tuple(words)
-
-    def space(
-        self,
-        screen: tuple[int, int],
-        *,
-        sent: tuple[int, int] | None = None,
-        resize: SmartResize | None = None,
-    ) -> CoordinateSpace:
-        """Return the resized image's pixels, or thousandths."""
-        return CoordinateSpace.of(self._kind, screen, sent=sent, resize=resize or self._resize)
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
         """Read the tool calls; the words of both generations are understood."""

@@ -14,6 +14,7 @@ from envkit_computer_use.actions.action import Action, ActionKind, Button, Statu
 from envkit_computer_use.actions.call_reply import check_countable
 from envkit_computer_use.actions.closing import closing_of, closing_text
 from envkit_computer_use.actions.code_reply import Code, parse_code
+from envkit_computer_use.actions.family import ActionFamily
 from envkit_computer_use.actions.fields import Fields, as_number
 from envkit_computer_use.actions.keys import KeyColumn
 from envkit_computer_use.actions.malformed import MalformedActionError, quoted
@@ -27,7 +28,6 @@ from envkit_computer_use.actions.python_calls import (
 from envkit_computer_use.actions.spaces import (
     UI_TARS_RESIZE,
     CoordinateSpace,
-    SmartResize,
     SpaceKind,
 )
 from envkit_computer_use.actions.writing import Place, Writing, direction_pixels
@@ -71,22 +71,11 @@ The screen spans {width} across and {height} down, from (0,0) at the top left.
 """
 
 
-class UITarsFamily:
+class UITarsFamily(ActionFamily):
     """One generation; they differ in what they count."""
 
     def __init__(self, name: str, kind: SpaceKind) -> None:
-        self.name: Final = name
-        self._kind = kind
-
-    def space(
-        self,
-        screen: tuple[int, int],
-        *,
-        sent: tuple[int, int] | None = None,
-        resize: SmartResize | None = None,
-    ) -> CoordinateSpace:
-        """Return thousandths, or the resized image's pixels."""
-        return CoordinateSpace.of(self._kind, screen, sent=sent, resize=resize or UI_TARS_RESIZE)
+        super().__init__(name, counts=kind, resize=UI_TARS_RESIZE)
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
         """Read the calls behind `Action:`, or of the whole reply where the word is missing."""
