@@ -64,8 +64,42 @@ class Button(Widget):
         return True
 
 
+class _Ticked(Widget):
+    """What boxes and rings with a text beside them share; the fields are the widget's own."""
+
+    __slots__ = ()
+
+    text: str
+
+    def change(self, host: Host) -> None:
+        """Take a press."""
+        raise NotImplementedError(f"{type(self).__name__} must define change(host)")
+
+    def paint_text(self, painter: Painter, x: int, y: int) -> None:
+        """Draw the text of a widget whose corner is at (x, y)."""
+        theme = painter.theme
+        line = y + (self.height - line_height(theme.type_pixels)) // 2
+        painter.text(x + _BOX + _GAP, line, self.text, theme.ink if self.enabled else theme.faint)
+
+    def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
+        """Yield the text."""
+        yield self.text, self.width - _BOX - _GAP
+
+    def release(self, host: Host, x: int, y: int) -> None:
+        """Change if the pointer is still here."""
+        if self.holds(x, y):
+            self.change(host)
+
+    def key(self, host: Host, chord: Chord) -> bool:
+        """Change by space."""
+        if chord[0] or chord[1] != "space":
+            return False
+        self.change(host)
+        return True
+
+
 @dataclass(slots=True, kw_only=True)
-class Check(Widget):
+class Check(_Ticked):
     """A box that is ticked or not."""
 
     text: str = ""
@@ -80,32 +114,16 @@ class Check(Widget):
         painter.panel(x, top, _BOX, _BOX, theme.field, theme.accent if self.focused else None)
         if self.checked:
             painter.mark("check", x + 2, top + 2, _BOX - 4, theme.accent)
-        line = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(x + _BOX + _GAP, line, self.text, theme.ink if self.enabled else theme.faint)
+        self.paint_text(painter, x, y)
 
-    def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
-        """Yield the text."""
-        yield self.text, self.width - _BOX - _GAP
-
-    def release(self, host: Host, x: int, y: int) -> None:
-        """Change if the pointer is still here."""
-        if self.holds(x, y):
-            self._toggle(host)
-
-    def key(self, host: Host, chord: Chord) -> bool:
-        """Change by space."""
-        if chord[0] or chord[1] != "space":
-            return False
-        self._toggle(host)
-        return True
-
-    def _toggle(self, host: Host) -> None:
+    def change(self, host: Host) -> None:
+        """Tick or untick the box."""
         self.checked = not self.checked
         host.emit(self, "changed")
 
 
 @dataclass(slots=True, kw_only=True)
-class Radio(Widget):
+class Radio(_Ticked):
     """One choice of a group: the radios of a parent that share `group`."""
 
     text: str = ""
@@ -122,26 +140,10 @@ class Radio(Widget):
         painter.mark("disc", x + 1, top + 1, _BOX - 2, theme.field)
         if self.checked:
             painter.mark("disc", x + 3, top + 3, _BOX - 6, theme.accent)
-        line = y + (self.height - line_height(theme.type_pixels)) // 2
-        painter.text(x + _BOX + _GAP, line, self.text, theme.ink if self.enabled else theme.faint)
+        self.paint_text(painter, x, y)
 
-    def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
-        """Yield the text."""
-        yield self.text, self.width - _BOX - _GAP
-
-    def release(self, host: Host, x: int, y: int) -> None:
-        """Be chosen if the pointer is still here."""
-        if self.holds(x, y):
-            self._choose(host)
-
-    def key(self, host: Host, chord: Chord) -> bool:
-        """Be chosen by space."""
-        if chord[0] or chord[1] != "space":
-            return False
-        self._choose(host)
-        return True
-
-    def _choose(self, host: Host) -> None:
+    def change(self, host: Host) -> None:
+        """Be the one that is chosen."""
         for sibling in host.siblings(self):
             if isinstance(sibling, Radio) and sibling.group == self.group:
                 sibling.checked = sibling is self

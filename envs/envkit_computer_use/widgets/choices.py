@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from envkit_computer_use.painter import Painter, line_height
 from envkit_computer_use.widgets.labels import Panel
-from envkit_computer_use.widgets.scrolling import BAR, ScrollBar
+from envkit_computer_use.widgets.scrolling import BAR, ScrollBar, Scrolled
 from envkit_computer_use.widgets.widget import PADDING, ROW, Chord, Host, Widget
 
 _ARROW: Final = 20
@@ -67,7 +67,7 @@ class Dropdown(Widget):
 
 
 @dataclass(slots=True, kw_only=True)
-class ListBox(Widget):
+class ListBox(Scrolled):
     """Rows of text of which one is chosen."""
 
     items: tuple[str, ...] = ()
@@ -115,31 +115,13 @@ class ListBox(Widget):
 
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
         """Choose the row, or scroll by the bar; two clicks open the row."""
-        bar = self.bar
-        if bar.most and x >= self.width - BAR:
-            self.offset = bar.press(y)
-            top, high = bar.thumb
-            self.grip = y - top if top <= y < top + high else -1
+        if self.bar.most and x >= self.width - BAR:
+            self.press_bar(y)
             return
         row = (y - 1 + self.offset) // ROW
         if 0 <= row < len(self.items):
             self.selected = row
             host.emit(self, "opened" if clicks == 2 else "selected", self.items[row])
-
-    def drag(self, host: Host, x: int, y: int) -> None:
-        """Drag the thumb."""
-        if self.grip >= 0:
-            self.offset = self.bar.drag(y, self.grip)
-
-    def release(self, host: Host, x: int, y: int) -> None:
-        """Let go of the thumb."""
-        self.grip = -1
-
-    def wheel(self, host: Host, dx: int, dy: int) -> bool:
-        """Scroll."""
-        before = self.offset
-        self.offset = self.bar.clamp(self.offset + dy)
-        return self.offset != before
 
     def key(self, host: Host, chord: Chord) -> bool:
         """Step by the arrows."""

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from envkit_computer_use.painter import Painter
-from envkit_computer_use.widgets.scrolling import BAR, ScrollBar
-from envkit_computer_use.widgets.widget import Host, Widget
+from envkit_computer_use.widgets.scrolling import BAR, ScrollBar, Scrolled
+from envkit_computer_use.widgets.widget import Host
 
 
 @dataclass(slots=True, kw_only=True)
-class ScrollPane(Widget):
+class ScrollPane(Scrolled):
     """Children on a content of `content` pixels, scrolled by the wheel or the bar."""
 
     content: int = 0
@@ -39,22 +39,4 @@ class ScrollPane(Widget):
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
         """Scroll by the bar."""
         if x >= self.width - BAR:
-            bar = self.bar
-            self.offset = bar.press(y)
-            top, high = bar.thumb
-            self.grip = y - top if top <= y < top + high else -1
-
-    def drag(self, host: Host, x: int, y: int) -> None:
-        """Drag the thumb."""
-        if self.grip >= 0:
-            self.offset = self.bar.drag(y, self.grip)
-
-    def release(self, host: Host, x: int, y: int) -> None:
-        """Let go of the thumb."""
-        self.grip = -1
-
-    def wheel(self, host: Host, dx: int, dy: int) -> bool:
-        """Scroll."""
-        before = self.offset
-        self.offset = self.bar.clamp(self.offset + dy)
-        return self.offset != before
+            self.press_bar(y)

@@ -1,9 +1,10 @@
 """A vertical scroll bar: geometry, drawing and pressing, for every widget that scrolls."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from envkit_computer_use.painter import Painter
+from envkit_computer_use.widgets.widget import Host, Widget
 
 BAR: Final = 14
 """Width of a scroll bar in pixels."""
@@ -67,3 +68,41 @@ class ScrollBar:
         """Return the offset when the thumb was held `grip` below its top and is now at `y`."""
         travel = self.length - 2 * BAR - self.thumb[1]
         return self.clamp(round((y - grip - BAR) * self.most / travel)) if travel > 0 else 0
+
+
+class Scrolled(Widget):
+    """What a widget with a bar at its right edge does with it; the fields are the widget's own."""
+
+    __slots__ = ()
+
+    offset: int
+    grip: int
+    bar_top: ClassVar[int] = 0
+    """Where the bar begins, in pixels below the widget's top."""
+
+    @property
+    def bar(self) -> ScrollBar:
+        """The scroll bar in the widget's present state."""
+        raise NotImplementedError(f"{type(self).__name__} must define bar")
+
+    def press_bar(self, y: int) -> None:
+        """Scroll by a press on the bar, or take hold of its thumb."""
+        bar, y = self.bar, y - self.bar_top
+        self.offset = bar.press(y)
+        top, high = bar.thumb
+        self.grip = y - top if top <= y < top + high else -1
+
+    def drag(self, host: Host, x: int, y: int) -> None:
+        """Drag the thumb."""
+        if self.grip >= 0:
+            self.offset = self.bar.drag(y - self.bar_top, self.grip)
+
+    def release(self, host: Host, x: int, y: int) -> None:
+        """Let go of the thumb."""
+        self.grip = -1
+
+    def wheel(self, host: Host, dx: int, dy: int) -> bool:
+        """Scroll."""
+        before = self.offset
+        self.offset = self.bar.clamp(self.offset + dy)
+        return self.offset != before

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from envkit_computer_use.painter import Painter, line_height
-from envkit_computer_use.widgets.scrolling import BAR, ScrollBar
-from envkit_computer_use.widgets.widget import PADDING, ROW, Chord, Host, Widget
+from envkit_computer_use.widgets.scrolling import BAR, ScrollBar, Scrolled
+from envkit_computer_use.widgets.widget import PADDING, ROW, Chord, Host
 
 HEADER: Final = 22
 _SORT_MARK: Final = 12
 
 
 @dataclass(slots=True, kw_only=True)
-class Table(Widget):
+class Table(Scrolled):
     """Rows of cells."""
 
     columns: tuple[tuple[str, int], ...] = ()
@@ -29,6 +29,7 @@ class Table(Widget):
     """Where the thumb is held, below its top; -1 while it is not."""
 
     takes_focus: ClassVar[bool] = True
+    bar_top: ClassVar[int] = HEADER
 
     @property
     def bar(self) -> ScrollBar:
@@ -92,13 +93,10 @@ class Table(Widget):
 
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
         """Sort by a title, scroll by the bar, or choose a row; two clicks open it."""
-        bar = self.bar
         if y < HEADER:
             self._sort_at(host, x)
-        elif bar.most and x >= self.width - BAR:
-            self.offset = bar.press(y - HEADER)
-            top, high = bar.thumb
-            self.grip = y - HEADER - top if top <= y - HEADER < top + high else -1
+        elif self.bar.most and x >= self.width - BAR:
+            self.press_bar(y)
         else:
             row = (y - HEADER + self.offset) // ROW
             if 0 <= row < len(self.rows):
@@ -119,21 +117,6 @@ class Table(Widget):
                 host.emit(self, "sorted", str(index))
                 return
             left += width
-
-    def drag(self, host: Host, x: int, y: int) -> None:
-        """Drag the thumb."""
-        if self.grip >= 0:
-            self.offset = self.bar.drag(y - HEADER, self.grip)
-
-    def release(self, host: Host, x: int, y: int) -> None:
-        """Let go of the thumb."""
-        self.grip = -1
-
-    def wheel(self, host: Host, dx: int, dy: int) -> bool:
-        """Scroll."""
-        before = self.offset
-        self.offset = self.bar.clamp(self.offset + dy)
-        return self.offset != before
 
     def key(self, host: Host, chord: Chord) -> bool:
         """Step by the arrows."""
