@@ -40,7 +40,6 @@ class Event:
     value: str = ""
     target: Widget | None = None
     """Of a drop, the widget under the pointer."""
-    target_window: Window | None = None
 
 
 Program = Callable[["Desktop", Event], bool]

@@ -28,7 +28,6 @@ from envkit_computer_use.widgets import (
     TextField,
     Widget,
     Window,
-    walk,
 )
 from envkit_computer_use.widgets.tables import HEADER
 from envkit_computer_use.widgets.widget import ROW
@@ -301,8 +300,3 @@ def close_window(desk: Desktop, window: Window) -> Moves:
     part = (x - 5, y - 5, x + 5, y + 5)
     yield from reach(desk, window, part)
     yield from press(desk, window, part=part)
-
-
-def all_of(window: Widget, kind: type[Widget]) -> list[Widget]:
-    """Return every widget of a kind below a window."""
-    return [item for item in walk(window) if isinstance(item, kind)]

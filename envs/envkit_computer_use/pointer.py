@@ -119,7 +119,6 @@ def _drop(desk: Desktop, widget: Widget, x: int, y: int) -> None:
             source=widget,
             kind="dropped",
             target=hit.chain[-1][0],
-            target_window=hit.window,
         )
     )
 

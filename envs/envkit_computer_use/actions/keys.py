@@ -141,7 +141,6 @@ _NAMES: Final = {
     **_ALIASES,
     **{_folded(name): key for key, names in TABLE.items() for name in (key, *names)},
 }
-_MODIFIERS: Final = frozenset({"ctrl", "shift", "alt", "meta"})
 _KEYSYMS: Final = {symbol: name for name, symbol in reversed(_SYMBOLS.items())}
 
 
@@ -203,11 +202,6 @@ def key_name(key: str, column: KeyColumn) -> str:
 def key_names(keys: Sequence[str], column: KeyColumn) -> list[str]:
     """Return what a family calls canonical keys, in their order."""
     return [key_name(key, column) for key in keys]
-
-
-def is_modifier(key: str) -> bool:
-    """Whether a canonical key only changes what others do."""
-    return key in _MODIFIERS
 
 
 def _character(name: str) -> str:

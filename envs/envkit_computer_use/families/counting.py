@@ -118,7 +118,6 @@ class PickDate(Family):
     """Turn to a month of a calendar and press a day."""
 
     name = "pick_date"
-    is_handed_in = True
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw a date; from level 4 on it is the n-th weekday of the month."""
@@ -198,7 +197,6 @@ class WaitForDownload(Family):
     """Start a download, wait until it is there, then open the file: too early spoils it."""
 
     name = "wait_for_download"
-    is_handed_in = True
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw files and how long each takes."""

@@ -21,8 +21,6 @@ class Family(ABC):
     """Tasks of one kind at five levels. Instances hold no state."""
 
     name: ClassVar[str]
-    is_handed_in: ClassVar[bool] = False
-    """Whether a button ends the task; otherwise the agent says when it is done, or answers."""
 
     @abstractmethod
     def draw(self, rng: random.Random, level: int) -> Data:

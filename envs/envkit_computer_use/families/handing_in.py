@@ -12,7 +12,6 @@ from envkit_computer_use.widgets import Button
 class HandedIn(Family):
     """A window "main" whose first button hands in what is set; Cancel hands in nothing."""
 
-    is_handed_in = True
     submit = "OK"
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:

@@ -19,7 +19,6 @@ class PressButton(Family):
     """Press buttons by their names in an order; as many as are asked for hand in the task."""
 
     name = "press_button"
-    is_handed_in = True
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw the buttons; from level 3 on they differ by a second word only."""

@@ -238,7 +238,6 @@ class ReplyToMail(Family):
     """Open the mail of a sender, write a given answer, send it."""
 
     name = "reply_to_mail"
-    is_handed_in = True
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw mails; at high levels several are from one sender and differ by subject."""

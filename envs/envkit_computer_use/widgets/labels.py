@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from envkit_computer_use.painter import Painter, line_height, text_width
+from envkit_computer_use.painter import Painter, line_height
 from envkit_computer_use.widgets.widget import Host, Widget
 
 ICON_WIDTH: Final = 76
@@ -106,8 +106,3 @@ class Icon(Widget):
             if isinstance(sibling, Icon):
                 sibling.selected = sibling is self
         host.emit(self, "opened" if clicks == 2 else "selected")
-
-
-def label_size(text: str, pixels: int) -> int:
-    """Return the width that a label of this text needs."""
-    return text_width(text, pixels) + 1
