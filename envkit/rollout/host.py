@@ -5,7 +5,7 @@ What it does not know: retries and recovery (`recovery.py`) and tokens (`loop.py
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import gymnasium
 
@@ -24,6 +24,7 @@ T = TypeVar("T")
 AnyEnv = gymnasium.Env[Observation, str]
 """An `envkit.Env`, possibly inside Gymnasium wrappers."""
 EnvFactory = Callable[[], AnyEnv]
+_CLOSE_TIMEOUT_S: Final = 10.0
 
 
 def factory_of(env: AnyEnv) -> EnvFactory | None:
@@ -49,6 +50,8 @@ class EnvHost:
         self._factory = factory if factory is not None or env is None else factory_of(env)
         self._worker: Worker | None = None
         self._broken = False
+        self._leaving = set[asyncio.Future[None]]()
+        """Clean-ups behind calls that were cancelled; `close` waits for them."""
 
     @property
     def env(self) -> Env:
@@ -131,7 +134,7 @@ class EnvHost:
         try:
             return await worker.call(build, timeout_s=timeout_s)
         except asyncio.CancelledError:
-            worker.abandon(close_late)
+            self._outlast(worker.abandon(close_late))
             raise
         except DeadlineError as error:
             worker.abandon(close_late)
@@ -198,8 +201,14 @@ class EnvHost:
         self._broken = True
 
     async def close(self) -> None:
-        """Close the environment if it was built here, and end its thread."""
+        """Close the environment if it was built here, and end its thread.
+
+        A call that was cancelled may still run on its thread, and closes the environment when it
+        returns: wait for that too, so that a cancelled rollout leaves none open behind it.
+        """
         await self._discard()
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=_CLOSE_TIMEOUT_S)
 
     async def _discard(self) -> None:
         outer, worker = self._outer, self._worker
@@ -211,12 +220,12 @@ class EnvHost:
         env = cast(Env, outer.unwrapped)
         try:
             if outer is env and isinstance(env, AsyncEnv):
-                async with asyncio.timeout(10.0):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await env.aclose()
             elif worker is not None:
-                await worker.call(outer.close, timeout_s=10.0)
+                await worker.call(outer.close, timeout_s=_CLOSE_TIMEOUT_S)
             else:
-                await self._pool.run(outer.close, timeout_s=10.0)
+                await self._pool.run(outer.close, timeout_s=_CLOSE_TIMEOUT_S)
         except Exception:  # noqa: BLE001  # what is thrown away may fail to close
             return
         finally:
@@ -237,7 +246,9 @@ class EnvHost:
                 self._worker = Worker(self._pool.mailbox)
             return await self._worker.call(function, timeout_s=timeout_s)
         except asyncio.CancelledError:
-            self._abandon()
+            late = self._abandon()
+            if late is not None:
+                self._outlast(late)
             raise
         except DeadlineError as error:
             self._abandon()
@@ -247,17 +258,25 @@ class EnvHost:
             self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
             raise fault from error
 
-    def _abandon(self) -> None:
-        """Give up on a call that hangs; its thread closes what was built here if it returns."""
+    def _abandon(self) -> asyncio.Future[None] | None:
+        """Give up on a call that hangs; its thread closes what was built here if it returns.
+
+        Returns:
+            Done once it was closed there; None where it was not built here, or has no thread.
+        """
         self._broken = True
         outer, worker, self._worker = self._outer, self._worker, None
         if outer is None or worker is None:
-            return
+            return None
         self._outer = None
         if self._owned:
-            worker.abandon(outer.close)
-        else:
-            worker.stop()
+            return worker.abandon(outer.close)
+        worker.stop()
+        return None
+
+    def _outlast(self, late: asyncio.Future[None]) -> None:
+        self._leaving.add(late)
+        late.add_done_callback(self._leaving.discard)
 
     async def _await(self, call: Any, timeout_s: float | None, where: str) -> Any:  # noqa: ANN401  # validated by the caller
         try:

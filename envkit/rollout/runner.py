@@ -172,8 +172,19 @@ class _Rollout:
         hosts = [
             EnvHost(self._pool, factory=self._factory) for _ in range(min(concurrency, episodes))
         ]
-        concurrency = await self._limit_sessions(hosts)
-        workers = [asyncio.create_task(self._work(host)) for host in hosts[:concurrency]]
+        try:
+            most = await self._limit_sessions(hosts)
+            async with contextlib.aclosing(self._played(hosts[:most])) as results:
+                async for trajectory in results:
+                    yield trajectory
+        finally:
+            await asyncio.gather(*(host.close() for host in hosts))
+            self._pool.close()
+            await self._interrupt.close()
+
+    async def _played(self, hosts: list[EnvHost]) -> AsyncGenerator[Trajectory, None]:
+        """Play on these environments, one worker on each."""
+        workers = [asyncio.create_task(self._work(host)) for host in hosts]
         watcher = asyncio.create_task(self._watch(workers))
         try:
             while (trajectory := await self._results.get()) is not None:
@@ -183,9 +194,6 @@ class _Rollout:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, watcher, return_exceptions=True)
-            await asyncio.gather(*(host.close() for host in hosts))
-            self._pool.close()
-            await self._interrupt.close()
 
     async def _limit_sessions(self, hosts: list[EnvHost]) -> int:
         """Build the first environment and obey its `max_sessions`."""

@@ -88,15 +88,21 @@ class Worker:
                 return future.result()  # just in time, or a TimeoutError of its own
             raise DeadlineError(timeout_s) from None
 
-    def abandon(self, clean_up: Callable[[], None]) -> None:
-        """Give up on a hung call; `clean_up` runs on the thread if the call ever returns."""
+    def abandon(self, clean_up: Callable[[], None]) -> asyncio.Future[None]:
+        """Give up on a hung call; `clean_up` runs on the thread if the call ever returns.
+
+        Returns:
+            Done once the clean-up has run, whatever came of it. Nobody needs to await it.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def last() -> None:
-            with contextlib.suppress(Exception):  # nobody is left to tell
-                clean_up()
+            outcome(clean_up)  # nobody is left to tell of an error
+            self._mailbox.post(lambda: deliver(future, None, None))
 
         self._calls.put(last)
         self._calls.put(None)
+        return future
 
     def stop(self) -> None:
         """End the thread after the calls that are queued."""

@@ -1,12 +1,14 @@
 """Many episodes: groups, concurrency, stopping, and what must not leak."""
 
 import asyncio
+import threading
+import time
 from collections import defaultdict
 from typing import Any, ClassVar
 
 import pytest
 from fakes.codecs import text_codec
-from fakes.faults import CountingEnv, World, say_turn
+from fakes.faults import CountingEnv, ReplayEnv, World, say_turn
 
 from envkit.env import Capabilities, Turn
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
@@ -153,6 +155,56 @@ async def test_collect_cancelled_leaks_nothing_invariant_9() -> None:
             await task
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert world.open_envs == 0
+
+
+async def test_collect_cancelled_while_building_closes_what_was_built() -> None:
+    class Slow(CountingEnv):
+        def __init__(self, world: World) -> None:
+            super().__init__(world, FaultPlan(0.0))
+            building.set()
+            time.sleep(0.2)
+
+    world, codec, building = World(), text_codec(), threading.Event()
+
+    async def consume() -> None:
+        async for _ in collect(
+            lambda: Slow(world), ScriptedEngine(codec, say_turn), codec, episodes=4, concurrency=2
+        ):
+            pass
+
+    for builds in (1, 2):  # the first one, which tells how many there may be, and a worker's own
+        task, before = asyncio.create_task(consume()), world.built
+        while world.built < before + builds:
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert world.open_envs == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_collect_cancelled_closes_the_environment_of_a_running_step() -> None:
+    class Slow(ReplayEnv):
+        def on_turn(self, response_text: str) -> Turn:
+            stepping.set()
+            time.sleep(0.2)
+            return super().on_turn(response_text)
+
+    world, codec, stepping = World(), text_codec(), threading.Event()
+
+    async def consume() -> None:
+        async for _ in collect(
+            lambda: Slow(world, FaultPlan(0.0)), ScriptedEngine(codec, say_turn), codec, episodes=2
+        ):
+            pass
+
+    task = asyncio.create_task(consume())
+    while not stepping.is_set():
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert world.open_envs == 0
 
 
 async def test_collect_delivers_what_finished_before_a_contract_error() -> None:
