@@ -3,6 +3,7 @@
 Every turn's prompt length and every log-probability is compared with an independent reckoning.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from fakes.models import tiny_model_dir
 import envkit
 from envkit.rollout import Engine, Limits, Sampling, collect
 from envkit.tokens import ChatCodec, load_codec
-from envkit.trajectory import SegmentKind, StopReason, Trajectory
+from envkit.trajectory import SegmentKind, StopReason, Trajectory, save, verify_file
 from envkit_sglang import SGLangEngine
 from envkit_transformers import create_engine
 
+FAMILIES = ("computer-use-v0", "geo3k-v0", "search-v0")
 EMBEDDED_TOLERANCE = 1e-4
 """float32 against a teacher-forced forward over the whole trajectory."""
 SERVER_TOLERANCE = 2e-3
@@ -84,6 +86,54 @@ async def test_embedded_rollout_with_images_matches_a_teacher_forced_forward(
         )
         assert worst < EMBEDDED_TOLERANCE
     await engine.aclose()
+
+
+async def check_family(engine: Engine, folder: Any, env_id: str, run: Path) -> None:
+    """Play a family, store the run and check it as `envkit verify` does."""
+    env: Any = envkit.make(env_id).unwrapped
+    codec = load_codec(folder, tools=env.tools)
+    trajectories = [
+        trajectory
+        async for trajectory in collect(
+            env_id,
+            engine,
+            codec,
+            episodes=4,
+            group_size=2,
+            concurrency=4,
+            sampling=Sampling(max_new_tokens=12, seed=1),
+            limits=Limits(max_turns=3),
+        )
+    ]
+    assert [t.fault for t in trajectories] == [None] * 4
+    assert {t.stop_reason for t in trajectories} == {StopReason.MAX_TURNS}
+    save(trajectories, run)
+    report = verify_file(run)
+    assert report.problems == ()
+    assert report.trained_tokens == sum(sum(t.loss_mask()) for t in trajectories) > 0
+
+
+@pytest.mark.parametrize("env_id", FAMILIES)
+async def test_embedded_rollout_of_a_family_is_verified(env_id: str, tmp_path: Path) -> None:
+    folder = tiny_model_dir("qwen3_vl")
+    engine = create_engine(folder, dtype="float32", threads=1)
+    try:
+        await check_family(engine, folder, env_id, tmp_path / "run.jsonl")
+    finally:
+        await engine.aclose()
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("env_id", FAMILIES)
+async def test_sglang_rollout_of_a_family_is_verified(
+    sglang_url: str, sglang_model: str, env_id: str, tmp_path: Path
+) -> None:
+    codec = geo3k_codec(sglang_model)
+    engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
+    try:
+        await check_family(engine, sglang_model, env_id, tmp_path / "run.jsonl")
+    finally:
+        await engine.aclose()
 
 
 def reference_model(folder: Any) -> Any:
