@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
+from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.tasks import Task
 from envkit_reasoning_gym.source import DatasetTasks
 
@@ -107,15 +107,11 @@ class ReasoningGymEnv(Env):
     def oracle(self) -> Policy:
         """Return a policy that gives reasoning-gym's own answer.
 
-        Datasets with many right answers to a question have none of their own, and it cannot solve
-        them.
+        Raises:
+            ConfigurationError: It states none for this dataset.
         """
-
-        def answer(context: PolicyContext) -> str:
-            entry = self._source.entry(context.task)
-            return f"{_OPEN}{entry['answer']}{_CLOSE}"
-
-        return answer
+        solve = self._source.solver()
+        return lambda context: f"{_OPEN}{solve(context.task)}{_CLOSE}"
 
 
 def read_answer(reply: str) -> str | None:

@@ -8,9 +8,9 @@ from typing import Final
 
 from envkit.errors import MissingDependencyError
 
-NOT_PLAYED: Final = frozenset({"composite", "list_functions"})
-"""A mixture of others, which cannot be made without a list of them; and a dataset whose items are
-not the same for the same seed."""
+NOT_PLAYED: Final = frozenset({"codeio", "composite", "list_functions"})
+"""A mixture of others, which cannot be made without a list of them; and two datasets whose items
+are not the same for the same seed: codeio runs programs that draw from generators of their own."""
 
 
 def factory() -> ModuleType:

@@ -1,7 +1,8 @@
 """One of reasoning-gym's datasets as a task source, and its grader."""
 
+import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
@@ -11,6 +12,13 @@ from envkit_reasoning_gym.names import NOT_PLAYED, factory
 
 _KEPT: Final = 4
 """Datasets of other seeds that are kept: making one may take seconds."""
+_EXAMPLES: Final = {
+    "graph_color": "possible_answer",
+    "propositional_logic": "example_answer",
+    "rubiks_cube": "example_correct_answer",
+}
+"""Where the metadata of an item has a right answer, in datasets with many to each question."""
+_UNSOLVED: Final = frozenset({"boxnet", "rush_hour"})
 
 
 class DatasetTasks:
@@ -66,6 +74,23 @@ class DatasetTasks:
                 f"a task must have a seed and an index from 0 to {self._size - 1}, got {task!r:.80}"
             )
         return dict(self._dataset(seed)[index])
+
+    def solver(self) -> Callable[[Task], str]:
+        """Return a function that states a right answer to a task, one of many in some datasets.
+
+        Raises:
+            ConfigurationError: reasoning-gym states none for this dataset.
+        """
+        if self.name in _UNSOLVED:
+            raise ConfigurationError(f"reasoning-gym states no answers for {self.name!r}")
+        return self._solution
+
+    def _solution(self, task: Task) -> str:
+        entry = self.entry(task)
+        if entry["answer"] is not None:
+            return str(entry["answer"])
+        example: object = entry["metadata"][_EXAMPLES[self.name]]
+        return example if isinstance(example, str) else json.dumps(example)
 
     def score(self, answer: str, entry: Mapping[str, Any]) -> float:
         """Return reasoning-gym's own score of an answer, 0 to 1.
