@@ -340,6 +340,15 @@ def test_oracle_solves_every_kind_of_problem() -> None:
     assert _play(single, single.oracle(), seed=0)[-1].reward == 1.0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(envkit_geo3k.FAMILIES))
+def test_oracle_solves_200_seeds_of_every_family_and_level(family: str) -> None:
+    for level in (1, 2, 3, 4):
+        env = Geo3kEnv(families=[family], level=level)
+        for seed in range(200):
+            assert sum(step.reward for step in _play(env, env.oracle(), seed=seed)) == 1.0, seed
+
+
 def test_noisy_oracle_is_right_in_the_share_it_was_asked_for() -> None:
     env = Geo3kEnv(max_turns=3)
     policy = Geo3kEnv.policies["noisy-oracle"]()
