@@ -128,9 +128,11 @@ def state_reader(kind: type[Widget]) -> Callable[[Widget], tuple[Any, ...]]:
 
 def walk(widget: Widget) -> Iterator[Widget]:
     """Yield the widget and all below it, parents first."""
-    yield widget
-    for child in widget.children:
-        yield from walk(child)
+    todo = [widget]
+    while todo:
+        widget = todo.pop()
+        yield widget
+        todo += reversed(widget.children)
 
 
 def as_tuples(value: Any) -> Any:  # noqa: ANN401  # any JSON data
