@@ -52,9 +52,7 @@ class BandedPng:
         self.size: Final = (width, height)
         self._level = level
         line = width * _CHANNELS + 1
-        self._lengths = [
-            min(BAND_ROWS, height - top) * line for top in range(0, height, BAND_ROWS)
-        ]
+        self._lengths = [min(BAND_ROWS, height - top) * line for top in range(0, height, BAND_ROWS)]
         self._chunks: list[bytes | None] = [None] * len(self._lengths)
         self._checksums = [1] * len(self._lengths)
         header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
