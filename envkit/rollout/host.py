@@ -4,6 +4,7 @@ What it does not know: retries and recovery (`recovery.py`) and tokens (`loop.py
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -104,40 +105,42 @@ class EnvHost:
                 retryable=False,
             )
         await self._discard()
-        worker = Worker(self._pool.mailbox)
+        # Starting a thread keeps the loop waiting while others compute, so only what is tied to its
+        # thread, or may be, is built on one of its own.
+        is_free = id(self._factory) in self._pool.free
+        worker = None if is_free else Worker(self._pool.mailbox)
         env = await self._build(self._factory, worker, timeout_s)
         if not isinstance(env.unwrapped, Env):
-            worker.stop()
+            if worker is not None:
+                worker.stop()
             raise ContractError(
                 f"a rollout needs an envkit.Env, got {type(env.unwrapped).__name__}"
             )
         self._outer, self._owned, self._broken = env, True, False
         if self.env.capabilities.thread_safe or self._awaits:
-            worker.stop()
+            self._pool.free[id(self._factory)] = self._factory
+            if worker is not None:
+                worker.stop()
         else:
-            self._worker = worker
+            self._worker = worker or Worker(self._pool.mailbox)
 
-    async def _build(self, factory: EnvFactory, worker: Worker, timeout_s: float | None) -> AnyEnv:
-        built = list[AnyEnv]()
-
-        def build() -> AnyEnv:
-            built.append(factory())
-            return built[0]
-
-        def close_late() -> None:
-            for env in built:
-                env.close()
-
+    async def _build(
+        self, factory: EnvFactory, worker: Worker | None, timeout_s: float | None
+    ) -> AnyEnv:
+        """Build one on the worker, or on the pool where it is None."""
+        site = _Site(factory)
+        run = self._pool.run if worker is None else worker.call
         try:
-            return await worker.call(build, timeout_s=timeout_s)
+            return await run(site.build, timeout_s=timeout_s)
         except asyncio.CancelledError:
-            worker.abandon(close_late)
+            site.give_up(worker)
             raise
         except DeadlineError as error:
-            worker.abandon(close_late)
+            site.give_up(worker)
             raise _as_fault(error, "building the environment") from error
         except Exception as error:
-            worker.stop()
+            if worker is not None:
+                worker.stop()
             raise _as_fault(error, "building the environment") from error
 
     async def reset(self, *, seed: int | None, task: Task | None, timeout_s: float | None) -> Reset:
@@ -270,6 +273,34 @@ class EnvHost:
             fault = _as_fault(error, f"{type(self.env).__name__}.{where}")
             self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
             raise fault from error
+
+
+class _Site:
+    """Where an environment is built; when it is, nobody may be waiting for it any more."""
+
+    def __init__(self, factory: EnvFactory) -> None:
+        self._factory = factory
+        self._lock = threading.Lock()
+        self._env: AnyEnv | None = None
+        self._is_given_up = False
+
+    def build(self) -> AnyEnv:
+        """Build the environment; close it at once if it was given up on meanwhile."""
+        env = self._factory()
+        with self._lock:
+            self._env, is_late = env, self._is_given_up
+        if is_late:
+            env.close()
+        return env
+
+    def give_up(self, worker: Worker | None) -> None:
+        """Have the environment closed, on the thread that builds it where that is its own."""
+        with self._lock:
+            self._is_given_up, env = True, self._env
+        if worker is not None:
+            worker.abandon(lambda: None if env is None else env.close())
+        elif env is not None:
+            threading.Thread(target=env.close, daemon=True).start()
 
 
 def _warmed(answer: T) -> T:

@@ -2,17 +2,20 @@
 
 Waking a thread costs more than a quick call. So one thread works through the calls as they come,
 and another is woken only when a call has waited for a few milliseconds: a slow call then holds up
-none behind it.
+none behind it. Beside threads that compute, at most a few are woken: more would only take turns
+with each other and with the event loop (`envkit.threads.gauge`).
 """
 
 import asyncio
 import itertools
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from envkit.threads.gauge import Gauge
 from envkit.threads.workers import DeadlineError, Mailbox, deliver, outcome
 
 T = TypeVar("T")
@@ -21,6 +24,9 @@ DEFAULT_MAX_THREADS: Final = 256
 """They mostly wait, so there are far more than cores."""
 _PATIENCE_S: Final = 0.002
 """How long a call may wait behind another before a further thread takes it."""
+MOST_COMPUTING: Final = min(4, max(2, os.cpu_count() or 2))
+"""Threads that may compute at once. Each can keep the event loop waiting for Python's switch
+interval, 5 ms; four are within the 50 ms that it may be blocked for."""
 _numbers = itertools.count()
 
 
@@ -41,11 +47,14 @@ class WorkerPool:
 
     def __init__(self, max_threads: int = DEFAULT_MAX_THREADS) -> None:
         self.mailbox = Mailbox()
+        self.free: dict[int, object] = {}
+        """Factories by their id whose products may be used, and so made, on any thread."""
         self._loop = asyncio.get_running_loop()
         self._max_threads = max_threads
         self._lock = threading.Lock()
         self._calls: deque[_Call[Any]] = deque()
         self._idle: list[threading.Semaphore] = []
+        self._gauge = Gauge()
         self._awake = 0
         self._stuck = 0
         """Threads whose call was abandoned; they end when it returns, and others replace them."""
@@ -117,9 +126,13 @@ class WorkerPool:
     def _grow(self) -> None:
         """Add threads when calls have waited: all that wait need one, as far as there may be."""
         self._check = None
+        only_waiting = self._gauge.waiting()
         with self._lock:
             waiting = len(self._calls)
             room = self._max_threads + self._stuck - self._awake
+            computing = self._awake - only_waiting
+        if self._gauge.can_tell and computing > 0:
+            room = min(room, MOST_COMPUTING - computing)
         self._wake(min(waiting, room))
         if waiting:
             self._check = self._loop.call_later(_PATIENCE_S, self._grow)
@@ -144,7 +157,9 @@ class WorkerPool:
                 if self._closed:
                     return
                 continue
+            self._gauge.enter()
             result, error = outcome(call.function)
+            self._gauge.leave()
             with self._lock:
                 call.finished = True
                 if call.abandoned:  # another thread has taken this one's place

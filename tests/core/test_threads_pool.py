@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from envkit.threads.pool import WorkerPool
+from envkit.threads.pool import MOST_COMPUTING, WorkerPool
 from envkit.threads.workers import DeadlineError, Mailbox, Worker
 
 
@@ -51,6 +51,38 @@ async def test_pool_never_runs_more_than_it_may() -> None:
 
     await asyncio.gather(*(pool.run(work) for _ in range(24)))
     assert most == 3
+    pool.close()
+
+
+async def test_pool_wakes_few_threads_for_calls_that_compute() -> None:
+    pool, running, most = WorkerPool(), 0, 0
+
+    def compute() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        running -= 1
+
+    await asyncio.gather(*(pool.run(compute) for _ in range(40)))
+    assert most <= 4 * MOST_COMPUTING  # one that the machine keeps off its cores seems to wait
+    pool.close()
+
+
+async def test_pool_runs_waiting_calls_side_by_side_beside_one_that_computes() -> None:
+    pool, stop = WorkerPool(), threading.Event()
+    together = threading.Barrier(12, timeout=20)
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    busy = asyncio.create_task(pool.run(compute))
+    await asyncio.gather(*(pool.run(together.wait) for _ in range(12)))
+    stop.set()
+    await busy
     pool.close()
 
 
