@@ -2,8 +2,9 @@
 
 The oracle writes the replies, a real chat codec with an image processor encodes them and the
 screenshots. A watchdog wakes up every five milliseconds; how late it comes is how long the loop was
-blocked, or how long the process did not get the machine. The process is pinned to two cores. A
-stall may last 50 ms at most (DESIGN.md, 12.11).
+blocked, or how long the process did not get the machine. The processor time that the process used
+meanwhile tells the two apart: "own" stalls are no longer than that. The process is pinned to two
+cores. A stall may last 50 ms at most (DESIGN.md, 12.11).
 
     python benchmarks/desktop_rollout.py [--episodes 256] [--concurrency 256] [--json FILE]
 """
@@ -31,13 +32,17 @@ class Watchdog:
 
     def __init__(self) -> None:
         self.late_ms: list[float] = []
+        self.own_ms: list[float] = []
+        """Of each, at most what the process computed in that time."""
         self._task: asyncio.Task[None] | None = None
 
     async def _watch(self) -> None:
         while True:
-            due = time.perf_counter() + BEAT_S
+            due, used = time.perf_counter() + BEAT_S, time.process_time()
             await asyncio.sleep(BEAT_S)
-            self.late_ms.append((time.perf_counter() - due) * 1e3)
+            late_s = time.perf_counter() - due
+            self.late_ms.append(late_s * 1e3)
+            self.own_ms.append(min(late_s, time.process_time() - used) * 1e3)
 
     async def __aenter__(self) -> "Watchdog":
         self._task = asyncio.create_task(self._watch())
@@ -66,7 +71,7 @@ async def rollout(codec: ChatCodec, episodes: int, concurrency: int) -> dict[str
             turns += len(trajectory.turns)
             solved += trajectory.reward == 1.0
             faults += trajectory.fault is not None
-    late = sorted(watchdog.late_ms)
+    late, own = sorted(watchdog.late_ms), sorted(watchdog.own_ms)
     return {
         "episodes": episodes,
         "concurrency": concurrency,
@@ -80,6 +85,9 @@ async def rollout(codec: ChatCodec, episodes: int, concurrency: int) -> dict[str
         "stall_ms_p99": round(late[len(late) * 99 // 100], 2),
         "stall_ms_most": round(late[-1], 2),
         "stalls_over_50_ms": sum(ms > LONGEST_STALL_MS for ms in late),
+        "own_stall_ms_p99": round(own[len(own) * 99 // 100], 2),
+        "own_stall_ms_most": round(own[-1], 2),
+        "own_stalls_over_50_ms": sum(ms > LONGEST_STALL_MS for ms in own),
         "beats": len(late),
     }
 

@@ -2,8 +2,8 @@
 
 Waking a thread costs more than a quick call. So one thread works through the calls as they come,
 and another is woken only when a call has waited for a few milliseconds: a slow call then holds up
-none behind it. Beside threads that compute, at most a few are woken: more would only take turns
-with each other and with the event loop (`envkit.threads.gauge`).
+none behind it. One after the other is added until no call waits any longer, or until they keep the
+event loop from its turn (`envkit.threads.crowding`): then most of them go to sleep again.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from envkit.threads.gauge import Gauge
+from envkit.threads.crowding import Crowding
 from envkit.threads.workers import DeadlineError, Mailbox, deliver, outcome
 
 T = TypeVar("T")
@@ -24,9 +24,11 @@ DEFAULT_MAX_THREADS: Final = 256
 """They mostly wait, so there are far more than cores."""
 _PATIENCE_S: Final = 0.002
 """How long a call may wait behind another before a further thread takes it."""
-MOST_COMPUTING: Final = min(4, max(2, os.cpu_count() or 2))
-"""Threads that may compute at once. Each can keep the event loop waiting for Python's switch
-interval, 5 ms; four are within the 50 ms that it may be blocked for."""
+_PACE_S: Final = 0.01
+"""How often a thread is added while calls wait."""
+FEW: Final = min(4, max(2, os.cpu_count() or 2))
+"""Threads that stay awake when the loop suffers. Each can keep it waiting for Python's switch
+interval, 5 ms."""
 _numbers = itertools.count()
 
 
@@ -54,7 +56,8 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._calls: deque[_Call[Any]] = deque()
         self._idle: list[threading.Semaphore] = []
-        self._gauge = Gauge()
+        self._crowding = Crowding()
+        self._due = 0.0
         self._awake = 0
         self._stuck = 0
         """Threads whose call was abandoned; they end when it returns, and others replace them."""
@@ -121,21 +124,24 @@ class WorkerPool:
             needed = 1 if self._awake == self._stuck else 0
         self._wake(needed)
         if self._check is None:
-            self._check = self._loop.call_later(_PATIENCE_S, self._grow)
+            self._check_in(_PATIENCE_S)
+
+    def _check_in(self, seconds: float) -> None:
+        self._due = self._loop.time() + seconds
+        self._check = self._loop.call_at(self._due, self._grow)
 
     def _grow(self) -> None:
-        """Add threads when calls have waited: all that wait need one, as far as there may be."""
+        """Add threads when calls have waited, as far as there may be and the loop bears it."""
         self._check = None
-        only_waiting = self._gauge.waiting()
+        self._crowding.note(self._loop.time() - self._due)
         with self._lock:
             waiting = len(self._calls)
             room = self._max_threads + self._stuck - self._awake
-            computing = self._awake - only_waiting
-        if self._gauge.can_tell and computing > 0:
-            room = min(room, MOST_COMPUTING - computing)
-        self._wake(min(waiting, room))
+            live = self._awake - self._stuck
+        most = FEW - live if self._crowding.is_crowded else max(FEW - live, 1)
+        self._wake(min(waiting, room, most))
         if waiting:
-            self._check = self._loop.call_later(_PATIENCE_S, self._grow)
+            self._check_in(_PACE_S)
 
     def _wake(self, count: int) -> None:
         for _ in range(count):
@@ -157,9 +163,7 @@ class WorkerPool:
                 if self._closed:
                     return
                 continue
-            self._gauge.enter()
             result, error = outcome(call.function)
-            self._gauge.leave()
             with self._lock:
                 call.finished = True
                 if call.abandoned:  # another thread has taken this one's place
@@ -170,7 +174,8 @@ class WorkerPool:
 
     def _take(self, wake: threading.Semaphore) -> "_Call[Any] | None":
         with self._lock:
-            while self._calls:
+            too_many = self._crowding.is_crowded and self._awake - self._stuck > FEW
+            while self._calls and not too_many:
                 call = self._calls.popleft()
                 if not call.abandoned:
                     call.started_at = time.monotonic()

@@ -12,6 +12,8 @@ OVER: Final = "over"
 """Key of the desktop's model: True once a task that is handed in was handed in."""
 ANSWER: Final = "answer"
 """Key of the desktop's model: the text of the action that answers."""
+ANSWER_FIELD: Final = "Answer"
+"""Name of a text field that takes an answer as well, for models that have no such action."""
 
 Data = dict[str, Any]
 """What a family draws for one task: JSON data with at least "goal", a sentence."""

@@ -92,7 +92,7 @@ class SortFiles(Family):
 
 
 class DeleteFiles(Family):
-    """Delete every file of an ending, by the menu of the right button."""
+    """Delete every file of an ending, one or several at a time, by the menu of the right button."""
 
     name = "delete_files"
 
@@ -125,22 +125,26 @@ class DeleteFiles(Family):
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
         """Delete a file, at high levels after a question."""
         if event.kind == "command" and event.value == "delete":
+            icons = [item for item in desk.siblings(event.source) if isinstance(item, Icon)]
+            names = [icon.name for icon in icons if icon.selected or icon is event.source]
             if not data["asks"]:
-                self._delete(desk, event.source.name)
+                self._delete(desk, names)
                 return False
-            desk.model["asked"] = event.source.name
-            _ask(desk, f"Delete {event.source.name}?", ("Delete", "Cancel"))
+            desk.model["asked"] = names
+            what = names[0] if len(names) == 1 else f"{len(names)} files"
+            _ask(desk, f"Delete {what}?", ("Delete", "Cancel"))
         elif event.window.name == "question" and event.kind == "clicked":
             desk.close(event.window)
             if event.source.name == "Delete":
                 self._delete(desk, desk.model["asked"])
         return False
 
-    def _delete(self, desk: Desktop, name: str) -> None:
-        icon = desk.find(Icon, "files", name)
-        desk.siblings(icon).remove(icon)
+    def _delete(self, desk: Desktop, names: list[str]) -> None:
+        for name in names:
+            icon = desk.find(Icon, "files", name)
+            desk.siblings(icon).remove(icon)
+            desk.model["deleted"].append(name)
         desk.set_focus(None)
-        desk.model["deleted"].append(name)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return for each file whether it is there or gone, as it should be."""
@@ -150,7 +154,7 @@ class DeleteFiles(Family):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Delete one file after the other."""
         if desk.window("question") is not None:
-            right = desk.model["asked"] in data["doomed"]
+            right = {*desk.model["asked"]} <= {*data["doomed"]}
             text = "Delete" if right else "Cancel"
             yield from hands.press(desk, desk.find(Button, "question", text))
         for name in data["doomed"]:

@@ -6,11 +6,20 @@ from collections.abc import Iterator
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action, ActionKind
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.families.family import ANSWER, Data, Family
+from envkit_computer_use.families.family import ANSWER, ANSWER_FIELD, OVER, Data, Family
 from envkit_computer_use.families.handing_in import HandedIn
 from envkit_computer_use.families.words import CITIES, full_names, look_alikes
-from envkit_computer_use.layout import MARGIN, buttons, clutter, frame, place, widest
-from envkit_computer_use.widgets import ListBox, Table
+from envkit_computer_use.layout import (
+    MARGIN,
+    button_width,
+    buttons,
+    clutter,
+    frame,
+    label,
+    place,
+    widest,
+)
+from envkit_computer_use.widgets import Button, ListBox, Table, TextField
 from envkit_computer_use.widgets.scrolling import BAR
 from envkit_computer_use.widgets.tables import HEADER
 from envkit_computer_use.widgets.widget import ROW, as_tuples
@@ -87,7 +96,8 @@ class LookUp(Family):
         column = rng.choice((1, 2, 3) if level > 1 else (2, 3))
         answer = next(row[column] for row in rows if row[0] == target)
         return {
-            "goal": f"What is the {_COLUMNS[column].lower()} of {target}? Answer with it alone.",
+            "goal": f"What is the {_COLUMNS[column].lower()} of {target}? Answer with it alone, "
+            "or write it into the field Answer and press Send.",
             "rows": rows,
             "target": target,
             "answer": answer,
@@ -102,10 +112,22 @@ class LookUp(Family):
             for index, title in enumerate(_COLUMNS)
         ]
         width = _table_width(columns)
-        window = frame(desk, rng, "staff", "Staff", width + 2 * MARGIN, 10 * ROW + HEADER + 20)
+        high = 10 * ROW + HEADER
+        window = frame(desk, rng, "staff", "Staff", width + 2 * MARGIN, high + 56)
         table = Table(name="table", columns=tuple(columns), rows=as_tuples(rows))
-        place(window, table, MARGIN, 10, width, 10 * ROW + HEADER)
+        place(window, table, MARGIN, 10, width, high)
+        made = label(window, ANSWER_FIELD, MARGIN, high + 20, desk.type_pixels)
+        send = button_width("Send", desk.type_pixels)
+        left = 2 * MARGIN + made.width
+        place(window, TextField(name=ANSWER_FIELD), left, high + 20, width - left - send)
+        place(window, Button(name="Send", text="Send"), MARGIN + width - send, high + 20, send)
         clutter(desk, rng, data["clutter"], above=int(data["clutter"] > 1))
+
+    def react(self, desk: Desktop, event: Event, data: Data) -> bool:
+        """Take what is written in the field for the answer."""
+        if event.kind == "clicked" and event.source.name == "Send":
+            desk.model |= {ANSWER: desk.find(TextField, "staff", ANSWER_FIELD).text, OVER: True}
+        return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return whether the answer is the cell."""
@@ -175,7 +197,7 @@ class SortAndOpen(Family):
         if (table.sorted_by, table.is_descending) != (data["column"], data["is_largest"]):
             middle = table.column_middle(data["column"])
             yield from hands.press(desk, table, part=(middle - 20, 4, middle + 20, HEADER - 4))
-        yield from hands.row(desk, table, 0, kind=ActionKind.DOUBLE_CLICK)
+        yield from hands.press_row(desk, table, 0, kind=ActionKind.DOUBLE_CLICK)
 
 
 _FIGURES = ("Place", "Visits", "Sales")

@@ -29,6 +29,8 @@ class Host(Protocol):
     """What a widget may ask of the desktop that it is on."""
 
     clipboard: str
+    held: frozenset[str]
+    """Keys that are down while the mouse is used, by canonical names."""
 
     @property
     def type_pixels(self) -> int:
