@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 _LATE_S: Final = 0.008
-"""Lateness of timers, on average, from which on the loop suffers: beyond what its own work takes."""
+"""Mean lateness of timers from which on the loop suffers: more than its own work takes."""
 _RELIEVED_S: Final = 0.003
 """Lateness below which it suffers no longer."""
 _BUSY: Final = 0.3

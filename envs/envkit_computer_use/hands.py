@@ -145,9 +145,13 @@ def _scroll_to(desk: Desktop, pane: ScrollPane, widget: Widget) -> Moves:
 
 
 def _way(widget: ScrollPane | ListBox | Table, wanted: int) -> int:
-    """Return the whole clicks of the wheel, in pixels, that come nearest to an offset."""
+    """Return the whole clicks of the wheel, in pixels, that come nearest to an offset.
+
+    At least one, which at the ends scrolls as far as there is something.
+    """
     away = widget.bar.clamp(wanted) - widget.offset
-    return round(away / WHEEL_CLICK) * WHEEL_CLICK
+    clicks = max(1, round(abs(away) / WHEEL_CLICK))
+    return clicks * WHEEL_CLICK * (1 if away > 0 else -1)
 
 
 def press(

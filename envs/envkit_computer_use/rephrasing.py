@@ -55,7 +55,7 @@ def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
             continue
         bar, x = widget.bar, left + widget.width - BAR // 2
         up, down = top + widget.bar_top, top + widget.bar_top + bar.length
-        is_far = abs(action.dy) >= bar.length // 2
+        is_far = abs(action.dy) >= bar.length
         inset = BAR + 2 if is_far else BAR // 2
         press = Action(
             kind=ActionKind.CLICK, x=x, y=down - inset if action.dy > 0 else up + inset - 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.families.family import Data, Family
+from envkit_computer_use.families.family import Data, Family, is_feasible, or_fail
 from envkit_computer_use.families.words import FOLDERS, STEMS, file_names, listed
 from envkit_computer_use.layout import MARGIN, buttons, clutter, frame, label, place, widest
 from envkit_computer_use.widgets import Button, Icon, TextField, Window
@@ -49,15 +49,20 @@ class SortFiles(Family):
         """Draw files and folders, and where some of the files go."""
         count = (3, 5, 8, 11, 15)[level - 1]
         files = file_names(rng, count, alike=level >= 3)
-        folders = rng.sample(FOLDERS, (1, 2, 3, 4, 5)[level - 1])
+        folders: list[str] = list(rng.sample(FOLDERS, (1, 2, 3, 4, 5)[level - 1]))
         moved = rng.sample(files, (1, 1, 2, 3, 4)[level - 1])
         targets = {name: rng.choice(folders) for name in moved}
         said = listed([f"{name} into {folder}" for name, folder in targets.items()])
+        feasible = is_feasible(rng, level)
+        if not feasible:
+            folders.remove(targets[rng.choice(moved)])
         return {
-            "goal": f"Drag {said}. Leave the other files where they are. Then end the task.",
+            "goal": f"Drag {said}. Leave the other files where they are. Then end the task."
+            f"{or_fail(level)}",
             "files": files,
             "folders": folders,
             "targets": targets,
+            "feasible": feasible,
             "clutter": max(0, level - 3),
         }
 
@@ -102,7 +107,7 @@ class DeleteFiles(Family):
         ending = files[0].partition(".")[2]
         doomed = [name for name in files if name.endswith(ending)][: 2 + level]
         files = [name for name in files if name in doomed or not name.endswith(ending)]
-        feasible = level < 3 or rng.random() > 0.15
+        feasible = is_feasible(rng, level)
         if not feasible:
             files, doomed = [name for name in files if name not in doomed], []
         rng.shuffle(files)
@@ -174,10 +179,14 @@ class RenameFiles(Family):
         for name in rng.sample(files, (1, 1, 1, 2, 3)[level - 1]):
             renamed[name] = f"{rng.choice(STEMS)}{rng.randint(20, 99)}.{name.partition('.')[2]}"
         said = listed([f"{old} to {new}" for old, new in renamed.items()])
+        feasible = is_feasible(rng, level)
+        if not feasible:
+            files.remove(rng.choice(list(renamed)))
         return {
-            "goal": f"Rename {said}. Then end the task.",
+            "goal": f"Rename {said}. Then end the task.{or_fail(level)}",
             "files": files,
             "renamed": renamed,
+            "feasible": feasible,
             "clutter": max(0, level - 3),
         }
 

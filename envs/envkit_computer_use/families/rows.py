@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action, ActionKind
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.families.family import ANSWER, ANSWER_FIELD, OVER, Data, Family
+from envkit_computer_use.families.family import (
+    ANSWER,
+    ANSWER_FIELD,
+    OVER,
+    Data,
+    Family,
+    is_feasible,
+    or_fail,
+)
 from envkit_computer_use.families.handing_in import HandedIn
 from envkit_computer_use.families.words import CITIES, full_names, look_alikes
 from envkit_computer_use.layout import (
@@ -33,10 +41,10 @@ class PickFromList(HandedIn):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw names; from level 3 on they resemble the one that is looked for."""
-        count = (5, 12, 24, 40, 60)[level - 1]
+        count = (9, 14, 24, 40, 60)[level - 1]
         (target,) = full_names(rng, 1)
         names = look_alikes(rng, target, count) if level >= 3 else full_names(rng, count)
-        feasible = level < 3 or rng.random() > 0.15
+        feasible = is_feasible(rng, level)
         target = target if target in names else rng.choice(names)
         rng.shuffle(names)
         if not feasible:
@@ -95,12 +103,16 @@ class LookUp(Family):
         ]
         column = rng.choice((1, 2, 3) if level > 1 else (2, 3))
         answer = next(row[column] for row in rows if row[0] == target)
+        feasible = is_feasible(rng, level)
+        if not feasible:
+            rows = [row for row in rows if row[0] != target]
         return {
             "goal": f"What is the {_COLUMNS[column].lower()} of {target}? Answer with it alone, "
-            "or write it into the field Answer and press Send.",
+            f"or write it into the field Answer and press Send.{or_fail(level)}",
             "rows": rows,
             "target": target,
             "answer": answer,
+            "feasible": feasible,
             "clutter": max(0, level - 2),
         }
 
@@ -152,7 +164,7 @@ class SortAndOpen(Family):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw goods-like rows whose numbers are all different."""
-        count = (4, 9, 18, 24, 24)[level - 1]
+        count = (9, 14, 18, 24, 24)[level - 1]
         names = rng.sample(CITIES, count)
         spread = (900, 600, 200, 80, 60)[level - 1]
         values = [rng.sample(range(100, 100 + spread), count) for _ in range(2)]

@@ -179,7 +179,7 @@ class ListBox(Scrolled):
         if name not in steps:
             return False
         row = max(0, min(last, steps[name]))
-        if held == {"ctrl"}:
+        if held == frozenset({"ctrl"}):
             self.selected = row
         else:
             self._choose(row, held)
