@@ -45,6 +45,9 @@ class Capabilities:
 
     thread_safe: bool = False
     """Steps may run on any thread; otherwise each instance keeps one thread of its own."""
+    compute_bound: bool = False
+    """Steps compute and wait for nothing. Only few of them run at once then: Python has one thread
+    compute at a time, and each further one would keep the event loop longer from its turn."""
     async_native: bool = False
     """`areset`, `astep` and `aclose` exist and never block the event loop."""
     replay_safe: bool = False

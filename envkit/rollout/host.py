@@ -164,7 +164,7 @@ class EnvHost:
             )
         reset = checked_reset(value, type(env).__name__)
         if self._awaits and reset.observation["images"]:
-            await self._pool.run(lambda: _warmed(reset))
+            await self._pool.computing.run(lambda: _warmed(reset))
         return reset
 
     async def step(self, text: str, *, key: StepKey, timeout_s: float | None) -> Step:
@@ -184,7 +184,7 @@ class EnvHost:
             )
         step = checked_step(value, type(env).__name__)
         if self._awaits and step.observation["images"]:
-            await self._pool.run(lambda: _warmed(step))
+            await self._pool.computing.run(lambda: _warmed(step))
         return step
 
     async def snapshot(self, *, timeout_s: float | None) -> bytes:
@@ -241,7 +241,8 @@ class EnvHost:
         env = self.env
         try:
             if env.capabilities.thread_safe:
-                return await self._pool.run(function, timeout_s=timeout_s)
+                pool = self._pool.computing if env.capabilities.compute_bound else self._pool
+                return await pool.run(function, timeout_s=timeout_s)
             if self._worker is None:
                 self._worker = Worker(self._pool.mailbox)
             return await self._worker.call(function, timeout_s=timeout_s)

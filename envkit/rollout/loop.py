@@ -156,7 +156,9 @@ class Episode:
         for index, segment in enumerate(whole):
             if segment.images and not segment.features:
                 images = segment.images
-                features = await self._pool.run(lambda images=images: codec.image_features(images))
+                features = await self._pool.computing.run(
+                    lambda images=images: codec.image_features(images)
+                )
                 whole[index] = replace(segment, features=features)
         return whole
 
@@ -384,7 +386,7 @@ class Episode:
                 image.png_bytes()  # the record and HTTP engines want them; never on the event loop
             return encoded
 
-        return await self._pool.run(work)
+        return await self._pool.computing.run(work)
 
     def _message(self, observation: Observation) -> Message:
         entry = self.env.format_observation(observation)

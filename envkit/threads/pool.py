@@ -7,6 +7,7 @@ none behind it.
 
 import asyncio
 import itertools
+import os
 import threading
 import time
 from collections import deque
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 DEFAULT_MAX_THREADS: Final = 256
 """They mostly wait, so there are far more than cores."""
+FEW_THREADS: Final = max(2, min(4, os.cpu_count() or 2))
+"""For calls that compute: each may keep the event loop waiting for a switch interval, 5 ms."""
 _PATIENCE_S: Final = 0.002
 """How long a call may wait behind another before a further thread takes it."""
 _numbers = itertools.count()
@@ -51,6 +54,14 @@ class WorkerPool:
         """Threads whose call was abandoned; they end when it returns, and others replace them."""
         self._closed = False
         self._check: asyncio.TimerHandle | None = None
+        self._computing: WorkerPool | None = None
+
+    @property
+    def computing(self) -> "WorkerPool":
+        """The few threads for calls that compute, whatever number waits on the others."""
+        if self._computing is None:
+            self._computing = WorkerPool(FEW_THREADS)
+        return self._computing
 
     async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
         """Run a function on a thread; one that hangs or is given up on costs the pool nothing.
@@ -78,6 +89,8 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the threads when they are idle."""
+        if self._computing is not None:
+            self._computing.close()
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

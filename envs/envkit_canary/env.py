@@ -55,7 +55,7 @@ class CanaryEnv(Env):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        thread_safe=True, replay_safe=True, snapshot=True, deterministic=True
+        thread_safe=True, compute_bound=True, replay_safe=True, snapshot=True, deterministic=True
     )
     system_prompt = "You read codes off pictures. Reply with the code only."
 

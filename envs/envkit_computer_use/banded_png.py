@@ -9,7 +9,7 @@ on what was encoded before.
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from PIL import Image as PilImage
@@ -17,6 +17,10 @@ from PIL import Image as PilImage
 from envkit.errors import ConfigurationError
 
 BAND_ROWS: Final = 24
+_MEMORY_LEVEL: Final = 7
+"""zlib's. A higher one has a larger table to clear after every band, and finds no more in it."""
+_GRAB: Final = 65536
+"""Bytes that are taken out of a picture at once: Pillow's own buffer, which is not mapped anew."""
 _ADLER_MODULUS: Final = 65521
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _ZLIB_HEADER: Final = b"\x78\x01"
@@ -47,9 +51,10 @@ class BandedPng:
             )
         self.size: Final = (width, height)
         self._level = level
-        count = -(-height // BAND_ROWS)
-        self._chunks: list[bytes | None] = [None] * count
-        self._checksums = [1] * count
+        line = width * _CHANNELS + 1
+        self._lengths = [min(BAND_ROWS, height - top) * line for top in range(0, height, BAND_ROWS)]
+        self._chunks: list[bytes | None] = [None] * len(self._lengths)
+        self._checksums = [1] * len(self._lengths)
         header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
         self._head = _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", _ZLIB_HEADER)
 
@@ -75,50 +80,66 @@ class BandedPng:
         if stale:
             # A full flush forgets everything, so one object gives each band the bytes that a new
             # one would; making it takes as long as a band.
-            deflater = zlib.compressobj(self._level, zlib.DEFLATED, -15, 9)
-
-            def deflate(raw: bytes) -> bytes:
-                return deflater.compress(raw) + deflater.flush(zlib.Z_FULL_FLUSH)
-
-            for band in stale:
-                self._keep(picture, band, deflate)
-        checksum = 1
-        for band, part in enumerate(self._checksums):
-            checksum = _combine(checksum, part, self._rows(band) * (self.size[0] * _CHANNELS + 1))
-        tail = _chunk(b"IDAT", _LAST_BLOCK + struct.pack(">I", checksum)) + _chunk(b"IEND", b"")
+            deflater = zlib.compressobj(self._level, zlib.DEFLATED, -15, _MEMORY_LEVEL)
+            for band, raw in self._packed(picture, stale):
+                deflated = deflater.compress(raw) + deflater.flush(zlib.Z_FULL_FLUSH)
+                self._chunks[band] = _chunk(b"IDAT", deflated)
+                self._checksums[band] = zlib.adler32(raw)
+        checksum = _joined(self._checksums, self._lengths)
+        tail = _chunk(b"IDAT", _LAST_BLOCK + struct.pack(">I", checksum)) + _END
         return b"".join((self._head, *(chunk or b"" for chunk in self._chunks), tail))
 
-    def _stale(self, dirty: Iterable[tuple[int, int]] | None) -> set[int]:
+    def _stale(self, dirty: Iterable[tuple[int, int]] | None) -> list[int]:
+        """Return the bands to encode anew, in their order."""
         if dirty is None:
-            return set(range(len(self._chunks)))
+            return list(range(len(self._chunks)))
         bands = {band for band, chunk in enumerate(self._chunks) if chunk is None}
         for start, end in dirty:
             start, end = max(0, start), min(self.size[1], end)
             if start < end:
                 bands.update(range(start // BAND_ROWS, (end - 1) // BAND_ROWS + 1))
-        return bands
+        return sorted(bands)
 
-    def _rows(self, band: int) -> int:
-        return min(BAND_ROWS, self.size[1] - band * BAND_ROWS)
+    def _packed(
+        self, picture: PilImage.Image, bands: list[int]
+    ) -> Iterator[tuple[int, memoryview]]:
+        """Yield the bands with their rows, each behind its filter byte.
 
-    def _keep(self, picture: PilImage.Image, band: int, deflate: Callable[[bytes], bytes]) -> None:
-        top = band * BAND_ROWS
-        rows = picture.crop((0, top, self.size[0], top + self._rows(band)))
-        # A stride of one more leaves a zero after each row: the filter byte of the next one.
-        packed = rows.tobytes("raw", "RGB", self.size[0] * _CHANNELS + 1)
-        raw = _NO_FILTER + packed[:-1]
-        self._chunks[band] = _chunk(b"IDAT", deflate(raw))
-        self._checksums[band] = zlib.adler32(raw)
+        Bands next to each other are taken out of the picture at once.
+        """
+        line = self.size[0] * _CHANNELS + 1
+        for first, count in _runs(bands, max(1, _GRAB // (line * BAND_ROWS))):
+            top, bottom = first * BAND_ROWS, min(self.size[1], (first + count) * BAND_ROWS)
+            rows = picture.crop((0, top, self.size[0], bottom))
+            # A stride of one more leaves a zero after each row: the filter byte of the next one.
+            packed = memoryview(_NO_FILTER + rows.tobytes("raw", "RGB", line))
+            at = 0
+            for band in range(first, first + count):
+                yield band, packed[at : at + self._lengths[band]]
+                at += self._lengths[band]
 
 
-def _combine(first: int, second: int, second_length: int) -> int:
-    """Return the Adler-32 of two joined pieces from those of the pieces."""
-    low, high = first & 0xFFFF, first >> 16
-    length = second_length % _ADLER_MODULUS
-    joined_low = (low + (second & 0xFFFF) - 1) % _ADLER_MODULUS
-    joined_high = (high + (second >> 16) + length * (low - 1)) % _ADLER_MODULUS
-    return joined_high << 16 | joined_low
+def _runs(numbers: list[int], most: int) -> Iterator[tuple[int, int]]:
+    """Yield the first of each run of at most so many consecutive numbers, and its length."""
+    start = 0
+    for index in range(1, len(numbers) + 1):
+        length = index - start
+        if index == len(numbers) or length == most or numbers[index] != numbers[start] + length:
+            yield numbers[start], length
+            start = index
+
+
+def _joined(checksums: list[int], lengths: list[int]) -> int:
+    """Return the Adler-32 of joined pieces from those of the pieces and their lengths."""
+    low, high = 1, 0
+    for checksum, length in zip(checksums, lengths, strict=True):
+        high += (checksum >> 16) + length * (low - 1)
+        low += (checksum & 0xFFFF) - 1
+    return high % _ADLER_MODULUS << 16 | low % _ADLER_MODULUS
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+_END: Final = _chunk(b"IEND", b"")

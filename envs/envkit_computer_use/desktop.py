@@ -83,6 +83,8 @@ class Desktop:
         """What was pressed and gets all moves until the release."""
         self.pressed_at: tuple[int, int] = (0, 0)
         self.focus: Widget | None = None
+        self.held: frozenset[str] = frozenset()
+        """Keys that are down during the present action; none between actions, so no state."""
 
     @property
     def theme(self) -> Theme:

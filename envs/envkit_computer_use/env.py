@@ -18,6 +18,7 @@ from envkit_computer_use.popups import Popup
 from envkit_computer_use.screen import Screen
 from envkit_computer_use.source import DesktopTasks
 from envkit_computer_use.theme import THEMES
+from envkit_computer_use.zooming import View
 
 WIDTH: Final = 672
 HEIGHT: Final = 448
@@ -31,7 +32,8 @@ class ComputerUseEnv(Env):
         at levels 1 to 5: more windows, look-alike names, longer lists and chains, and dialogs that
         come up in between. Some of levels 3 to 5 can't be done.
     Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first
-        and then what had no effect or could not be read, if anything.
+        and then what had no effect or could not be read, if anything. After a `zoom` that ends a
+        reply it shows the region alone, enlarged to the same size; the text says which.
     Action: one or several actions in the form of the model family that `action` names. Those after
         one that ends the episode are left out.
     Reward: 1.0 when the checker of the task holds for the state at the end, else 0.0; of a task
@@ -46,7 +48,7 @@ class ComputerUseEnv(Env):
     """
 
     capabilities = Capabilities(
-        thread_safe=True, replay_safe=True, snapshot=True, deterministic=True
+        thread_safe=True, compute_bound=True, replay_safe=True, snapshot=True, deterministic=True
     )
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
         "oracle": oracle,
@@ -143,11 +145,13 @@ class ComputerUseEnv(Env):
         before = self._progress()
         notes: list[str] = []
         end: Action | None = None
+        view: View | None = None
         for action in parsed.actions:
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
                 end = action
                 break
             note = perform(self.desk, action)
+            view = self._view(action)
             if note is not None:
                 notes.append(f"{action.kind.value}: {note}")
             if self.desk.model.get(OVER):
@@ -167,13 +171,30 @@ class ComputerUseEnv(Env):
             "actions": len(parsed.actions),
             "reward_terms": terms,
         }
-        text = _feedback([*parsed.problems, *parsed.warnings, *notes], done=done)
-        return self._turn(text, info, reward=sum(terms.values()), done=done)
+        labels = [] if view is None else [view.label]
+        text = _feedback([*labels, *parsed.problems, *parsed.warnings, *notes], done=done)
+        view = None if done else view
+        return self._turn(text, info, reward=sum(terms.values()), done=done, view=view)
+
+    def _view(self, action: Action) -> View | None:
+        """Return what a zoom shows; None for every other action."""
+        if action.kind is not ActionKind.ZOOM or action.x is None or action.y is None:
+            return None
+        return View.of((action.x, action.y, *action.path[0]), self._size)
 
     def _turn(
-        self, text: str, info: Mapping[str, Any], *, reward: float = 0.0, done: bool = False
+        self,
+        text: str,
+        info: Mapping[str, Any],
+        *,
+        reward: float = 0.0,
+        done: bool = False,
+        view: View | None = None,
     ) -> Turn:
+        """Look at the desktop, or at a part of it, which is not looked at again otherwise."""
         image = self._screen.shoot(self.desk)
+        if view is not None:
+            image = view.enlarge(self._screen.canvas)
         info = {**info, "state_hash": self._screen.state_hash(self.desk)}
         return Turn(text, images=(image,), reward=reward, done=done, info=info)
 

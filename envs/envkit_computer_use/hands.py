@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from envkit_computer_use.actions.action import Action, ActionKind, Button
+from envkit_computer_use.actions.writing import WHEEL_CLICK
 from envkit_computer_use.desktop import Desktop, placed
 from envkit_computer_use.painter import Box, intersect
 from envkit_computer_use.pointer import hit_test
@@ -137,15 +138,20 @@ def _ancestors(root: Widget, target: Widget) -> list[Widget]:
 def _scroll_to(desk: Desktop, pane: ScrollPane, widget: Widget) -> Moves:
     places = {id(item): y for item, _, y in placed(pane)}
     inside = places[id(widget)] - places[id(pane)] + pane.offset
-    wanted = pane.bar.clamp(inside - (pane.height - widget.height) // 2)
-    if wanted != pane.offset:
+    way = _way(pane, inside - (pane.height - widget.height) // 2)
+    if way:
         left, top, right, bottom = _box_of(desk, pane)
-        yield Action(
-            kind=ActionKind.SCROLL,
-            x=(left + right) // 2,
-            y=(top + bottom) // 2,
-            dy=wanted - pane.offset,
-        )
+        yield Action(kind=ActionKind.SCROLL, x=(left + right) // 2, y=(top + bottom) // 2, dy=way)
+
+
+def _way(widget: ScrollPane | ListBox | Table, wanted: int) -> int:
+    """Return the whole clicks of the wheel, in pixels, that come nearest to an offset.
+
+    At least one, which at the ends scrolls as far as there is something.
+    """
+    away = widget.bar.clamp(wanted) - widget.offset
+    clicks = max(1, round(abs(away) / WHEEL_CLICK))
+    return clicks * WHEEL_CLICK * (1 if away > 0 else -1)
 
 
 def press(
@@ -155,12 +161,13 @@ def press(
     part: Box | None = None,
     kind: ActionKind = ActionKind.CLICK,
     button: Button = Button.LEFT,
+    keys: tuple[str, ...] = (),
 ) -> Moves:
-    """Click on a widget, or on a part of it."""
+    """Click on a widget, or on a part of it, with keys held."""
     yield from reach(desk, widget, part)
     point = visible_point(desk, widget, part)
     if point is not None:
-        yield Action(kind=kind, x=point[0], y=point[1], button=button)
+        yield Action(kind=kind, x=point[0], y=point[1], button=button, keys=keys)
 
 
 def fill(desk: Desktop, field: TextField | TextArea, text: str) -> Moves:
@@ -218,22 +225,31 @@ def tab(desk: Desktop, tabs: Tabs, index: int) -> Moves:
         yield from press(desk, tabs, part=(left + 4, 4, left + tabs.tab_width - 4, 20))
 
 
-def row(
-    desk: Desktop, rows: ListBox | Table, index: int, *, kind: ActionKind = ActionKind.CLICK
+def row(desk: Desktop, rows: ListBox | Table, index: int) -> Moves:
+    """Choose a row alone, scrolling to it."""
+    if rows.selected != index:
+        yield from press_row(desk, rows, index)
+
+
+def press_row(
+    desk: Desktop,
+    rows: ListBox | Table,
+    index: int,
+    *,
+    kind: ActionKind = ActionKind.CLICK,
+    keys: tuple[str, ...] = (),
 ) -> Moves:
-    """Choose a row, scrolling to it; a double click opens it even where it is chosen already."""
-    if rows.selected == index and kind is ActionKind.CLICK:
-        return
+    """Click on a row even where it is chosen already, scrolling to it."""
     header = HEADER if isinstance(rows, Table) else 0
     top = index * ROW - rows.offset + header
     if top < header or top + ROW > rows.height:
         yield from reach(desk, rows)
-        wanted = rows.bar.clamp(index * ROW - (rows.height - header) // 2)
         point = visible_point(desk, rows)
         if point is not None:
-            x, y = point
-            yield Action(kind=ActionKind.SCROLL, x=x, y=y, dy=wanted - rows.offset)
-    yield from press(desk, rows, part=(4, top + 3, rows.width - 20, top + ROW - 3), kind=kind)
+            way = _way(rows, index * ROW - (rows.height - header) // 2)
+            yield Action(kind=ActionKind.SCROLL, x=point[0], y=point[1], dy=way)
+    part = (4, top + 3, rows.width - 20, top + ROW - 3)
+    yield from press(desk, rows, part=part, kind=kind, keys=keys)
 
 
 def menu(desk: Desktop, bar: MenuBar, path: Sequence[str]) -> Moves:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Final
 
 from PIL import Image as PilImage
-from PIL import ImageDraw, ImageFont
+from PIL import ImageChops, ImageDraw, ImageFont
 
 from envkit_computer_use.theme import Color, Theme
 
@@ -86,6 +86,17 @@ def _mark_mask(name: str, size: int) -> PilImage.Image:
     return mask.resize((size, size), PilImage.Resampling.BOX)
 
 
+@functools.lru_cache(maxsize=4)
+def _pointer_rim(size: int) -> PilImage.Image:
+    """Return the mask of the pointer, one pixel wider on each side."""
+    rim, mark = PilImage.new("L", (size + 2, size + 2)), _mark_mask("pointer", size)
+    for place in ((0, 1), (2, 1), (1, 0), (1, 2)):
+        shifted = PilImage.new("L", rim.size)
+        shifted.paste(mark, place)
+        rim = ImageChops.lighter(rim, shifted)
+    return rim
+
+
 def intersect(first: Box, second: Box) -> Box | None:
     """Return the common part of two boxes; None where there is none."""
     left, top, right, bottom = first
@@ -157,6 +168,11 @@ class Painter:
     def mark(self, name: str, x: int, y: int, size: int, color: Color) -> None:
         """Draw one of the marks, such as "check" or "folder", in a square of `size` pixels."""
         self._stamp(_mark_mask(name, size), x, y, color)
+
+    def pointer(self, x: int, y: int, size: int) -> None:
+        """Draw the mouse pointer, black with a white rim, its tip at (x, y)."""
+        self._stamp(_pointer_rim(size), x - 1, y - 1, (255, 255, 255))
+        self.mark("pointer", x, y, size, (0, 0, 0))
 
     def width_of(self, text: str) -> int:
         """Return the width of the text in the theme's font, in pixels."""

@@ -21,11 +21,14 @@ _MOST_REPEATS: Final = 50
 def perform(desk: Desktop, action: Action) -> str | None:
     """Carry out an action that does not end the episode; return why nothing happened, or None.
 
-    Coordinates outside the screen count as its nearest pixel.
+    Coordinates outside the screen count as its nearest pixel. The keys of a click, a drag or a
+    scroll are down meanwhile.
     """
     x, y = _place(desk, action)
     handler = _HANDLERS.get(action.kind)
+    desk.held = frozenset(action.keys)
     note = None if handler is None else handler(desk, x, y, action)
+    desk.held = frozenset()
     desk.end_action()
     return note
 

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from envkit_computer_use.actions.action import Button as MouseButton
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.widgets import Widget, Window
+from envkit_computer_use.widgets import Icon, Widget, Window
 
 _DRAG_PIXELS: Final = 6
 """Least way between press and release of what counts as a drag to another widget."""
@@ -75,7 +75,8 @@ def _press_menu(desk: Desktop, x: int, y: int) -> None:
 def _open_context(desk: Desktop, hit: Hit, x: int, y: int) -> None:
     """Choose what is under the pointer, then open its menu or that of what it stands in."""
     deepest, left, top = hit.chain[-1]
-    if deepest.context:
+    is_one_of_several = isinstance(deepest, Icon) and deepest.selected
+    if deepest.context and not is_one_of_several:
         deepest.press(desk, x - left, y - top, 1)
         deepest.release(desk, -1, -1)
     for widget, left, top in reversed(hit.chain):

@@ -1,5 +1,6 @@
 """Scripted policies: one that knows the state, and one that presses anything."""
 
+import contextlib
 import random
 from typing import Any
 
@@ -7,8 +8,11 @@ from envkit.env import Policy, PolicyContext
 from envkit.seeds import derive_seed
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action, ActionKind, Status
+from envkit_computer_use.actions.malformed import InexpressibleActionError
 from envkit_computer_use.desktop import Desktop
+from envkit_computer_use.dialect import Dialect
 from envkit_computer_use.popups import Popup
+from envkit_computer_use.rephrasing import rephrased
 from envkit_computer_use.widgets import Button
 
 
@@ -17,9 +21,24 @@ def oracle() -> Policy:
 
     def reply(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped  # a wrapper hides the desktop
-        return str(env.dialect.write([next_action(env)]))
+        return _written(env.dialect, env.desk, next_action(env))
 
     return reply
+
+
+def _written(dialect: Dialect, desk: Desktop, action: Action) -> str:
+    """Return a reply that does the action, or as much of it as the dialect has words for.
+
+    Raises:
+        InexpressibleActionError: It has none at all.
+    """
+    try:
+        return dialect.write([action])
+    except InexpressibleActionError:
+        for others in rephrased(desk, action):
+            with contextlib.suppress(InexpressibleActionError):
+                return dialect.write(others)
+        raise
 
 
 def next_action(env: Any) -> Action:  # noqa: ANN401  # importing the environment would be a circle

@@ -7,6 +7,7 @@ rows are encoded again. The same comparison feeds the hash of the state.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from PIL import Image as PilImage
@@ -20,6 +21,8 @@ from envkit_computer_use.widgets.widget import state_reader
 
 _MOST_BOXES: Final = 6
 """Beyond this many damaged boxes their common frame is repainted."""
+_FAR: Final = 4000
+"""Pixels that it is cheaper to repaint than to go through the widgets once more."""
 _POINTER: Final = 16
 """Side of the pointer's mark in pixels."""
 
@@ -56,7 +59,7 @@ class Screen:
         if self._image is None:
             damage = [self._box]
         if damage or self._image is None:
-            for box in damage:
+            for box in _merge(damage):
                 self._repaint(desk, box)
             data = self._encoder.encode(self.canvas, [(box[1], box[3]) for box in damage])
             self._image = Image.from_bytes(data)
@@ -79,7 +82,7 @@ class Screen:
         return digest.hexdigest()
 
     def _compare(self, desk: Desktop) -> list[Box]:
-        """Take note of the desktop's state and return the boxes that must be repainted."""
+        """Take note of the desktop's state and return the boxes where it looks different."""
         before, self._seen = self._seen, {}
         damage: list[Box | None] = []
         for window in desk.windows:
@@ -87,7 +90,7 @@ class Screen:
         damage += [before[key].box for key in before.keys() - self._seen.keys()]
         damage += self._reordered(desk)
         damage += self._changed_extras(desk)
-        return _merge([box for box in damage if box is not None])
+        return [box for box in damage if box is not None]
 
     def _note(
         self,
@@ -155,10 +158,7 @@ class Screen:
         for menu in desk.menus:
             menu.paint(painter)
         if self._shows_pointer:
-            x, y = desk.pointer
-            for dx, dy in ((-1, 0), (1, 0), (0, -1), (0, 1)):
-                painter.mark("pointer", x + dx, y + dy, _POINTER, (255, 255, 255))
-            painter.mark("pointer", x, y, _POINTER, (0, 0, 0))
+            painter.pointer(*desk.pointer, _POINTER)
 
 
 _NOWHERE: Final[Box] = (0, 0, 0, 0)
@@ -200,12 +200,24 @@ def _paint(widget: Widget, painter: Painter, x: int, y: int) -> None:
 
 
 def _merge(boxes: list[Box]) -> list[Box]:
-    """Return boxes that cover the given ones, without those inside of another."""
+    """Return few boxes that cover the given ones; neighbours become one where that adds little."""
     kept: list[Box] = []
-    for box in sorted(set(boxes), key=lambda item: (item[0], item[1], -item[2], -item[3])):
-        if not any(intersect(other, box) == box for other in kept):
-            kept.append(box)
-    if len(kept) <= _MOST_BOXES:
-        return kept
-    left, top = min(box[0] for box in kept), min(box[1] for box in kept)
-    return [(left, top, max(box[2] for box in kept), max(box[3] for box in kept))]
+    for box in sorted(set(boxes)):
+        joined, apart = box, list[Box]()
+        for other in kept:
+            both = _frame((other, joined))
+            if _area(both) <= _FAR + max(_area(other), _area(joined)):
+                joined = both
+            else:
+                apart.append(other)
+        kept = [*apart, joined]
+    return kept if len(kept) <= _MOST_BOXES else [_frame(kept)]
+
+
+def _frame(boxes: Sequence[Box]) -> Box:
+    lefts, tops, rights, bottoms = zip(*boxes, strict=True)
+    return min(lefts), min(tops), max(rights), max(bottoms)
+
+
+def _area(box: Box) -> int:
+    return (box[2] - box[0]) * (box[3] - box[1])

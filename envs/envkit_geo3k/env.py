@@ -63,7 +63,7 @@ class Geo3kEnv(Env):
     """
 
     capabilities = Capabilities(
-        thread_safe=True, replay_safe=True, snapshot=True, deterministic=True
+        thread_safe=True, compute_bound=True, replay_safe=True, snapshot=True, deterministic=True
     )
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
         "noisy-oracle": noisy_oracle,

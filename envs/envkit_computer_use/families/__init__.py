@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import Final
 
-from envkit_computer_use.families import counting, files, pressing, rows, settings, windows, writing
+from envkit_computer_use.families import (
+    counting,
+    files,
+    pressing,
+    rows,
+    selecting,
+    settings,
+    windows,
+    writing,
+)
 from envkit_computer_use.families.family import Family
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -20,6 +29,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         rows.LookUp(),
         rows.PickFromList(),
         rows.SortAndOpen(),
+        selecting.SelectRows(),
         settings.AnswerSurvey(),
         settings.ChangeSettings(),
         settings.OrderGoods(),

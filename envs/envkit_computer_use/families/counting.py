@@ -122,8 +122,8 @@ class PickDate(Family):
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw a date; from level 4 on it is the n-th weekday of the month."""
         start = rng.randrange(12)
-        steps = (0, 1, 3, 5, 8)[level - 1]
-        month = max(0, min(11, start + rng.choice((-1, 1)) * steps))
+        steps = (1, 2, 3, 5, 6)[level - 1]
+        month = rng.choice([month for month in (start - steps, start + steps) if 0 <= month < 12])
         day = rng.randint(1, _DAYS[month])
         said = f"{MONTHS[month]} {day}"
         if level >= 4:

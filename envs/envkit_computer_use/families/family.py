@@ -12,9 +12,29 @@ OVER: Final = "over"
 """Key of the desktop's model: True once a task that is handed in was handed in."""
 ANSWER: Final = "answer"
 """Key of the desktop's model: the text of the action that answers."""
+ANSWER_FIELD: Final = "Answer"
+"""Name of a text field that takes an answer as well, for models that have no such action."""
 
 Data = dict[str, Any]
 """What a family draws for one task: JSON data with at least "goal", a sentence."""
+
+_INFEASIBLE: Final = 0.08
+"""Share of tasks that can't be done, of a level where there are such. Were it larger, giving up at
+random would pay."""
+_LEAST_LEVEL: Final = 3
+"""From which on some tasks can't be done."""
+OR_FAIL: Final = " If that is impossible, end the task with failure."
+"""What such goals say at these levels, whether it is possible or not."""
+
+
+def is_feasible(rng: random.Random, level: int) -> bool:
+    """Draw whether a task can be done."""
+    return level < _LEAST_LEVEL or rng.random() >= _INFEASIBLE
+
+
+def or_fail(level: int) -> str:
+    """Return the sentence that the goal needs at a level."""
+    return OR_FAIL if level >= _LEAST_LEVEL else ""
 
 
 class Family(ABC):

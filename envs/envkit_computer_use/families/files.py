@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.families.family import Data, Family
+from envkit_computer_use.families.family import Data, Family, is_feasible, or_fail
 from envkit_computer_use.families.words import FOLDERS, STEMS, file_names, listed
 from envkit_computer_use.layout import MARGIN, buttons, clutter, frame, label, place, widest
 from envkit_computer_use.widgets import Button, Icon, TextField, Window
@@ -49,15 +49,20 @@ class SortFiles(Family):
         """Draw files and folders, and where some of the files go."""
         count = (3, 5, 8, 11, 15)[level - 1]
         files = file_names(rng, count, alike=level >= 3)
-        folders = rng.sample(FOLDERS, (1, 2, 3, 4, 5)[level - 1])
+        folders: list[str] = list(rng.sample(FOLDERS, (1, 2, 3, 4, 5)[level - 1]))
         moved = rng.sample(files, (1, 1, 2, 3, 4)[level - 1])
         targets = {name: rng.choice(folders) for name in moved}
         said = listed([f"{name} into {folder}" for name, folder in targets.items()])
+        feasible = is_feasible(rng, level)
+        if not feasible:
+            folders.remove(targets[rng.choice(moved)])
         return {
-            "goal": f"Drag {said}. Leave the other files where they are. Then end the task.",
+            "goal": f"Drag {said}. Leave the other files where they are. Then end the task."
+            f"{or_fail(level)}",
             "files": files,
             "folders": folders,
             "targets": targets,
+            "feasible": feasible,
             "clutter": max(0, level - 3),
         }
 
@@ -92,7 +97,7 @@ class SortFiles(Family):
 
 
 class DeleteFiles(Family):
-    """Delete every file of an ending, by the menu of the right button."""
+    """Delete every file of an ending, one or several at a time, by the menu of the right button."""
 
     name = "delete_files"
 
@@ -102,7 +107,7 @@ class DeleteFiles(Family):
         ending = files[0].partition(".")[2]
         doomed = [name for name in files if name.endswith(ending)][: 2 + level]
         files = [name for name in files if name in doomed or not name.endswith(ending)]
-        feasible = level < 3 or rng.random() > 0.15
+        feasible = is_feasible(rng, level)
         if not feasible:
             files, doomed = [name for name in files if name not in doomed], []
         rng.shuffle(files)
@@ -125,22 +130,26 @@ class DeleteFiles(Family):
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
         """Delete a file, at high levels after a question."""
         if event.kind == "command" and event.value == "delete":
+            icons = [item for item in desk.siblings(event.source) if isinstance(item, Icon)]
+            names = [icon.name for icon in icons if icon.selected or icon is event.source]
             if not data["asks"]:
-                self._delete(desk, event.source.name)
+                self._delete(desk, names)
                 return False
-            desk.model["asked"] = event.source.name
-            _ask(desk, f"Delete {event.source.name}?", ("Delete", "Cancel"))
+            desk.model["asked"] = names
+            what = names[0] if len(names) == 1 else f"{len(names)} files"
+            _ask(desk, f"Delete {what}?", ("Delete", "Cancel"))
         elif event.window.name == "question" and event.kind == "clicked":
             desk.close(event.window)
             if event.source.name == "Delete":
                 self._delete(desk, desk.model["asked"])
         return False
 
-    def _delete(self, desk: Desktop, name: str) -> None:
-        icon = desk.find(Icon, "files", name)
-        desk.siblings(icon).remove(icon)
+    def _delete(self, desk: Desktop, names: list[str]) -> None:
+        for name in names:
+            icon = desk.find(Icon, "files", name)
+            desk.siblings(icon).remove(icon)
+            desk.model["deleted"].append(name)
         desk.set_focus(None)
-        desk.model["deleted"].append(name)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return for each file whether it is there or gone, as it should be."""
@@ -150,7 +159,7 @@ class DeleteFiles(Family):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Delete one file after the other."""
         if desk.window("question") is not None:
-            right = desk.model["asked"] in data["doomed"]
+            right = {*desk.model["asked"]} <= {*data["doomed"]}
             text = "Delete" if right else "Cancel"
             yield from hands.press(desk, desk.find(Button, "question", text))
         for name in data["doomed"]:
@@ -170,10 +179,14 @@ class RenameFiles(Family):
         for name in rng.sample(files, (1, 1, 1, 2, 3)[level - 1]):
             renamed[name] = f"{rng.choice(STEMS)}{rng.randint(20, 99)}.{name.partition('.')[2]}"
         said = listed([f"{old} to {new}" for old, new in renamed.items()])
+        feasible = is_feasible(rng, level)
+        if not feasible:
+            files.remove(rng.choice(list(renamed)))
         return {
-            "goal": f"Rename {said}. Then end the task.",
+            "goal": f"Rename {said}. Then end the task.{or_fail(level)}",
             "files": files,
             "renamed": renamed,
+            "feasible": feasible,
             "clutter": max(0, level - 3),
         }
 

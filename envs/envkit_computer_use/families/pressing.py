@@ -7,7 +7,7 @@ from typing import Any
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.families.family import OVER, Data, Family
+from envkit_computer_use.families.family import OVER, Data, Family, is_feasible, or_fail
 from envkit_computer_use.families.words import ACTIONS, FOLDERS, OPTIONS, listed
 from envkit_computer_use.layout import MARGIN, button_width, clutter, frame, label, place
 from envkit_computer_use.widgets import Button, MenuBar
@@ -28,13 +28,15 @@ class PressButton(Family):
             verbs = rng.sample(ACTIONS, count // 3)
             texts = [f"{verb} {what}" for verb in verbs for what in ("all", "page", "copy")]
             rng.shuffle(texts)
-        targets = rng.sample(texts, (1, 2, 2, 3, 4)[level - 1])
+        targets = rng.sample(texts, (2, 2, 2, 3, 4)[level - 1])
         said = listed([f'"{text}"' for text in targets])
-        order = " in this order, and no other" if len(targets) > 1 else ""
+        feasible = is_feasible(rng, level)
         return {
-            "goal": f"Press {said}{order}.",
+            "goal": f"Press {said} in this order, and no other.{or_fail(level)}",
             "texts": texts,
             "targets": targets,
+            "disabled": [] if feasible else [rng.choice(targets)],
+            "feasible": feasible,
             "clutter": max(0, level - 3),
         }
 
@@ -46,7 +48,8 @@ class PressButton(Family):
         window = frame(desk, rng, "tools", "Tools", 3 * width + 44, rows * 36 + 20)
         for index, text in enumerate(texts):
             x, y = MARGIN + index % 3 * (width + 10), MARGIN + index // 3 * 36
-            place(window, Button(name=text, text=text), x, y, width, 26)
+            is_enabled = text not in data["disabled"]
+            place(window, Button(name=text, text=text, enabled=is_enabled), x, y, width, 26)
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
@@ -85,10 +88,15 @@ class NestedMenu(Family):
         while layer:
             text, _, layer = rng.choice([item for item in layer if item[2]] or layer)
             path.append(text)
+        feasible = is_feasible(rng, level)
+        if not feasible:
+            _remove(menus, path)
         return {
-            "goal": f"Choose {' > '.join(path)} from the menu bar, then end the task.",
+            "goal": f"Choose {' > '.join(path)} from the menu bar, then end the task."
+            f"{or_fail(level)}",
             "menus": menus,
             "path": path,
+            "feasible": feasible,
             "clutter": max(0, level - 2),
         }
 
@@ -126,6 +134,14 @@ def _layer(rng: random.Random, depth: int, width: int) -> list[list[Any]]:
         [text, "", _layer(rng, depth - 1, width) if index in inner else []]
         for index, text in enumerate(texts)
     ]
+
+
+def _remove(menus: list[Any], path: list[str]) -> None:
+    """Take the item at the end of a path out of its menu."""
+    items: list[Any] = next(layer for title, layer in menus if title == path[0])
+    for text in path[1:-1]:
+        items = next(inner for other, _, inner in items if other == text)
+    items.remove(next(item for item in items if item[0] == path[-1]))
 
 
 def _with_commands(menus: list[Any]) -> list[Any]:

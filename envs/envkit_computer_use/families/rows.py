@@ -6,11 +6,28 @@ from collections.abc import Iterator
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action, ActionKind
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.families.family import ANSWER, Data, Family
+from envkit_computer_use.families.family import (
+    ANSWER,
+    ANSWER_FIELD,
+    OVER,
+    Data,
+    Family,
+    is_feasible,
+    or_fail,
+)
 from envkit_computer_use.families.handing_in import HandedIn
 from envkit_computer_use.families.words import CITIES, full_names, look_alikes
-from envkit_computer_use.layout import MARGIN, buttons, clutter, frame, place, widest
-from envkit_computer_use.widgets import ListBox, Table
+from envkit_computer_use.layout import (
+    MARGIN,
+    button_width,
+    buttons,
+    clutter,
+    frame,
+    label,
+    place,
+    widest,
+)
+from envkit_computer_use.widgets import Button, ListBox, Table, TextField
 from envkit_computer_use.widgets.scrolling import BAR
 from envkit_computer_use.widgets.tables import HEADER
 from envkit_computer_use.widgets.widget import ROW, as_tuples
@@ -24,10 +41,10 @@ class PickFromList(HandedIn):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw names; from level 3 on they resemble the one that is looked for."""
-        count = (5, 12, 24, 40, 60)[level - 1]
+        count = (9, 14, 24, 40, 60)[level - 1]
         (target,) = full_names(rng, 1)
         names = look_alikes(rng, target, count) if level >= 3 else full_names(rng, count)
-        feasible = level < 3 or rng.random() > 0.15
+        feasible = is_feasible(rng, level)
         target = target if target in names else rng.choice(names)
         rng.shuffle(names)
         if not feasible:
@@ -86,11 +103,16 @@ class LookUp(Family):
         ]
         column = rng.choice((1, 2, 3) if level > 1 else (2, 3))
         answer = next(row[column] for row in rows if row[0] == target)
+        feasible = is_feasible(rng, level)
+        if not feasible:
+            rows = [row for row in rows if row[0] != target]
         return {
-            "goal": f"What is the {_COLUMNS[column].lower()} of {target}? Answer with it alone.",
+            "goal": f"What is the {_COLUMNS[column].lower()} of {target}? Answer with it alone, "
+            f"or write it into the field Answer and press Send.{or_fail(level)}",
             "rows": rows,
             "target": target,
             "answer": answer,
+            "feasible": feasible,
             "clutter": max(0, level - 2),
         }
 
@@ -102,10 +124,22 @@ class LookUp(Family):
             for index, title in enumerate(_COLUMNS)
         ]
         width = _table_width(columns)
-        window = frame(desk, rng, "staff", "Staff", width + 2 * MARGIN, 10 * ROW + HEADER + 20)
+        high = 10 * ROW + HEADER
+        window = frame(desk, rng, "staff", "Staff", width + 2 * MARGIN, high + 56)
         table = Table(name="table", columns=tuple(columns), rows=as_tuples(rows))
-        place(window, table, MARGIN, 10, width, 10 * ROW + HEADER)
+        place(window, table, MARGIN, 10, width, high)
+        made = label(window, ANSWER_FIELD, MARGIN, high + 20, desk.type_pixels)
+        send = button_width("Send", desk.type_pixels)
+        left = 2 * MARGIN + made.width
+        place(window, TextField(name=ANSWER_FIELD), left, high + 20, width - left - send)
+        place(window, Button(name="Send", text="Send"), MARGIN + width - send, high + 20, send)
         clutter(desk, rng, data["clutter"], above=int(data["clutter"] > 1))
+
+    def react(self, desk: Desktop, event: Event, data: Data) -> bool:
+        """Take what is written in the field for the answer."""
+        if event.kind == "clicked" and event.source.name == "Send":
+            desk.model |= {ANSWER: desk.find(TextField, "staff", ANSWER_FIELD).text, OVER: True}
+        return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return whether the answer is the cell."""
@@ -130,7 +164,7 @@ class SortAndOpen(Family):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw goods-like rows whose numbers are all different."""
-        count = (4, 9, 18, 24, 24)[level - 1]
+        count = (9, 14, 18, 24, 24)[level - 1]
         names = rng.sample(CITIES, count)
         spread = (900, 600, 200, 80, 60)[level - 1]
         values = [rng.sample(range(100, 100 + spread), count) for _ in range(2)]
@@ -175,7 +209,7 @@ class SortAndOpen(Family):
         if (table.sorted_by, table.is_descending) != (data["column"], data["is_largest"]):
             middle = table.column_middle(data["column"])
             yield from hands.press(desk, table, part=(middle - 20, 4, middle + 20, HEADER - 4))
-        yield from hands.row(desk, table, 0, kind=ActionKind.DOUBLE_CLICK)
+        yield from hands.press_row(desk, table, 0, kind=ActionKind.DOUBLE_CLICK)
 
 
 _FIGURES = ("Place", "Visits", "Sales")

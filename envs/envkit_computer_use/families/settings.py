@@ -7,7 +7,7 @@ from typing import Any
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action
 from envkit_computer_use.desktop import Desktop
-from envkit_computer_use.families.family import Data
+from envkit_computer_use.families.family import Data, is_feasible, or_fail
 from envkit_computer_use.families.handing_in import HandedIn
 from envkit_computer_use.families.words import GOODS, LEVELS_OF, OPTIONS, listed
 from envkit_computer_use.layout import LINE, MARGIN, buttons, clutter, frame, label, place, widest
@@ -32,10 +32,12 @@ class ToggleChecks(HandedIn):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw boxes, some ticked already, and which of them must be ticked at the end."""
-        count = (3, 5, 8, 12, 16)[level - 1]
+        count = (4, 6, 8, 12, 16)[level - 1]
         texts = rng.sample(OPTIONS, count)
         wanted = sorted(rng.sample(texts, (1, 2, 3, 4, 5)[level - 1]), key=texts.index)
         ticked = rng.sample(texts, min(level, 3)) if level > 1 else []
+        while {*ticked} == {*wanted}:
+            ticked = rng.sample(texts, min(level, 3))
         return {
             "goal": f"Tick {listed(wanted)}, and no other box. Then press OK.",
             "texts": texts,
@@ -91,7 +93,7 @@ class AnswerSurvey(HandedIn):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw questions and their answers; some are not to be answered."""
-        questions = rng.sample(_QUESTIONS, (1, 2, 3, 5, 6)[level - 1])
+        questions = rng.sample(_QUESTIONS, (2, 3, 4, 5, 6)[level - 1])
         answers = {title: rng.choice(options) for title, options in questions}
         if level >= 4:
             answers.pop(rng.choice(sorted(answers)))
@@ -194,11 +196,14 @@ class OrderGoods(HandedIn):
         """Draw articles and how many; some carts are not empty at the start."""
         names = rng.sample(GOODS, (2, 3, 5, 8, 12)[level - 1])
         wanted = {n: rng.randint(1, 60) for n in rng.sample(names, (1, 2, 3, 4, 5)[level - 1])}
-        start = {n: rng.randint(1, 9) for n in rng.sample(names, level - 1)}
+        feasible = is_feasible(rng, level)
+        missing = [] if feasible else [rng.choice(list(wanted))]
+        start = {n: rng.randint(1, 9) for n in rng.sample(names, level - 1) if n not in missing}
         said = listed([f"{count} {name}" for name, count in wanted.items()])
         return {
-            "goal": f"Order {said}, and nothing else. Press Order.",
-            "names": names,
+            "goal": f"Order {said}, and nothing else. Press Order.{or_fail(level)}",
+            "names": [name for name in names if name not in missing],
+            "feasible": feasible,
             "wanted": wanted,
             "start": start,
             "clutter": max(0, level - 3),

@@ -32,8 +32,8 @@ class CloseWindows(Family):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw the windows and which to close."""
-        titles = rng.sample(_TITLES, (2, 3, 5, 6, 7)[level - 1])
-        closed = rng.sample(titles, (1, 1, 2, 3, 4)[level - 1])
+        titles = rng.sample(_TITLES, (3, 4, 5, 6, 7)[level - 1])
+        closed = rng.sample(titles, (1, 2, 2, 3, 4)[level - 1])
         noun = "window" if len(closed) == 1 else "windows"
         return {
             "goal": f"Close the {noun} {listed(closed)}, and no other. Then end the task.",

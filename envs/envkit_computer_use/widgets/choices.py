@@ -68,10 +68,17 @@ class Dropdown(Widget):
 
 @dataclass(slots=True, kw_only=True)
 class ListBox(Scrolled):
-    """Rows of text of which one is chosen."""
+    """Rows of text of which one is chosen, or several."""
 
     items: tuple[str, ...] = ()
     selected: int = -1
+    """The row that was chosen last and has the caret; -1 while there is none."""
+    is_multiple: bool = False
+    """Whether ctrl adds a row or takes it away, and shift chooses all up to it."""
+    chosen_rows: tuple[int, ...] = ()
+    """Of a list of which several rows can be chosen, those that are, in order."""
+    anchor: int = -1
+    """Where a selection with shift begins; -1 at the caret."""
     offset: int = 0
     """Pixels scrolled down."""
     grip: int = -1
@@ -85,6 +92,17 @@ class ListBox(Scrolled):
         return ScrollBar(
             length=self.height, content=len(self.items) * ROW + 2, offset=self.offset, step=ROW
         )
+
+    @property
+    def chosen_items(self) -> tuple[str, ...]:
+        """The texts of the chosen rows."""
+        return tuple(self.items[row] for row in self._lit)
+
+    @property
+    def _lit(self) -> tuple[int, ...]:
+        if self.is_multiple:
+            return self.chosen_rows
+        return (self.selected,) if self.selected >= 0 else ()
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the visible rows."""
@@ -102,10 +120,12 @@ class ListBox(Scrolled):
         drop = (ROW - line_height(theme.type_pixels)) // 2
         first = self.offset // ROW
         for row in range(first, min(len(self.items), first + self.height // ROW + 2)):
-            top = y + 1 + row * ROW - self.offset
-            if row == self.selected:
+            top, is_lit = y + 1 + row * ROW - self.offset, row in self._lit
+            if is_lit:
                 inner.fill(x + 1, top, self.width - 2, ROW, theme.accent)
-            ink = theme.accent_ink if row == self.selected else theme.ink
+            if self.is_multiple and self.focused and row == self.selected:
+                inner.frame(x + 1, top, self.width - side - 1, ROW, theme.ink)
+            ink = theme.accent_ink if is_lit else theme.ink
             inner.text(x + PADDING, top + drop, self.items[row], ink)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
@@ -113,27 +133,63 @@ class ListBox(Scrolled):
         for item in self.items:
             yield item, self.width - 2 * PADDING - (BAR if self.bar.most else 0)
 
+    def row_at(self, y: int) -> int:
+        """Return the row at a height of this widget, which may be beyond the last."""
+        return (y - 1 + self.offset) // ROW
+
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
         """Choose the row, or scroll by the bar; two clicks open the row."""
         if self.bar.most and x >= self.width - BAR:
             self.press_bar(y)
             return
-        row = (y - 1 + self.offset) // ROW
+        row = self.row_at(y)
         if 0 <= row < len(self.items):
-            self.selected = row
+            self._choose(row, host.held)
             host.emit(self, "opened" if clicks == 2 else "selected", self.items[row])
 
+    def _choose(self, row: int, held: frozenset[str]) -> None:
+        """Choose a row: alone, with shift all from the anchor on, with ctrl besides the others."""
+        if self.is_multiple and "shift" in held and self.selected >= 0:
+            self.anchor = self.selected if self.anchor < 0 else self.anchor
+            low, high = min(self.anchor, row), max(self.anchor, row)
+            kept = self.chosen_rows if "ctrl" in held else ()
+            self.chosen_rows = tuple(sorted({*kept, *range(low, high + 1)}))
+        elif self.is_multiple and "ctrl" in held:
+            self.chosen_rows = tuple(sorted({*self.chosen_rows} ^ {row}))
+            self.anchor = row
+        else:
+            self.chosen_rows, self.anchor = (row,), row
+        self.selected = row
+
     def key(self, host: Host, chord: Chord) -> bool:
-        """Step by the arrows."""
-        if chord[0] or chord[1] not in ("up", "down", "home", "end") or not self.items:
+        """Step by the arrows: alone, extending with shift; with ctrl the caret only.
+
+        Ctrl and space toggle the row with the caret.
+        """
+        held, name = chord
+        allowed = {"ctrl", "shift"} if self.is_multiple else set[str]()
+        if not held <= allowed or not self.items:
             return False
+        if self.is_multiple and name == "space" and self.selected >= 0:
+            self._choose(self.selected, held)
+            host.emit(self, "selected", self.items[self.selected])
+            return True
         last = len(self.items) - 1
         steps = {"up": self.selected - 1, "down": self.selected + 1, "home": 0, "end": last}
-        self.selected = max(0, min(last, steps[chord[1]]))
-        top = self.selected * ROW
-        self.offset = self.bar.clamp(max(top + ROW + 2 - self.height, min(self.offset, top)))
-        host.emit(self, "selected", self.items[self.selected])
+        if name not in steps:
+            return False
+        row = max(0, min(last, steps[name]))
+        if held == frozenset({"ctrl"}):
+            self.selected = row
+        else:
+            self._choose(row, held)
+        self._reveal(row)
+        host.emit(self, "selected", self.items[row])
         return True
+
+    def _reveal(self, row: int) -> None:
+        top = row * ROW
+        self.offset = self.bar.clamp(max(top + ROW + 2 - self.height, min(self.offset, top)))
 
 
 @dataclass(slots=True, kw_only=True)

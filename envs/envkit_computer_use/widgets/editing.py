@@ -46,9 +46,14 @@ class Editor(Widget):
         return 0
 
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
-        """Place the caret; two clicks select the word, three everything on the line."""
+        """Place the caret; two clicks select the word, three everything on the line.
+
+        With shift the selection is extended to the place instead.
+        """
         index = self.index_at(host, x, y)
-        if clicks == 1:
+        if "shift" in host.held:
+            self.cursor = index
+        elif clicks == 1:
             self.cursor = self.anchor = index
         elif clicks == 2:
             self.anchor, self.cursor = self._word_at(index)

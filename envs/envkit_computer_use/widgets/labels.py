@@ -101,8 +101,19 @@ class Icon(Widget):
         yield self.text, self.width - 4
 
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
-        """Select this icon alone; two clicks open it."""
-        for sibling in host.siblings(self):
-            if isinstance(sibling, Icon):
-                sibling.selected = sibling is self
+        """Select this icon alone; two clicks open it.
+
+        Ctrl adds it or takes it away, and shift selects all between those selected and this one.
+        """
+        icons = [item for item in host.siblings(self) if isinstance(item, Icon)]
+        if "ctrl" in host.held:
+            self.selected = not self.selected
+        elif "shift" in host.held:
+            here = next(at for at, icon in enumerate(icons) if icon is self)
+            lit = [at for at, icon in enumerate(icons) if icon.selected] or [here]
+            for at, icon in enumerate(icons):
+                icon.selected = min(here, *lit) <= at <= max(here, *lit)
+        else:
+            for icon in icons:
+                icon.selected = icon is self
         host.emit(self, "opened" if clicks == 2 else "selected")

@@ -29,6 +29,8 @@ class Host(Protocol):
     """What a widget may ask of the desktop that it is on."""
 
     clipboard: str
+    held: frozenset[str]
+    """Keys that are down while the mouse is used, by canonical names."""
 
     @property
     def type_pixels(self) -> int:
@@ -128,9 +130,11 @@ def state_reader(kind: type[Widget]) -> Callable[[Widget], tuple[Any, ...]]:
 
 def walk(widget: Widget) -> Iterator[Widget]:
     """Yield the widget and all below it, parents first."""
-    yield widget
-    for child in widget.children:
-        yield from walk(child)
+    todo = [widget]
+    while todo:
+        widget = todo.pop()
+        yield widget
+        todo += reversed(widget.children)
 
 
 def as_tuples(value: Any) -> Any:  # noqa: ANN401  # any JSON data

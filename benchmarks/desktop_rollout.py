@@ -1,0 +1,118 @@
+"""Play many desktop episodes at once through the rollout, and watch the event loop meanwhile.
+
+The oracle writes the replies, a real chat codec with an image processor encodes them and the
+screenshots. A watchdog wakes up every five milliseconds; how late it comes is how long the loop was
+blocked, or how long the process did not get the machine. The processor time that the process used
+meanwhile tells the two apart: "own" stalls are no longer than that. The process is pinned to two
+cores. A stall may last 50 ms at most (DESIGN.md, 12.11).
+
+    python benchmarks/desktop_rollout.py [--episodes 256] [--concurrency 256] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from envkit.rollout import Limits, ScriptedEngine, collect
+from envkit.tokens import ChatCodec, load_codec
+from envkit_computer_use.policies import oracle
+from envkit_transformers import builtin_model_dir
+
+BEAT_S = 0.005
+LONGEST_STALL_MS = 50.0
+
+
+class Watchdog:
+    """Measures how late the loop runs a task that sleeps for one beat at a time."""
+
+    def __init__(self) -> None:
+        self.late_ms: list[float] = []
+        self.own_ms: list[float] = []
+        """Of each, at most what the process computed in that time."""
+        self._task: asyncio.Task[None] | None = None
+
+    async def _watch(self) -> None:
+        while True:
+            due, used = time.perf_counter() + BEAT_S, time.process_time()
+            await asyncio.sleep(BEAT_S)
+            late_s = time.perf_counter() - due
+            self.late_ms.append(late_s * 1e3)
+            self.own_ms.append(min(late_s, time.process_time() - used) * 1e3)
+
+    async def __aenter__(self) -> "Watchdog":
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def rollout(codec: ChatCodec, episodes: int, concurrency: int) -> dict[str, Any]:
+    """Return turns, seconds, rewards and stalls of episodes that run at once."""
+    engine = ScriptedEngine(codec, oracle())
+    limits = Limits(max_turns=40, max_response_tokens=100_000, max_context_tokens=100_000)
+    turns, solved, faults = 0, 0, 0
+    started, busy = time.perf_counter(), time.process_time()
+    async with Watchdog() as watchdog:
+        async for trajectory in collect(
+            "computer-use-v0",
+            engine,
+            codec,
+            episodes=episodes,
+            concurrency=concurrency,
+            limits=limits,
+        ):
+            turns += len(trajectory.turns)
+            solved += trajectory.reward == 1.0
+            faults += trajectory.fault is not None
+    late, own = sorted(watchdog.late_ms), sorted(watchdog.own_ms)
+    return {
+        "episodes": episodes,
+        "concurrency": concurrency,
+        "solved": solved,
+        "faults": faults,
+        "turns": turns,
+        "seconds": round(time.perf_counter() - started, 2),
+        "cpu_ms_a_turn": round((time.process_time() - busy) / turns * 1e3, 3),
+        "turns_per_second": round(turns / (time.perf_counter() - started), 1),
+        "stall_ms_p50": round(late[len(late) // 2], 2),
+        "stall_ms_p99": round(late[len(late) * 99 // 100], 2),
+        "stall_ms_most": round(late[-1], 2),
+        "stalls_over_50_ms": sum(ms > LONGEST_STALL_MS for ms in late),
+        "own_stall_ms_p99": round(own[len(own) * 99 // 100], 2),
+        "own_stall_ms_most": round(own[-1], 2),
+        "own_stalls_over_50_ms": sum(ms > LONGEST_STALL_MS for ms in own),
+        "beats": len(late),
+    }
+
+
+def main() -> None:
+    """Print the figures and write them as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", help="folder of a vision model (default: the built-in one)")
+    parser.add_argument("--episodes", type=int, default=256)
+    parser.add_argument("--concurrency", type=int, default=256)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    codec = load_codec(options.model or builtin_model_dir())
+    asyncio.run(rollout(codec, 4, 4))  # loads the font and the processor
+    gc.collect()
+    gc.freeze()  # as `envkit rollout` does: a model's libraries need no collection
+    figures = asyncio.run(rollout(codec, options.episodes, options.concurrency))
+    for name, value in figures.items():
+        print(f"{name:20} {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
