@@ -135,8 +135,9 @@ class SearchEnv(AsyncEnv):
             format_credits: `structure`, `retrieval` and `final` of "format" and "em_compat"; None
                 takes 0.2, 0.1 and 0.1.
             backend: None for the embedded index; the address of a server with `POST /retrieve`;
-                "serper"; or any `SearchBackend`, which stays the caller's to close and is
-                deterministic if it has an attribute `is_deterministic` that is True.
+                "serper"; "tantivy:FOLDER" for an index on disk; or any `SearchBackend`, which
+                stays the caller's to close and is deterministic if it has an attribute
+                `is_deterministic` that is True.
             tasks: Questions of your own; None takes those of the corpus.
             document_characters: Most characters of a page that are shown.
             feedback_role: Role of results in the tools protocol. "user" for chat templates that
@@ -248,7 +249,7 @@ class SearchEnv(AsyncEnv):
         return None if text is None else {**observation, "text": text}
 
     async def aclose(self) -> None:
-        """Give back the remote backend that this environment shares with others."""
+        """Give back the backend that this environment shares with others."""
         if self._lease is not None:
             given_back, self._lease = self._lease, None
             await given_back.aclose()
@@ -368,7 +369,7 @@ def _checked_backend(backend: str | SearchBackend | None) -> str | SearchBackend
 
 
 def _is_deterministic(backend: str | SearchBackend | None) -> bool:
-    if backend is None:
+    if backend is None or (isinstance(backend, str) and backend.startswith("tantivy:")):
         return True
     # A foreign object: the protocol of backends does not ask for the attribute.
     return getattr(backend, "is_deterministic", False) is True
