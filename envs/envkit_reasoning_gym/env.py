@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Final
 
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.tasks import Task
+from envkit.toolcalls.tolerant_json import scrub
 from envkit_reasoning_gym.source import DatasetTasks
 
 _OPEN: Final = "<answer>"
@@ -121,8 +122,9 @@ class ReasoningGymEnv(Env):
 def read_answer(reply: str) -> str | None:
     """Return what stands between the last pair of answer tags, stripped; None without a pair.
 
-    A closing tag ends the nearest opening one before it; takes linear time.
+    A closing tag ends the nearest opening one before it; takes linear time. Lone surrogates become
+    U+FFFD, since no file takes them.
     """
     end = reply.rfind(_CLOSE)
     start = reply.rfind(_OPEN, 0, end) if end >= 0 else -1
-    return None if start < 0 else reply[start + len(_OPEN) : end].strip()
+    return None if start < 0 else scrub(reply[start + len(_OPEN) : end].strip())
