@@ -110,7 +110,7 @@ class SearchEnv(AsyncEnv):
         split: str = "train",
         hops: int | Sequence[int] | None = None,
         topk: int = 3,
-        max_turns: int = 8,
+        max_turns: int = 12,
         reward: str | Mapping[str, float] | Reward = "exact",
         format_credits: Mapping[str, float] | None = None,
         backend: str | SearchBackend | None = None,
@@ -129,7 +129,8 @@ class SearchEnv(AsyncEnv):
             split: "train", "test" or "all".
             hops: Pages that an answer takes, one number or several; None mixes all.
             topk: Pages that a search returns, 1 to 20. A call may ask for its own number.
-            max_turns: Replies in an episode, the answer included.
+            max_turns: Replies in an episode, the answer included. The default leaves room for all
+                pages of every question of the corpora that ship, and an answer.
             reward: A name ("exact", "f1", "format", "em_compat"), weights over
                 `envkit_search.rewards.TERMS`, or a function from a `Verdict` to terms.
             format_credits: `structure`, `retrieval` and `final` of "format" and "em_compat"; None
