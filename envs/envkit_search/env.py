@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Final, cast
 
 from envkit.async_env import AsyncEnv
+from envkit.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.tasks import Task, TaskSource
@@ -190,6 +191,12 @@ class SearchEnv(AsyncEnv):
     def oracle(self) -> Policy:
         """Return a policy that searches the gold titles in turn, then answers."""
         return oracle()
+
+    def audit_hooks(self) -> AuditHooks:
+        """Return guesses without a search and a second grader; see `auditing`."""
+        from envkit_search.auditing import hooks
+
+        return hooks(self._source)
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
