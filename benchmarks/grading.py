@@ -2,8 +2,8 @@
 
 Every answer below is given at several lengths up to what the environment hands to its grader. The
 figure of an answer is the fastest of three tries, so that a busy machine changes little; the worst
-answer of each grader is printed. For geo3k and search a whole reply of 64,000 characters that is
-made of the same pieces is read and graded too. `--all` grades with every dataset of reasoning-gym
+answer of each grader is printed. Replies of 64,000 characters that are made of
+the same pieces are read too. `--all` grades with every dataset of reasoning-gym
 instead of a few.
 
     python benchmarks/grading.py [--json FILE] [--all]
@@ -14,19 +14,21 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from envkit_geo3k import grade as grade_geometry
 from envkit_geo3k.answer_text import last_boxed
+from envkit_reasoning_gym.answer_guard import is_formula, is_plain
 from envkit_search.grading import facts_of, grade, holds
 from envkit_search.prompts import SEARCH
 from envkit_search.protocol import (
     MAX_ANSWER_CHARACTERS,
     Action,
     ActionKind,
-    last_answer_compat,
     read_tags,
+    read_tags_compat,
     read_tools,
 )
 
@@ -89,23 +91,27 @@ def _milliseconds(work: Callable[[str], object], answer: str) -> float:
     return 1000 * (time.process_time() - started)
 
 
-def _geometry(answer: str) -> object:
-    return [grade_geometry(answer, gold) for gold in ("2\\sqrt{3}", "12", "(3, -4)", "2:3")]
-
-
 def _searched(answer: str) -> object:
     action = Action(kind=ActionKind.ANSWER, answer=answer)
     accepted = ["Tallinn", "3,141", "the a an", "A" * 400]
     return grade([facts_of(action)], accepted), holds(answer, accepted)
 
 
-def _search_reply(reply: str) -> object:
-    tools = (SEARCH,)
-    return read_tags(reply), read_tools(reply, tools), last_answer_compat(reply)
+def own_graders() -> Iterator[tuple[str, Callable[[str], object], int]]:
+    """Yield the graders and readers of geo3k and search, and the longest text each is given."""
+    for gold in ("2\\sqrt{3}", "12", "(3, -4)", "2:3"):
+        yield f"geo3k answer to {gold}", partial(grade_geometry, gold=gold), 4000
+    yield "geo3k box in a reply", last_boxed, REPLY
+    yield "search answer", _searched, MAX_ANSWER_CHARACTERS
+    yield "search reply of tags", read_tags, REPLY
+    yield "search reply of Search-R1", read_tags_compat, REPLY
+    yield "search reply of tools", lambda reply: read_tools(reply, (SEARCH,)), REPLY
+    yield "reasoning_gym guard of lists", is_plain, 10_000
+    yield "reasoning_gym guard of formulas", is_formula, 10_000
 
 
-def reasoning_gym_graders(*, is_all: bool) -> Iterator[tuple[str, Callable[[str], object]]]:
-    """Yield the names of datasets and what grades an answer to their first task."""
+def reasoning_gym_graders(*, is_all: bool) -> Iterator[tuple[str, Callable[[str], object], int]]:
+    """Yield datasets and what grades an answer to their first task."""
     from envkit_reasoning_gym import COLLECTION
     from envkit_reasoning_gym.env import ReasoningGymEnv
 
@@ -119,7 +125,7 @@ def reasoning_gym_graders(*, is_all: bool) -> Iterator[tuple[str, Callable[[str]
         def answered(answer: str, env: ReasoningGymEnv = env) -> object:  # bound now, not later
             return env.on_turn(f"<answer>{answer}</answer>")
 
-        yield name, answered
+        yield f"reasoning_gym/{name}", answered, 10_000
 
 
 def main() -> None:
@@ -130,14 +136,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--all", action="store_true", help="every dataset of reasoning-gym")
     options = parser.parse_args()
-    graders: list[tuple[str, Callable[[str], object], int]] = [
-        ("geo3k answer, four golds", _geometry, 4000),
-        ("geo3k box in a reply", last_boxed, REPLY),
-        ("search answer", _searched, MAX_ANSWER_CHARACTERS),
-        ("search reply, three readers", _search_reply, REPLY),
-    ]
-    for name, work in reasoning_gym_graders(is_all=options.all):
-        graders.append((f"reasoning_gym/{name}", work, 10_000))
+    graders = [*own_graders(), *reasoning_gym_graders(is_all=options.all)]
     figures: dict[str, float] = {}
     for name, work, limit in graders:
         worst = worst_of(work, limit)

@@ -62,7 +62,7 @@ def is_arithmetic(answer: str) -> bool:
     """Tell whether an answer is a sum of products of numbers, without powers."""
     tokens = _tokens(answer)
     return tokens is not None and not any(
-        token in _POWERS or token[0].isalpha() for token in tokens
+        token in (*_POWERS, ",") or token[0].isalpha() for token in tokens
     )
 
 

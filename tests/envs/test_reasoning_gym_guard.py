@@ -98,7 +98,7 @@ def test_arithmetic_is_taken(answer: str) -> None:
 @pytest.mark.parametrize(
     "answer",
     ["2**3", "9^9", "x", "5!", "1,2;3", "factorial(9)", "9" * 30, "(" * 30 + "1" + ")" * 30,
-     "1+" * 400 + "1", "1)+(2", "0x10", "1_0", "1e9", "__a__", "'a'"],
+     "1+" * 400 + "1", "(1,2)", "1)+(2", "0x10", "1_0", "1e9", "__a__", "'a'"],
 )  # fmt: skip
 def test_whatever_is_no_sum_is_no_arithmetic(answer: str) -> None:
     assert not is_arithmetic(answer)
