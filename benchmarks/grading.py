@@ -2,7 +2,7 @@
 
 Every answer below is given at several lengths up to what the environment hands to its grader. The
 figure of an answer is the fastest of three tries, so that a busy machine changes little; the worst
-answer of each grader is printed. Replies of 64,000 characters that are made of
+answer of each grader is printed. Replies of 16,000 characters that are made of
 the same pieces are read too. `--all` grades with every dataset of reasoning-gym
 instead of a few.
 
@@ -34,7 +34,7 @@ from envkit_search.protocol import (
 
 GOAL_MS: Final = 5.0
 TRIES: Final = 3
-REPLY: Final = 64_000
+REPLY: Final = 16_000
 PIECES: Final = (
     "(", "((", "[", "{", "()", "{}", "[1,", "(1,", '{"a":', "1", "9", "9**", "9^", "9^9^", "-", "+",
     "--", "1+", "1-", "1*", "1/", "1.", "1,", "1,000,", "1 ", " ", "\n", "\t", "a", "a ", "a the ",
@@ -106,8 +106,8 @@ def own_graders() -> Iterator[tuple[str, Callable[[str], object], int]]:
     yield "search reply of tags", read_tags, REPLY
     yield "search reply of Search-R1", read_tags_compat, REPLY
     yield "search reply of tools", lambda reply: read_tools(reply, (SEARCH,)), REPLY
-    yield "reasoning_gym guard of lists", is_plain, 10_000
-    yield "reasoning_gym guard of formulas", is_formula, 10_000
+    yield "reasoning_gym guard of lists", is_plain, 4000
+    yield "reasoning_gym guard of formulas", is_formula, 4000
 
 
 def reasoning_gym_graders(*, is_all: bool) -> Iterator[tuple[str, Callable[[str], object], int]]:
@@ -125,7 +125,7 @@ def reasoning_gym_graders(*, is_all: bool) -> Iterator[tuple[str, Callable[[str]
         def answered(answer: str, env: ReasoningGymEnv = env) -> object:  # bound now, not later
             return env.on_turn(f"<answer>{answer}</answer>")
 
-        yield f"reasoning_gym/{name}", answered, 10_000
+        yield f"reasoning_gym/{name}", answered, 4000
 
 
 def main() -> None:

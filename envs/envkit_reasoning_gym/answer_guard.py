@@ -17,7 +17,7 @@ from typing import Final
 
 _MAX_LIST: Final = 4000
 """Characters of an answer that may be a list."""
-_MAX_TOKENS: Final = 300
+_MAX_TOKENS: Final = 150
 _MAX_DEPTH: Final = 20
 _MAX_EXPONENT: Final = 20
 _PLAIN_NODES: Final = (

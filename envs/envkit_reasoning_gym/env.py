@@ -10,8 +10,8 @@ from envkit_reasoning_gym.source import DatasetTasks
 
 _OPEN: Final = "<answer>"
 _CLOSE: Final = "</answer>"
-_MAX_ANSWER: Final = 10_000
-"""Characters that a grader is given: some build expressions of what they read."""
+_MAX_ANSWER: Final = 4000
+"""Characters that a grader is given, or twice its own answer: some take long to read more."""
 _MAX_RECORDED: Final = 200
 """Characters of the answer in info."""
 
@@ -89,7 +89,8 @@ class ReasoningGymEnv(Env):
             error = f"there is no answer between {_OPEN} and {_CLOSE}"
             info = {"parse_error": error, "answer": None, "reward_terms": {"score": 0.0}}
             return Turn(f"Not understood: {error}. Give it now.", info=info)
-        score = self._source.score(answer[:_MAX_ANSWER], self._entry)
+        limit = max(_MAX_ANSWER, 2 * len(self._entry["answer"] or ""))
+        score = self._source.score(answer[:limit], self._entry)
         info = {
             "parse_error": None,
             "answer": answer[:_MAX_RECORDED],
