@@ -5,7 +5,11 @@ queries such as "population of Oslo", and whole questions. Loading is measured i
 imports apart; memory is the peak of that process, numpy and envkit included. Goals: at least 2,000
 queries a second in the mean of the three kinds, loading under 1 s, under 300 MB.
 
-    python benchmarks/search.py [--json FILE]
+With `--tantivy` the same queries go to an index on disk, and the overlap of both rankings is
+printed: the share of our three hits that tantivy has among its three, and how often the first one
+is the same. `--large N` compares both on a fictional world of N things as well.
+
+    python benchmarks/search.py [--tantivy] [--large 200000] [--json FILE]
 """
 
 import argparse
@@ -13,13 +17,16 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from envkit_search.bm25 import Bm25Index
+from envkit_search.document import Document
 from envkit_search.fact_pages import fact_documents, fact_index
 from envkit_search.questions import FactQuestions
+from envkit_search.tantivy_backend import build_index
 from envkit_search.world import World, WorldShape
 from envkit_search.world_pages import world_documents
 
@@ -77,6 +84,48 @@ def world_seconds(size: int) -> float:
     return time.process_time() - started
 
 
+def tantivy_figures(
+    name: str, index: Bm25Index, documents: Iterable[Document], texts: Sequence[str]
+) -> dict[str, float]:
+    """Return how tantivy compares with an index in memory over the same documents."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        disk = build_index(Path(folder) / "index", documents)
+        built = time.process_time()
+        found = disk.search_now(texts, TOPK)
+        searched = time.process_time() - built
+    shared = first = total = 0
+    for text, hits in zip(texts, found, strict=True):
+        expected = [hit.document.id for hit in index.search(text, TOPK)]
+        got = [hit.document.id for hit in hits]
+        shared += len({*expected} & {*got})
+        total += len(expected)
+        first += expected[:1] == got[:1]
+    return {
+        f"{name}_tantivy_build_cpu_seconds": round(built - started, 1),
+        f"{name}_tantivy_per_second": round(len(texts) / searched, 1),
+        f"{name}_tantivy_overlap": round(shared / total, 4),
+        f"{name}_tantivy_same_first": round(first / len(texts), 4),
+    }
+
+
+def large_figures(size: int, count: int) -> dict[str, float]:
+    """Return the figures of both engines on a large fictional world."""
+    shape = WorldShape(seed=1, size=size)
+    documents = list(world_documents(World(shape)))
+    started = time.process_time()
+    index = Bm25Index.build(documents)
+    figures: dict[str, float] = {
+        "large_documents": len(documents),
+        "large_build_cpu_seconds": round(time.process_time() - started, 1),
+    }
+    draws = random.Random(0)
+    titles = [document.title for document in draws.sample(documents, count // 2)]
+    texts = [*titles, *(f"what is {title} known for" for title in titles)]
+    figures["large_per_second"] = round(queries_per_second(index, texts), 1)
+    return figures | tantivy_figures("large", index, documents, texts)
+
+
 def main() -> None:
     """Print the figures and write them as JSON."""
     parser = argparse.ArgumentParser(
@@ -84,6 +133,8 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--queries", type=int, default=3000, help="how many of each kind")
+    parser.add_argument("--tantivy", action="store_true", help="compare with an index on disk")
+    parser.add_argument("--large", type=int, metavar="N", help="and on a world of N things")
     options = parser.parse_args()
     figures: dict[str, float] = load_figures()
     kinds = queries(options.queries)
@@ -92,6 +143,10 @@ def main() -> None:
     everything = [text for texts in kinds.values() for text in texts]
     figures["queries_per_second"] = round(queries_per_second(fact_index(), everything), 1)
     figures["world_2000_cpu_seconds"] = round(world_seconds(2000), 3)
+    if options.tantivy:
+        figures |= tantivy_figures("facts", fact_index(), fact_documents(), everything)
+    if options.large is not None:
+        figures |= large_figures(options.large, options.queries)
     for name, value in figures.items():
         print(f"{name:32} {value}")
     if options.json is not None:

@@ -20,6 +20,7 @@ from envkit.cli.export import export
 from envkit.cli.golden import golden
 from envkit.cli.imports import import_dump
 from envkit.cli.person import play
+from envkit.cli.plugin_commands import plugin_commands
 from envkit.cli.rollout import rollout
 from envkit.cli.stored import report, verify
 from envkit.errors import EnvkitError
@@ -29,7 +30,25 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class _Commands(TyperGroup):
-    """Ends every expected error in one line, and takes --debug behind the command too."""
+    """Ends every expected error in one line, and takes --debug behind the command too.
+
+    Plugins are asked for their commands only where envkit's own do not suffice.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401  # click's context
+        """Return the names of all commands, those of plugins last."""
+        self._add_plugin_commands()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401  # click's context and command
+        """Return a command of envkit's, or else of a plugin's; None when nobody has it."""
+        if cmd_name not in self.commands:
+            self._add_plugin_commands()
+        return super().get_command(ctx, cmd_name)
+
+    def _add_plugin_commands(self) -> None:
+        for name, command in plugin_commands().items():
+            self.commands.setdefault(name, command)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's context
         """Move --debug to the front, where it is declared."""

@@ -1,13 +1,11 @@
 """What an HTTP answer that is no completion means: try again, when, or give up."""
 
 import json
-import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
-from math import isfinite
 from typing import Any, Final
 
 from envkit.judges.failure import CallFailure
+from envkit.retry_after import retry_after
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 _SPENT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
@@ -48,31 +46,6 @@ def status_failure(
 def answer_failure(body: bytes) -> CallFailure:
     """Return the failure of a 200 whose body is no completion, such as a proxy's page."""
     return CallFailure(f"the answer is no chat completion: {_excerpt(body)!r}", is_retryable=True)
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a server asks to wait; None when it does not say readably.
-
-    `retry-after-ms` is OpenAI's own; `Retry-After` is seconds or a date (RFC 9110, 10.2.3).
-    """
-    if (milliseconds := _seconds(headers.get("retry-after-ms"))) is not None:
-        return milliseconds / 1000
-    value = headers.get("Retry-After")
-    seconds = _seconds(value)
-    if seconds is not None or value is None:
-        return seconds
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return None
-
-
-def _seconds(value: str | None) -> float | None:
-    try:
-        seconds = float(value or "")
-    except ValueError:
-        return None
-    return max(0.0, seconds) if isfinite(seconds) else None
 
 
 def _error_of(body: bytes) -> tuple[str, str | None]:

@@ -4,6 +4,7 @@ import random
 import re
 from typing import Any, ClassVar, Final, cast
 
+from envkit.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -92,6 +93,7 @@ class CanaryEnv(Env):
             )
         super().__init__(max_turns=max_turns or turns, render_mode=render_mode)
         self.tasks = CodeTasks(turns=turns, length=length, alphabet=alphabet)
+        self._alphabet = alphabet
         self.chance_level: float = len(alphabet) ** -float(length)
         """Probability that a turn is right without seeing the picture."""
 
@@ -134,6 +136,12 @@ class CanaryEnv(Env):
     def oracle(self) -> Policy:
         """Return a policy that reads the code from the task instead of the picture."""
         return _answer
+
+    def audit_hooks(self) -> AuditHooks:
+        """Return blind guesses and a second reader of codes; see `auditing`."""
+        from envkit_canary.auditing import hooks
+
+        return hooks(self._alphabet)
 
     def _picture(self, turn: int) -> Image:
         look = derive_seed("canary", self.task.get("look", 0), turn)

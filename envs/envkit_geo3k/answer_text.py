@@ -5,7 +5,9 @@ an equals sign. Every step is one linear pass over a text of bounded length.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from envkit_geo3k.expression import UnreadableError, evaluate
@@ -69,6 +71,11 @@ _POINT_NAME: Final = re.compile(r"[A-Z]'?\s*(?=[(\[])")
 _RATIO_WORD: Final = re.compile(r"(?<=[0-9)}\s])to(?![A-Za-z])")
 _TRAILING_UNIT: Final = re.compile(r"[A-Za-z][A-Za-z ]*(?:\^\s*\{?\s*[23]\s*\}?)?$")
 _PLAIN: Final = re.compile(r"[-+0-9./ ]*")
+_BOX: Final = re.compile(r"\\(?:boxed|fbox)\s{0,8}\{")
+_BRACE: Final = re.compile(r"[{}]")
+_MAX_BOXES: Final = 64
+_MAX_BRACES: Final = 3000
+"""Looked at for the last complete box, which costs a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,28 +102,31 @@ class Answer:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return what the last complete \boxed{...} or \fbox{...} holds; None without one."""
-    end = len(text)
-    while True:
-        start = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
-        if start < 0:
-            return None
-        content = _braced(text, start)
-        if content is not None:
-            return content.strip()
-        end = start
+    r"""Return what the last complete \boxed{...} or \fbox{...} holds; None without one.
 
-
-def _braced(text: str, start: int) -> str | None:
-    opening = text.find("{", start)
-    if opening < 0 or text[start:opening].strip() not in ("\\boxed", "\\fbox"):
-        return None
-    depth = 0
-    for position in range(opening, min(len(text), opening + 4 * MAX_LENGTH)):
-        depth += (text[position] == "{") - (text[position] == "}")
-        if depth == 0:
-            return text[opening + 1 : position]
+    The last `_MAX_BOXES` openings are looked at, and so many braces that it takes a millisecond.
+    """
+    braces = _MAX_BRACES
+    for start in islice(_box_starts(text), _MAX_BOXES):
+        opening = _BOX.match(text, start)
+        if opening is None:
+            continue
+        depth, begin = 0, opening.end()
+        for brace in islice(_BRACE.finditer(text, begin - 1, begin + 4 * MAX_LENGTH), braces):
+            depth += 1 if brace.group() == "{" else -1
+            braces -= 1
+            if depth == 0:
+                return text[begin : brace.start()].strip()
     return None
+
+
+def _box_starts(text: str) -> Iterator[int]:
+    """Yield where boxes may begin, from the end of the text on."""
+    found = {mark: text.rfind(mark) for mark in ("\\boxed", "\\fbox")}
+    while (start := max(found.values())) >= 0:
+        yield start
+        mark = "\\boxed" if found["\\boxed"] == start else "\\fbox"
+        found[mark] = text.rfind(mark, 0, start)
 
 
 def simplify(text: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, cast
 
+from envkit.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Env, ObservationRole, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -147,6 +148,12 @@ class Geo3kEnv(Env):
     def oracle(self) -> Policy:
         """Return a policy that checks the right answer with `calc_score`, then boxes it."""
         return oracle()
+
+    def audit_hooks(self) -> AuditHooks:
+        """Return guesses from the text and a second grader; see `auditing`."""
+        from envkit_geo3k.auditing import hooks
+
+        return hooks()
 
     def on_reset(self, task: Task) -> Turn:
         """Show the figure and the question.

@@ -5,12 +5,13 @@ from typing import Any, ClassVar, Final
 
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.tasks import Task
+from envkit.toolcalls.tolerant_json import scrub
 from envkit_reasoning_gym.source import DatasetTasks
 
 _OPEN: Final = "<answer>"
 _CLOSE: Final = "</answer>"
-_MAX_ANSWER: Final = 10_000
-"""Characters that a grader is given: some build expressions of what they read."""
+_MAX_ANSWER: Final = 4000
+"""Characters that a grader is given, or twice its own answer: some take long to read more."""
 _MAX_RECORDED: Final = 200
 """Characters of the answer in info."""
 
@@ -88,7 +89,8 @@ class ReasoningGymEnv(Env):
             error = f"there is no answer between {_OPEN} and {_CLOSE}"
             info = {"parse_error": error, "answer": None, "reward_terms": {"score": 0.0}}
             return Turn(f"Not understood: {error}. Give it now.", info=info)
-        score = self._source.score(answer[:_MAX_ANSWER], self._entry)
+        limit = max(_MAX_ANSWER, 2 * len(self._entry["answer"] or ""))
+        score = self._source.score(answer[:limit], self._entry)
         info = {
             "parse_error": None,
             "answer": answer[:_MAX_RECORDED],
@@ -117,8 +119,9 @@ class ReasoningGymEnv(Env):
 def read_answer(reply: str) -> str | None:
     """Return what stands between the last pair of answer tags, stripped; None without a pair.
 
-    A closing tag ends the nearest opening one before it; takes linear time.
+    A closing tag ends the nearest opening one before it; takes linear time. Lone surrogates become
+    U+FFFD, since no file takes them.
     """
     end = reply.rfind(_CLOSE)
     start = reply.rfind(_OPEN, 0, end) if end >= 0 else -1
-    return None if start < 0 else reply[start + len(_OPEN) : end].strip()
+    return None if start < 0 else scrub(reply[start + len(_OPEN) : end].strip())

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
+from envkit_reasoning_gym.answer_guard import is_safe
 from envkit_reasoning_gym.names import NOT_PLAYED, factory
 
 _KEPT: Final = 4
@@ -95,11 +96,14 @@ class DatasetTasks:
     def score(self, answer: str, entry: Mapping[str, Any]) -> float:
         """Return reasoning-gym's own score of an answer, 0 to 1.
 
-        An answer that its grader cannot read is wrong, unless it cannot read the right one either.
+        An answer that its grader cannot read is wrong, unless it cannot read the right one either;
+        one that its grader would run as a program is wrong too, see `answer_guard`.
 
         Raises:
             EnvFault: GRADER: it fails on its own answer.
         """
+        if answer != entry["answer"] and not is_safe(self.name, answer):
+            return 0.0
         dataset = self._dataset(self._seed)
         try:
             return float(dataset.score_answer(answer, dict(entry)))

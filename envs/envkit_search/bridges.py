@@ -1,11 +1,11 @@
 """Questions about a country, by its name or by way of something that leads to it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envkit_search.endings import Ending, country_endings
 from envkit_search.facts import Country, FactTable
-from envkit_search.spellings import gives_away
+from envkit_search.spellings import padded
 from envkit_search.template import MAX_HOPS, Question, Template
 
 
@@ -23,24 +23,40 @@ class _Bridge:
     """By row; None where the row has no country or not only one fits."""
     known: frozenset[str] = frozenset()
     """Endings that the phrase already answers."""
-    has_names: bool = True
-    """Whether a phrase may hold the name of a place, and so give an answer away."""
 
 
 def bridge_templates(table: FactTable) -> list[Template]:
     """Return a template for each way to a country and each ending that it does not answer."""
     endings = country_endings(table)
+    told = {
+        ending.key: {
+            code: tuple(map(padded, answer.accepted)) for code, answer in ending.answers.items()
+        }
+        for ending in endings
+    }
     templates = [
-        _through(bridge, ending)
+        _through(bridge, ending, asked, told[ending.key])
         for bridge in _bridges(table)
+        for asked in [list(map(padded, bridge.phrases))]
         for ending in endings
         if bridge.hops + ending.hops <= MAX_HOPS and ending.key not in bridge.known
     ]
     return [template for template in templates if template.rows]
 
 
-def _through(bridge: _Bridge, ending: Ending) -> Template:
-    """Return the template that names a country by the bridge and asks the ending."""
+def _through(
+    bridge: _Bridge, ending: Ending, asked: Sequence[str], told: Mapping[str, Sequence[str]]
+) -> Template:
+    """Return the template that names a country by the bridge and asks the ending.
+
+    A question that holds its answer, word for word, is left out.
+
+    Args:
+        bridge: The way to a country.
+        ending: The question about it.
+        asked: The bridge's phrases, `padded`.
+        told: The ending's accepted answers by country, `padded`.
+    """
 
     def ask(row: int) -> Question:
         country = bridge.countries[row]
@@ -53,14 +69,15 @@ def _through(bridge: _Bridge, ending: Ending) -> Template:
             titles=(*start, country.title, *answer.titles),
         )
 
-    check = ending.names and bridge.has_names
+    frame = padded(ending.text.format(""))
+    open_to = {code for code, answers in told.items() if not any(a in frame for a in answers)}
     rows = [
         row
         for row, country in enumerate(bridge.countries)
         if country is not None
-        and (answer := ending.answers.get(country.code)) is not None
-        and bridge.titles[row] not in answer.titles
-        and not (check and gives_away(bridge.phrases[row], answer.accepted))
+        and country.code in open_to
+        and bridge.titles[row] not in ending.answers[country.code].titles
+        and not any(answer in asked[row] for answer in told[country.code])
     ]
     return Template(
         kind=f"{bridge.kind}.{ending.key}",
@@ -116,7 +133,6 @@ def _bridges(table: FactTable) -> Iterator[_Bridge]:
             for airport in table.airports
         ],
         countries=[table.country_of_code[airport.country] for airport in table.airports],
-        has_names=False,
     )
     yield _Bridge(
         kind="element.country",
@@ -128,5 +144,4 @@ def _bridges(table: FactTable) -> Iterator[_Bridge]:
             for element in table.elements
         ],
         countries=[table.country_of_name.get(element.place) for element in table.elements],
-        has_names=False,
     )

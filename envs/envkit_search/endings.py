@@ -39,8 +39,6 @@ class Ending:
     """Relations to follow from the country's page on, reading it included."""
     answers: dict[str, Answer]
     """By country code; a country without the fact is left out."""
-    names: bool = False
-    """Whether the answer is a place, which the phrase may give away."""
 
 
 def country_endings(table: FactTable) -> list[Ending]:
@@ -89,7 +87,7 @@ def _direct(
         for country in table.countries
         if (accepted := find(country)) is not None
     }
-    return Ending(key=key, text=text, hops=1, answers=answers, names=key == "capital")
+    return Ending(key=key, text=text, hops=1, answers=answers)
 
 
 def _capital_endings(table: FactTable) -> Iterator[Ending]:
@@ -139,7 +137,6 @@ def _neighbour_endings(table: FactTable) -> Iterator[Ending]:
                 code: Answer(accepted=country_spellings(winner.name), titles=titles)
                 for code, (winner, titles) in winners.items()
             },
-            names=True,
         )
         phrase = (
             f"the country or territory that has the {adjective} {noun} of all with a land border "
@@ -156,7 +153,6 @@ def _neighbour_endings(table: FactTable) -> Iterator[Ending]:
                     for code, (winner, titles) in winners.items()
                     if (accepted := find(winner)) is not None
                 },
-                names=attribute == "capital",
             )
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Final, cast
 
 from envkit.async_env import AsyncEnv
+from envkit.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.tasks import Task, TaskSource
@@ -110,7 +111,7 @@ class SearchEnv(AsyncEnv):
         split: str = "train",
         hops: int | Sequence[int] | None = None,
         topk: int = 3,
-        max_turns: int = 8,
+        max_turns: int = 12,
         reward: str | Mapping[str, float] | Reward = "exact",
         format_credits: Mapping[str, float] | None = None,
         backend: str | SearchBackend | None = None,
@@ -129,14 +130,16 @@ class SearchEnv(AsyncEnv):
             split: "train", "test" or "all".
             hops: Pages that an answer takes, one number or several; None mixes all.
             topk: Pages that a search returns, 1 to 20. A call may ask for its own number.
-            max_turns: Replies in an episode, the answer included.
+            max_turns: Replies in an episode, the answer included. The default leaves room for all
+                pages of every question of the corpora that ship, and an answer.
             reward: A name ("exact", "f1", "format", "em_compat"), weights over
                 `envkit_search.rewards.TERMS`, or a function from a `Verdict` to terms.
             format_credits: `structure`, `retrieval` and `final` of "format" and "em_compat"; None
                 takes 0.2, 0.1 and 0.1.
             backend: None for the embedded index; the address of a server with `POST /retrieve`;
-                "serper"; or any `SearchBackend`, which stays the caller's to close and is
-                deterministic if it has an attribute `is_deterministic` that is True.
+                "serper"; "tantivy:FOLDER" for an index on disk; or any `SearchBackend`, which
+                stays the caller's to close and is deterministic if it has an attribute
+                `is_deterministic` that is True.
             tasks: Questions of your own; None takes those of the corpus.
             document_characters: Most characters of a page that are shown.
             feedback_role: Role of results in the tools protocol. "user" for chat templates that
@@ -188,6 +191,12 @@ class SearchEnv(AsyncEnv):
     def oracle(self) -> Policy:
         """Return a policy that searches the gold titles in turn, then answers."""
         return oracle()
+
+    def audit_hooks(self) -> AuditHooks:
+        """Return guesses without a search and a second grader; see `auditing`."""
+        from envkit_search.auditing import hooks
+
+        return hooks(self._source)
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -248,7 +257,7 @@ class SearchEnv(AsyncEnv):
         return None if text is None else {**observation, "text": text}
 
     async def aclose(self) -> None:
-        """Give back the remote backend that this environment shares with others."""
+        """Give back the backend that this environment shares with others."""
         if self._lease is not None:
             given_back, self._lease = self._lease, None
             await given_back.aclose()
@@ -368,7 +377,7 @@ def _checked_backend(backend: str | SearchBackend | None) -> str | SearchBackend
 
 
 def _is_deterministic(backend: str | SearchBackend | None) -> bool:
-    if backend is None:
+    if backend is None or (isinstance(backend, str) and backend.startswith("tantivy:")):
         return True
     # A foreign object: the protocol of backends does not ask for the attribute.
     return getattr(backend, "is_deterministic", False) is True

@@ -1,4 +1,4 @@
-"""Remote backends by address, shared by all environments of a process.
+"""Backends by address, shared by all environments of a process.
 
 Environments that name the same address hold leases of one client, so that their concurrent queries
 go out in batches, under one bound of connections, through one cache. The last lease to be given
@@ -17,8 +17,11 @@ from envkit_search.cache import CachedBackend
 from envkit_search.document import Hit, SearchBackend
 from envkit_search.remote import RetrieveClient
 from envkit_search.serper import SerperBackend
+from envkit_search.tantivy_backend import open_index
 
 SERPER: Final = "serper"
+TANTIVY: Final = "tantivy:"
+"""Begins the address of an index on disk; its folder follows."""
 SERPER_KEY_VARIABLE: Final = "SERPER_API_KEY"
 
 
@@ -91,14 +94,17 @@ class Lease:
 
 
 def lease(address: str) -> Lease:
-    """Return a lease of a remote backend.
+    """Return a lease of a backend.
 
     Args:
-        address: "http://..." or "https://...", a server with `POST /retrieve`; or "serper", whose
-            key is read from the environment variable SERPER_API_KEY.
+        address: "http://..." or "https://...", a server with `POST /retrieve`; "serper", whose
+            key is read from the environment variable SERPER_API_KEY; or "tantivy:" and the folder
+            of an index on disk.
 
     Raises:
-        ConfigurationError: It is neither, or the key is missing.
+        ConfigurationError: It is none of these, or the key is missing.
+        StorageError: There is no index in the folder.
+        MissingDependencyError: The index needs tantivy, which is not installed.
     """
     name = check_address(address)
     with _lock:
@@ -115,15 +121,17 @@ def check_address(address: str) -> str:
     Raises:
         ConfigurationError: It is no address and not "serper".
     """
-    if address == SERPER or address.startswith(("http://", "https://")):
+    if address == SERPER or address.startswith(("http://", "https://", TANTIVY)):
         return address.rstrip("/")
     raise ConfigurationError(
-        "backend must be None, a search backend, 'serper', or the address of a server such as "
-        f"'http://127.0.0.1:8000', got {address!r}"
+        "backend must be None, a search backend, 'serper', 'tantivy:FOLDER', or the address of a "
+        f"server such as 'http://127.0.0.1:8000', got {address!r}"
     )
 
 
 def _maker(name: str) -> Callable[[], SearchBackend]:
+    if name.startswith(TANTIVY):
+        return lambda: open_index(name.removeprefix(TANTIVY))
     if name != SERPER:
         return lambda: CachedBackend(RetrieveClient(name))
     key = os.environ.get(SERPER_KEY_VARIABLE, "")

@@ -14,12 +14,12 @@ from typing import Any, Final, cast
 
 from envkit.errors import EnvFault, FaultKind
 from envkit_search.batching import Batcher, Outcome
+from envkit_search.contents import TITLE_CHARACTERS, split_contents
 from envkit_search.document import Document, Hit
 from envkit_search.transport import HttpLimits, JsonService, RefusedFault
 
 DOCUMENT_CHARACTERS: Final = 8000
 """Most characters of a document that are kept."""
-_TITLE_CHARACTERS: Final = 200
 
 
 class RetrieveClient:
@@ -146,25 +146,14 @@ def _read_document(fields: dict[str, Any], rank: int) -> Document:
     if contents is None and isinstance(fields.get("text"), str):
         text, head = str(fields["text"]), title if isinstance(title, str) else ""
     elif isinstance(contents, str):
-        head, text = _split_contents(contents)
+        head, text = split_contents(contents)
     else:
         raise _wrong(f"the string 'contents' in a document, got the keys {sorted(fields)[:8]}")
     return Document(
         id=str(fields.get("id", rank)),
-        title=head[:_TITLE_CHARACTERS],
+        title=head[:TITLE_CHARACTERS],
         text=text[:DOCUMENT_CHARACTERS],
     )
-
-
-def _split_contents(contents: str) -> tuple[str, str]:
-    """Return title and text; contents of one long line are a text without a title."""
-    head, line_break, text = contents.partition("\n")
-    if not line_break and len(head) > _TITLE_CHARACTERS:
-        return "", head
-    title = head.strip()
-    if len(title) >= 2 and title[0] == title[-1] == '"':
-        title = title[1:-1]
-    return title, text
 
 
 def _wrong(rule: str) -> EnvFault:

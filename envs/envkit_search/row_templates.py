@@ -35,10 +35,10 @@ def _own(
     text: Callable[[_Row], str],
     find: Callable[[_Row], Spellings | None],
     further: Callable[[_Row], tuple[str, ...]] | None = None,
-    *,
-    has_names: bool = False,
 ) -> Template:
     """Return the template of a fact on the row's page, or on that of one further page.
+
+    A question that holds its answer, word for word, is left out.
 
     Args:
         kind: Begins with the group.
@@ -46,7 +46,6 @@ def _own(
         text: Words the question.
         find: None where the row has no such fact.
         further: Title of the page to read after the row's; None when the row's says the answer.
-        has_names: Whether the question may hold a name that gives the answer away.
     """
 
     def ask(number: int) -> Question:
@@ -60,7 +59,7 @@ def _own(
     valid = [
         number
         for number, row in enumerate(rows)
-        if (answer := find(row)) and not (has_names and gives_away(text(row), answer))
+        if (answer := find(row)) and not gives_away(text(row), answer)
     ]
     hops = 1 if further is None else 2
     return Template(kind=kind, hops=hops, group=kind.partition(".")[0], rows=valid, ask=ask)
@@ -92,7 +91,6 @@ def _city_templates(table: FactTable) -> Iterator[Template]:
         cities,
         lambda city: f"In which country is the city of {city.name}?",
         lambda city: country_spellings(table.country_of_code[city.country].name),
-        has_names=True,
     )
     yield _own(
         "city.population",
@@ -111,7 +109,6 @@ def _city_templates(table: FactTable) -> Iterator[Template]:
         cities,
         lambda city: f"In which state of the United States is the city of {city.name}?",
         lambda city: text_spellings(city.state) if city.state else None,
-        has_names=True,
     )
     yield _own(
         "city.state.capital",
@@ -119,7 +116,6 @@ def _city_templates(table: FactTable) -> Iterator[Template]:
         lambda city: f"What is the capital of the U.S. state where the city of {city.name} is?",
         lambda city: text_spellings(found.capital) if (found := state(city)) else None,
         state_page,
-        has_names=True,
     )
     yield _own(
         "city.state.year",
@@ -146,7 +142,6 @@ def _airport_templates(table: FactTable) -> Iterator[Template]:
         airports,
         lambda airport: f"What is the IATA code of {airport.title}?",
         lambda airport: (airport.iata,),
-        has_names=True,
     )
     yield _own(
         "airport.city",
@@ -251,7 +246,6 @@ def _state_templates(table: FactTable) -> Iterator[Template]:
         states,
         lambda state: f"What is the capital of the U.S. state of {state.name}?",
         lambda state: text_spellings(state.capital),
-        has_names=True,
     )
     yield _own(
         "state.year",
@@ -270,7 +264,6 @@ def _state_templates(table: FactTable) -> Iterator[Template]:
         states,
         lambda state: f"Of which U.S. state is {state.capital} the capital?",
         lambda state: (state.name,),
-        has_names=True,
     )
     yield _own(
         "state.capital.population",

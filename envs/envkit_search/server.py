@@ -7,6 +7,7 @@ object gets 422 with a `detail`, as from FastAPI, which Search-R1 uses; a backen
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -14,12 +15,14 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from envkit.errors import ConfigurationError, EnvFault
-from envkit_search.corpora import Options, default_backend
+from envkit_search.contents import contents_of
 from envkit_search.document import Hit, SearchBackend
 
 MAX_REQUEST_BYTES: Final = 4 << 20
 MAX_REQUEST_QUERIES: Final = 4096
 MAX_REQUEST_TOPK: Final = 1000
+_LAST_ANSWERS_S: Final = 3.0
+"""How long answers under way may take once the server is to end, in seconds."""
 
 
 class _Refused(Exception):
@@ -83,7 +86,11 @@ async def serve(
     Raises:
         ConfigurationError: The address cannot be listened on, or `default_topk` is out of range.
     """
-    runner = web.AppRunner(create_app(backend, default_topk=default_topk), access_log=None)
+    runner = web.AppRunner(
+        create_app(backend, default_topk=default_topk),
+        access_log=None,
+        shutdown_timeout=_LAST_ANSWERS_S,
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
@@ -98,34 +105,22 @@ async def serve(
         await runner.cleanup()
 
 
-def serve_search(
-    corpus: str = "world",
+def serve_until_interrupted(
+    backend: SearchBackend,
     *,
-    corpus_options: Options | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
-    topk: int = 3,
+    default_topk: int = 3,
     on_ready: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Serve a corpus that ships with the package, until interrupted; for the command line.
-
-    Args:
-        corpus: "world" or "facts".
-        corpus_options: Of the world, such as `{"seed": 1}`.
-        host: Address to listen on.
-        port: 0 takes a free one.
-        topk: For requests that name none.
-        on_ready: Called with the server's address once it listens.
+    """Serve a backend until Ctrl-C; for programs that do nothing else. See `serve`.
 
     Raises:
-        UnknownNameError: There is no such corpus.
-        ConfigurationError: The address cannot be listened on, or a value is out of range.
+        ConfigurationError: The address cannot be listened on, or `default_topk` is out of range.
     """
-    backend = default_backend(corpus, corpus_options)
-    try:
-        asyncio.run(serve(backend, host=host, port=port, default_topk=topk, on_ready=on_ready))
-    except KeyboardInterrupt:
-        return
+    serving = serve(backend, host=host, port=port, default_topk=default_topk, on_ready=on_ready)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serving)
 
 
 def _read_request(body: bytes, default_topk: int) -> tuple[list[str], int, bool]:
@@ -154,7 +149,5 @@ def _read_request(body: bytes, default_topk: int) -> tuple[list[str], int, bool]
 
 
 def _item(hit: Hit, *, has_scores: bool) -> dict[str, Any]:
-    # The first line is the title, whatever the title holds.
-    title = " ".join(hit.document.title.split())
-    document = {"id": hit.document.id, "contents": f'"{title}"\n{hit.document.text}'}
+    document = {"id": hit.document.id, "contents": contents_of(hit.document)}
     return {"document": document, "score": hit.score} if has_scores else document

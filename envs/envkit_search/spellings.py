@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from envkit_search.aliases import CAPITALS, COUNTRIES, CURRENCIES, ELEMENTS
-from envkit_search.words import raw_words
+from envkit_search.words import folded, raw_words
 
 Spellings = tuple[str, ...]
 """The canonical answer first."""
@@ -56,12 +56,17 @@ def prefixed_spellings(prefix: str, text: str) -> Spellings:
 
 def gives_away(question: str, answers: Iterable[str]) -> bool:
     """Return whether a spelling of the answer stands in the question, word for word."""
-    asked = _padded(question)
-    return any(_padded(answer) in asked for answer in answers)
+    asked = folded(question)
+    # Nearly always its letters are not there at all, which is seen without cutting words.
+    return any(
+        padded(answer).split(" ", 2)[1] in asked and padded(answer) in padded(question)
+        for answer in answers
+    )
 
 
 @functools.lru_cache(maxsize=16384)
-def _padded(text: str) -> str:
+def padded(text: str) -> str:
+    """Return the words of a text between spaces, so that `in` finds whole words."""
     return f" {' '.join(raw_words(text))} "
 
 

@@ -21,12 +21,12 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import aiohttp
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.retry_after import retry_after
 from envkit.rollout.retries import Backoff
 
 _RETRYABLE: Final = frozenset({408, 425, 429})
@@ -210,7 +210,7 @@ class JsonService:
             return
         what = f"answered {status}: {answer[: 4 * _SHOWN].decode(errors='replace')[:_SHOWN]!r}"
         if status in _RETRYABLE or status >= 500:
-            wait_s = self._retry_after(response.headers.get("Retry-After", ""))
+            wait_s = retry_after(response.headers, wall_clock=self._wall_clock) or 0.0
             raise _Failed(self._fault(what, FaultKind.TRANSIENT), wait_s=wait_s)
         if status in _REFUSED:
             raise RefusedFault(f"{self._noun} at {self.url} {what}", kind=FaultKind.PERMANENT)
@@ -219,15 +219,6 @@ class JsonService:
         if status == 404:
             what += ". Is the address right?"
         raise self._fault(what, FaultKind.PERMANENT)
-
-    def _retry_after(self, value: str) -> float:
-        """Return the seconds that a Retry-After header asks for (RFC 9110, 10.2.3), 0 without."""
-        if value.strip().isascii() and value.strip().isdecimal():
-            return float(value.strip()[:9])
-        try:
-            return max(0.0, parsedate_to_datetime(value).timestamp() - self._wall_clock())
-        except (ValueError, OverflowError):
-            return 0.0
 
     async def _parse(self, answer: bytes, charset: str | None) -> Any:  # noqa: ANN401  # any JSON
         try:

@@ -19,12 +19,17 @@ _MIN_PLURAL_LETTERS: Final = 5
 """Shorter words keep their s: "gas", "Oslo's"."""
 
 
-def raw_words(text: str) -> list[str]:
-    """Return the words of a text in lower case, accents removed, stop words included."""
+def folded(text: str) -> str:
+    """Return a text in lower case, accents removed."""
     if not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
-    return _WORD.findall(text.lower())
+    return text.lower()
+
+
+def raw_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, accents removed, stop words included."""
+    return _WORD.findall(folded(text))
 
 
 def stem(word: str) -> str:

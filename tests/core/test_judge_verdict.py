@@ -1,8 +1,6 @@
 """Reading a judge's reply and a server's refusal: exactly, or with a sentence."""
 
 import json
-from email.utils import formatdate
-from time import time
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from envkit.judges import Criterion, MalformedVerdict, read_verdict
-from envkit.judges.refusals import retry_after, status_failure
+from envkit.judges.refusals import status_failure
 from envkit.judges.verdict import schema_of
 
 CRITERIA = (Criterion(name="a", text="A."), Criterion(name="b", text="B.", best=3))
@@ -93,36 +91,6 @@ def test_every_valid_verdict_survives(a: int, b: int, reason: str) -> None:
     verdict = read_verdict(reply, CRITERIA)
 
     assert (dict(verdict.scores), verdict.reason) == ({"a": a, "b": b}, reason)
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"Retry-After": "2"}, 2.0),
-        ({"Retry-After": "0.5"}, 0.5),
-        ({"Retry-After": "-5"}, 0.0),
-        ({"Retry-After": "soon"}, None),
-        ({"Retry-After": "nan"}, None),
-        ({"Retry-After": "inf"}, None),
-        ({"retry-after-ms": "250", "Retry-After": "9"}, 0.25),
-    ],
-)
-def test_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers) == seconds
-
-
-def test_retry_after_may_be_a_date() -> None:
-    assert retry_after({"Retry-After": formatdate(time() + 30, usegmt=True)}) == pytest.approx(
-        30, abs=2
-    )
-    assert retry_after({"Retry-After": formatdate(time() - 30, usegmt=True)}) == 0.0
-
-
-@given(st.text())
-def test_retry_after_of_any_text_is_no_exception(text: str) -> None:
-    seconds = retry_after({"Retry-After": text})
-    assert seconds is None or seconds >= 0.0
 
 
 @pytest.mark.parametrize(

@@ -86,3 +86,10 @@ def test_all_extra_takes_every_other_one() -> None:
 
     trainers = {"skyrl", "trl", "verl"}  # they pin versions that not everybody wants
     assert set(inside) == set(extras) - {"all", "dev"} - trainers
+
+
+def test_commands_name_functions_of_plugin_packages() -> None:
+    for value in PROJECT["project"]["entry-points"]["envkit.commands"].values():
+        module, _, function = value.partition(":")
+        assert module.partition(".")[0] in NAMES
+        assert function

@@ -17,6 +17,7 @@ from envkit.errors import ConfigurationError
 from envkit.tasks import Task, TaskSource
 from envkit_search.aliases import CAPITALS, COUNTRIES, CURRENCIES, ELEMENTS
 from envkit_search.document import Document
+from envkit_search.env import SearchEnv
 from envkit_search.fact_pages import fact_documents, fact_index
 from envkit_search.facts import fact_table
 from envkit_search.questions import FactQuestions
@@ -126,6 +127,20 @@ def test_no_question_is_asked_twice() -> None:
     assert len(questions) == len(identities) == len(every_task()) > 180_000
     assert {task["hops"] for task in every_task()} == {1, 2, 3}
     assert len({task["kind"] for task in every_task()}) >= 65
+
+
+@pytest.mark.slow
+def test_no_question_holds_its_answer() -> None:
+    given_away = [task for task in every_task() if gives_away(task["question"], task["answers"])]
+
+    assert given_away == []
+
+
+@pytest.mark.slow
+def test_every_question_can_be_searched_and_answered_in_the_default_turns() -> None:
+    turns = SearchEnv(corpus="facts").max_turns
+
+    assert max(len(task["gold_titles"]) for task in every_task()) + 1 < turns
 
 
 def test_oracle_that_searches_each_gold_title_finds_the_page_and_the_answer() -> None:

@@ -18,7 +18,7 @@ from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.retries import Backoff
 from envkit_search import SearchEnv
 from envkit_search.remote import DOCUMENT_CHARACTERS, RetrieveClient, read_answer
-from envkit_search.transport import HttpLimits, JsonService
+from envkit_search.transport import HttpLimits
 
 QUICK = HttpLimits(
     attempt_s=0.4,
@@ -149,25 +149,6 @@ async def test_client_does_not_wait_beyond_its_deadline() -> None:
         await client.aclose()
     assert caught.value.kind is FaultKind.TRANSIENT
     assert client.requests == 1
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("2", 2.0),
-        ("Sat, 01 Jan 2000 00:00:30 GMT", 30.0),
-        ("Sat, 01 Jan 2000 00:00:00 GMT", 0.0),
-        ("Fri, 31 Dec 1999 00:00:00 GMT", 0.0),
-        ("", 0.0),
-        ("soon", 0.0),
-        ("-5", 0.0),
-        ("\u0665", 0.0),
-        ("9" * 400, 999_999_999.0),
-    ],
-)
-def test_retry_after_may_be_seconds_or_a_date(value: str, seconds: float) -> None:
-    service = JsonService("http://x/y", noun="it", wall_clock=lambda: 946_684_800.0)
-    assert service._retry_after(value) == seconds
 
 
 async def test_client_without_a_server_is_a_transient_fault() -> None:

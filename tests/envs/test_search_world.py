@@ -17,6 +17,7 @@ from envkit.tasks import Task, TaskSource
 from envkit_search import world_questions
 from envkit_search.bm25 import Bm25Index
 from envkit_search.document import Document
+from envkit_search.env import SearchEnv
 from envkit_search.words import title_key
 from envkit_search.world import World, WorldShape
 from envkit_search.world_pages import world_documents, world_index, world_of
@@ -288,3 +289,14 @@ def test_worlds_keep_their_meaning() -> None:
         "8a9fe03722e78b8f",
         "092714a3aaf91862",
     )
+
+
+def test_every_question_of_a_tangled_world_fits_the_default_turns() -> None:
+    shape = {"seed": 1, "size": 500, "aliases": 1.0, "distractors": 1.0, "contradictions": 1.0}
+    env = SearchEnv(corpus_options=shape, split="all")
+    source = env.tasks
+    assert source is not None
+
+    pages = [len(source.task(index)["gold_titles"]) for index in range(4000)]
+
+    assert max(pages) + 1 <= env.max_turns

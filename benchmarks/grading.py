@@ -1,0 +1,155 @@
+"""Measure what a hostile answer costs each grader: the goal is 5 ms of CPU time at most.
+
+Every answer below is given at several lengths up to what the environment hands to its grader. The
+figure of an answer is the fastest of three tries, so that a busy machine changes little; the worst
+answer of each grader is printed. Replies of 16,000 characters that are made of
+the same pieces are read too. `--all` grades with every dataset of reasoning-gym
+instead of a few.
+
+    python benchmarks/grading.py [--json FILE] [--all]
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from envkit_geo3k import grade as grade_geometry
+from envkit_geo3k.answer_text import last_boxed
+from envkit_reasoning_gym.answer_guard import is_formula, is_plain
+from envkit_search.grading import facts_of, grade, holds
+from envkit_search.prompts import SEARCH
+from envkit_search.protocol import (
+    MAX_ANSWER_CHARACTERS,
+    Action,
+    ActionKind,
+    read_tags,
+    read_tags_compat,
+    read_tools,
+)
+
+GOAL_MS: Final = 5.0
+TRIES: Final = 3
+REPLY: Final = 16_000
+PIECES: Final = (
+    "(", "((", "[", "{", "()", "{}", "[1,", "(1,", '{"a":', "1", "9", "9**", "9^", "9^9^", "-", "+",
+    "--", "1+", "1-", "1*", "1/", "1.", "1,", "1,000,", "1 ", " ", "\n", "\t", "a", "a ", "a the ",
+    "x", "x=", "=", "==", "1=", "1:", ":", ",", ".", "..", "e", "1e", "1e9", "0x", "%", "!", "'",
+    '"', "\\", "\\frac", "\\frac{", "\\frac{1}{", "\\frac12", "\\sqrt", "\\sqrt{", "\\sqrt[3]{",
+    "\\text{", "\\text{a}", "\\text{\\text{", "\\left(", "\\boxed", "\\boxed{", "\\boxed{{",
+    "\\boxed{}", "\\fbox", "\\fbox{", "\\boxed \\fbox", "\\boxed{1}x", "\\approx", "\\pi",
+    "\\sin", "sin ", "sin(", "sin^2 ", "x+1)*(", "+sin(x)", "x*y+",
+    "^{\\circ}", "^", "^{", "_{", "$", "\u00b2", "\u221a", "\u00bd", "\u2212", "\u0301", "e\u0301",
+    "\ufb03", "\u1e9b\u0323", "\U0001d7d9", "\u0661", "A", "I", "to ", "1 to ", "a.", "m angle ",
+    "<answer>", "</answer>", "<search>", "<think>", "<information>", "and ", "not ", "lambda ",
+    "yield ", "True ", "* ", "** ", "~", "&", "|", ">>", "<<9", "factorial(", "gamma(", "Sum(",
+    "Integer(9)**", "x**", "sqrt(", "log(", "exp(", "1/0+", "0.1", "\x00", "\ud800", "\u202e",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worst:
+    """The most expensive answer of a grader."""
+
+    milliseconds: float
+    answer: str
+    length: int
+
+
+def answers(limit: int) -> Iterator[str]:
+    """Yield hostile answers of at most `limit` characters."""
+    yield from ("9**9**9**9", "9^9^9^9", "10**10**10", "1e308*10", "factorial(10**7)", "2**(10**8)")
+    for piece in PIECES:
+        for length in (60, 240, 400, limit):
+            count = max(1, min(length, limit) // len(piece))
+            yield piece * count
+            yield "1" + piece * (count - 1)
+    for opening, closing in ("()", "[]", "{}"):
+        for depth in (20, limit // 2):
+            yield opening * depth + "1" + closing * depth
+
+
+def worst_of(work: Callable[[str], object], limit: int) -> Worst:
+    """Return the answer that took longest."""
+    worst = Worst(milliseconds=-1.0, answer="", length=0)
+    for answer in answers(limit):
+        taken = _milliseconds(work, answer)
+        if taken > worst.milliseconds:
+            taken = min(taken, *(_milliseconds(work, answer) for _ in range(TRIES - 1)))
+        if taken > worst.milliseconds:
+            worst = Worst(milliseconds=taken, answer=answer[:16], length=len(answer))
+    return worst
+
+
+def _milliseconds(work: Callable[[str], object], answer: str) -> float:
+    started = time.process_time()
+    work(answer)
+    return 1000 * (time.process_time() - started)
+
+
+def _searched(answer: str) -> object:
+    action = Action(kind=ActionKind.ANSWER, answer=answer)
+    accepted = ["Tallinn", "3,141", "the a an", "A" * 400]
+    return grade([facts_of(action)], accepted), holds(answer, accepted)
+
+
+def own_graders() -> Iterator[tuple[str, Callable[[str], object], int]]:
+    """Yield the graders and readers of geo3k and search, and the longest text each is given."""
+    for gold in ("2\\sqrt{3}", "12", "(3, -4)", "2:3"):
+        yield f"geo3k answer to {gold}", partial(grade_geometry, gold=gold), 4000
+    yield "geo3k box in a reply", last_boxed, REPLY
+    yield "search answer", _searched, MAX_ANSWER_CHARACTERS
+    yield "search reply of tags", read_tags, REPLY
+    yield "search reply of Search-R1", read_tags_compat, REPLY
+    yield "search reply of tools", lambda reply: read_tools(reply, (SEARCH,)), REPLY
+    yield "reasoning_gym guard of lists", is_plain, 4000
+    yield "reasoning_gym guard of formulas", is_formula, 4000
+
+
+def reasoning_gym_graders(*, is_all: bool) -> Iterator[tuple[str, Callable[[str], object], int]]:
+    """Yield datasets and what grades an answer to their first task."""
+    from envkit_reasoning_gym import COLLECTION
+    from envkit_reasoning_gym.env import ReasoningGymEnv
+
+    few = ("chain_sum", "countdown", "simple_equations", "polynomial_equations", "sudoku", "jugs",
+           "arc_1d", "decimal_arithmetic", "intermediate_integration")  # fmt: skip
+    names = [member.rpartition("-v")[0] for member in COLLECTION.members()]
+    for name in names if is_all else few:
+        env = ReasoningGymEnv(dataset=name, size=4)
+        env.reset(seed=0)
+
+        def answered(answer: str, env: ReasoningGymEnv = env) -> object:  # bound now, not later
+            return env.on_turn(f"<answer>{answer}</answer>")
+
+        yield f"reasoning_gym/{name}", answered, 4000
+
+
+def main() -> None:
+    """Print the worst answer of every grader."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--all", action="store_true", help="every dataset of reasoning-gym")
+    options = parser.parse_args()
+    graders = [*own_graders(), *reasoning_gym_graders(is_all=options.all)]
+    figures: dict[str, float] = {}
+    for name, work, limit in graders:
+        worst = worst_of(work, limit)
+        figures[name] = round(worst.milliseconds, 3)
+        mark = "" if worst.milliseconds <= GOAL_MS else "  above the goal"
+        print(
+            f"{name:40} {worst.milliseconds:9.3f} ms  {worst.answer!r} x {worst.length}{mark}",
+            flush=True,
+        )
+    print(f"{'worst':40} {max(figures.values()):9.3f} ms")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

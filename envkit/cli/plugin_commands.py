@@ -1,0 +1,122 @@
+"""Commands that plugins bring: listed without importing anybody, imported when they are run.
+
+A distribution names a command with an entry point of the group `envkit.commands`: its name is the
+command's, its value the place of a function whose signature and docstring typer reads, as it reads
+those of envkit's own. The line in `envkit --help` is the first of the function's docstring, parsed
+out of the source text. A plugin cannot replace a command of envkit's.
+"""
+
+import ast
+from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any, Final, cast
+
+import typer
+from typer.core import TyperCommand
+
+from envkit.errors import ContractError, EnvkitError
+
+ENTRY_POINT_GROUP: Final = "envkit.commands"
+
+
+class PluginCommand(TyperCommand):
+    """Stands in for a command of a plugin until it is run."""
+
+    def __init__(self, name: str, points: Sequence[EntryPoint]) -> None:
+        super().__init__(name=name, callback=None)
+        self.short_help = _first_line(points[0]) or f"From {_owners(points)}."
+        self._points = points
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: Any = None,  # noqa: ANN401  # click's context
+        **extra: Any,  # noqa: ANN401  # click's settings of a context
+    ) -> Any:  # noqa: ANN401  # click's context
+        """Import the command and let it read its arguments.
+
+        Raises:
+            ContractError: It fails to import, is no function, or two distributions bring it.
+            MissingDependencyError: What it stands for is not installed.
+        """
+        return self._load().make_context(info_name, args, parent=parent, **extra)
+
+    def _load(self) -> Any:  # noqa: ANN401  # click's command
+        point = self._points[0]
+        place = f"the command {self.name!r} of the distribution {_owners(self._points)!r}"
+        if len(self._points) > 1:
+            raise ContractError(f"{place} must come from one distribution; uninstall all but one")
+        try:
+            function: Any = point.load()
+        except EnvkitError:
+            raise
+        except Exception as error:
+            raise ContractError(f"{place} ({point.value}) fails to import: {error!r}") from error
+        if not callable(function):
+            raise ContractError(
+                f"{place} ({point.value}) must be a function, got {type(function).__name__}"
+            )
+        return _command_of(self.name or point.name, cast("Callable[..., Any]", function), place)
+
+
+def plugin_commands() -> dict[str, PluginCommand]:
+    """Return the commands of all installed plugins by name; imports none of them."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        found.setdefault(point.name, []).append(point)
+    return {name: PluginCommand(name, points) for name, points in sorted(found.items())}
+
+
+def _command_of(name: str, function: Callable[..., Any], place: str) -> Any:  # noqa: ANN401  # click's command
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command(name)(function)
+    try:
+        return typer.main.get_command(app)
+    except (RuntimeError, TypeError, AssertionError) as error:  # typer refuses the signature so
+        raise ContractError(f"{place} has a signature that is no command: {error}") from error
+
+
+def _first_line(point: EntryPoint) -> str | None:
+    """Return the first line of a function's docstring from its source text.
+
+    None where there is no source, such as for a function that another module defines.
+    """
+    source = _source(point.module)
+    if source is None:
+        return None
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None  # said when the command is run
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+            return (ast.get_docstring(node) or "").partition("\n")[0] or None
+    return None
+
+
+def _source(module: str) -> str | None:
+    """Return the text of a module, whose packages are not imported either."""
+    head, *rest = module.split(".")
+    try:
+        spec, name = find_spec(head), head
+        for part in rest:
+            if spec is None:
+                return None
+            name = f"{name}.{part}"
+            spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+        loader: Any = None if spec is None else spec.loader
+        return None if loader is None else loader.get_source(name)
+    except (ImportError, ValueError, AttributeError):  # no such module, or a loader without texts
+        return None
+
+
+def _owners(points: Sequence[EntryPoint]) -> str:
+    return ", ".join(sorted({point.dist.name if point.dist else "unknown" for point in points}))

@@ -1,0 +1,58 @@
+"""How long a server asks to wait before another try, as its answer's headers say it.
+
+`Retry-After` is whole seconds or a date (RFC 9110, 10.2.3); some servers send fractions of seconds.
+`retry-after-ms` is OpenAI's own and more precise, so it comes first. What is neither is ignored, as
+if nothing had been said: a header is no reason to give a call up.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+LONGEST_S: Final = 1e9
+"""More seconds than that count as so many; about thirty years."""
+
+_DECIMAL: Final = re.compile(r"[ \t]*-?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})[ \t]*", re.ASCII)
+
+
+def retry_after(
+    headers: Mapping[str, str], *, wall_clock: Callable[[], float] = time.time
+) -> float | None:
+    """Return the seconds to wait, 0 to `LONGEST_S`; None when the server does not say readably.
+
+    Args:
+        headers: Of the answer; names in lower case or as the standard writes them, or a mapping
+            that does not tell them apart, such as aiohttp's.
+        wall_clock: Seconds since 1970, for a date.
+    """
+    milliseconds = _decimal(_header(headers, "retry-after-ms"))
+    if milliseconds is not None:
+        return min(LONGEST_S, milliseconds / 1000)
+    value = _header(headers, "Retry-After")
+    seconds = _decimal(value)
+    if seconds is None:
+        seconds = _until(value, wall_clock)
+    return None if seconds is None else min(LONGEST_S, seconds)
+
+
+def _header(headers: Mapping[str, str], name: str) -> str:
+    return headers.get(name) or headers.get(name.lower()) or ""
+
+
+def _decimal(value: str) -> float | None:
+    """Return a number, 0 for one below; None for what is no number."""
+    return max(0.0, float(value)) if _DECIMAL.fullmatch(value) else None
+
+
+def _until(value: str, wall_clock: Callable[[], float]) -> float | None:
+    """Return the seconds until a date, 0 for one in the past; None for what is no date."""
+    try:
+        date = parsedate_to_datetime(value)
+        if date.tzinfo is None:  # "-0000": UTC from a machine that does not say where it is
+            date = date.replace(tzinfo=UTC)
+        return max(0.0, date.timestamp() - wall_clock())
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None

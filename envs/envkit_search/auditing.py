@@ -1,0 +1,113 @@
+"""What `envkit audit-env search-v0` may use: guesses without a search, and a second grader."""
+
+import re
+import unicodedata
+from collections import Counter
+from fractions import Fraction
+from typing import Final
+
+from envkit.audit.hooks import AuditHooks
+from envkit.tasks import Task, TaskSource
+from envkit_search.grading import exact_match
+from envkit_search.protocol import MAX_ANSWER_CHARACTERS
+
+_NAME: Final = re.compile(r"(?:[A-Z][\w'-]*(?: (?=[A-Z]))?)+|\d[\d,.]*\d|\d")
+_LESSONS: Final = 1500
+"""Questions from which the most frequent answer of each kind is learned."""
+_PUNCTUATION: Final = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+_ARTICLES: Final = frozenset(("a", "an", "the"))
+
+
+def hooks(source: TaskSource) -> AuditHooks:
+    """Return ways to answer without a search, and two graders.
+
+    Args:
+        source: The environment's questions; the last ones teach what is answered most.
+    """
+    prior = _prior(source)
+    return AuditHooks(
+        choices=lambda task: _NAME.findall(task["question"]) or ["yes"],
+        answer=lambda answer: f"<answer>{answer}</answer>",
+        closed_book=lambda task: _most_frequent(prior, task),
+        grade=lambda task, answer: float(exact_match(answer, task["answers"])),
+        second_grade=lambda task, answer: float(
+            any(second_match(answer, accepted) for accepted in task["answers"])
+        ),
+        answers=_answers,
+    )
+
+
+def second_match(answer: str, accepted: str) -> bool:
+    """Tell whether an answer equals an accepted one, by other means than `grading`."""
+    if len(answer) > MAX_ANSWER_CHARACTERS:
+        return False
+    left, right = _fraction(answer), _fraction(accepted)
+    if left is not None and right is not None:
+        return left == right
+    gold = _words(accepted)
+    if not gold:
+        return answer.strip().casefold() == accepted.strip().casefold()
+    return _words(answer) == gold
+
+
+def _prior(source: TaskSource) -> dict[str, Counter[str]]:
+    """Return how often each answer is right, by kind of question."""
+    size = source.size
+    first = 10**6 if size is None else max(0, size - _LESSONS)
+    found: dict[str, Counter[str]] = {}
+    for index in range(first, first + _LESSONS if size is None else size):
+        task = source.task(index)
+        found.setdefault(task.get("kind", ""), Counter())[task["answers"][0]] += 1
+    return found
+
+
+def _most_frequent(prior: dict[str, Counter[str]], task: Task) -> str:
+    """Return the answer that is right most often for questions of this kind."""
+    counts = prior.get(task.get("kind", ""))
+    return counts.most_common(1)[0][0] if counts else "nobody knows"
+
+
+def _answers(task: Task) -> list[str]:
+    """Return right answers in other forms, near misses and garbage."""
+    found: list[str] = []
+    for gold in task["answers"]:
+        found += [
+            gold,
+            gold.upper(),
+            f"  the {gold}. ",
+            f'"{gold}"',
+            f"{gold} {gold}",
+            f"not {gold}",
+        ]
+        found += [gold[:-1], f"{gold}s", f"-{gold}", f"{gold}.0", gold.replace(" ", "  ")]
+        found += [unicodedata.normalize("NFD", gold), gold.replace(",", ""), f"an {gold}!"]
+    return [*found, "", " ", "the", "0", "-0", "1e3", "x" * (MAX_ANSWER_CHARACTERS + 1)]
+
+
+def _words(text: str) -> list[str]:
+    lowered = unicodedata.normalize("NFC", text).lower()
+    kept = "".join(character for character in lowered if character not in _PUNCTUATION)
+    return [word for word in kept.split() if word not in _ARTICLES]
+
+
+def _fraction(text: str) -> Fraction | None:
+    """Return the value of a number as people write it: no leading zeros, commas by thousands."""
+    body = text.strip()
+    if not body or len(body) > 64:
+        return None
+    sign = -1 if body[0] in "-\u2212" else 1
+    body = body[1:] if body[0] in "+-\u2212" else body
+    whole, point, decimals = body.partition(".")
+    groups = whole.split(",")
+    digits = "".join(groups)
+    is_grouped = len(groups) == 1 or (
+        1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])
+    )
+    is_number = digits.isascii() and digits.isdigit() and (not point or _are_digits(decimals))
+    if not is_number or not is_grouped or (digits[0] == "0" and (len(digits) > 1)):
+        return None
+    return sign * Fraction(f"{digits}.{decimals or 0}")
+
+
+def _are_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,0 +1,56 @@
+"""`envkit serve-search`: the search server for environments on other machines."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from envkit.cli.console import note, say
+from envkit.cli.counting import CountingBar
+from envkit.cli.options import parse_env_kwargs
+
+
+def serve_search(
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            metavar="CORPUS",
+            help="facts; world; a .jsonl file of documents; or the folder of an index.",
+        ),
+    ] = "world",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 8000,
+    topk: Annotated[
+        int, typer.Option(min=1, max=1000, help="Documents of a request that names no number.")
+    ] = 3,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Search on disk by tantivy; the index is built if it is not there."
+        ),
+    ] = None,
+    corpus_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corpus-option", metavar="KEY=VALUE", help="Of the world, such as seed=1; repeatable."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Serve a corpus by Search-R1's POST /retrieve, until Ctrl-C.
+
+    Environments search it with `backend="http://HOST:PORT"`. GET /health says that it is up.
+    """
+    from envkit_search.opening import open_corpus
+    from envkit_search.server import serve_until_interrupted
+
+    options: dict[str, Any] = parse_env_kwargs(corpus_options, option="--corpus-option")
+    with CountingBar(f"reading {corpus}", is_quiet=quiet) as bar:
+        backend = open_corpus(corpus, options or None, index=index, progress=bar.show)
+
+    def tell(address: str) -> None:
+        say(f"serving {corpus} at {address}")
+        note("Ctrl-C ends it")
+
+    serve_until_interrupted(backend, host=host, port=port, default_topk=topk, on_ready=tell)
+    note("ended")

@@ -1,0 +1,240 @@
+"""Search in an index on disk, by tantivy: for corpora that memory does not hold.
+
+Texts are cut into the same words as for the index in memory (`words.tokenise`), titles count twice
+there too, and a query that has the words of a title and no other gets the same bonus. What differs
+is how tantivy rounds: it keeps a document's length in one byte, so neighbours in a ranking may
+change places.
+
+An index is built beside its place and moved there when it is whole, so a folder of its name always
+holds one; what an interrupted build leaves has another name.
+"""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, cast
+
+from envkit.errors import (
+    ConfigurationError,
+    DatasetError,
+    EnvFault,
+    FaultKind,
+    MissingDependencyError,
+    StorageError,
+)
+from envkit_search.bm25 import EXACT_TITLE_BONUS, MAX_QUERY_CHARACTERS
+from envkit_search.document import Document, Hit
+from envkit_search.words import title_key, tokenise
+
+_FORMAT: Final = "envkit-tantivy-1"
+"""Another tokeniser or schema needs another number."""
+_MANIFEST: Final = "envkit.json"
+_TITLE_WEIGHT: Final = 2
+_WRITER_BYTES: Final = 128_000_000
+"""Memory of a build before a part of the index goes to disk."""
+
+
+class TantivyBackend:
+    """Answers queries from an index on disk, on threads. Open it with `open_index`."""
+
+    is_deterministic = True
+    """For one and the same index; equal scores may be ordered otherwise in another build."""
+
+    def __init__(self, folder: Path, tantivy: Any) -> None:  # noqa: ANN401  # the module
+        self._folder, self._tantivy = folder, tantivy
+        index: Any = tantivy.Index.open(str(folder))
+        self._schema: Any = index.schema
+        self._searcher: Any = index.searcher()
+
+    @property
+    def size(self) -> int:
+        """Number of documents."""
+        return int(self._searcher.num_docs)
+
+    async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
+        """Return the hits of each query, best first, at most `topk` each.
+
+        Raises:
+            ConfigurationError: `topk` is below 1.
+            EnvFault: The index cannot be read any more.
+        """
+        return await asyncio.to_thread(self.search_now, queries, topk)
+
+    def search_now(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        """Do what `search` does, on this thread.
+
+        Raises:
+            ConfigurationError: `topk` is below 1.
+            EnvFault: The index cannot be read any more.
+        """
+        if topk < 1:
+            raise ConfigurationError(f"topk must be at least 1, got {topk}")
+        try:
+            return [self._hits(query[:MAX_QUERY_CHARACTERS], topk) for query in queries]
+        except (OSError, ValueError) as error:  # what tantivy raises for a file that is gone
+            raise EnvFault(
+                f"the search index {str(self._folder)!r} failed: {error}", kind=FaultKind.PERMANENT
+            ) from error
+
+    async def aclose(self) -> None:
+        """Do nothing: files are released with the object."""
+
+    def _hits(self, query: str, topk: int) -> list[Hit]:
+        words = tokenise(query)
+        if not words:
+            return []
+        should = self._tantivy.Occur.Should
+        terms = [(should, self._term("words", word, "freq")) for word in dict.fromkeys(words)]
+        ranked = self._tantivy.Query.boolean_query(terms)
+        titled = self._titled(" ".join(words), ranked, topk)
+        places = {(place.segment_ord, place.doc) for _, place in titled}
+        others = [
+            found
+            for found in self._searcher.search(ranked, topk, count=False).hits
+            if (found[1].segment_ord, found[1].doc) not in places
+        ]
+        return [
+            Hit(document=self._document(place), score=score)
+            for score, place in (*titled, *others)[:topk]
+        ]
+
+    def _titled(self, key: str, ranked: Any, topk: int) -> list[tuple[float, Any]]:  # noqa: ANN401  # a query
+        """Return score and place of the documents whose title has these words and no other."""
+        queries, occur = self._tantivy.Query, self._tantivy.Occur
+        title = queries.const_score_query(self._term("title", key, "basic"), EXACT_TITLE_BONUS)
+        both = queries.boolean_query([(occur.Must, title), (occur.Should, ranked)])
+        return self._searcher.search(both, topk, count=False).hits
+
+    def _term(self, field: str, value: str, kept: str) -> Any:  # noqa: ANN401  # a query
+        return self._tantivy.Query.term_query(self._schema, field, value, index_option=kept)
+
+    def _document(self, place: Any) -> Document:  # noqa: ANN401  # an address
+        stored: bytes = self._searcher.doc(place).get_first("document")
+        identity, title, text = cast("list[str]", json.loads(stored))
+        return Document(id=identity, title=title, text=text)
+
+
+def build_index(
+    folder: str | Path, documents: Iterable[Document], *, corpus: str = ""
+) -> TantivyBackend:
+    """Build an index of the documents and open it; nothing is left of a build that is interrupted.
+
+    Args:
+        folder: Where it goes; must not exist.
+        documents: With ids of their own, which is not checked.
+        corpus: What tells the corpus from others, such as a `corpus_file.fingerprint`.
+
+    Raises:
+        StorageError: The folder exists or cannot be written.
+        DatasetError: There is no document, or what `documents` raises.
+        MissingDependencyError: tantivy is not installed.
+    """
+    tantivy, place = _tantivy(), Path(folder)
+    if place.exists():
+        raise StorageError(
+            f"cannot build an index at {str(place)!r}: it exists; name another folder"
+        )
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{place.name}.", suffix=".part"))
+    except OSError as error:
+        raise StorageError(f"cannot build an index at {str(place)!r}: {error}") from error
+    try:
+        count = _write(tantivy, part, documents)
+        manifest = {"format": _FORMAT, "documents": count, "corpus": corpus}
+        (part / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        part.chmod(0o755)
+        part.rename(place)
+    except OSError as error:
+        raise StorageError(f"cannot build an index at {str(place)!r}: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return open_index(place)
+
+
+def open_index(folder: str | Path, *, corpus: str | None = None) -> TantivyBackend:
+    """Open an index that `build_index` made.
+
+    Args:
+        folder: Its place.
+        corpus: What it must have been built from; None takes any.
+
+    Raises:
+        StorageError: There is none, it is damaged, or of another corpus or format.
+        MissingDependencyError: tantivy is not installed.
+    """
+    tantivy, place = _tantivy(), Path(folder)
+    try:
+        manifest: Any = json.loads((place / _MANIFEST).read_text(encoding="utf-8"))
+        is_ours = manifest["format"] == _FORMAT
+        backend = TantivyBackend(place, tantivy) if is_ours else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{str(place)!r} is no search index: {error}; build one first"
+        ) from error
+    if backend is None or (corpus is not None and manifest["corpus"] != corpus):
+        raise StorageError(
+            f"the search index {str(place)!r} was built from another corpus or by another version; "
+            "delete it, or name another folder"
+        )
+    if backend.size != manifest["documents"]:
+        raise StorageError(
+            f"the search index {str(place)!r} is damaged: it must hold {manifest['documents']} "
+            f"documents, got {backend.size}; delete it and build it again"
+        )
+    return backend
+
+
+def _write(tantivy: Any, folder: Path, documents: Iterable[Document]) -> int:  # noqa: ANN401  # the module
+    """Write the index's files; return the number of documents."""
+    index: Any = tantivy.Index(_schema(tantivy), path=str(folder))
+    # One thread, so that equal scores keep the documents' order; reading words is the slower part.
+    writer: Any = index.writer(heap_size=_WRITER_BYTES, num_threads=1)
+    count = 0
+    try:
+        for document in documents:
+            writer.add_document(_entry(tantivy, document))
+            count += 1
+        if not count:
+            raise DatasetError("an index needs at least one document, got none")
+        writer.commit()
+    finally:
+        writer.wait_merging_threads()  # they write files, which are about to be moved or removed
+    return count
+
+
+def _entry(tantivy: Any, document: Document) -> Any:  # noqa: ANN401  # the module and its document
+    title = tokenise(document.title)
+    entry: Any = tantivy.Document()
+    entry.add_text("words", " ".join([*title * _TITLE_WEIGHT, *tokenise(document.text)]))
+    entry.add_text("title", title_key(document.title))
+    stored = json.dumps([document.id, document.title, document.text])
+    entry.add_bytes("document", stored.encode())
+    return entry
+
+
+def _schema(tantivy: Any) -> Any:  # noqa: ANN401  # the module and its schema
+    builder: Any = tantivy.SchemaBuilder()
+    builder.add_text_field("words", tokenizer_name="whitespace", index_option="freq")
+    builder.add_text_field("title", tokenizer_name="raw", index_option="basic")
+    builder.add_bytes_field("document", stored=True)
+    return builder.build()
+
+
+def _tantivy() -> ModuleType:
+    """Import tantivy.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        import tantivy
+    except ImportError as error:
+        raise MissingDependencyError.for_extra(
+            "a search index on disk", "tantivy", "search"
+        ) from error
+    return tantivy

@@ -1,0 +1,121 @@
+"""`envkit serve-search`, and an environment that searches by it."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.command import run_envkit, start_envkit
+from fakes.search_backend import DOCUMENTS, tasks
+
+import envkit
+from envkit.env import PolicyContext
+
+
+@contextmanager
+def serving(*arguments: object) -> Generator[tuple[str, "subprocess.Popen[str]"]]:
+    """Run the command on a free port; gives its address and its process."""
+    process = start_envkit("serve-search", *arguments, "--port", 0)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"serving .+ at (http://127\.0\.0\.1:\d+)\n", line)
+        assert found, line or (process.stderr and process.stderr.read())
+        yield found.group(1), process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def interrupt(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Press Ctrl-C; return the exit code and standard error."""
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    return process.returncode, errors
+
+
+def play(env: Any, seed: int) -> tuple[float, str]:
+    """Play the oracle; return the reward and all that it read."""
+    observation, _ = env.reset(seed=seed)
+    policy, read = env.unwrapped.oracle(), observation["text"]
+    for turn in range(env.unwrapped.max_turns):
+        task = env.unwrapped.task
+        step = env.step(policy(PolicyContext(env=env, task=task, turn=turn, messages=(), seed=0)))
+        read += step[0]["text"]
+        if step[2] or step[3]:
+            return float(step[1]), read
+    raise AssertionError("an episode ends")
+
+
+def corpus(folder: Path) -> Path:
+    path = folder / "corpus.jsonl"
+    rows = [{"id": d.id, "contents": f'"{d.title}"\n{d.text}'} for d in DOCUMENTS]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("protocol", ["tags", "tools"])
+def test_environment_searches_a_served_file_until_ctrl_c(tmp_path: Path, protocol: str) -> None:
+    with serving(corpus(tmp_path), "--topk", 1) as (address, process):
+        env = envkit.make("search-v0", backend=address, tasks=tasks(), protocol=protocol)
+        for seed in range(5):
+            reward, read = play(env, seed)
+            assert reward == 1.0
+            assert any(document.text in read for document in DOCUMENTS)
+        env.close()
+        code, errors = interrupt(process)
+    assert code == 0
+    assert errors.splitlines() == ["Ctrl-C ends it", "ended"]
+
+
+def test_shipped_corpus_is_served_with_its_questions() -> None:
+    with serving("world", "--corpus-option", "seed=3", "--corpus-option", "size=60") as (
+        address,
+        _,
+    ):
+        options = {"seed": 3, "size": 60}
+        env = envkit.make("search-v0", backend=address, corpus_options=options)
+        assert [play(env, seed)[0] for seed in range(4)] == [1.0] * 4
+        env.close()
+
+
+def test_index_on_disk_is_built_once_and_served(tmp_path: Path) -> None:
+    place = tmp_path / "index"
+    for corpus_argument in (corpus(tmp_path), corpus(tmp_path), place):
+        more = [] if corpus_argument == place else ["--index", place]
+        with serving(corpus_argument, *more) as (address, _):
+            env = envkit.make("search-v0", backend=address, tasks=tasks())
+            assert play(env, 1)[0] == 1.0
+            env.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "no search corpus"),
+        (["facts", "--corpus-option", "seed=1"], "takes no options"),
+        (["world", "--corpus-option", "seed"], "--corpus-option takes KEY=VALUE"),
+        (["world", "--corpus-option", "sise=60"], "no shape of a world"),
+    ],
+)
+def test_wrong_arguments_end_in_one_line(arguments: list[str], said: str) -> None:
+    done = run_envkit("serve-search", *arguments)
+    assert done.code == 1
+    assert said in done.last_error
+
+
+def test_taken_port_is_said(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port: int = taken.getsockname()[1]
+        done = run_envkit("serve-search", corpus(tmp_path), "--port", port)
+    assert done.code == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in done.last_error
