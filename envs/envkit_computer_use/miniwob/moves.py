@@ -1,0 +1,125 @@
+"""Moves of the hand on a page: what the plans are made of.
+
+Every move looks at the page as it is and yields what is still to do; done already, it yields
+nothing. So a plan is the whole way to the goal, and its first action is the next one.
+"""
+
+from collections.abc import Iterator
+
+from envkit_computer_use.actions import Action, ActionKind
+from envkit_computer_use.miniwob.page import Element, Page, Point
+
+WHEEL = 40
+"""Pixels of the page that the oracle scrolls at a time."""
+
+
+def pixel(page: Page, point: Point) -> tuple[int, int]:
+    """Return where a point of the page is in the screenshot."""
+    return int(point[0] * page.scale), int(point[1] * page.scale)
+
+
+def press_at(page: Page, point: Point, *, keys: tuple[str, ...] = ()) -> Action:
+    """Return a click at a point of the page, with keys held."""
+    x, y = pixel(page, point)
+    return Action(kind=ActionKind.CLICK, x=x, y=y, keys=keys)
+
+
+def press(page: Page, element: Element, *, keys: tuple[str, ...] = ()) -> Action:
+    """Return a click on an element.
+
+    Raises:
+        LookupError: No point of it can be reached.
+    """
+    if element.point is None:
+        raise LookupError(f"{element.tag} {element.text!r} of {page.task!r} cannot be reached")
+    return press_at(page, element.point, keys=keys)
+
+
+def key(*keys: str) -> Action:
+    """Return keys pressed together."""
+    return Action(kind=ActionKind.KEY, keys=keys)
+
+
+def write(text: str) -> Action:
+    """Return text typed where the focus is."""
+    return Action(kind=ActionKind.TYPE, text=text)
+
+
+def drag(page: Page, start: Point, *points: Point) -> Action:
+    """Return a drag through points of the page."""
+    x, y = pixel(page, start)
+    path = tuple(pixel(page, point) for point in points)
+    return Action(kind=ActionKind.DRAG, x=x, y=y, path=path)
+
+
+def turn_wheel(page: Page, point: Point, down: float) -> Action:
+    """Return a turn of the wheel over a point, in pixels of the page."""
+    x, y = pixel(page, point)
+    return Action(kind=ActionKind.SCROLL, x=x, y=y, dy=round(down * page.scale))
+
+
+def is_pressing(action: Action) -> bool:
+    """Return whether an action presses something, by mouse or by the Enter key."""
+    return action.kind is ActionKind.CLICK or action.keys == ("enter",)
+
+
+def times_pressed(page: Page, element: Element) -> int:
+    """Return how often the box of an element was clicked in this episode."""
+    left, top, width, height = (side * page.scale for side in element.box)
+    return sum(
+        action.kind is ActionKind.CLICK
+        and action.x is not None
+        and action.y is not None
+        and left <= action.x + 1 <= left + width + 1
+        and top <= action.y + 1 <= top + height + 1
+        for action in page.performed
+    )
+
+
+def fill(page: Page, field: Element, text: str) -> Iterator[Action]:
+    """Put text into a field, whatever is in it."""
+    if field.value == text:
+        return
+    if not field.focused:
+        yield from reach(page, field)
+        yield press(page, field)
+    if field.value:
+        yield key("ctrl", "a")
+        yield key("backspace")
+    yield write(text)
+
+
+def check(page: Page, box: Element, *, wanted: bool) -> Iterator[Action]:
+    """Set a box or a ring."""
+    if box.checked != wanted:
+        yield from reach(page, box)
+        yield press(page, box)
+
+
+def reach(page: Page, element: Element) -> Iterator[Action]:
+    """Scroll until an element can be pressed; nothing where it can."""
+    if element.point is not None or not element.is_shown:
+        return
+    pane = next(
+        (found for found in page.ancestors(element) if found.scroll[1] > found.scroll[2] + 1), None
+    )
+    around = (0.0, 0.0, 160.0, 210.0) if pane is None else pane.box
+    at = (80.0, 150.0) if pane is None else pane.middle
+    top, height = around[1], min(around[3], 210.0)
+    below = element.middle[1] - (top + height / 2)
+    yield turn_wheel(page, at, max(-WHEEL, min(WHEEL, below)))
+
+
+def submit(page: Page) -> Iterator[Action]:
+    """Press the button that hands the task in."""
+    button = page.first("#subbtn") or page.first("button.secondary-action")
+    if button is None:
+        buttons = page.shown("button")
+        button = next((found for found in buttons if found.text.lower() == "submit"), buttons[-1])
+    yield from reach(page, button)
+    yield press(page, button)
+
+
+def wait(seconds: float) -> Action:
+    """Return a pause."""
+    return Action(kind=ActionKind.WAIT, seconds=seconds)
