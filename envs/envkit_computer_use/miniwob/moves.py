@@ -4,6 +4,7 @@ Every move looks at the page as it is and yields what is still to do; done alrea
 nothing. So a plan is the whole way to the goal, and its first action is the next one.
 """
 
+import itertools
 from collections.abc import Iterator
 
 from envkit_computer_use.actions import Action, ActionKind
@@ -35,9 +36,20 @@ def press(page: Page, element: Element, *, keys: tuple[str, ...] = ()) -> Action
     return press_at(page, element.point, keys=keys)
 
 
+def point_at(page: Page, element: Element) -> Action:
+    """Return a move of the pointer onto an element."""
+    x, y = pixel(page, element.point or element.middle)
+    return Action(kind=ActionKind.MOVE, x=x, y=y)
+
+
 def key(*keys: str) -> Action:
     """Return keys pressed together."""
     return Action(kind=ActionKind.KEY, keys=keys)
+
+
+def repeat(action: Action, times: int) -> Iterator[Action]:
+    """Return an action several times."""
+    yield from itertools.repeat(action, times)
 
 
 def write(text: str) -> Action:

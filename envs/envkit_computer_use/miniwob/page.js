@@ -80,13 +80,13 @@
     core.startEpisodeReal();
     advance(1000);
     const goal = core.getUtterance();
-    return typeof goal === "string" ? {goal, fields: {}} : {goal: goal.utterance, fields: goal.fields || {}};
+    return {goal: typeof goal === "string" ? goal : goal.utterance};
   };
 
-  const state = () => ({
-    done: Boolean(WOB_DONE_GLOBAL), raw: Number(WOB_RAW_REWARD_GLOBAL), reason: WOB_REWARD_REASON,
-    ready: Boolean(WOB_TASK_READY),
-  });
+  const pass = (milliseconds) => {
+    advance(milliseconds);
+    return {done: Boolean(WOB_DONE_GLOBAL), raw: Number(WOB_RAW_REWARD_GLOBAL)};
+  };
 
   // What of an element can be pressed: its middle, or else the first free point of a grid.
   const SHARES = [0.5, 0.25, 0.75, 0.1, 0.9];
@@ -150,5 +150,5 @@
     };
   };
 
-  window.envkitPage = {advance, reset, state, read};
+  window.envkitPage = {reset, pass, read};
 })();

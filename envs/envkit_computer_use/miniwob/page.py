@@ -88,7 +88,9 @@ class Page:
     """Pixels of the screenshot for one of the page."""
     performed: tuple[Action, ...] = ()
     """Actions of the episode so far, in pixels of the screenshot."""
-    children: Mapping[int | None, Sequence[int]] = field(default_factory=dict[int | None, list[int]])
+    children: Mapping[int | None, Sequence[int]] = field(
+        default_factory=dict[int | None, list[int]]
+    )
     """Numbers of an element's children."""
 
     @classmethod

@@ -109,7 +109,7 @@ def choose(page: Page, field: Element, name: str) -> Iterator[Action]:
         return
     if not field.focused:
         yield moves.key("tab")
-    yield moves.key("down" if now < wanted else "up")
+    yield from moves.repeat(moves.key("down" if now < wanted else "up"), abs(wanted - now))
 
 
 def scroll_list(page: Page) -> Iterator[Action]:
@@ -149,14 +149,14 @@ def slider_and_box(page: Page) -> Iterator[Action]:
 
 
 def _slide(page: Page, rail: Element, shown: Element, number: int) -> Iterator[Action]:
-    """Press the arrow keys on a handle, or far from the number page keys."""
+    """Press the arrow keys on a handle."""
     missing = number - int(shown.text)
     if missing == 0:
         return
     handle = page.one(".ui-slider-handle", rail)
     if not handle.focused:
         yield moves.press(page, handle)
-    yield moves.key("right" if missing > 0 else "left")
+    yield from moves.repeat(moves.key("right" if missing > 0 else "left"), abs(missing))
 
 
 def ring_and_field(page: Page) -> Iterator[Action]:
@@ -233,7 +233,9 @@ def autocomplete(page: Page) -> Iterator[Action]:
     value = field.value or ""
     if not (len(value) > len(start) and value.startswith(start) and value.endswith(end)):
         items = page.shown(".ui-autocomplete li div")
-        fitting = [item for item in items if item.text.startswith(start) and item.text.endswith(end)]
+        fitting = [
+            item for item in items if item.text.startswith(start) and item.text.endswith(end)
+        ]
         if fitting and value == start:
             yield from moves.reach(page, fitting[0])
             yield moves.press(page, fitting[0])

@@ -7,9 +7,20 @@ from envkit_computer_use.actions import Action
 from envkit_computer_use.miniwob import moves
 from envkit_computer_use.miniwob.page import Page
 
-_MONTHS: Final = (
-    "January February March April May June July August September October November December".split()
-)
+_MONTHS: Final = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 
 
 def pick_date(page: Page) -> Iterator[Action]:

@@ -44,7 +44,9 @@ def _to_place(page: Page, rows: list[Element], now: int, target: int) -> Action:
     """Drag an entry of a list over another one, past its middle."""
     x, y = rows[target].middle
     height = rows[target].box[3]
-    return moves.drag(page, rows[now].middle, (x, y + (height / 4 if target > now else -height / 4)))
+    return moves.drag(
+        page, rows[now].middle, (x, y + (height / 4 if target > now else -height / 4))
+    )
 
 
 def grid_entry(page: Page) -> Iterator[Action]:

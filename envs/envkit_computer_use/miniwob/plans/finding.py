@@ -54,9 +54,7 @@ def post(page: Page) -> Iterator[Action]:
     """Press a button of a user's post, in its menu where it is there."""
     user = re.findall(r"user (@\S+),", page.goal)[0]
     name = page.quoted()[0]
-    media = next(
-        found for found in page.all(".media") if page.one(".username", found).text == user
-    )
+    media = next(found for found in page.all(".media") if page.one(".username", found).text == user)
     yield from _act_on(page, media, name)
 
 

@@ -62,7 +62,7 @@ def date(page: Page) -> Iterator[Action]:
 def time(page: Page) -> Iterator[Action]:
     """Type hour, minute and half of the day into a time field."""
     asked = page.asked(r"Enter (\d+:\d+\s[AP]M)")
-    moment = datetime.datetime.strptime(re.sub(r"\s", " ", asked), "%I:%M %p")  # noqa: DTZ007
+    moment = datetime.datetime.strptime(re.sub(r"\s", " ", asked), "%I:%M %p")
     field = page.one("#tt")
     if field.value != f"{moment:%H:%M}":
         if not field.focused:
