@@ -6,12 +6,16 @@ nothing. So a plan is the whole way to the goal, and its first action is the nex
 
 import itertools
 from collections.abc import Iterator
+from typing import Final
 
 from envkit_computer_use.actions import Action, ActionKind
 from envkit_computer_use.miniwob.page import Element, Page, Point
+from envkit_computer_use.miniwob.tasks import HEIGHT, WIDTH
 
 WHEEL = 40
 """Pixels of the page that the oracle scrolls at a time."""
+
+_WINDOW: Final = (0.0, 0.0, float(WIDTH), float(HEIGHT))
 
 
 def pixel(page: Page, point: Point) -> tuple[int, int]:
@@ -34,6 +38,23 @@ def press(page: Page, element: Element, *, keys: tuple[str, ...] = ()) -> Action
     if element.point is None:
         raise LookupError(f"{element.tag} {element.text!r} of {page.task!r} cannot be reached")
     return press_at(page, element.point, keys=keys)
+
+
+def hold(page: Page, point: Point) -> Action:
+    """Return a press of the mouse that is not let go."""
+    x, y = pixel(page, point)
+    return Action(kind=ActionKind.MOUSE_DOWN, x=x, y=y)
+
+
+def let_go() -> Action:
+    """Return the end of a press, where the pointer is."""
+    return Action(kind=ActionKind.MOUSE_UP)
+
+
+def move(page: Page, point: Point) -> Action:
+    """Return a move of the pointer."""
+    x, y = pixel(page, point)
+    return Action(kind=ActionKind.MOVE, x=x, y=y)
 
 
 def point_at(page: Page, element: Element) -> Action:
@@ -75,19 +96,6 @@ def is_pressing(action: Action) -> bool:
     return action.kind is ActionKind.CLICK or action.keys == ("enter",)
 
 
-def times_pressed(page: Page, element: Element) -> int:
-    """Return how often the box of an element was clicked in this episode."""
-    left, top, width, height = (side * page.scale for side in element.box)
-    return sum(
-        action.kind is ActionKind.CLICK
-        and action.x is not None
-        and action.y is not None
-        and left <= action.x + 1 <= left + width + 1
-        and top <= action.y + 1 <= top + height + 1
-        for action in page.performed
-    )
-
-
 def fill(page: Page, field: Element, text: str) -> Iterator[Action]:
     """Put text into a field, whatever is in it."""
     if field.value == text:
@@ -95,10 +103,16 @@ def fill(page: Page, field: Element, text: str) -> Iterator[Action]:
     if not field.focused:
         yield from reach(page, field)
         yield press(page, field)
-    if field.value:
+    if field.value and not _is_selected(page, field):
         yield key("ctrl", "a")
-        yield key("backspace")
     yield write(text)
+
+
+def _is_selected(page: Page, field: Element) -> bool:
+    """Return whether all of a field is selected; number fields do not say."""
+    if field.selection is not None:
+        return field.selection == (0, len(field.value or ""))
+    return bool(page.performed) and page.performed[-1].keys == ("ctrl", "a")
 
 
 def check(page: Page, box: Element, *, wanted: bool) -> Iterator[Action]:
@@ -112,13 +126,11 @@ def reach(page: Page, element: Element) -> Iterator[Action]:
     """Scroll until an element can be pressed; nothing where it can."""
     if element.point is not None or not element.is_shown:
         return
-    pane = next(
-        (found for found in page.ancestors(element) if found.scroll[1] > found.scroll[2] + 1), None
-    )
-    around = (0.0, 0.0, 160.0, 210.0) if pane is None else pane.box
-    at = (80.0, 150.0) if pane is None else pane.middle
-    top, height = around[1], min(around[3], 210.0)
-    below = element.middle[1] - (top + height / 2)
+    pane = next((found for found in page.ancestors(element) if found.scrolls), None)
+    left, top, width, height = _WINDOW if pane is None else pane.box
+    bottom = min(top + height, _WINDOW[3])
+    below = element.middle[1] - (top + bottom) / 2
+    at = (left + width / 2, (max(top, 50.0) + bottom) / 2)
     yield turn_wheel(page, at, max(-WHEEL, min(WHEEL, below)))
 
 

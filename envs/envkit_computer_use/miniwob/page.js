@@ -79,6 +79,7 @@
     core.EP_TIMER = null;
     core.startEpisodeReal();
     advance(1000);
+    document.body.getBoundingClientRect();  // asks for the pictures that the problem needs
     const goal = core.getUtterance();
     return {goal: typeof goal === "string" ? goal : goal.utterance};
   };
@@ -133,6 +134,8 @@
       checked: Boolean(element.checked || element.selected),
       focused: document.activeElement === element,
       color: style.color, background: style.backgroundColor,
+      scrolls: element.scrollHeight > element.clientHeight + 1
+        && (["auto", "scroll"].includes(style.overflowY) || element.tagName === "SELECT"),
       scroll: [element.scrollTop, element.scrollHeight, element.clientHeight],
       selection: element.selectionStart === undefined || element.selectionStart === null
         ? null : [element.selectionStart, element.selectionEnd],

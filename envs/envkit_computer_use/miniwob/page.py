@@ -42,6 +42,8 @@ class Element:
     focused: bool
     color: str
     background: str
+    scrolls: bool
+    """Whether the wheel moves what is inside."""
     scroll: tuple[float, float, float]
     """Scrolled by, height of the content, height of the window on it."""
     selection: tuple[int, int] | None

@@ -22,6 +22,9 @@ from envkit_computer_use.miniwob.tasks import HEIGHT, WIDTH, TaskEntry
 
 _STEP_MS: Final = 500
 """How much of the page's time an action takes: jQuery UI's animations end in it."""
+_SETTLE_MS: Final = 5.0
+"""How much of the browser's own clock passes after an input: pictures are waited for in it."""
+_WHEEL_MS: Final = 50.0
 _LONGEST_WAIT_S: Final = 60.0
 _LOAD_SEED: Final = 0
 
@@ -49,7 +52,7 @@ class Session:
 
     def __init__(self, *, site: Site, scale: int) -> None:
         self._options = PageOptions(
-            width=WIDTH * scale, height=HEIGHT * scale, scale=float(scale), site=site, settle_ms=0.0
+            width=WIDTH * scale, height=HEIGHT * scale, scale=float(scale), site=site, settle_ms=_SETTLE_MS
         )
         self._pool: BrowserPool | None = None
         self._page: BrowserPage | None = None
@@ -72,6 +75,7 @@ class Session:
             await self._rest_hands()
             arguments = ", ".join(json.dumps(value) for value in (seed, mode, shows_goal))
             problem = await page.evaluate(f"envkitPage.reset({arguments})")
+            await page.advance(_SETTLE_MS)
             page.take_events()
             return Problem(goal=problem["goal"])
         except BrowserFault as fault:
@@ -89,6 +93,8 @@ class Session:
         try:
             if action.kind is not ActionKind.WAIT:
                 await self._hands.perform(action)
+            if action.kind is ActionKind.SCROLL:  # the wheel takes hold with the next frames
+                await self._page.advance(_WHEEL_MS)
             self._note_buttons(action)
             if self._page.left is not None:
                 return Outcome(is_over=True, left=self._page.left)

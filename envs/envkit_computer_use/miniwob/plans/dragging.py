@@ -1,9 +1,10 @@
 """Plans for tasks of drag and drop, and of selecting text with the mouse."""
 
+import math
 import re
 from collections.abc import Iterator
 
-from envkit_computer_use.actions import Action
+from envkit_computer_use.actions import Action, ActionKind
 from envkit_computer_use.miniwob import moves
 from envkit_computer_use.miniwob.page import Element, Page, Point
 
@@ -50,16 +51,41 @@ def _to_place(page: Page, rows: list[Element], now: int, target: int) -> Action:
 
 
 def grid_entry(page: Page) -> Iterator[Action]:
-    """Drag an entry of a grid to the place of the goal."""
-    entries = page.all("#sortable li")
+    """Carry an entry of a grid until the gap that the grid leaves for it is at its place."""
     name, where = re.findall(r"Drag (\S+) (.*)\.", page.goal)[0]
-    now = next(place for place, entry in enumerate(entries) if entry.text == name)
-    target = _grid_target(now, where)
-    x, y = entries[target].middle
-    width, height = entries[target].box[2:]
-    forward = 1 if target > now else -1
-    end = (x + forward * width / 8, y + forward * height / 8)
-    yield moves.drag(page, entries[now].middle, end)
+    entries = page.all("#sortable li")
+    gap = next((entry for entry in entries if "ui-sortable-placeholder" in entry.classes), None)
+    if not page.performed:
+        held = next(entry for entry in entries if entry.text == name)
+        yield moves.hold(page, held.middle)
+    steps = [action for action in page.performed if action.kind is ActionKind.MOVE]
+    start = page.performed[0]
+    target = _grid_target(_place_of(page, start), where)
+    resting = [entry for entry in entries if "ui-sortable-helper" not in entry.classes]
+    if gap is not None and resting.index(gap) == target:
+        yield moves.let_go()
+    # The grid yields to a pointer that crosses an entry in the direction of the gap's way.
+    x, y = _grid_middle(target)
+    side = -5 if len(steps) % 2 == 0 else 5
+    if gap is not None and resting.index(gap) > target:
+        side = -side
+    yield moves.move(page, (x + side, y + side))
+
+
+_GRID_START, _GRID_STEP = (27.0, 77.0), 46.0
+"""Middle of the first entry of the page drag-items-grid, and the way to the next."""
+
+
+def _grid_middle(place: int) -> Point:
+    return _GRID_START[0] + place % 3 * _GRID_STEP, _GRID_START[1] + place // 3 * _GRID_STEP
+
+
+def _place_of(page: Page, start: Action) -> int:
+    """Return the place in the grid where the mouse was pressed."""
+    assert start.x is not None
+    assert start.y is not None
+    x, y = start.x / page.scale, start.y / page.scale
+    return min(range(9), key=lambda place: math.dist((x, y), _grid_middle(place)))
 
 
 def _grid_target(now: int, where: str) -> int:

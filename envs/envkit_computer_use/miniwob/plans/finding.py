@@ -117,12 +117,12 @@ def food(page: Page) -> Iterator[Action]:
     items = page.all(".food-item")
     if named is not None:
         names = [name.strip() for name in named.group(1).split(", ")]
-        wanted = {item: 1 for item in items if page.one(".item-name", item).text in names}
+        wanted = [(item, 1) for item in items if page.one(".item-name", item).text in names]
     else:
         number, kind = re.findall(r"Order (\d+) items that are (\S+)", page.goal)[0]
         fitting = next(item for item in items if _is_of_kind(page, item, kind))
-        wanted = {fitting: int(number)}
-    for item, quantity in wanted.items():
+        wanted = [(fitting, int(number))]
+    for item, quantity in wanted:
         if int(item.attributes["data-quantity"]) < quantity:
             add = page.one(".add", item)
             yield from moves.reach(page, add)

@@ -78,6 +78,8 @@ def link_in_tabs(page: Page) -> Iterator[Action]:
             )
         yield from moves.reach(page, wanted)
         yield moves.press(page, wanted)
+    # A variant empties the second tab: a link that is nowhere counts as found by opening it.
+    yield moves.press(page, page.all("#area ul a")[1])
 
 
 def open_section(page: Page) -> Iterator[Action]:
@@ -148,12 +150,18 @@ def tree(page: Page) -> Iterator[Action]:
     hidden = [
         found
         for found in page.ancestors(wanted)
-        if found.tag == "li" and not page.one("ul", found).is_shown
+        if found.tag == "li" and _is_closed(page, found)
     ]
-    closed = next((found for found in reversed(hidden)), None)
+    closed = hidden[-1] if hidden else None
     target = wanted if closed is None else page.one("span", closed)
     yield from moves.reach(page, target)
     yield moves.press(page, target)
+
+
+def _is_closed(page: Page, entry: Element) -> bool:
+    """Return whether an entry is a folder whose list is hidden."""
+    inner = page.first("ul", entry)
+    return inner is not None and not inner.is_shown
 
 
 def menu_path(page: Page) -> Iterator[Action]:

@@ -90,6 +90,7 @@ def _aside(page: Page, corner: Point, along: Point) -> Point:
 
 def _furthest(page: Page, corner: Point, directions: Sequence[Point]) -> Point:
     left, top, width, height = page.one("#svg-grid").box
+    height = min(height, page.one("#subbtn").box[1] - top)
     best, longest = corner, 0.0
     for direction in directions:
         length = math.hypot(*direction)
@@ -98,7 +99,7 @@ def _furthest(page: Page, corner: Point, directions: Sequence[Point]) -> Point:
             y = corner[1] + direction[1] / length * steps
             if not (left + 4 < x < left + width - 4 and top + 4 < y < top + height - 4):
                 break
-            if steps > longest and y < min(top + height, 205):
+            if steps > longest:
                 best, longest = (x, y), steps
     return best
 

@@ -137,14 +137,14 @@ def blocks(page: Page) -> Iterator[Action]:
 def guess(page: Page) -> Iterator[Action]:
     """Halve the numbers that are left until the guess is right."""
     tried = [int(action.text) for action in page.performed if action.text]
-    submitted = moves.times_pressed(page, page.one("#subbtn"))
+    submitted = sum(action.keys == ("enter",) for action in page.performed)
     low, high = 0, 9
     for number, following in zip(tried[:submitted], [*tried[1:], None], strict=False):
         # The page shows its last answer only; an earlier one is known by what was tried next.
         is_higher = page.one("#higher").is_shown if following is None else following > number
         low, high = (number + 1, high) if is_higher else (low, number - 1)
     yield from moves.fill(page, page.one("#tt"), str((low + high) // 2))
-    yield from moves.submit(page)
+    yield moves.key("enter")
 
 
 def movie_search(page: Page) -> Iterator[Action]:
