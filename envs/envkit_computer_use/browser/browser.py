@@ -185,6 +185,10 @@ class Browser:
         trouble = self.trouble or Trouble.SOCKET_CLOSED
         return BrowserFault(f"the browser is gone ({trouble.value}), at {doing}", trouble=trouble)
 
+    async def close_socket(self) -> None:
+        """Break the connection while the process lives, for tests and drills."""
+        await self._connection.break_off()
+
     async def aclose(self) -> None:
         """End it and remove its profile; twice is fine."""
         self.trouble = self.trouble or Trouble.PAGE_GONE

@@ -102,6 +102,10 @@ class Connection:
             if owner == session and not future.done():
                 future.set_exception(fault)
 
+    async def break_off(self) -> None:
+        """Close the socket as if the other end had, for tests and drills."""
+        await self._socket.close()
+
     async def aclose(self) -> None:
         """Close the socket; what still waits gets a fault."""
         self.on_lost = lambda: None

@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Final
 
@@ -59,6 +59,10 @@ class PageOptions:
                 "scale must be 0.25 to 8, deadline_s above 0 and settle_ms at least 0, got "
                 f"{self.scale:g}, {self.deadline_s:g} and {self.settle_ms:g}"
             )
+
+    def with_site(self, site: Site) -> "PageOptions":
+        """Return the same options with another site."""
+        return replace(self, site=site)
 
 
 class Page:
@@ -121,6 +125,16 @@ class Page:
     def elapsed_ms(self) -> float:
         """How much time has passed in the page."""
         return self._elapsed_ms
+
+    @property
+    def last_screenshot(self) -> bytes | None:
+        """What `screenshot` returned last; None before the first one."""
+        return self._last_frame
+
+    async def warm_up(self) -> None:
+        """Draw a first picture of the blank page, which takes longer than all that follow."""
+        await self.screenshot()
+        self._last_frame = None
 
     def take_events(self) -> PageEvents:
         """Return what happened since the last call."""
@@ -220,7 +234,8 @@ class Page:
         self._check()
         if not self.browser.has_begin_frame:
             answer = await self.send("Page.captureScreenshot", format="png")
-            return base64.b64decode(answer["data"])
+            self._last_frame = base64.b64decode(answer["data"])
+            return self._last_frame
         shot = {"format": "png", "optimizeForSpeed": True}
         for _ in range(3):
             answer = await self._begin_frame(screenshot=shot)

@@ -121,6 +121,7 @@ class Hands:
         await self._page.deliver(
             *_holding(action.keys), self._move(x, y, held), wheel, *_letting_go(action.keys)
         )
+        await self._page.frame()  # brings the new place from the compositor to the document
 
     async def _type(self, x: int, y: int, action: Action) -> None:
         if len(action.text) > _MOST_TYPED:

@@ -14,6 +14,7 @@ from typing import Final
 from envkit.errors import ConfigurationError
 from envkit_computer_use.browser.browser import START_S, Browser
 from envkit_computer_use.browser.page import Page, PageOptions
+from envkit_computer_use.browser.spares import Spares
 from envkit_computer_use.browser.trouble import BrowserFault, Trouble
 
 _ATTEMPTS: Final = 3
@@ -34,11 +35,15 @@ class PoolOptions:
     """Seconds that a start may take."""
     starts: int = 2
     """Browsers that may start at the same time."""
+    spares: int = 1
+    """Blank pages of each shape that are kept ready once a page was released; 0 keeps none."""
 
     def __post_init__(self) -> None:
-        for name in ("pages_per_browser", "recycle_pages", "recycle_bytes", "start_s", "starts"):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(f"{name} must be above 0, got {getattr(self, name)}")
+        counts = (self.pages_per_browser, self.recycle_pages, self.recycle_bytes, self.starts)
+        if min(counts) < 1 or self.start_s <= 0 or self.spares < 0:
+            raise ConfigurationError(
+                f"a pool's options must be positive and spares at least 0, got {self}"
+            )
 
 
 class BrowserPool:
@@ -52,6 +57,8 @@ class BrowserPool:
         """Browsers started so far."""
         self._browsers: list[Browser] = []
         self._promised: Counter[Browser] = Counter()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._spares = Spares(self._open_spare, self.options.spares)
         self._starts = asyncio.Semaphore(self.options.starts)
 
     @property
@@ -70,6 +77,11 @@ class BrowserPool:
             MissingDependencyError: No browser is installed.
             BrowserFault: Browsers fail again and again.
         """
+        spare = self._spares.take(options)
+        if self._spares.knows(options):
+            self._spares.refill(options)
+        if spare is not None:
+            return spare
         for _ in range(_ATTEMPTS - 1):
             try:
                 return await self._open(options)
@@ -78,7 +90,19 @@ class BrowserPool:
         return await self._open(options)
 
     async def release(self, page: Page) -> None:
-        """Close a page, and its browser where that is broken or has served its time."""
+        """Close a page, and its browser where that is broken or has served its time.
+
+        A page that works is closed in the background, while the next one is made ready.
+        """
+        if not page.is_usable:
+            await self._release(page)
+            return
+        self._spares.refill(page.options)
+        task = asyncio.ensure_future(self._release(page))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _release(self, page: Page) -> None:
         browser = page.browser
         await page.aclose()
         if browser in self._browsers and not self._load(browser):
@@ -89,6 +113,8 @@ class BrowserPool:
 
     async def aclose(self) -> None:
         """End all browsers; twice is fine."""
+        await self._spares.aclose()
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*(self._drop(browser) for browser in self.browsers))
 
     async def _open(self, options: PageOptions) -> Page:
@@ -101,6 +127,13 @@ class BrowserPool:
         finally:
             self._promised[browser] -= 1
             await self._sweep()
+
+    async def _open_spare(self, options: PageOptions) -> Page | None:
+        """Open a page in a browser that runs; beyond `pages_per_browser` by `spares` at most."""
+        for browser in self._browsers:
+            if browser.scale == options.scale and self._has_room(browser, self.options.spares):
+                return await Page.open(browser, options)
+        return None
 
     async def _find(self, scale: float) -> Browser:
         """Return a browser with room for a page, and promise the room."""
@@ -121,12 +154,12 @@ class BrowserPool:
             self.started += 1
             self._browsers.append(browser)
 
-    def _has_room(self, browser: Browser) -> bool:
+    def _has_room(self, browser: Browser, extra: int = 0) -> bool:
         opened = browser.opened + self._promised[browser]
         return (
             browser.is_usable
             and opened < self.options.recycle_pages
-            and self._load(browser) < self.options.pages_per_browser
+            and self._load(browser) < self.options.pages_per_browser + extra
         )
 
     def _load(self, browser: Browser) -> int:

@@ -75,6 +75,10 @@ class Site:
         """Whether an address lies within the invented origin."""
         return url == ORIGIN or url.startswith(f"{ORIGIN}/")
 
+    def has(self, path: str) -> bool:
+        """Whether there is a file at a path of the site."""
+        return self.serve(f"{ORIGIN}/{path.lstrip('/')}").status == 200
+
     def serve(self, url: str) -> Served:
         """Return the file behind an address of the origin, or a 404."""
         path = unquote(urlsplit(url).path).lstrip("/")
