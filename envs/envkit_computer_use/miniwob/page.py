@@ -7,7 +7,7 @@ says how many pixels of the screenshot one of them is.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from envkit_computer_use.actions import Action
 
@@ -185,15 +185,13 @@ class Page:
 
 def _elements(rows: Sequence[Mapping[str, Any]]) -> list[Element]:
     return [
-        Element(
-            number=number,
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in row.items()
-            },
-        )
+        Element(number=number, **{name: _frozen(value) for name, value in row.items()})
         for number, row in enumerate(rows)
     ]
+
+
+def _frozen(value: Any) -> Any:  # noqa: ANN401  # any JSON
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
 def _all_around(ancestors: Sequence[Element], around: Sequence[str]) -> bool:

@@ -52,7 +52,11 @@ class Session:
 
     def __init__(self, *, site: Site, scale: int) -> None:
         self._options = PageOptions(
-            width=WIDTH * scale, height=HEIGHT * scale, scale=float(scale), site=site, settle_ms=_SETTLE_MS
+            width=WIDTH * scale,
+            height=HEIGHT * scale,
+            scale=float(scale),
+            site=site,
+            settle_ms=_SETTLE_MS,
         )
         self._pool: BrowserPool | None = None
         self._page: BrowserPage | None = None

@@ -32,7 +32,7 @@ def miniwob_site() -> Site:
     """
     folder = _folder()
     tag = f'<head><script src="/{_SCRIPT}"></script>'
-    script = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
+    script = files("envkit_computer_use.miniwob").joinpath("page.js").read_text(encoding="utf-8")
     pages: dict[str, str | bytes] = {_SCRIPT: script}
     for path in sorted((folder / "miniwob").glob("*.html")):
         pages[page_path(path.stem)] = _HEAD.sub(tag, path.read_text(encoding="utf-8"), count=1)

@@ -49,7 +49,7 @@ _ALIKE = (
 def boxes(page: Page) -> Iterator[Action]:
     """Check the boxes that the goal names."""
     text = page.asked(r"Select (.*) and click Submit")
-    names = set() if text == "nothing" else set(text.split(", "))
+    names = set[str]() if text == "nothing" else set(text.split(", "))
     yield from _check_labels(page, names)
 
 

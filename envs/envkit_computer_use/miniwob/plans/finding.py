@@ -58,6 +58,23 @@ def post(page: Page) -> Iterator[Action]:
     yield from _act_on(page, media, name)
 
 
+def posts(page: Page) -> Iterator[Action]:
+    """Mark all posts of a user, or so many of them, and submit."""
+    name = page.quoted()[0].lower()
+    user = page.asked(r"by (@\S+) and then")
+    buttons = [
+        page.one(f".{name}", media)
+        for media in page.all(".media")
+        if page.one(".username", media).text == user
+    ]
+    number = re.search(r"button on (\d+) post", page.goal)
+    for button in buttons[: int(number.group(1))] if number else buttons:
+        if "active" not in button.classes:
+            yield from moves.reach(page, button)
+            yield moves.press(page, button)
+    yield from moves.submit(page)
+
+
 def _act_on(page: Page, media: Element, name: str) -> Iterator[Action]:
     direct = {"Reply": ".reply", "Retweet": ".retweet", "Like": ".like"}
     if name in direct:

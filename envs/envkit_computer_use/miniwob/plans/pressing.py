@@ -148,9 +148,7 @@ def tree(page: Page) -> Iterator[Action]:
     name = page.quoted()[0]
     wanted = next(span for span in page.all("#tree span") if span.text == name)
     hidden = [
-        found
-        for found in page.ancestors(wanted)
-        if found.tag == "li" and _is_closed(page, found)
+        found for found in page.ancestors(wanted) if found.tag == "li" and _is_closed(page, found)
     ]
     closed = hidden[-1] if hidden else None
     target = wanted if closed is None else page.one("span", closed)

@@ -163,3 +163,24 @@ def drag_aside(page: Page) -> Iterator[Action]:
         dx, dy = {"left": (-25, 0), "right": (25, 0), "up": (0, -25), "down": (0, 25)}[direction]
         yield moves.drag(page, (x, y), (x + dx, y + dy))
     yield from moves.submit(page)
+
+
+def line(page: Page) -> Iterator[Action]:
+    """Draw a level or upright line through the dot."""
+    x, y = page.one("svg circle").middle
+    if page.first("svg path") is None:
+        dx, dy = (22, 0) if "horizontal" in page.goal else (0, 22)
+        yield moves.drag(page, (x - dx, y - dy), (x + dx, y + dy))
+    yield from moves.submit(page)
+
+
+def circle(page: Page) -> Iterator[Action]:
+    """Draw a circle around the dot."""
+    x, y = page.one("svg circle").middle
+    if page.first("svg path") is None:
+        left, top, width, height = page.one("svg").box
+        room = min(x - left, left + width - x, y - top, top + height - y, 40) - 3
+        turns = [2 * math.pi * step / 24 for step in range(25)]
+        points = [(x + room * math.cos(turn), y + room * math.sin(turn)) for turn in turns]
+        yield moves.drag(page, *points)
+    yield from moves.submit(page)
