@@ -12,6 +12,7 @@ from envkit_computer_use.actions import Action, ActionKind
 from envkit_computer_use.actions.parsed import ParsedActions
 from envkit_computer_use.dialect import Dialect
 from envkit_computer_use.miniwob.page import Page
+from envkit_computer_use.miniwob.plans import PLANS
 from envkit_computer_use.miniwob.policies import oracle, random_clicks
 from envkit_computer_use.miniwob.scoring import Scoring, score
 from envkit_computer_use.miniwob.session import Outcome, Session
@@ -53,6 +54,7 @@ class MiniwobEnv(AsyncEnv):
         self,
         *,
         task: str | None = None,
+        mix: str = "solved",
         kinds: Sequence[str] | None = None,
         action: str = "canonical",
         scoring: str = "success",
@@ -65,7 +67,8 @@ class MiniwobEnv(AsyncEnv):
         """Set up tasks and rules; a browser starts with the first reset.
 
         Args:
-            task: The name of the only task, a key of `TASKS`; None mixes all.
+            task: The name of the only task, a key of `TASKS`; None mixes many.
+            mix: "solved" mixes the tasks that the oracle solves, "all" every task.
             kinds: Values of `Kind`, to mix only tasks of these; None takes all.
             action: The form of replies, by the name of a model family.
             scoring: A value of `Scoring`.
@@ -89,12 +92,13 @@ class MiniwobEnv(AsyncEnv):
         self.scale = scale
         self.dialect = Dialect(action, WIDTH * scale, HEIGHT * scale)
         self.tools = self.dialect.tools
-        self.tasks = MiniwobTasks(names=None if task is None else [task], kinds=kinds, split=split)
+        source = MiniwobTasks(names=_names(task, mix), kinds=kinds, split=split)
+        self.tasks, self._names = source, source.names
         self.system_prompt = _PROMPT.format(turns=max_turns, actions=self.dialect.prompt)
         self.page: Page | None = None
-        """What the oracle reads; None until `reads_page` is set and an action was taken."""
+        """What the oracle reads; None until `reads_page` is set and a reply was played."""
         self.reads_page = False
-        """Whether the page is read after each reply, for a policy that asks for it."""
+        """Whether the page is read after each reply; a policy asks for it in every episode."""
         self.performed: list[Action] = []
         """Actions of the running episode."""
         self._scoring, self._shows_goal = Scoring(scoring), shows_goal
@@ -110,7 +114,7 @@ class MiniwobEnv(AsyncEnv):
         """
         check_task(task)
         entry = TASKS[task["name"]]
-        self.performed, self.page = [], None
+        self.performed, self.page, self.reads_page = [], None, False
         problem = await self._session.start(
             entry,
             seed=task["seed"],
@@ -118,7 +122,6 @@ class MiniwobEnv(AsyncEnv):
             shows_goal=self._shows_goal or entry.draws_goal,
         )
         self._goal = problem.goal
-        await self._read_page()
         info = {"id": task.get("id"), "task": entry.name, "kind": entry.kind.value}
         return await self._turn(f"Task: {problem.goal}", info)
 
@@ -177,8 +180,21 @@ class MiniwobEnv(AsyncEnv):
         await self._session.aclose()
 
     def oracle(self) -> Policy:
-        """Return a policy that reads the page and solves the tasks in `PLANS`."""
+        """Return a policy that reads the page and solves the tasks in `PLANS`.
+
+        Raises:
+            ConfigurationError: Some of this environment's tasks have no plan.
+        """
+        missing = [name for name in self._names if name not in PLANS]
+        if missing:
+            raise ConfigurationError(f"the oracle has no plan for {missing}")
         return oracle()
+
+
+def _names(task: str | None, mix: str) -> list[str]:
+    if mix not in ("solved", "all"):
+        raise ConfigurationError(f"mix must be 'solved' or 'all', got {mix!r}")
+    return [task] if task is not None else list(PLANS if mix == "solved" else TASKS)
 
 
 _PROMPT: Final = """You use a web page by mouse and keyboard. You see a screenshot after each reply.

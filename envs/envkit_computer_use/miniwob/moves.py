@@ -12,7 +12,7 @@ from envkit_computer_use.actions import Action, ActionKind
 from envkit_computer_use.miniwob.page import Element, Page, Point
 from envkit_computer_use.miniwob.tasks import HEIGHT, WIDTH
 
-WHEEL = 40
+WHEEL = 100
 """Pixels of the page that the oracle scrolls at a time."""
 
 _WINDOW: Final = (0.0, 0.0, float(WIDTH), float(HEIGHT))

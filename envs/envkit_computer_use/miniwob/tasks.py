@@ -43,13 +43,13 @@ class TaskEntry:
 
 _NAMES: Final = {
     Kind.CLICK: (
-        "ascending-numbers click-button click-button-sequence click-collapsible click- "
-        "collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay click-color click- "
-        "dialog click-dialog-2 click-link click-menu click-menu-2 click-pie click-pie-nodelay "
-        "click-shades click-tab click-tab-2 click-tab-2-easy click-tab-2-hard click- "
-        "tab-2-medium click-test click-test-2 click-test-transfer click-widget find-greatest "
-        "focus-text focus-text-2 generate-number grid-coordinate hot-cold navigate-tree odd-or- "
-        "even unicode-test"
+        "ascending-numbers click-button click-button-sequence click-collapsible "
+        "click-collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay "
+        "click-color click-dialog click-dialog-2 click-link click-menu click-menu-2 click-pie "
+        "click-pie-nodelay click-shades click-tab click-tab-2 click-tab-2-easy "
+        "click-tab-2-hard click-tab-2-medium click-test click-test-2 click-test-transfer "
+        "click-widget find-greatest focus-text focus-text-2 generate-number grid-coordinate "
+        "hot-cold navigate-tree odd-or-even unicode-test"
     ),
     Kind.TEXT: (
         "copy-paste copy-paste-2 enter-date enter-password enter-text enter-text-2 "
