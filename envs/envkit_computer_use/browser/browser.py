@@ -106,9 +106,9 @@ class Browser:
             await browser.send("Target.setDiscoverTargets", deadline_s=deadline_s, discover=True)
             await browser._probe()
         except BaseException:
+            process.kill()
             if connection is not None:
                 await connection.aclose()
-            process.kill()
             raise
         return browser
 
@@ -192,10 +192,12 @@ class Browser:
     async def aclose(self) -> None:
         """End it and remove its profile; twice is fine."""
         self.trouble = self.trouble or Trouble.PAGE_GONE
+        self._connection.on_lost = lambda: None
         try:
-            await self._connection.aclose()
+            await asyncio.to_thread(self.process.kill)
         finally:
             self.process.kill()
+            await self._connection.aclose()
 
     async def _begin_frame(self, session: str, params: dict[str, Any], deadline_s: float) -> Reply:
         async with self._frame_lock:

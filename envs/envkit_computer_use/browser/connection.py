@@ -18,6 +18,7 @@ Reply = dict[str, Any]
 EventHandler = Callable[[str, Reply], None]
 """Takes the name and the parameters of an event; must not block."""
 _CONNECT_S: Final = 10.0
+_GOODBYE_S: Final = 0.5
 _FAILURES: Final = (aiohttp.ClientError, ConnectionError, OSError, asyncio.TimeoutError)
 
 
@@ -47,7 +48,10 @@ class Connection:
         http = aiohttp.ClientSession(trust_env=False)
         try:
             socket = await asyncio.wait_for(
-                http.ws_connect(url, max_msg_size=0, compress=0, autoping=True), _CONNECT_S
+                http.ws_connect(
+                    url, max_msg_size=0, timeout=aiohttp.ClientWSTimeout(ws_close=_GOODBYE_S)
+                ),
+                _CONNECT_S,
             )
         except BaseException as error:
             await http.close()
@@ -95,6 +99,8 @@ class Connection:
         finally:
             timer.cancel()
             self._waiting.pop(number, None)
+            if future.done() and not future.cancelled():
+                future.exception()  # looked at, even where the caller was cancelled meanwhile
 
     def fail(self, session: str, fault: BrowserFault) -> None:
         """End what waits for a page that will not answer any more."""
@@ -112,6 +118,7 @@ class Connection:
         self.is_open = False
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
+        await self._socket.close()
         await self._http.close()
 
     async def _read(self) -> None:

@@ -82,6 +82,7 @@ class Page:
         self._is_loaded = False
         self._script: str | None = None
         self._clipboard = ""
+        self._rescue: asyncio.Future[None] | None = None
         self._last_frame: bytes | None = None
 
     @classmethod
@@ -213,7 +214,7 @@ class Page:
             async with asyncio.timeout(self.options.deadline_s):
                 await self._expired
         except TimeoutError as error:
-            await self._hang()
+            self._hang()
             raise BrowserFault(
                 f"the page does not get through {milliseconds:g} ms of its own time within "
                 f"{self.options.deadline_s:g} s",
@@ -274,7 +275,7 @@ class Page:
                 method, self._session, deadline_s=self.options.deadline_s, **params
             )
         except BrowserFault as fault:
-            await self._take_fault(fault)
+            self._take_fault(fault)
             raise
 
     async def aclose(self) -> None:
@@ -282,8 +283,12 @@ class Page:
         if not self._context:
             return
         context, self._context = self._context, ""
-        self.browser.pages -= 1
         self._trouble = self._trouble or Trouble.PAGE_GONE
+        try:
+            if self._rescue is not None:
+                await self._rescue
+        finally:
+            self.browser.pages -= 1
         self.browser.listen(self._session, None)
         self.browser.watch(self._target, None)
         for task in self._tasks:
@@ -341,7 +346,7 @@ class Page:
                 deadline_s=self.options.deadline_s,
             )
         except BrowserFault as fault:
-            await self._take_fault(fault)
+            self._take_fault(fault)
             raise
 
     def _check(self) -> None:
@@ -351,20 +356,21 @@ class Page:
                 trouble=self._trouble,
             )
 
-    async def _take_fault(self, fault: BrowserFault) -> None:
+    def _take_fault(self, fault: BrowserFault) -> None:
         if fault.trouble is Trouble.HUNG:
-            await self._hang()
+            self._hang()
         elif fault.trouble in (Trouble.BROWSER_DIED, Trouble.SOCKET_CLOSED):
             self._trouble = fault.trouble
 
-    async def _hang(self) -> None:
+    def _hang(self) -> None:
         """Give the page up; end its process so that the browser can go on without it."""
-        if self._trouble is not None:
-            return
-        self._trouble = Trouble.HUNG
+        if self._trouble is None:
+            self._trouble = Trouble.HUNG
+            self._rescue = asyncio.ensure_future(self._quietly(self._end_process()))
+
+    async def _end_process(self) -> None:
         if await self.browser.check():
-            with contextlib.suppress(BrowserFault):
-                await self.browser.send("Page.crash", self._session, deadline_s=1.0)
+            await self.browser.send("Page.crash", self._session, deadline_s=1.0)
 
     def _give_up(self, trouble: Trouble, what: str) -> None:
         if self._trouble is None:

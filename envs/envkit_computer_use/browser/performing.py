@@ -104,6 +104,8 @@ class Hands:
         for point in action.path:
             for place in _stretch((self.x, self.y), self._inside(*point)):
                 await self._page.deliver(self._move(*place, held))
+        # A native drag takes a move in with the next one, so the last is there twice.
+        await self._page.deliver(self._move(self.x, self.y, held))
         await self._page.deliver(
             self._release(self.x, self.y, action.button, 1, held), *_letting_go(action.keys)
         )

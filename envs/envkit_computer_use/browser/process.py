@@ -20,7 +20,7 @@ from typing import Final
 from envkit_computer_use.browser.trouble import BrowserFault, Trouble
 
 PROFILE_PREFIX: Final = "envkit-browser-"
-_GUARD: Final = 'read -r _; kill -KILL -- "-$1" 2>/dev/null; sleep 0.2; rm -rf -- "$2"'
+_GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null; sleep 0.2; rm -rf -- "$2"'
 _POLL_S: Final = 0.005
 _LOG: Final = "browser.log"
 _PORT_FILE: Final = "DevToolsActivePort"
