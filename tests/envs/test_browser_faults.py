@@ -95,7 +95,9 @@ async def test_hung_page_times_out_and_its_neighbour_lives() -> None:
 
 async def test_page_that_hangs_by_a_timer_times_out() -> None:
     async with running_pool() as pool:
-        page = await open_page(pool, "<script>setTimeout(() => { for(;;); }, 500)</script>", deadline_s=1)
+        page = await open_page(
+            pool, "<script>setTimeout(() => { for(;;); }, 500)</script>", deadline_s=1
+        )
         with pytest.raises(BrowserFault) as caught:
             await page.advance(1000)
         assert caught.value.trouble is Trouble.HUNG

@@ -245,7 +245,9 @@ async def test_no_name_is_looked_up_and_no_address_dialled(
     )
     browser = await Browser.start()
     try:
-        page = await Page.open(browser, PageOptions(width=400, height=300, site=Site({"index.html": PAGE})))
+        page = await Page.open(
+            browser, PageOptions(width=400, height=300, site=Site({"index.html": PAGE}))
+        )
         await page.goto()
         await page.send("Fetch.disable")  # the second wall alone
         script = "add('link', {rel: 'dns-prefetch', href: 'https://dns.example.com/'});"

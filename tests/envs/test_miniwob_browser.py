@@ -10,25 +10,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from fakes.browsers import needs_browser
 
 import envkit
 from envkit.env import Policy, PolicyContext, Step
-from envkit.errors import EnvFault, FaultKind, MissingDependencyError
+from envkit.errors import EnvFault, FaultKind
 from envkit_computer_use.actions import FAMILIES
-from envkit_computer_use.browser import find_browser
 from envkit_computer_use.miniwob import PLANS, TASKS, MiniwobEnv
 from envkit_computer_use.miniwob.policies import oracle, random_clicks
 
-
-def _has_browser() -> bool:
-    try:
-        find_browser()
-    except MissingDependencyError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not _has_browser(), reason="needs chromium-headless-shell")
+pytestmark = needs_browser
 CLICK = '{"action": "click", "x": %d, "y": %d}'
 
 
@@ -37,6 +28,12 @@ async def env() -> AsyncIterator[MiniwobEnv]:
     made = MiniwobEnv(mix="all")
     yield made
     await made.aclose()
+
+
+async def _start_and_look(env: MiniwobEnv, name: str) -> None:
+    await env.areset(seed=0, options={"task": {"name": name, "seed": 3}})
+    context = PolicyContext(env=env, task=env.task, turn=0, messages=(), seed=3)
+    await env.astep(oracle()(context))
 
 
 async def _play(env: MiniwobEnv, policy: Policy, name: str, seed: int) -> list[Step]:
@@ -98,6 +95,7 @@ async def test_oracle_speaks_every_dialect(action: str) -> None:
     assert last.reward == 1.0
 
 
+@pytest.mark.slow
 def test_environment_passes_the_checker() -> None:
     env = envkit.make("miniwob/click-button-v0")
     assert "oracle" in envkit.check_env(env, episodes=2).passed
@@ -126,9 +124,7 @@ async def test_goal_that_holds_a_picture_is_always_shown(env: MiniwobEnv) -> Non
 
 
 async def test_wrong_press_ends_without_reward(env: MiniwobEnv) -> None:
-    await env.areset(options={"task": {"name": "click-test-2", "seed": 3}})
-    context = PolicyContext(env=env, task={**env.task}, turn=0, messages=(), seed=3)
-    await env.astep(oracle()(context))
+    await _start_and_look(env, "click-test-2")
     assert env.page is not None
     x, y = (int(2 * side) for side in env.page.with_text("button", "TWO").middle)
     step = await env.astep(CLICK % (x, y))
@@ -149,8 +145,10 @@ async def test_terminate_and_the_last_turn_count_as_not_handed_in() -> None:
 
 
 async def test_actions_after_the_end_are_left_out(env: MiniwobEnv) -> None:
-    await env.areset(options={"task": {"name": "focus-text", "seed": 1}})
-    step = await env.astep(f"[{CLICK % (60, 130)}, {CLICK % (1, 1)}, {CLICK % (2, 2)}]")
+    await _start_and_look(env, "focus-text")
+    assert env.page is not None
+    x, y = (int(2 * side) for side in env.page.one("input").middle)
+    step = await env.astep(f"[{CLICK % (x, y)}, {CLICK % (1, 1)}, {CLICK % (2, 2)}]")
     assert step.terminated
     assert len(env.performed) == 1
 
@@ -206,6 +204,7 @@ def _pixels(names: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
+@pytest.mark.slow
 def test_same_seed_and_actions_give_the_same_png_bytes_in_a_second_process() -> None:
     names = ["click-menu", "click-collapsible", "email-inbox", "use-slider", "stock-market"]
     assert _pixels(names) == _pixels(names)

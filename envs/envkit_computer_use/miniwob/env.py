@@ -33,7 +33,7 @@ class MiniwobEnv(AsyncEnv):
         goal is blank unless `shows_goal`, or the goal holds a picture.
     Action: one or several actions in the form of the model family that `action` names. Those after
         one that ends the episode are left out. Time in the page passes with actions only, half a
-        second with each, so that the same actions give the same page.
+        second with each that does something, so that the same actions give the same page.
     Reward: at the end, from the page's raw reward, never the one that decays with time: 1.0 if it
         is above 0, else 0.0; `scoring` has other rules. `info["raw_reward"]` is the page's own.
     Episode end: the page hands the task in, `terminate` or `answer`; `max_turns` replies truncate.
@@ -100,7 +100,7 @@ class MiniwobEnv(AsyncEnv):
         self.reads_page = False
         """Whether the page is read after each reply; a policy asks for it in every episode."""
         self.performed: list[Action] = []
-        """Actions of the running episode."""
+        """Actions of the running episode since the page is read."""
         self._scoring, self._shows_goal = Scoring(scoring), shows_goal
         self._goal = ""
         self._session = Session(site=miniwob_site(), scale=scale)
@@ -138,7 +138,8 @@ class MiniwobEnv(AsyncEnv):
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
                 end = action
                 break
-            self.performed.append(action)
+            if self.page is not None:
+                self.performed.append(action)
             outcome = await self._session.perform(action)
             if outcome.is_over:
                 break

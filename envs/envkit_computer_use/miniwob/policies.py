@@ -11,6 +11,8 @@ from envkit_computer_use.actions import Action, ActionKind, InexpressibleActionE
 from envkit_computer_use.miniwob.page import Page
 from envkit_computer_use.miniwob.plans import PLANS
 
+_LOOK: Final = Action(kind=ActionKind.MOVE, x=0, y=0)
+"""Does nothing, in every dialect: the pointer rests there already."""
 _LONGEST_RUN: Final = 25
 """Equal key presses that one reply holds."""
 
@@ -19,14 +21,14 @@ def oracle() -> Policy:
     """Return a policy that solves the tasks in `PLANS`, by coordinates and keys only.
 
     It knows more than a model because it reads the page, but all it does goes through the same
-    actions. Its first reply only looks, for the page is read from then on.
+    actions. Its first reply only looks: reading takes time, so pages are read when it asks.
     """
 
     def reply(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped  # a wrapper hides the page
         if env.page is None:
             env.reads_page = True
-            return str(env.dialect.write([Action(kind=ActionKind.SCREENSHOT)]))
+            return str(env.dialect.write([_LOOK]))
         run = _next_actions(env.page)
         try:
             return str(env.dialect.write(run))

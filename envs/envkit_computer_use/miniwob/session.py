@@ -20,6 +20,8 @@ from envkit_computer_use.miniwob.page import Page
 from envkit_computer_use.miniwob.site import page_path
 from envkit_computer_use.miniwob.tasks import HEIGHT, WIDTH, TaskEntry
 
+_LOOKS: Final = frozenset({ActionKind.SCREENSHOT, ActionKind.ZOOM})
+"""Actions that change nothing and take no time."""
 _STEP_MS: Final = 500
 """How much of the page's time an action takes: jQuery UI's animations end in it."""
 _SETTLE_MS: Final = 5.0
@@ -190,6 +192,8 @@ class Session:
 
 
 def _milliseconds(action: Action) -> int:
+    if action.kind in _LOOKS:
+        return 0
     if action.kind is not ActionKind.WAIT:
         return _STEP_MS
     return round(1000 * max(0.0, min(_LONGEST_WAIT_S, action.seconds)))
