@@ -1,0 +1,86 @@
+"""Measure MiniWoB++ in the real browser: steps a second, and how long a reset takes.
+
+A step is a click, half a second of the page's time and an encoded screenshot, in each of several
+environments at once. A reset shows another problem of the same task. Wall time on whatever the
+machine has free. Goals: 100 steps a second on one page, reset under 20 ms.
+
+    python benchmarks/miniwob.py [--json FILE]
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import time
+from pathlib import Path
+
+from envkit_computer_use.miniwob import MiniwobEnv
+
+TASK = "click-checkboxes"
+CLICK = '{"action": "click", "x": %d, "y": %d}'
+
+
+async def _reset(env: MiniwobEnv, seed: int) -> None:
+    await env.areset(seed=0, options={"task": {"name": TASK, "seed": seed}})
+
+
+async def reset_milliseconds(count: int) -> float:
+    """Return the median time of a reset to another problem."""
+    env = MiniwobEnv(task=TASK)
+    await _reset(env, 0)
+    times: list[float] = []
+    for seed in range(count):
+        started = time.perf_counter()
+        await _reset(env, seed)
+        times.append(1000 * (time.perf_counter() - started))
+    await env.aclose()
+    return statistics.median(times)
+
+
+async def steps_per_second(environments: int, steps: int) -> float:
+    """Return the steps a second of all environments together, resets left out."""
+    envs = [MiniwobEnv(task=TASK, max_turns=10**6) for _ in range(environments)]
+    for env in envs:
+        await _reset(env, 0)
+
+    async def play(env: MiniwobEnv, seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(steps // environments):
+            # Above the Submit button and below the bar, so that no episode ends.
+            await env.astep(CLICK % (rng.randrange(320), rng.randrange(104, 140)))
+
+    started = time.perf_counter()
+    await asyncio.gather(*(play(env, seed) for seed, env in enumerate(envs)))
+    elapsed = time.perf_counter() - started
+    for env in envs:
+        await env.aclose()
+    return steps // environments * environments / elapsed
+
+
+async def measure(steps: int) -> dict[str, float]:
+    """Return all figures by name."""
+    figures = {"reset_ms": round(await reset_milliseconds(max(1, steps // 10)), 1)}
+    for environments in (1, 2, 4, 8):
+        rate = await steps_per_second(environments, steps)
+        figures[f"steps_per_second_{environments}"] = round(rate, 1)
+    return figures
+
+
+def main() -> None:
+    """Print the figures and write them as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--steps", type=int, default=400, help="how many steps of each kind")
+    options = parser.parse_args()
+    figures = asyncio.run(measure(options.steps))
+    for name, value in figures.items():
+        print(f"{name:32} {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

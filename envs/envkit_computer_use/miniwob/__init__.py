@@ -1,0 +1,34 @@
+"""MiniWoB++ in a real browser, as `computer-use-miniwob-v0` and, task by task, as `miniwob/...`."""
+
+from envkit.collection import Collection
+from envkit.registration import EnvSpec
+from envkit_computer_use.miniwob.env import MiniwobEnv
+from envkit_computer_use.miniwob.plans import PLANS
+from envkit_computer_use.miniwob.scoring import Scoring
+from envkit_computer_use.miniwob.source import MiniwobTasks
+from envkit_computer_use.miniwob.tasks import LEFT_OUT, TASKS, Kind, TaskEntry
+
+SPEC = EnvSpec(
+    id="computer-use-miniwob-v0",
+    entry_point="envkit_computer_use.miniwob:MiniwobEnv",
+    description="Do MiniWoB++'s web tasks in a real browser by mouse and keyboard.",
+)
+COLLECTION = Collection(
+    entry_point="envkit_computer_use.miniwob:MiniwobEnv",
+    argument="task",
+    members=lambda: [f"{name}-v0" for name in TASKS],
+    description="One web task of MiniWoB++ in a real browser.",
+)
+
+__all__ = [
+    "COLLECTION",
+    "LEFT_OUT",
+    "PLANS",
+    "SPEC",
+    "TASKS",
+    "Kind",
+    "MiniwobEnv",
+    "MiniwobTasks",
+    "Scoring",
+    "TaskEntry",
+]

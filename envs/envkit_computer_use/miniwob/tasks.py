@@ -1,0 +1,104 @@
+"""The tasks of MiniWoB++ 1.1.0: what is registered, and what of it is special."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+WIDTH: Final = 160
+"""Of every page, in its own pixels."""
+HEIGHT: Final = 210
+
+
+class Kind(StrEnum):
+    """What a task mostly asks for."""
+
+    CLICK = "click"
+    """Press the right button, link, tab, menu item or box."""
+    TEXT = "text"
+    """Type into fields."""
+    CHOICE = "choice"
+    """Boxes, rings, lists, sliders, spinners."""
+    DATE = "date"
+    """Pick a date."""
+    DRAG = "drag"
+    """Drag and drop, select text, resize, scroll."""
+    SHAPE = "shape"
+    """Drawn shapes, points and angles."""
+    APPLICATION = "application"
+    """A small application: mail, a feed, search, flights, a game."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEntry:
+    """One task."""
+
+    name: str
+    kind: Kind
+    draws_goal: bool = False
+    """The goal's bar holds a picture or a color that its text lacks, so that it is always shown."""
+    reloads: bool = False
+    """The page keeps something from one problem to the next, so that every reset loads it anew."""
+
+
+_NAMES: Final = {
+    Kind.CLICK: (
+        "ascending-numbers click-button click-button-sequence click-collapsible "
+        "click-collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay "
+        "click-color click-dialog click-dialog-2 click-link click-menu click-menu-2 click-pie "
+        "click-pie-nodelay click-shades click-tab click-tab-2 click-tab-2-easy "
+        "click-tab-2-hard click-tab-2-medium click-test click-test-2 click-test-transfer "
+        "click-widget find-greatest focus-text focus-text-2 generate-number grid-coordinate "
+        "hot-cold navigate-tree odd-or-even unicode-test"
+    ),
+    Kind.TEXT: (
+        "copy-paste copy-paste-2 enter-date enter-password enter-text enter-text-2 "
+        "enter-text-dynamic enter-time find-word guess-number login-user login-user-popup "
+        "multi-layouts multi-orderings read-table read-table-2 scroll-text simple-algebra "
+        "simple-arithmetic terminal text-editor text-transform visual-addition"
+    ),
+    Kind.CHOICE: (
+        "choose-list click-checkboxes click-checkboxes-large click-checkboxes-soft "
+        "click-checkboxes-transfer click-option click-scroll-list form-sequence form-sequence-2 "
+        "form-sequence-3 number-checkboxes use-autocomplete use-autocomplete-nodelay "
+        "use-colorwheel use-colorwheel-2 use-slider use-slider-2 use-spinner"
+    ),
+    Kind.DATE: "choose-date choose-date-easy choose-date-medium choose-date-nodelay daily-calendar",
+    Kind.DRAG: (
+        "drag-box drag-circle drag-cube drag-items drag-items-grid drag-shapes drag-shapes-2 "
+        "drag-single-shape drag-sort-numbers draw-circle draw-line highlight-text highlight-text-2 "
+        "resize-textarea scroll-text-2 sign-agreement"
+    ),
+    Kind.SHAPE: (
+        "bisect-angle circle-center click-shape count-shape count-sides find-midpoint "
+        "identify-shape right-angle"
+    ),
+    Kind.APPLICATION: (
+        "book-flight book-flight-nodelay buy-ticket email-inbox email-inbox-delete "
+        "email-inbox-forward email-inbox-forward-nl email-inbox-forward-nl-turk "
+        "email-inbox-important email-inbox-nl-turk email-inbox-noscroll email-inbox-reply "
+        "email-inbox-star-reply order-food phone-book search-engine social-media social-media-all "
+        "social-media-some stock-market tic-tac-toe"
+    ),
+}
+_DRAWN_GOALS: Final = frozenset({"click-menu-2", "use-colorwheel-2"})
+_RELOADED: Final = frozenset[str]()
+
+TASKS: Final[Mapping[str, TaskEntry]] = {
+    name: TaskEntry(
+        name=name, kind=kind, draws_goal=name in _DRAWN_GOALS, reloads=name in _RELOADED
+    )
+    for kind, names in _NAMES.items()
+    for name in names.split()
+}
+"""By name, the file of the page without its ending."""
+
+LEFT_OUT: Final[Mapping[str, str]] = {
+    "button-delay": "asks for a wait of real seconds between two presses",
+    "chase-circle": "the mouse must follow a circle that moves all the time",
+    "hover-shape": "the mouse must follow a shape that lights up for a moment",
+    "moving-items": "items fall all the time and must be caught",
+    "simon-says": "a sequence of flashes must be watched as it is shown",
+}
+"""Pages that are not registered, and why: a screenshot after each action does not show what
+happens in between."""

@@ -1,0 +1,76 @@
+"""What a task's JavaScript is run with, and what its answers mean."""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from envkit.errors import EnvFault, FaultKind
+from envkit.tasks import Task
+
+_AT: Final = """(target) => {
+    const element = typeof target === "string" ? document.querySelector(target) : target;
+    const box = element.getBoundingClientRect();
+    return { x: Math.floor((box.left + box.width / 2) * %(scale)s),
+             y: Math.floor((box.top + box.height / 2) * %(scale)s) };
+  }"""
+_RUN: Final = """(() => {
+  const context = %(context)s;
+  context.at = %(at)s;
+  const value = (found) => typeof found === "function" ? found(context) : found;
+  return { %(parts)s };
+})()"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the checker says."""
+
+    done: bool
+    """Whether the episode ends here."""
+    reward: float
+    """Of this turn."""
+
+
+def setup_script(task: Task, scale: float) -> str:
+    """Return the script that prepares a page; its `setup` may be the goal."""
+    return _script(task, scale, {}, setup=task.get("setup", "null"), oracle=task.get("oracle"))
+
+
+def check_script(task: Task, scale: float, *, answer: str | None, status: str | None) -> str:
+    """Return the script that judges a page.
+
+    Args:
+        task: With its checker, and its oracle where it has one.
+        scale: Device pixels for each CSS pixel.
+        answer: What the agent answered; None where it did not.
+        status: What the agent ended with; None where it goes on.
+    """
+    said = {"answer": answer, "status": status}
+    return _script(task, scale, said, check=task["check"], oracle=task.get("oracle"))
+
+
+def read_verdict(value: Any) -> Verdict:  # noqa: ANN401  # any JSON
+    """Return what a checker's value means: `{done, reward}`, or a number above 0 for solved.
+
+    Raises:
+        EnvFault: It is neither (`GRADER`).
+    """
+    fields = cast(dict[str, Any], value) if isinstance(value, dict) else {"reward": value}
+    reward = fields.get("reward", 0)
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise EnvFault(
+            "the checker of a page must be a number or {done, reward}, got "
+            f"{json.dumps(value)[:200]}",
+            kind=FaultKind.GRADER,
+        )
+    return Verdict(done=bool(fields.get("done", reward > 0)), reward=float(reward))
+
+
+def _script(task: Task, scale: float, said: dict[str, Any], **parts: str | None) -> str:
+    written = [f"{name}: value(({source}\n))" for name, source in parts.items() if source]
+    return _RUN % {
+        "context": json.dumps({"seed": task.get("seed", 0), **said}),
+        "at": _AT % {"scale": json.dumps(scale)},
+        "parts": ", ".join(written),
+    }

@@ -1,0 +1,165 @@
+"""The browser's process: found, started, and gone without a trace however it ends."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit_computer_use.browser import Browser, BrowserFault, Trouble, find_browser
+from envkit_computer_use.browser import binary as binary_module
+from fakes.browsers import family_of, needs_browser, profiles, running_pool, wait_until_gone
+
+START = """
+import asyncio, sys
+from envkit_computer_use.browser import Browser
+async def main():
+    browser = await Browser.start()
+    print(browser.process.pid, browser.process.profile, flush=True)
+    %s
+asyncio.run(main())
+"""
+
+
+def launched(ending: str) -> tuple[subprocess.Popen[str], list[psutil.Process], Path]:
+    """Start a browser in another interpreter; return it, the browser's processes, the profile."""
+    child = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", START % ending],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert child.stdout is not None
+    pid, profile = child.stdout.readline().split()
+    processes = family_of(int(pid))
+    child.stdout.close()
+    return child, processes, Path(profile)
+
+
+def finish(child: subprocess.Popen[str]) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+    child.wait(20)
+
+
+def is_removed(profile: Path) -> bool:
+    limit = time.monotonic() + 5
+    while profile.exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    return not profile.exists()
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    "ending",
+    ["sys.stdin.read(); await browser.aclose()", "sys.stdin.read()", "sys.stdin.read(); 1 / 0"],
+    ids=["closed", "forgotten", "error"],
+)
+def test_browser_leaves_nothing_when_the_interpreter_ends(ending: str) -> None:
+    child, processes, profile = launched(ending)
+    assert len(processes) > 1
+    assert profile.is_dir()
+    finish(child)
+    assert wait_until_gone(processes) == []
+    assert is_removed(profile)
+
+
+@needs_browser
+def test_browser_leaves_nothing_when_the_interpreter_is_killed() -> None:
+    child, processes, profile = launched("sys.stdin.read()")
+    child.send_signal(signal.SIGKILL)
+    finish(child)
+    assert wait_until_gone(processes) == []
+    assert is_removed(profile)
+
+
+@needs_browser
+async def test_close_leaves_no_process_and_no_profile() -> None:
+    before = profiles()
+    async with running_pool() as pool:
+        from fakes.browsers import open_page
+
+        page = await open_page(pool, "<p>hi")
+        browser = page.browser
+        processes = family_of(browser.process.pid)
+        assert profiles() - before
+    assert wait_until_gone(processes) == []
+    assert not browser.process.profile.exists()
+    await browser.aclose()
+    browser.process.kill()
+
+
+@needs_browser
+async def test_start_that_is_cancelled_leaves_nothing() -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    folders = profiles()
+    for wait in (0.0, 0.02, 0.1, 0.3):
+        start = asyncio.ensure_future(Browser.start())
+        await asyncio.sleep(wait)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+    await asyncio.sleep(0.2)
+    gc.collect()
+    left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
+    assert wait_until_gone(left) == []
+    assert profiles() <= folders
+
+
+@needs_browser
+async def test_browser_that_is_collected_is_killed() -> None:
+    browser = await Browser.start()
+    processes = family_of(browser.process.pid)
+    await browser._connection.aclose()
+    del browser
+    gc.collect()
+    assert wait_until_gone(processes) == []
+
+
+async def test_binary_that_ends_at_once_is_a_typed_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVKIT_BROWSER", sys.executable)
+    folders = profiles()
+    with pytest.raises(BrowserFault, match="ended at once") as caught:
+        await Browser.start()
+    assert caught.value.trouble is Trouble.START_FAILED
+    assert caught.value.retryable
+    assert profiles() <= folders
+
+
+def test_launcher_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "chromium-headless-shell"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("ENVKIT_BROWSER", str(script))
+    with pytest.raises(ConfigurationError, match="not a launcher script"):
+        find_browser()
+
+
+def test_missing_browser_prints_the_line_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ENVKIT_BROWSER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(binary_module, "_PLACES", ())
+    with pytest.raises(MissingDependencyError, match="apt-get install .*chromium-headless-shell"):
+        find_browser()
+
+
+def test_binary_on_the_path_is_found_behind_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ENVKIT_BROWSER", raising=False)
+    monkeypatch.setattr(binary_module, "_PLACES", ())
+    script = tmp_path / "chromium-headless-shell"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    (tmp_path / "chrome-headless-shell").symlink_to(os.path.realpath("/bin/sh"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_browser() == Path("/bin/sh").resolve()

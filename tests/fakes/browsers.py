@@ -1,0 +1,99 @@
+"""What tests of a real browser share: whether there is one, pages, and what it left behind."""
+
+import contextlib
+import glob
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from envkit.errors import ConfigurationError
+from envkit_computer_use.actions import Action, ActionKind
+from envkit_computer_use.browser import (
+    BrowserPool,
+    Hands,
+    Page,
+    PageOptions,
+    PoolOptions,
+    Site,
+    find_browser,
+)
+from envkit_computer_use.browser.process import PROFILE_PREFIX
+
+
+def has_browser() -> bool:
+    """Whether a browser is installed."""
+    try:
+        find_browser()
+    except ConfigurationError:
+        return False
+    return True
+
+
+needs_browser = pytest.mark.skipif(not has_browser(), reason="chromium-headless-shell is missing")
+
+
+@contextlib.asynccontextmanager
+async def running_pool(**options: int) -> AsyncIterator[BrowserPool]:
+    """A pool that is closed at the end."""
+    pool = BrowserPool(PoolOptions(**{"spares": 0, **options}))
+    try:
+        yield pool
+    finally:
+        await pool.aclose()
+
+
+async def open_page(
+    pool: BrowserPool, html: str, *, seed: int = 0, deadline_s: float = 10.0, **assets: str
+) -> Page:
+    """A page of 400x300 with this text, loaded."""
+    files = {"index.html": html, **{name.replace("_", "."): text for name, text in assets.items()}}
+    site = Site(files)
+    page = await pool.open(PageOptions(width=400, height=300, site=site, deadline_s=deadline_s))
+    await page.goto(seed=seed)
+    return page
+
+
+async def click(page: Page, x: int, y: int) -> None:
+    """Press the left button somewhere."""
+    await Hands(page).perform(Action(kind=ActionKind.CLICK, x=x, y=y))
+
+
+def profiles() -> set[str]:
+    """Profile folders that exist now."""
+    return set(glob.glob(str(Path(tempfile.gettempdir()) / f"{PROFILE_PREFIX}*")))
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """A process and all below it."""
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+def wait_until_gone(processes: list[psutil.Process], seconds: float = 10.0) -> list[int]:
+    """Those that still run after a while; a dead one that nobody has reaped does not."""
+    limit = time.monotonic() + seconds
+    left = [process.pid for process in processes]
+    while left and time.monotonic() < limit:
+        left = [process.pid for process in processes if _runs(process)]
+        time.sleep(0.02)
+    return left
+
+
+def kill_renderers(browser_pid: int) -> None:
+    """SIGKILL to the processes that run pages."""
+    for process in family_of(browser_pid)[1:]:
+        with contextlib.suppress(psutil.Error):
+            if "--type=renderer" in process.cmdline():
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
