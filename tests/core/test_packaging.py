@@ -19,6 +19,11 @@ PLUGINS = [
 NAMES = sorted(Path(plugin).name for plugin in PLUGINS)
 
 
+def package_of(entry_point: str) -> str:
+    """Return the top package of a value such as `envkit_search.command:serve_search`."""
+    return re.split("[.:]", entry_point)[0]
+
+
 def test_wheel_packages_are_the_core_and_every_plugin_folder() -> None:
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["envkit", *PLUGINS]
 
@@ -39,15 +44,16 @@ def test_every_plugin_folder_is_named_envkit_and_is_typed() -> None:
 def test_every_environment_folder_has_an_entry_point() -> None:
     groups: dict[str, dict[str, str]] = PROJECT["project"]["entry-points"]
     values = [*groups["envkit.envs"].values(), *groups["envkit.collections"].values()]
-    modules = {value.partition(":")[0] for value in values}
 
-    assert modules == {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
+    assert {package_of(value) for value in values} == {
+        Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")
+    }
 
 
 @pytest.mark.parametrize("group", ["envkit.envs", "envkit.collections", "envkit.engines"])
 def test_entry_points_name_plugin_packages(group: str) -> None:
     for value in PROJECT["project"]["entry-points"][group].values():
-        assert value.partition(":")[0] in NAMES
+        assert package_of(value) in NAMES
 
 
 def test_import_linter_knows_every_plugin() -> None:
