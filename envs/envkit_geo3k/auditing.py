@@ -8,7 +8,6 @@ asked about those only.
 import ast
 import json
 import math
-import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -25,11 +24,11 @@ _SIDE_BY_SIDE: Final = re.compile(r"(?<=[\d)])\s*(?=\()")
 _DECIMAL: Final = re.compile(r"-?\d*\.(\d+)")
 _BOX: Final = re.compile(r"\\boxed\{(.*)\}", re.DOTALL)
 _OPERATIONS: Final[Mapping[type, Callable[[float, float], float]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.Div: lambda left, right: left / right,
+    ast.Pow: math.pow,
 }
 
 
