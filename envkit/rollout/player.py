@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from envkit.agents import MultiAgentEnv
 from envkit.env import Env
 from envkit.errors import ConfigurationError, EnvFault
 from envkit.rollout.engine import Engine, Sampling
@@ -137,6 +138,19 @@ class Player:
         setup = self._setup_with(limits, sampling)
         async with self._host(env) as host:
             return await play_all(setup, spec, host, self._pool, interrupt or Interrupt())
+
+    async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
+        """Return the roles of an environment with several agents; none where it has one agent.
+
+        Args:
+            env: As for `play`; it is built where it is a function or a source.
+
+        Raises:
+            EnvFault: It could not be built.
+        """
+        async with self._host(env) as host:
+            await host.ensure(timeout_s=self._setup.retries.reset_timeout_s)
+            return host.env.roles if isinstance(host.env, MultiAgentEnv) else ()
 
     async def resume(
         self,

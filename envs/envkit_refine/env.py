@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 import envkit
 from envkit.agents import MultiAgentEnv
-from envkit.env import Capabilities, Policy, Turn
+from envkit.env import Policy, Turn
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.tasks import Task
