@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 import envkit
 from envkit.agents import MultiAgentEnv
-from envkit.env import Policy, Turn
+from envkit.env import Env, Policy, Turn
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.tasks import Task
@@ -83,8 +83,9 @@ class RefineEnv(MultiAgentEnv):
                 f"{solvers}, {rewriters} and {max_solution_chars}"
             )
         given = _PLAIN.get(task_env, {}) if task_env_kwargs is None else task_env_kwargs
+        arguments: dict[str, Any] = {"max_turns": 1, **given}
         try:
-            self.inner = envkit.make(task_env, **{"max_turns": 1, **given})
+            self.inner: Env = envkit.make(task_env, disable_env_checker=True, **arguments)
         except TypeError as error:
             raise ConfigurationError(
                 f"task_env {task_env!r} cannot be made with {dict(given)}: {error}"

@@ -22,6 +22,7 @@ from envkit.rollout import (
     Backoff,
     FaultPolicy,
     GenerateRequest,
+    Generation,
     Interrupt,
     Limits,
     Player,
@@ -163,7 +164,7 @@ async def test_siblings_do_not_share_sampling_seeds() -> None:
     seeds: dict[str, int | None] = {}
 
     class Watching(ScriptedEngine):
-        async def generate(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        async def generate(self, request: GenerateRequest) -> Generation:
             seeds[request.session_id[-6:]] = request.sampling.seed
             return await super().generate(request)
 

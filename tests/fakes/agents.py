@@ -8,6 +8,7 @@ from envkit.agents import MultiAgentEnv, by_role
 from envkit.env import Capabilities, Policy, PolicyContext, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.faults import FaultPlan
+from envkit.registration import register
 from envkit.tasks import ListSource, Task
 
 PROMISES = Capabilities(replay_safe=True, deterministic=True, thread_safe=True)
@@ -46,7 +47,7 @@ class GuessEnv(MultiAgentEnv):
 
     def on_end(self) -> Mapping[str, float]:
         spoke = any(entry["role"] == "assistant" for entry in self.conversations.get("keeper", ()))
-        return {"keeper": 0.5} if self._won and spoke else {}
+        return {"keeper": 0.5 if self._won else 0.25} if spoke else {}
 
     def oracle(self) -> Policy:
         def write(env: MultiAgentEnv, role: str, context: PolicyContext) -> str:
@@ -114,6 +115,14 @@ class TalkEnv(MultiAgentEnv):
 
     def on_end(self) -> Mapping[str, float]:
         return {role: 0.125 * n for n, role in enumerate(self.roles) if role in self._spoken}
+
+
+def register_agents() -> None:
+    """Make `toy-guess-v0` known; a second call changes nothing."""
+    import gymnasium
+
+    if "envkit/toy-guess-v0" not in gymnasium.registry:
+        register("toy-guess-v0", entry_point=GuessEnv)
 
 
 def speak(context: PolicyContext) -> str:
