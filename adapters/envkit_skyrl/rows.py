@@ -106,6 +106,28 @@ class Rows:
     """Trajectories that train nothing, because they have no reward."""
 
 
+def number_siblings(episodes: Sequence[tuple[Played, ...]]) -> tuple[Played, ...]:
+    """Return all results in order, with an identity for each agent of an episode.
+
+    SkyRL tells trajectories apart by their repetition, and counts its prompts by `instance_id`
+    (skyrl/train/utils/trainer_utils.py, compute_prompt_mini_batch_boundaries). Where an episode of
+    the batch has several agents, the repetitions of a prompt are numbered anew.
+    """
+    flat = tuple(one for episode in episodes for one in episode)
+    if len(flat) == len(episodes):
+        return flat
+    counts: defaultdict[str, int] = defaultdict(int)
+    numbered: list[Played] = []
+    for one in flat:
+        identity = one.trajectory_id
+        if identity is not None:
+            number = counts[identity.instance_id]
+            counts[identity.instance_id] += 1
+            identity = type(identity)(instance_id=identity.instance_id, repetition_id=number)
+        numbered.append(replace(one, trajectory_id=identity))
+    return tuple(numbered)
+
+
 def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     """Return SkyRL's output without its metrics; rows are in the order of the input."""
     columns: defaultdict[str, list[Any]] = defaultdict(list)

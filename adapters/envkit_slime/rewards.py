@@ -63,8 +63,8 @@ def rollout_sample_filter(args: Namespace, data: list[list[Any]]) -> None:
 def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  # noqa: ANN401
     """Keep a group whose survivors' rewards differ: `--dynamic-sampling-filter-path`.
 
-    With several agents, those of one role or more. As slime's check_reward_nonzero_std (slime/rollout/filter_hub), which would take a fault's 0.0
-    for a reward.
+    With several agents, those of one role or more. As slime's check_reward_nonzero_std
+    (slime/rollout/filter_hub), which would take a fault's 0.0 for a reward.
 
     Args:
         args: slime's arguments.

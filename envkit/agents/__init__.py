@@ -2,7 +2,17 @@
 
 from envkit.agents.env import MultiAgentEnv
 from envkit.agents.policy import RolePolicy, by_role
-from envkit.agents.rewards import UNADJUSTED, AdjustRewards, credit, earned, with_total
+from envkit.agents.rewards import (
+    UNADJUSTED,
+    AdjustRewards,
+    credit,
+    earned,
+    load_adjust,
+    share_one_reward,
+    team_last,
+    team_mean,
+    with_total,
+)
 from envkit.agents.seat import Seat
 from envkit.agents.table import Table, Verdict
 
@@ -17,5 +27,9 @@ __all__ = [
     "by_role",
     "credit",
     "earned",
+    "load_adjust",
+    "share_one_reward",
+    "team_last",
+    "team_mean",
     "with_total",
 ]

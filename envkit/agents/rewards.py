@@ -5,11 +5,12 @@ of them), so a change goes to a turn: the last one that was rewarded.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from importlib import import_module
+from typing import Any, Final, cast
 
-from envkit.errors import ContractError
+from envkit.errors import ConfigurationError, ContractError
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
@@ -75,6 +76,60 @@ def earned(trajectories: Mapping[str, Trajectory], adjust: AdjustRewards) -> dic
             raise ContractError(f"the reward of {role!r} must be finite, got {reward!r}")
         changed[role] = _set(changed[role], float(reward))
     return changed
+
+
+def team_mean(trajectories: Mapping[str, Trajectory]) -> dict[str, float]:
+    """Give every role the mean of all: an `AdjustRewards` for roles that are one team."""
+    rewards = [one.reward or 0.0 for one in trajectories.values()]
+    return dict.fromkeys(trajectories, sum(rewards) / len(rewards))
+
+
+def team_last(trajectories: Mapping[str, Trajectory]) -> dict[str, float]:
+    """Give every role the reward of the last one, in the order of the environment's roles."""
+    return dict.fromkeys(trajectories, list(trajectories.values())[-1].reward or 0.0)
+
+
+TEAMS: Final[Mapping[str, AdjustRewards]] = {"team_mean": team_mean, "team_last": team_last}
+"""By the names that configurations use."""
+
+
+def load_adjust(place: str) -> AdjustRewards:
+    """Return a function by its name in `TEAMS`, or by its place `module:function`.
+
+    Raises:
+        ConfigurationError: There is no such function.
+    """
+    if place in TEAMS:
+        return TEAMS[place]
+    module, separator, name = place.partition(":")
+    try:
+        found: Any = getattr(import_module(module), name) if separator else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"adjust_rewards {place!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(
+            f"adjust_rewards must be one of {sorted(TEAMS)} or module:function, got {place!r}"
+        )
+    return cast(AdjustRewards, found)
+
+
+def share_one_reward(trajectories: Sequence[Trajectory], who: str) -> None:
+    """Refuse siblings that a trainer would give one advantage, but whose rewards differ.
+
+    Args:
+        trajectories: The roles of one episode.
+        who: The trainer, for the message.
+
+    Raises:
+        ConfigurationError: Two of them have different rewards.
+    """
+    rewards = [one.reward for one in trajectories if one.reward is not None]
+    if any(not math.isclose(reward, rewards[0], abs_tol=1e-9) for reward in rewards):
+        raise ConfigurationError(
+            f"{who} compares episodes, not roles: agents of {trajectories[0].env_id} must share "
+            f"one reward, got {rewards}; set adjust_rewards to team_mean, team_last or a function "
+            "of your own"
+        )
 
 
 def _set(trajectory: Trajectory, reward: float) -> Trajectory:
