@@ -20,7 +20,7 @@ from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
 from envkit.rollout.player import Player
 from envkit.rollout.retries import Backoff
-from envkit.rollout.shared import role_of
+from envkit.rollout.shared import is_shared
 from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -168,7 +168,7 @@ class EnvGenerator(GeneratorInterface):
                 await asyncio.sleep(self._backoff.delay(resumes, self._rng))
                 resumes += 1
                 # Several agents start anew: none can go on without its siblings.
-                earlier = None if role_of(played[0]) is not None else played[0]
+                earlier = None if is_shared(played[0]) else played[0]
                 played = await self._episode(player, sample, sampling, limits, earlier)
             if len(played) > 1:
                 self._check_siblings(tuple(one for one in played if one is not None))

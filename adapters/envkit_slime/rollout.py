@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from envkit.errors import ConfigurationError, EnvFault, StorageError
-from envkit.rollout import Interrupt, Player, role_of
+from envkit.rollout import Interrupt, Player, is_shared, role_of
 from envkit.trajectory import FaultRecord, StopReason, Trajectory, step_rows, whole_row
 from envkit_slime.relay import CURRENT, Call, Span
 from envkit_slime.runtime import GenerateState, Runtime, record, runtime_of
@@ -235,7 +235,7 @@ async def _play_once(
 
 def _has_roles(played: Sequence[Trajectory]) -> bool:
     """Whether the episode had several agents."""
-    return any(role_of(one) is not None for one in played)
+    return all(map(is_shared, played))
 
 
 def _thawed(state: object) -> Trajectory | None:

@@ -10,7 +10,7 @@ from envkit.rollout.engine import Sampling
 from envkit.rollout.player import Player
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.setup import GroupStart
-from envkit.rollout.shared import role_of
+from envkit.rollout.shared import is_shared
 from envkit.seeds import derive_seed
 from envkit.trajectory.trajectory import Trajectory
 
@@ -65,7 +65,7 @@ async def play_batch(
             member=member,
             sampling=sampling,
         )
-        if any(role_of(one) is not None for one in played):
+        if is_shared(played[0]):
             raise ConfigurationError(
                 f"{request.env_id} has several agents, each with a row of its own, and TRL's "
                 "GRPOTrainer takes exactly one row for each prompt: use AsyncGRPOTrainer with "

@@ -121,6 +121,16 @@ class MultiAgentEnv(Env):
         late = self._late() if is_over or self.turn + 1 >= self.max_turns else {}
         return self._advance(action, self._joint(turns, late, done=is_over))
 
+    def snapshot(self) -> bytes:
+        """Refuse: what every role has read and said is not in it.
+
+        Raises:
+            ContractError: Always; a recovery replays the replies of all roles instead.
+        """
+        raise ContractError(
+            f"{type(self).__name__} has several agents and no snapshot: declare replay_safe instead"
+        )
+
     def _replies(self, action: str) -> dict[str, str | None]:
         try:
             data: object = json.loads(action)

@@ -18,7 +18,7 @@ from envkit.rollout.retries import Backoff, RetryBudget
 from envkit.rollout.runner import FaultPolicy, RolloutState, collect
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.rollout.setup import GroupStart, RolePlan
-from envkit.rollout.shared import role_of, rollout_id_of
+from envkit.rollout.shared import is_shared, role_of, rollout_id_of
 
 __all__ = [
     "ENVKIT_COLUMN",
@@ -42,6 +42,7 @@ __all__ = [
     "Sampling",
     "ScriptedEngine",
     "collect",
+    "is_shared",
     "play",
     "play_agents",
     "resume",

@@ -12,7 +12,7 @@ from envkit.rollout.limits import Limits
 from envkit.rollout.player import Player
 from envkit.rollout.retries import RetryBudget
 from envkit.rollout.setup import RolePlan
-from envkit.rollout.shared import ROLE, role_of
+from envkit.rollout.shared import is_shared, role_of
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
@@ -132,7 +132,7 @@ async def play_agents(
         )
     finally:
         await player.aclose()
-    if any(ROLE not in one.metadata for one in played):
+    if not all(map(is_shared, played)):
         raise ConfigurationError("this environment has one agent: play it with play()")
     return {role_of(one) or "": one for one in played}
 

@@ -23,7 +23,7 @@ from envkit.rollout.loop import play_episode
 from envkit.rollout.request import EnvSource
 from envkit.rollout.retries import RetryBudget
 from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan, Setup
-from envkit.rollout.shared import play_all, role_of
+from envkit.rollout.shared import is_shared, play_all
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
@@ -180,7 +180,7 @@ class Player:
                 "only an aborted trajectory can be resumed, got one that ended with "
                 f"{trajectory.stop_reason.value!r}"
             )
-        if role_of(trajectory) is not None:
+        if is_shared(trajectory):
             raise ConfigurationError(
                 "a role's trajectory cannot be resumed without its siblings: play the episode again"
             )

@@ -39,6 +39,11 @@ def role_of(trajectory: Trajectory) -> str | None:
     return role if isinstance(role, str) else None
 
 
+def is_shared(trajectory: Trajectory) -> bool:
+    """Return whether it is of an episode of several agents, also where nobody came to speak."""
+    return ROLE in trajectory.metadata
+
+
 def rollout_id_of(trajectory: Trajectory) -> str:
     """Return what the siblings of an episode share; the episode's own id where it has none."""
     shared = trajectory.metadata.get(ROLLOUT_ID)
