@@ -170,7 +170,7 @@ class EnvGenerator(GeneratorInterface):
                 # Several agents start anew: none can go on without its siblings.
                 earlier = None if is_shared(played[0]) else played[0]
                 played = await self._episode(player, sample, sampling, limits, earlier)
-            if len(played) > 1:
+            if played[0] is not None and is_shared(played[0]):
                 self._check_siblings(tuple(one for one in played if one is not None))
         except Exception as caught:  # noqa: BLE001  # one sample must not cost the batch
             error, played = caught, (None,)

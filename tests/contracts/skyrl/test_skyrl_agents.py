@@ -8,8 +8,10 @@ from fakes.agents import register_agents
 from fakes.skyrl_run import Run, advantages
 
 from envkit.errors import ConfigurationError
+from envkit.rollout import EpisodeRequest
 
 MakeRun = Callable[..., Run]
+REQUEST = EpisodeRequest(env_id="toy-guess-v0", env_kwargs={"max_turns": 4}, task={"number": 3})
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +33,8 @@ def say_five(ask: Any) -> str:
 
 
 async def test_each_role_is_a_trajectory_and_the_trainer_takes_the_rows(run: MakeRun) -> None:
-    made = make(run, say_five, envkit={"adjust_rewards": "team_last", "seed": 2})
-    output = await made.generate()
+    made = make(run, say_five)
+    output = await made.generate([REQUEST])
 
     ids = [entry.to_string() for entry in output["trajectory_ids"]]
     ends = [key for key, last in zip(ids, output["is_last_step"], strict=True) if last]
@@ -48,9 +50,9 @@ async def test_each_role_is_a_trajectory_and_the_trainer_takes_the_rows(run: Mak
 
 async def test_one_row_for_each_sample_is_refused(run: MakeRun) -> None:
     with pytest.raises(ConfigurationError, match="step_wise_trajectories"):
-        await make(run, say_five, step_wise=False).generate()
+        await make(run, say_five, step_wise=False).generate([REQUEST])
 
 
 async def test_roles_whose_rewards_differ_are_refused(run: MakeRun) -> None:
     with pytest.raises(ConfigurationError, match="team_mean"):
-        await make(run, say_five, envkit={}).generate()
+        await make(run, say_five, envkit={}).generate([REQUEST])
