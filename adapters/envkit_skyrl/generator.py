@@ -157,12 +157,12 @@ class EnvGenerator(GeneratorInterface):
     ) -> tuple[Played, ...]:
         """Play one sample, one result for each of its agents; whatever goes wrong is in it."""
         started = time.perf_counter()
-        played: tuple[Trajectory | None, ...] = (None,)
+        played: tuple[Trajectory, ...] = ()
         error: Exception | None = None
         resumes = 0
         try:
             played = await self._episode(player, sample, sampling, limits)
-            while played[0] is not None and played[0].stop_reason is StopReason.ABORTED:
+            while played[0].stop_reason is StopReason.ABORTED:
                 if resumes == self._options.max_resumes:
                     break
                 await asyncio.sleep(self._backoff.delay(resumes, self._rng))
@@ -170,10 +170,10 @@ class EnvGenerator(GeneratorInterface):
                 # Several agents start anew: none can go on without its siblings.
                 earlier = None if is_shared(played[0]) else played[0]
                 played = await self._episode(player, sample, sampling, limits, earlier)
-            if played[0] is not None and is_shared(played[0]):
-                self._check_siblings(tuple(one for one in played if one is not None))
+            if is_shared(played[0]):
+                self._check_siblings(played)
         except Exception as caught:  # noqa: BLE001  # one sample must not cost the batch
-            error, played = caught, (None,)
+            error, played = caught, ()
         return tuple(
             Played(
                 group=sample.group,
@@ -183,7 +183,7 @@ class EnvGenerator(GeneratorInterface):
                 resumes=resumes,
                 seconds=time.perf_counter() - started,
             )
-            for one in played
+            for one in played or (None,)
         )
 
     async def _episode(

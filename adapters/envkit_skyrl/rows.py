@@ -7,6 +7,7 @@ members, so that the group's baseline keeps its mean.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -123,7 +124,8 @@ def number_siblings(episodes: Sequence[tuple[Played, ...]]) -> tuple[Played, ...
         if identity is not None:
             number = counts[identity.instance_id]
             counts[identity.instance_id] += 1
-            identity = type(identity)(instance_id=identity.instance_id, repetition_id=number)
+            identity = copy(identity)
+            identity.repetition_id = number
         numbered.append(replace(one, trajectory_id=identity))
     return tuple(numbered)
 

@@ -75,7 +75,7 @@ class RolloutConfig:
         Raises:
             ConfigurationError: `adjust_rewards` names no function.
         """
-        place: object = self.adjust_rewards
+        place: Any = self.adjust_rewards  # YAML may hold anything
         if place is None:
             return RolePlan()
         if not isinstance(place, str):
