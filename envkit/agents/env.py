@@ -11,6 +11,7 @@ reply that is no such object counts as what every role says.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -223,13 +224,14 @@ class Round:
         observation: Observation,
         info: Mapping[str, Any],
         *,
+        reward: float = 0.0,
         terminated: bool = False,
         truncated: bool = False,
     ) -> "Round":
         """Read an observation and its info, as they came through any wrappers.
 
         Raises:
-            ConfigurationError: A wrapper has rewritten the text.
+            ConfigurationError: A wrapper has rewritten the text or the reward.
         """
         texts = _texts(observation["text"])
         if list(texts) != list(info[_TURNS]):
@@ -242,6 +244,12 @@ class Round:
             kind = cast(ObservationRole, told["role"])
             turns[role] = Turn(
                 texts[role], pictures, kind, told["reward"], told["done"], told["info"]
+            )
+        total = sum(turn.reward for turn in turns.values()) + sum(info[_LATE].values())
+        if not math.isclose(reward, total, abs_tol=1e-9):
+            raise ConfigurationError(
+                "a wrapper changed the reward of an environment with several agents, which is one "
+                f"for each role (together {total}, got {reward}): use adjust_rewards instead"
             )
         return cls(turns=turns, late=info[_LATE], terminated=terminated, truncated=truncated)
 

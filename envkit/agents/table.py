@@ -109,7 +109,11 @@ class Table:
                 return
             step = await self._world.step(json.dumps(self._replies))
             this = Round.of(
-                step.observation, step.info, terminated=step.terminated, truncated=step.truncated
+                step.observation,
+                step.info,
+                reward=step.reward,
+                terminated=step.terminated,
+                truncated=step.truncated,
             )
             if self._is_stopped():
                 return
