@@ -14,11 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
 from envkit.rollout.player import Player
 from envkit.rollout.retries import Backoff
+from envkit.rollout.shared import is_shared
 from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -27,7 +29,7 @@ from envkit_skyrl.dependencies import require_skyrl
 from envkit_skyrl.engine import SkyRLEngine
 from envkit_skyrl.metrics import batch_metrics
 from envkit_skyrl.options import SkyRLOptions
-from envkit_skyrl.rows import Played, to_output
+from envkit_skyrl.rows import Played, number_siblings, to_output
 from envkit_skyrl.samples import Sample, read_samples
 from envkit_skyrl.sampling import to_sampling
 from envkit_skyrl.setup import RunSetup, check_logprobs, make_limits, prepare
@@ -135,7 +137,7 @@ class EnvGenerator(GeneratorInterface):
         started = time.perf_counter()
         player = self._get_player()
         plays = [self._play(player, sample, sampling, limits) for sample in samples]
-        played = await asyncio.gather(*plays)
+        played = number_siblings(await asyncio.gather(*plays))
         self._report(played, time.perf_counter() - started, quiet=disable_tqdm)
         self._refuse_if_nothing_can_work(played)
         return self._output(input_batch, played, limits, with_logprobs=exact)
@@ -152,17 +154,51 @@ class EnvGenerator(GeneratorInterface):
 
     async def _play(
         self, player: Player, sample: Sample, sampling: Sampling, limits: Limits
-    ) -> Played:
-        """Play one sample; whatever goes wrong is in the result."""
+    ) -> tuple[Played, ...]:
+        """Play one sample, one result for each of its agents; whatever goes wrong is in it."""
         started = time.perf_counter()
-        trajectory: Trajectory | None = None
+        played: tuple[Trajectory, ...] = ()
         error: Exception | None = None
         resumes = 0
         try:
-            if isinstance(sample.request, ConfigurationError):
-                raise sample.request
-            source = sample.request.factory()
-            trajectory = await player.play(
+            played = await self._episode(player, sample, sampling, limits)
+            while played[0].stop_reason is StopReason.ABORTED:
+                if resumes == self._options.max_resumes:
+                    break
+                await asyncio.sleep(self._backoff.delay(resumes, self._rng))
+                resumes += 1
+                # Several agents start anew: none can go on without its siblings.
+                earlier = None if is_shared(played[0]) else played[0]
+                played = await self._episode(player, sample, sampling, limits, earlier)
+            if is_shared(played[0]):
+                self._check_siblings(played)
+        except Exception as caught:  # noqa: BLE001  # one sample must not cost the batch
+            error, played = caught, ()
+        return tuple(
+            Played(
+                group=sample.group,
+                trajectory_id=sample.trajectory_id,
+                trajectory=one,
+                error=error,
+                resumes=resumes,
+                seconds=time.perf_counter() - started,
+            )
+            for one in played or (None,)
+        )
+
+    async def _episode(
+        self,
+        player: Player,
+        sample: Sample,
+        sampling: Sampling,
+        limits: Limits,
+        earlier: Trajectory | None = None,
+    ) -> tuple[Trajectory, ...]:
+        if isinstance(sample.request, ConfigurationError):
+            raise sample.request
+        source = sample.request.factory()
+        if earlier is None:
+            return await player.play_all(
                 source,
                 seed=sample.seed,
                 task=sample.request.task,
@@ -173,24 +209,23 @@ class EnvGenerator(GeneratorInterface):
                 limits=limits,
                 sampling=sampling,
             )
-            while trajectory.stop_reason is StopReason.ABORTED:
-                if resumes == self._options.max_resumes:
-                    break
-                await asyncio.sleep(self._backoff.delay(resumes, self._rng))
-                resumes += 1
-                trajectory = await player.resume(
-                    trajectory, source, member=sample.member, limits=limits, sampling=sampling
-                )
-        except Exception as caught:  # noqa: BLE001  # one sample must not cost the batch
-            error, trajectory = caught, None
-        return Played(
-            group=sample.group,
-            trajectory_id=sample.trajectory_id,
-            trajectory=trajectory,
-            error=error,
-            resumes=resumes,
-            seconds=time.perf_counter() - started,
+        resumed = await player.resume(
+            earlier, source, member=sample.member, limits=limits, sampling=sampling
         )
+        return (resumed,)
+
+    def _check_siblings(self, played: tuple[Trajectory, ...]) -> None:
+        """Refuse what would compare the agents of an episode wrongly.
+
+        Raises:
+            ConfigurationError: One row for each sample is asked for, or the rewards differ.
+        """
+        if not self._setup.plan.step_wise:
+            raise ConfigurationError(
+                f"{played[0].env_id} has several agents, each with rows of its own: set "
+                "generator.step_wise_trajectories=true"
+            )
+        share_one_reward(played, "SkyRL")
 
     def _output(
         self,
@@ -215,7 +250,9 @@ class EnvGenerator(GeneratorInterface):
         }
         validate_output(
             output,
-            input_batch.get("trajectory_ids"),
+            None
+            if input_batch.get("trajectory_ids") is None
+            else [sample.trajectory_id for sample in played if sample.trajectory_id is not None],
             step_wise=plan.step_wise,
             allow_forks=self._codec.history == "rerender",
             max_tokens=limits.max_context_tokens,
@@ -232,7 +269,10 @@ class EnvGenerator(GeneratorInterface):
         """Return the player of the running event loop; it is closed when that ends."""
         loop = asyncio.get_running_loop()
         if self._player is None or self._player[0] is not loop:
-            player = Player(self._engine, self._codec, retries=self._options.rollout.retries)
+            rollout = self._options.rollout
+            player = Player(
+                self._engine, self._codec, retries=rollout.retries, roles=rollout.role_plan()
+            )
             self._player = loop, player, loop.create_task(_close_at_end(player))
         return self._player[1]
 

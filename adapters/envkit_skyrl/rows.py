@@ -7,6 +7,7 @@ members, so that the group's baseline keeps its mean.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -104,6 +105,29 @@ class Rows:
     tally: MergeTally = field(default_factory=MergeTally)
     masked: int = 0
     """Trajectories that train nothing, because they have no reward."""
+
+
+def number_siblings(episodes: Sequence[tuple[Played, ...]]) -> tuple[Played, ...]:
+    """Return all results in order, with an identity for each agent of an episode.
+
+    SkyRL tells trajectories apart by their repetition, and counts its prompts by `instance_id`
+    (skyrl/train/utils/trainer_utils.py, compute_prompt_mini_batch_boundaries). Where an episode of
+    the batch has several agents, the repetitions of a prompt are numbered anew.
+    """
+    flat = tuple(one for episode in episodes for one in episode)
+    if len(flat) == len(episodes):
+        return flat
+    counts: defaultdict[str, int] = defaultdict(int)
+    numbered: list[Played] = []
+    for one in flat:
+        identity = one.trajectory_id
+        if identity is not None:
+            number = counts[identity.instance_id]
+            counts[identity.instance_id] += 1
+            identity = copy(identity)
+            identity.repetition_id = number
+        numbered.append(replace(one, trajectory_id=identity))
+    return tuple(numbered)
 
 
 def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:

@@ -47,8 +47,9 @@ class Call:
     """Makes span attributes of `meta_info` (slime's `build_sglang_meta_trace_attrs`)."""
     wants_experts: bool = False
     wants_top_p: bool = False
-    known_rows: list[int] = field(default_factory=list[int])
-    """Length of the sequence after each reply whose experts are known, ascending."""
+    known_rows: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Length of the sequence after each reply whose experts are known, ascending; by session, since
+    each of several agents has one."""
 
     def is_aborted(self) -> bool:
         """Look at the trainer's flag; once it is up, every episode is asked to stop."""
@@ -59,11 +60,12 @@ class Call:
 
     def take_over(self, earlier: Trajectory) -> None:
         """Remember which experts an aborted trajectory has already."""
-        length, self.known_rows = 0, []
+        length = 0
+        known = self.known_rows[earlier.episode_id] = list[int]()
         for segment in earlier.sequences()[-1] if earlier.segments else ():
             length += len(segment.train_ids)
             if segment.kind is SegmentKind.MODEL and EXPERTS in segment.extras:
-                self.known_rows.append(length)
+                known.append(length)
 
     def start_row(self, request: GenerateRequest) -> int:
         """Return the first position whose experts are missing.
@@ -71,9 +73,10 @@ class Call:
         Rows are those of every token but the last. What lies behind the prompt belongs to a reply
         that was taken back.
         """
-        while self.known_rows and self.known_rows[-1] > request.train_length:
-            self.known_rows.pop()
-        return self.known_rows[-1] - 1 if self.known_rows else 0
+        known = self.known_rows.get(request.session_id, [])
+        while known and known[-1] > request.train_length:
+            known.pop()
+        return known[-1] - 1 if known else 0
 
 
 CURRENT: ContextVar[Call | None] = ContextVar("envkit_slime_call", default=None)
@@ -141,7 +144,8 @@ def _checked(
     extras = dict(generation.extras)
     if call.wants_experts and extras.get(EXPERTS) is not None and generation.token_ids:
         extras[START] = start  # stock SGLang does not return what was asked for
-        call.known_rows.append(request.train_length + len(generation.token_ids))
+        known = call.known_rows.setdefault(request.session_id, [])
+        known.append(request.train_length + len(generation.token_ids))
     if generation.finish_reason is not FinishReason.ABORT:
         if call.wants_experts and extras.get(EXPERTS) is None:
             raise EngineFault(

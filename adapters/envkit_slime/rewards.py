@@ -53,18 +53,18 @@ def rollout_sample_filter(args: Namespace, data: list[list[Any]]) -> None:
         data: Groups of samples, or of lists of samples.
     """
     for group in data:
-        members = _flat(group)
-        for member, value in zip(members, _filled(args, members), strict=True):
-            if is_faulted(member):
-                member.reward = reward_value(args, value)
-                member.remove_sample = True
+        for members in _by_role(_flat(group)):
+            for member, value in zip(members, _filled(args, members), strict=True):
+                if is_faulted(member):
+                    member.reward = reward_value(args, value)
+                    member.remove_sample = True
 
 
 def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  # noqa: ANN401
     """Keep a group whose survivors' rewards differ: `--dynamic-sampling-filter-path`.
 
-    As slime's check_reward_nonzero_std (slime/rollout/filter_hub), which would take a fault's 0.0
-    for a reward.
+    With several agents, those of one role or more. As slime's check_reward_nonzero_std
+    (slime/rollout/filter_hub), which would take a fault's 0.0 for a reward.
 
     Args:
         args: slime's arguments.
@@ -76,12 +76,16 @@ def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  
     """
     del kwargs
     output = require("slime.rollout.filter_hub.base_types").DynamicFilterOutput
-    members = _flat(samples)
-    rewards = [_number(args, member) for member in members if not is_faulted(member)]
-    if not rewards:
+    known = [
+        rewards
+        for members in _by_role(_flat(samples))
+        if (rewards := [_number(args, one) for one in members if not is_faulted(one)])
+    ]
+    if not known:
         return output(keep=False, reason="all_faulted")
-    if max(rewards) - min(rewards) > _EPSILON:
+    if any(max(rewards) - min(rewards) > _EPSILON for rewards in known):
         return output(keep=True)
+    rewards = known[0]
     return output(keep=False, reason=f"zero_std_{round(rewards[0], 1)}")
 
 
@@ -93,7 +97,8 @@ def post_process_rewards(
     Without faults and fan-out these are slime's own numbers. A faulted sample gets the mean of its
     group's survivors as raw reward and 0.0 as normalised one, and counts in neither mean nor
     deviation. Groups are told apart by `group_index`, so fan-out and groups of unequal size are
-    normalised within their group; siblings of one rollout count once.
+    normalised within their group; siblings of one rollout count once. With several agents a role is
+    compared with the same role of the group's other episodes.
 
     Args:
         args: slime's arguments.
@@ -103,7 +108,8 @@ def post_process_rewards(
     normalised = [0.0] * len(samples)
     groups: dict[object, list[int]] = {}
     for position, sample in enumerate(samples):
-        groups.setdefault(sample.group_index, []).append(position)
+        key = (sample.group_index, summary_of(sample).get("role"))
+        groups.setdefault(key, []).append(position)
     for positions in groups.values():
         members = [samples[position] for position in positions]
         values = _filled(args, members)
@@ -169,3 +175,11 @@ def _flat(members: Sequence[Any]) -> list[Any]:
     return [
         leaf for member in members for leaf in (member if isinstance(member, list) else [member])
     ]
+
+
+def _by_role(members: Sequence[Any]) -> list[list[Any]]:
+    """Return the samples of a group, those of each agent's role apart."""
+    roles: dict[object, list[Any]] = {}
+    for member in members:
+        roles.setdefault(summary_of(member).get("role"), []).append(member)
+    return list(roles.values())

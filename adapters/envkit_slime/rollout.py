@@ -8,12 +8,12 @@ goes wrong becomes a failed sample that is counted and not trained on.
 import asyncio
 import logging
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from envkit.errors import ConfigurationError, StorageError
-from envkit.rollout import Interrupt, Player
+from envkit.errors import ConfigurationError, EnvFault, StorageError
+from envkit.rollout import Interrupt, Player, is_shared, role_of
 from envkit.trajectory import FaultRecord, StopReason, Trajectory, step_rows, whole_row
 from envkit_slime.relay import CURRENT, Call, Span
 from envkit_slime.runtime import GenerateState, Runtime, record, runtime_of
@@ -59,8 +59,14 @@ class Form(SampleForm, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Played:
-    trajectory: Trajectory
+    trajectories: tuple[Trajectory, ...]
+    """One, or with several agents one for each role that spoke."""
     server_aborts: int
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The only one, or the first role's."""
+        return self.trajectories[0]
 
 
 async def roll(
@@ -86,6 +92,7 @@ async def roll(
         plan = plan_episode(args, sample, sampling_params, evaluation=evaluation)
         _check_fan_out(args, plan.settings.fan_out)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
+        await _check_siblings(form, args, plan, runtime, evaluation=evaluation)
         earlier_state = sample.metadata.get(STATE_KEY)
         earlier = Earlier.of(sample) if earlier_state is not None else None
         played = await _play(form, args, sample, plan, runtime, earlier_state)
@@ -111,6 +118,39 @@ def _check_fan_out(args: Namespace, fan_out: FanOut) -> None:
                 f"fan_out: {fan_out.value} cannot go with --{name.replace('_', '-')}, which takes "
                 "one sample per trajectory; drop one of the two"
             )
+
+
+async def _check_siblings(
+    form: Form, args: Namespace, plan: Plan, runtime: Runtime, *, evaluation: bool
+) -> None:
+    """Refuse what breaks inside the trainer where one sample becomes one for each agent.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    is_normalised = getattr(args, "custom_reward_post_process_path", None) is not None
+    groups_alone = bool(getattr(args, "group_rm", False))
+    if evaluation or not (form.keeps_partial(args) or groups_alone or not is_normalised):
+        return
+    player = await runtime.player(plan.settings.rollout)
+    try:
+        roles = await player.roles_of(plan.request.factory())
+    except EnvFault:
+        return  # the episode meets it again, and records it
+    if not roles:
+        return
+    who = f"{plan.request.env_id} has several agents, each with a sample and a reward of its own"
+    if form.keeps_partial(args):
+        raise ConfigurationError(
+            f"{who}, and an aborted one cannot be played on without its siblings: drop "
+            "--partial-rollout and fully asynchronous rollouts"
+        )
+    if groups_alone:
+        raise ConfigurationError(f"{who}: drop --group-rm, which takes one sample per trajectory")
+    raise ConfigurationError(
+        f"{who}, which the trainer's own normalisation does not tell apart: add "
+        "--custom-reward-post-process-path envkit_slime.post_process_rewards"
+    )
 
 
 async def _play(
@@ -139,16 +179,15 @@ async def _play(
             while True:
                 if earlier is not None:
                     call.take_over(earlier)
-                trajectory = await _play_once(
-                    form, sample, plan, runtime, player, interrupt, earlier
-                )
-                if trajectory.stop_reason is not StopReason.ABORTED or call.is_aborted():
-                    return _Played(trajectory=trajectory, server_aborts=server_aborts)
+                played = await _play_once(form, sample, plan, runtime, player, interrupt, earlier)
+                if played[0].stop_reason is not StopReason.ABORTED or call.is_aborted():
+                    return _Played(trajectories=played, server_aborts=server_aborts)
                 server_aborts += 1
                 if server_aborts > plan.settings.max_server_aborts:
-                    trajectory = _given_up(trajectory, server_aborts)
-                    return _Played(trajectory=trajectory, server_aborts=server_aborts)
-                earlier = trajectory
+                    lost = tuple(_given_up(one, server_aborts) for one in played)
+                    return _Played(trajectories=lost, server_aborts=server_aborts)
+                # Several agents start anew: none can go on without its siblings.
+                earlier = None if _has_roles(played) else played[0]
                 await asyncio.sleep(_ABORT_PAUSE_S)
         finally:
             CURRENT.reset(token)
@@ -167,10 +206,10 @@ async def _play_once(
     player: Player,
     interrupt: Interrupt,
     earlier: Trajectory | None,
-) -> Trajectory:
+) -> tuple[Trajectory, ...]:
     env = plan.request.factory()
     if earlier is not None:
-        return await player.resume(
+        resumed = await player.resume(
             earlier,
             env,
             member=plan.member,
@@ -178,7 +217,8 @@ async def _play_once(
             limits=plan.limits,
             sampling=plan.sampling,
         )
-    return await player.play(
+        return (resumed,)
+    return await player.play_all(
         env,
         seed=plan.seed,
         task=plan.request.task,
@@ -191,6 +231,11 @@ async def _play_once(
         sampling=plan.sampling,
         metadata={"sample_index": sample.index},
     )
+
+
+def _has_roles(played: Sequence[Trajectory]) -> bool:
+    """Whether the episode had several agents."""
+    return all(map(is_shared, played))
 
 
 def _thawed(state: object) -> Trajectory | None:
@@ -224,15 +269,20 @@ def _write(
     is_aborted = trajectory.stop_reason is StopReason.ABORTED
     clear(sample)
     sample.metadata[SUMMARY_KEY] = summary
-    if is_aborted and form.keeps_partial(args) and not evaluation and trajectory.turns:
+    has_roles = _has_roles(played.trajectories)
+    keeps = form.keeps_partial(args) and not evaluation and not has_roles
+    if is_aborted and keeps and trajectory.turns:
         sample.metadata[STATE_KEY] = freeze(trajectory)
     if not is_aborted:
-        _record(plan, trajectory)
+        for one in played.trajectories:
+            _record(plan, one)
     sample.non_generation_time = summary["env_seconds"] + summary["encode_seconds"]
     tokenizer = form.state.tokenizer
     filler_id = filler_of(tokenizer)
-    if plan.settings.fan_out is not FanOut.NONE and not is_aborted:
+    if plan.settings.fan_out is not FanOut.NONE and not is_aborted and not has_roles:
         return _fan_out(form, args, sample, plan, trajectory, filler_id)
+    if has_roles:
+        return _write_roles(form, args, sample, played, filler_id)
     row = whole_row(trajectory, filler_id=filler_id)
     if is_aborted and row.is_placeholder:
         sample.status = type(sample.status)("aborted")  # nothing was sampled: it starts anew
@@ -270,6 +320,37 @@ def _fan_out(
         write_row(form, args, own, trajectory, row, tokenizer=form.state.tokenizer)
         finish(args, own, trajectory, sets_reward=form.sets_reward(args))
         siblings.append(own)
+    return siblings
+
+
+def _write_roles(
+    form: Form, args: Namespace, sample: Sample, played: _Played, filler_id: int
+) -> Any:  # noqa: ANN401  # as for roll
+    """Return a sample for each row of each role; all share the rollout's id.
+
+    An aborted episode is the one sample that it was, with nothing in it: it starts anew.
+    """
+    if played.trajectory.stop_reason is StopReason.ABORTED:
+        sample.status = type(sample.status)("aborted")
+        return sample
+    if getattr(sample, "rollout_id", None) is None:
+        sample.rollout_id = sample.index
+    siblings: list[Sample] = []
+    for number, trajectory in enumerate(played.trajectories):
+        is_last_role = number == len(played.trajectories) - 1
+        rows = step_rows(trajectory, filler_id=filler_id, merge=True)
+        for place, row in enumerate(rows):
+            is_own = place == len(rows) - 1
+            own = sample if is_last_role and is_own else _sibling(sample)
+            if is_own:
+                own.metadata[SUMMARY_KEY] = summarise(
+                    trajectory, server_aborts=played.server_aborts
+                )
+            else:
+                own.metadata[SUMMARY_KEY] = {"sibling": True, "role": role_of(trajectory)}
+            write_row(form, args, own, trajectory, row, tokenizer=form.state.tokenizer)
+            finish(args, own, trajectory, sets_reward=form.sets_reward(args))
+            siblings.append(own)
     return siblings
 
 

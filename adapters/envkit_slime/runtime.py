@@ -74,13 +74,15 @@ class Runtime:
             TemplateError: The model's chat template cannot be made exact.
         """
         codec_key = json.dumps([config.history, dict(config.template_kwargs)], sort_keys=True)
-        key = f"{codec_key}{config.retries}"
+        key = f"{codec_key}{config.retries}{config.adjust_rewards}"
         async with self._building:
             if codec_key not in self._codecs:
                 self._codecs[codec_key] = await asyncio.to_thread(self._codec, config)
             if key not in self._players:
                 codec = self._codecs[codec_key]
-                self._players[key] = Player(self.engine, codec, retries=config.retries)
+                self._players[key] = Player(
+                    self.engine, codec, retries=config.retries, roles=config.role_plan()
+                )
         return self._players[key]
 
     def _codec(self, config: RolloutConfig) -> ChatCodec:

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from envkit.rollout import role_of
 from envkit.trajectory import Trajectory
 
 
@@ -14,6 +15,7 @@ def summarise(trajectory: Trajectory, *, server_aborts: int = 0) -> dict[str, An
     fault = trajectory.fault
     return {
         "env_id": trajectory.env_id,
+        "role": role_of(trajectory),
         "stop_reason": trajectory.stop_reason.value,
         "fault": None
         if fault is None
@@ -39,6 +41,7 @@ def summarise_failure(error: Exception) -> dict[str, Any]:
     """Return the same about an episode that could not even be started or written."""
     return {
         "env_id": None,
+        "role": None,
         "stop_reason": "env_fault",
         "fault": {
             "where": "setup",

@@ -5,10 +5,12 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Sampling
 from envkit.rollout.player import Player
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.setup import GroupStart
+from envkit.rollout.shared import is_shared
 from envkit.seeds import derive_seed
 from envkit.trajectory.trajectory import Trajectory
 
@@ -49,12 +51,12 @@ async def play_batch(
         seed = derive_seed(sampling.seed, place.is_training, place.step)
         sampling = replace(sampling, seed=seed)
 
-    def episode(row: int, request: EpisodeRequest) -> Coroutine[Any, Any, Trajectory]:
+    async def episode(row: int, request: EpisodeRequest) -> Trajectory:
         group, member = divmod(place.first_row + row, place.group_size)
         seed = request.seed
         if seed is None:
             seed = derive_seed("group", place.run_seed, place.is_training, place.step, group)
-        return player.play(
+        played = await player.play_all(
             request.factory(),
             seed=seed,
             task=request.task,
@@ -63,6 +65,13 @@ async def play_batch(
             member=member,
             sampling=sampling,
         )
+        if is_shared(played[0]):
+            raise ConfigurationError(
+                f"{request.env_id} has several agents, each with a row of its own, and TRL's "
+                "GRPOTrainer takes exactly one row for each prompt: use AsyncGRPOTrainer with "
+                "envkit_trl's rollout worker"
+            )
+        return played[0]
 
     return await gather_or_cancel([episode(row, request) for row, request in enumerate(requests)])
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, images_of, text_of
+from envkit.rollout.shared import role_of
 from envkit.trajectory.projection import MergeTally, merge_rows, step_rows
 from envkit.trajectory.row import Row
 from envkit.trajectory.trajectory import Trajectory
@@ -23,7 +24,8 @@ def group_samples(
     """Return a group's `RolloutSample`s, and what joining their turns found.
 
     A trajectory gives one row for each run of turns whose prompts extend each other, all with its
-    advantage. One that faulted gives none and is left out of the baseline.
+    advantage. One that faulted gives none and is left out of the baseline. With several agents a
+    role is compared with the same role of the group's other episodes.
 
     Args:
         trajectories: The group's.
@@ -34,13 +36,29 @@ def group_samples(
     Raises:
         ConfigurationError: There are pictures, which TRL's rows have no place for.
     """
-    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-
     if any(images_of(entry.messages) for entry in trajectories):
         raise ConfigurationError(
             "the environment shows images, and AsyncGRPOTrainer's rows have no place for any; use "
             "envkit_trl.EnvGRPOTrainer"
         )
+    by_role: dict[str | None, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        by_role.setdefault(role_of(trajectory), []).append(trajectory)
+    samples: list[Any] = []
+    tallies: list[MergeTally] = []
+    for members in by_role.values():
+        found, tally = _compared(members, group_id=group_id, version=version, end_id=end_id)
+        samples += found
+        tallies.append(tally)
+    return samples, reduce(_added, tallies, MergeTally())
+
+
+def _compared(
+    trajectories: Sequence[Trajectory], *, group_id: int, version: int, end_id: int
+) -> tuple[list[Any], MergeTally]:
+    """Return the rows of trajectories whose rewards are compared: those of one role."""
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
     scored = [entry for entry in trajectories if entry.reward is not None and not entry.is_faulted]
     rewards = [float(entry.reward or 0.0) for entry in scored]
     mean = statistics.fmean(rewards) if rewards else 0.0

@@ -160,6 +160,7 @@ class EnvRolloutWorker:
             limits=self._limits,
             retries=self._config.retries,
             sampling=self._sampling,
+            roles=self._config.role_plan(),
         )
         try:
             await gather_or_cancel(
@@ -201,8 +202,8 @@ class EnvRolloutWorker:
             sampling = replace(sampling, seed=derive_seed(sampling.seed, group))
         start = GroupStart()
 
-        async def episode(member: int) -> Trajectory:
-            trajectory = await player.play(
+        async def episode(member: int) -> tuple[Trajectory, ...]:
+            played = await player.play_all(
                 request.factory(),
                 seed=seed,
                 task=request.task,
@@ -213,9 +214,11 @@ class EnvRolloutWorker:
                 sampling=sampling,
             )
             self._progress = time.monotonic()
-            return trajectory
+            return played
 
-        return await gather_or_cancel([episode(member) for member in range(self._group_size)])
+        members = range(self._group_size)
+        episodes = await gather_or_cancel([episode(member) for member in members])
+        return tuple(one for played in episodes for one in played)
 
     def _count_failures(self, trajectories: Sequence[Trajectory], rows: int) -> None:
         """Give up where nothing but faults comes: the trainer would wait for ever."""

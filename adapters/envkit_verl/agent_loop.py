@@ -7,14 +7,15 @@ Valid for verl 0.7.1 to 0.9.1 and for both workers: `AgentLoopWorker` (V0) and `
 import difflib
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
-from envkit.errors import ConfigurationError, Fault, FaultKind
-from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest, RolloutConfig
+from envkit.agents import share_one_reward
+from envkit.errors import ConfigurationError, EnvFault, Fault, FaultKind
+from envkit.rollout import ENVKIT_COLUMN, EnvSource, EpisodeRequest, RolloutConfig
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement, Trajectory
 from envkit_verl.groups import Member
@@ -101,8 +102,11 @@ class EnvAgentLoop(AgentLoopBase):
             shared.settings.sampling(sampling_params, priority=int(kwargs.get("priority") or 0))
         )
         with shared.groups.member(None if uid is None else str(uid)) as member:
-            trajectory = await shared.player.play(
-                request.factory(),
+            source = request.factory()
+            if not is_v1:
+                await _refuse_roles(shared, source)
+            played = await shared.player.play_all(
+                source,
                 seed=_seed(request, kwargs, shared.config.seed),
                 task=None if request.task is None else dict(request.task),
                 episode_id=uuid.uuid4().hex,
@@ -111,12 +115,16 @@ class EnvAgentLoop(AgentLoopBase):
                 member=member.number,
                 sampling=sampling,
             )
-            scored = await self._scored(trajectory, shared, member)
+            scored = await self._scored_roles(played, shared, member)
+        # Siblings have one reward, which no turn of a single one has earned.
+        placement = self._placement if len(scored) == 1 else RewardPlacement.LAST
         outputs: list[AgentLoopOutput] = [
-            *outputs_of(
-                scored,
+            output
+            for one in scored
+            for output in outputs_of(
+                one,
                 shared.settings,
-                placement=self._placement,
+                placement=placement,
                 with_logprobs=bool(sampling_params.get("logprobs")),
                 global_steps=int(kwargs.get("global_steps") or 0),
                 routing_shape=shared.engine.routing_shape,
@@ -124,6 +132,26 @@ class EnvAgentLoop(AgentLoopBase):
             )
         ]
         return outputs[0] if len(outputs) == 1 else outputs
+
+    async def _scored_roles(
+        self, played: Sequence[Trajectory], shared: SharedRollout, member: Member
+    ) -> list[Scored]:
+        """Return what verl is told of each role; V1 gives all of them the last one's advantage.
+
+        Raises:
+            ConfigurationError: The roles have different rewards.
+        """
+        if len(played) == 1 or played[0].reward is None:
+            return [await self._scored(played[0], shared, member)]
+        share_one_reward(played, "verl")
+        reward = float(played[0].reward)
+        member.leave(reward)
+        scored: list[Scored] = []
+        for one in played:
+            rows, problem = rows_for(one, shared.settings, filler_id=shared.filler_id)
+            scored.append(Scored(trajectory=one, rows=rows, problem=problem, reward=reward))
+        # The advantage is read off the last row, so one that is trained must stand there.
+        return sorted(scored, key=lambda one: one.problem is None)
 
     async def _scored(
         self, trajectory: Trajectory, shared: SharedRollout, member: Member
@@ -154,6 +182,18 @@ class EnvAgentLoop(AgentLoopBase):
                 "on_fault 'raise' would lose the whole chunk in verl's V0 worker; "
                 "use on_fault 'mask', or trainer.use_v1=true"
             )
+
+
+async def _refuse_roles(shared: SharedRollout, source: EnvSource) -> None:
+    try:
+        roles = await shared.player.roles_of(source)
+    except EnvFault:
+        return  # the episode meets it again, and records it
+    if roles:
+        raise ConfigurationError(
+            f"{source.env_id} has several agents, each with a row of its own, and verl's V0 worker "
+            "takes one row; use trainer.use_v1=true"
+        )
 
 
 def _check_options(kwargs: Mapping[str, Any], rewards: str, on_fault: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
+from envkit.rollout import role_of
 from envkit.trajectory import (
     RewardPlacement,
     Row,
@@ -216,6 +217,7 @@ def _extra_fields(scored: Scored, global_steps: int) -> dict[str, Any]:
         "envkit_stop_reason": trajectory.stop_reason.value,
         "envkit_env_id": trajectory.env_id,
         "envkit_episode_id": trajectory.episode_id,
+        "envkit_role": role_of(trajectory) or "",
         **spec,
     }
 

@@ -58,6 +58,7 @@ class SharedRollout:
             self.codec,
             limits=self.settings.limits(self.config.limits),
             retries=self.config.retries,
+            roles=self.config.role_plan(),
         )
         self.groups = Groups()
 

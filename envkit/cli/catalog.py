@@ -60,7 +60,7 @@ def info(env_id: EnvId, env_kwargs: EnvKwargs = None, as_json: AsJson = False) -
     say()
     say(facts["card"])
     say()
-    rows = [(name, _shown(facts[name])) for name in _SHOWN]
+    rows = [(name, _shown(facts[name])) for name in _SHOWN if name in facts]
     table(("", ""), rows)
 
 
@@ -69,6 +69,7 @@ _SHOWN: Final = (
     "arguments",
     "max_turns",
     "tasks",
+    "roles",
     "tools",
     "policies",
     "capabilities",
@@ -76,6 +77,7 @@ _SHOWN: Final = (
 
 
 def _facts(found: "EnvSpec", env: "Env") -> dict[str, Any]:
+    from envkit.agents import MultiAgentEnv
     from envkit.cli.engines import policies_of
 
     size = None if env.tasks is None else env.tasks.size
@@ -88,6 +90,7 @@ def _facts(found: "EnvSpec", env: "Env") -> dict[str, Any]:
         "system_prompt": env.system_prompt,
         "max_turns": env.max_turns,
         "tasks": "endless" if size is None else size,
+        **({"roles": list(env.roles)} if isinstance(env, MultiAgentEnv) else {}),
         "tools": [spec.to_json()["function"] for spec in env.tools],
         "policies": sorted(policies_of(env)),
         "capabilities": asdict(env.capabilities),

@@ -13,6 +13,7 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.export.task_rows import image_struct
 from envkit.messages import Message, images_of
+from envkit.rollout import role_of, rollout_id_of
 from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory
 from envkit.trajectory.plain import to_plain
 from envkit.trajectory.projection import rows_of
@@ -135,6 +136,7 @@ def schema_of_rows(pa: Any, *, with_parts: bool) -> dict[str, Any]:  # noqa: ANN
         "messages": pa.list_(pa.struct([("role", pa.string()), ("content", content)])),
         "reward": pa.float64(),
         "group_id": pa.string(),
+        "role": pa.string(),
         "seed": pa.string(),
     }
 
@@ -157,6 +159,8 @@ def _common(trajectory: Trajectory, row: Row, number: int) -> dict[str, Any]:
         "reward": trajectory.reward,
         "episode_id": _utf8(trajectory.episode_id),
         "group_id": None if trajectory.group_id is None else _utf8(trajectory.group_id),
+        "role": role_of(trajectory),
+        "rollout_id": _utf8(rollout_id_of(trajectory)),
         "row": number,
         "is_last": row.is_last,
         "stop_reason": trajectory.stop_reason.value,

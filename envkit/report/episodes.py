@@ -216,5 +216,7 @@ def _row(
 
 def _excerpt(trajectory: Trajectory) -> str:
     asked = next((text_of(m) for m in trajectory.messages if m["role"] == "user"), "")
-    text = " ".join((asked or trajectory.episode_id).split())
+    role = trajectory.metadata.get("role")
+    whose = f"{role}: " if isinstance(role, str) else ""
+    text = whose + " ".join((asked or trajectory.episode_id).split())
     return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"

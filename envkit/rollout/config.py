@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, cast
 
+from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.retries import Backoff, RetryBudget
+from envkit.rollout.setup import RolePlan
 
 T = TypeVar("T")
 
@@ -31,6 +33,9 @@ class RolloutConfig:
     """Variables of the chat template, such as `enable_thinking`."""
     engine: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the adapter's engine."""
+    adjust_rewards: str | None = None
+    """Of environments with several agents: "team_mean", "team_last" or the place of a function,
+    `module:function`; None keeps the environment's rewards."""
     seed: int = 0
     """Of the run; every group's seed is derived from it."""
 
@@ -61,7 +66,21 @@ class RolloutConfig:
             )
         config = _build(cls, {**data, **nested}, "the configuration")
         config.sampling_over(Sampling())
+        config.role_plan()
         return config
+
+    def role_plan(self) -> RolePlan:
+        """Return what differs between the roles of environments with several agents.
+
+        Raises:
+            ConfigurationError: `adjust_rewards` names no function.
+        """
+        place: Any = self.adjust_rewards  # YAML may hold anything
+        if place is None:
+            return RolePlan()
+        if not isinstance(place, str):
+            raise ConfigurationError(f"adjust_rewards must be a name, got {place!r:.80}")
+        return RolePlan(adjust_rewards=load_adjust(place))
 
     def request(self) -> EpisodeRequest | None:
         """Return what a dataset row inherits; None where rows name their own environment."""

@@ -18,8 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from envkit.agents import MultiAgentEnv
 from envkit.env import Observation, Step
 from envkit.errors import (
+    ConfigurationError,
     EngineFault,
     EnvFault,
     FaultKind,
@@ -111,6 +113,11 @@ class Episode:
     async def _begin(self, earlier: Trajectory | None) -> None:
         record = self.record
         reset = await self.env.reset()
+        if isinstance(self.env.env, MultiAgentEnv):
+            raise ConfigurationError(
+                f"{type(self.env.env).__name__} has several agents, each with a trajectory of its "
+                "own: play it with play_agents, Player.play_all or collect"
+            )
         record.task = dict(self.env.env.task)
         record.reset_info = dict(reset.info)
         record.initial_observation_hash = observation_hash(reset.observation)

@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+from envkit.agents import AdjustRewards
+from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Limits
 from envkit.rollout.player import Player
 from envkit.rollout.retries import RetryBudget
+from envkit.rollout.setup import RolePlan
+from envkit.rollout.shared import is_shared, role_of
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
@@ -67,6 +71,70 @@ async def play(
         )
     finally:
         await player.aclose()
+
+
+async def play_agents(
+    env: AnyEnv | EnvFactory,
+    engine: Engine,
+    codec: ChatCodec,
+    *,
+    engines: Mapping[str, Engine] | None = None,
+    samplings: Mapping[str, Sampling] | None = None,
+    adjust_rewards: AdjustRewards | None = None,
+    limits: Limits | None = None,
+    retries: RetryBudget | None = None,
+    sampling: Sampling | None = None,
+    seed: int | None = None,
+    task: Task | None = None,
+    episode_id: str | None = None,
+    group_id: str | None = None,
+    interrupt: Interrupt | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> dict[str, Trajectory]:
+    """Play one episode of an environment with several agents and return its records by role.
+
+    A role that was never addressed has no record. Limits bound each role by itself, except the
+    episode's time-out, which is one for all. A failure of one role fails the whole episode.
+
+    Args:
+        env: As for `play`.
+        engine: Samples the replies of every role that `engines` does not name.
+        codec: As for `play`.
+        engines: Engines of single roles, of the same tokenizer and template.
+        samplings: Sampling of single roles.
+        adjust_rewards: Makes the rewards of the roles from their trajectories; None keeps those of
+            the environment.
+        limits: As for `play`, for each role.
+        retries: As for `play`.
+        sampling: As for `play`.
+        seed: As for `play`.
+        task: As for `play`.
+        episode_id: As for `play`; the siblings share it as `rollout_id`.
+        group_id: As for `play`; each role's episodes form a group of their own.
+        interrupt: As for `play`.
+        metadata: As for `play`.
+
+    Raises:
+        ConfigurationError: The environment has one agent, or the arguments do not fit together.
+        ContractError: The environment or `adjust_rewards` broke its contract.
+    """
+    plan = RolePlan(engines=engines or {}, samplings=samplings or {}, adjust_rewards=adjust_rewards)
+    player = Player(engine, codec, limits=limits, retries=retries, sampling=sampling, roles=plan)
+    try:
+        played = await player.play_all(
+            env,
+            seed=seed,
+            task=task,
+            episode_id=episode_id,
+            group_id=group_id,
+            interrupt=interrupt,
+            metadata=metadata,
+        )
+    finally:
+        await player.aclose()
+    if not all(map(is_shared, played)):
+        raise ConfigurationError("this environment has one agent: play it with play()")
+    return {role_of(one) or "": one for one in played}
 
 
 async def resume(

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from envkit.agents import MultiAgentEnv
 from envkit.env import Env
 from envkit.errors import ConfigurationError, EnvFault
 from envkit.rollout.engine import Engine, Sampling
@@ -21,7 +22,8 @@ from envkit.rollout.limits import Limits
 from envkit.rollout.loop import play_episode
 from envkit.rollout.request import EnvSource
 from envkit.rollout.retries import RetryBudget
-from envkit.rollout.setup import EpisodeSpec, GroupStart, Setup
+from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan, Setup
+from envkit.rollout.shared import is_shared, play_all
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
@@ -40,6 +42,7 @@ class Player:
         limits: Limits | None = None,
         retries: RetryBudget | None = None,
         sampling: Sampling | None = None,
+        roles: RolePlan | None = None,
     ) -> None:
         """Make a player on the running event loop.
 
@@ -49,6 +52,8 @@ class Player:
             limits: Where episodes end; None bounds nothing but the environments' own turns.
             retries: Deadlines and budgets; None takes the defaults.
             sampling: Temperature and length of replies; None takes the defaults.
+            roles: What differs between the roles of environments with several agents; None is
+                nothing.
 
         Raises:
             ConfigurationError: Engine and sampling do not fit together.
@@ -59,6 +64,7 @@ class Player:
             limits=limits or Limits(),
             retries=retries or RetryBudget(),
             sampling=sampling or Sampling(),
+            roles=roles or RolePlan(),
         )
         self._pool = WorkerPool()
         self._shelves: dict[EnvSource, _Shelf] = {}
@@ -78,7 +84,7 @@ class Player:
         limits: Limits | None = None,
         sampling: Sampling | None = None,
     ) -> Trajectory:
-        """Play one episode and return its record.
+        """Play one episode of an environment with one agent and return its record.
 
         Args:
             env: An environment, which stays the caller's to close; a function that builds one,
@@ -96,20 +102,55 @@ class Player:
             sampling: For this episode instead of the player's.
 
         Raises:
+            ConfigurationError: Engine, sampling or environment do not fit together, or the
+                environment has several agents.
+            ContractError: The environment returned something its contract does not allow.
+        """
+        spec = _spec(env, seed, task, episode_id, group_id, group_start, member, metadata)
+        return await self._run(env, spec, None, interrupt, limits, sampling)
+
+    async def play_all(
+        self,
+        env: AnyEnv | EnvFactory,
+        *,
+        seed: int | None = None,
+        task: Task | None = None,
+        episode_id: str | None = None,
+        group_id: str | None = None,
+        group_start: GroupStart | None = None,
+        member: int = 0,
+        interrupt: Interrupt | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+    ) -> tuple[Trajectory, ...]:
+        """Play one episode of any environment and return a record for each role that spoke.
+
+        An environment with one agent gives one record, that of `play`. The records of several
+        agents share `rollout_id` in their metadata, and their episode and group ids end with the
+        role. The arguments are those of `play`.
+
+        Raises:
             ConfigurationError: Engine, sampling or environment do not fit together.
             ContractError: The environment returned something its contract does not allow.
         """
-        spec = EpisodeSpec(
-            env_id=_env_id(env),
-            seed=secrets.randbits(31) if seed is None else seed,
-            task=task,
-            episode_id=episode_id or uuid.uuid4().hex,
-            group_id=group_id,
-            group_start=group_start,
-            member=member,
-            metadata=metadata or {},
-        )
-        return await self._run(env, spec, None, interrupt, limits, sampling)
+        spec = _spec(env, seed, task, episode_id, group_id, group_start, member, metadata)
+        setup = self._setup_with(limits, sampling)
+        async with self._host(env) as host:
+            return await play_all(setup, spec, host, self._pool, interrupt or Interrupt())
+
+    async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
+        """Return the roles of an environment with several agents; none where it has one agent.
+
+        Args:
+            env: As for `play`; it is built where it is a function or a source.
+
+        Raises:
+            EnvFault: It could not be built.
+        """
+        async with self._host(env) as host:
+            await host.ensure(timeout_s=self._setup.retries.reset_timeout_s)
+            return host.env.roles if isinstance(host.env, MultiAgentEnv) else ()
 
     async def resume(
         self,
@@ -139,6 +180,10 @@ class Player:
                 "only an aborted trajectory can be resumed, got one that ended with "
                 f"{trajectory.stop_reason.value!r}"
             )
+        if is_shared(trajectory):
+            raise ConfigurationError(
+                "a role's trajectory cannot be resumed without its siblings: play the episode again"
+            )
         if trajectory.seed is None:
             raise ConfigurationError("a trajectory without a seed cannot be resumed")
         spec = EpisodeSpec(
@@ -167,15 +212,17 @@ class Player:
         limits: Limits | None,
         sampling: Sampling | None,
     ) -> Trajectory:
-        setup = self._setup
-        if limits is not None or sampling is not None:
-            setup = replace(
-                setup, limits=limits or setup.limits, sampling=sampling or setup.sampling
-            )
+        setup = self._setup_with(limits, sampling)
         async with self._host(env) as host:
             return await play_episode(
                 setup, spec, host, self._pool, interrupt or Interrupt(), earlier
             )
+
+    def _setup_with(self, limits: Limits | None, sampling: Sampling | None) -> Setup:
+        setup = self._setup
+        if limits is None and sampling is None:
+            return setup
+        return replace(setup, limits=limits or setup.limits, sampling=sampling or setup.sampling)
 
     @asynccontextmanager
     async def _host(self, env: AnyEnv | EnvFactory) -> AsyncGenerator[EnvHost]:
@@ -242,6 +289,28 @@ class _Shelf:
         self._closed = True
         idle, self._idle = self._idle, []
         await asyncio.gather(*(host.close() for host in idle))
+
+
+def _spec(
+    env: AnyEnv | EnvFactory,
+    seed: int | None,
+    task: Task | None,
+    episode_id: str | None,
+    group_id: str | None,
+    group_start: GroupStart | None,
+    member: int,
+    metadata: Mapping[str, Any] | None,
+) -> EpisodeSpec:
+    return EpisodeSpec(
+        env_id=_env_id(env),
+        seed=secrets.randbits(31) if seed is None else seed,
+        task=task,
+        episode_id=episode_id or uuid.uuid4().hex,
+        group_id=group_id,
+        group_start=group_start,
+        member=member,
+        metadata=metadata or {},
+    )
 
 
 def _env_id(env: AnyEnv | EnvFactory) -> str:

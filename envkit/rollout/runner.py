@@ -12,15 +12,16 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from envkit.agents import AdjustRewards
 from envkit.errors import ConfigurationError, EnvFault
 from envkit.registration import make
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import EnvFactory, EnvHost
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Limits
-from envkit.rollout.loop import play_episode
 from envkit.rollout.retries import RetryBudget
-from envkit.rollout.setup import EpisodeSpec, GroupStart, Setup
+from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan, Setup
+from envkit.rollout.shared import play_all
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
@@ -57,12 +58,16 @@ class RolloutState:
     """Members of groups that DROP_GROUP withheld."""
 
 
+_Episode = tuple[Trajectory, ...]
+"""The records of one episode: one, or with several agents one for each role."""
+
+
 @dataclass(slots=True)
 class _Group:
     missing: int
     """Members that have not finished."""
     start: GroupStart = field(default_factory=GroupStart)
-    held: list[Trajectory] = field(default_factory=list[Trajectory])
+    held: list[_Episode] = field(default_factory=list[_Episode])
     """Finished members that wait for their siblings."""
 
 
@@ -84,6 +89,9 @@ async def collect(
     interrupt: Interrupt | None = None,
     state: RolloutState | None = None,
     metadata: Mapping[str, Any] | None = None,
+    engines: Mapping[str, Engine] | None = None,
+    samplings: Mapping[str, Sampling] | None = None,
+    adjust_rewards: AdjustRewards | None = None,
 ) -> AsyncGenerator[Trajectory, None]:
     """Play episodes and yield their records as they finish.
 
@@ -108,9 +116,13 @@ async def collect(
         interrupt: Ends the rollout early.
         state: Filled with the progress.
         metadata: JSON data to keep with every record.
+        engines: Of single roles, in an environment with several agents; see `play_agents`.
+        samplings: Of single roles.
+        adjust_rewards: Makes the rewards of an episode's roles.
 
     Yields:
-        One trajectory for each episode, in the order they finish.
+        One trajectory for each episode, in the order they finish; in an environment with several
+        agents one for each role that spoke, those of an episode together.
 
     Raises:
         ConfigurationError: Numbers that do not fit together, or an unknown environment.
@@ -124,6 +136,9 @@ async def collect(
             limits=limits or Limits(),
             retries=retries or RetryBudget(),
             sampling=sampling or Sampling(),
+            roles=RolePlan(
+                engines=engines or {}, samplings=samplings or {}, adjust_rewards=adjust_rewards
+            ),
         ),
         factory=_factory(env_id, env_kwargs or {}),
         env_id=env_id if isinstance(env_id, str) else getattr(env_id, "__name__", "env"),
@@ -221,12 +236,12 @@ class _Rollout:
             self._state.started += 1
             self._state.in_flight += 1
             try:
-                trajectory = await self._play(index, host)
+                episode = await self._play(index, host)
             finally:
                 self._state.in_flight -= 1
-            self._deliver(index, trajectory)
+            self._deliver(index, episode)
 
-    async def _play(self, index: int, host: EnvHost) -> Trajectory:
+    async def _play(self, index: int, host: EnvHost) -> _Episode:
         number, member = divmod(index, self._group_size)
         group = self._groups.setdefault(number, _Group(self._group_size))
         spec = EpisodeSpec(
@@ -238,22 +253,22 @@ class _Rollout:
             member=member,
             metadata={**self._metadata, "group": number, "member": member},
         )
-        trajectory = await self._play_spec(spec, host)
-        if trajectory.is_faulted and self._on_fault is FaultPolicy.RETRY:
+        episode = await self._play_spec(spec, host)
+        if _is_faulted(episode) and self._on_fault is FaultPolicy.RETRY:
             self._state.retried += 1
             host.mark_broken()
-            trajectory = await self._play_spec(replace(spec, episode_id=uuid.uuid4().hex), host)
-        return trajectory
+            episode = await self._play_spec(replace(spec, episode_id=uuid.uuid4().hex), host)
+        return episode
 
-    async def _play_spec(self, spec: EpisodeSpec, host: EnvHost) -> Trajectory:
-        return await play_episode(self._setup, spec, host, self._pool, self._interrupt)
+    async def _play_spec(self, spec: EpisodeSpec, host: EnvHost) -> _Episode:
+        return await play_all(self._setup, spec, host, self._pool, self._interrupt)
 
-    def _deliver(self, index: int, trajectory: Trajectory) -> None:
+    def _deliver(self, index: int, episode: _Episode) -> None:
         """Put a result out, or hold it back until its group is complete."""
         self._state.finished += 1
         number = index // self._group_size
         group = self._groups[number]
-        group.held.append(trajectory)
+        group.held.append(episode)
         group.missing -= 1
         if self._on_fault is not FaultPolicy.DROP_GROUP or group.missing == 0:
             self._release(group)
@@ -262,16 +277,22 @@ class _Rollout:
 
     def _release(self, group: _Group) -> None:
         drop = self._on_fault is FaultPolicy.DROP_GROUP
-        if drop and any(member.is_faulted for member in group.held):
-            self._state.dropped.extend(group.held)
+        if drop and any(map(_is_faulted, group.held)):
+            self._state.dropped.extend(one for member in group.held for one in member)
         else:
             for member in group.held:
                 self._put(member)
         group.held.clear()
 
-    def _put(self, trajectory: Trajectory) -> None:
-        self._state.faulted += trajectory.is_faulted
-        self._results.put_nowait(trajectory)
+    def _put(self, episode: _Episode) -> None:
+        self._state.faulted += _is_faulted(episode)
+        for trajectory in episode:
+            self._results.put_nowait(trajectory)
+
+
+def _is_faulted(episode: _Episode) -> bool:
+    """Whether infrastructure ended it; that ends all roles."""
+    return any(trajectory.is_faulted for trajectory in episode)
 
 
 def _factory(env_id: str | EnvFactory, env_kwargs: Mapping[str, Any]) -> EnvFactory:

@@ -2,15 +2,30 @@
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from envkit.agents.rewards import AdjustRewards
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.engine import Engine, LogprobKind, Sampling
 from envkit.rollout.limits import Limits
 from envkit.rollout.retries import RetryBudget
+from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolePlan:
+    """How the roles of an environment with several agents differ from each other."""
+
+    engines: Mapping[str, Engine] = field(default_factory=dict[str, Engine])
+    """By role, of the same tokenizer and template as the rollout's own engine, which plays every
+    role that is not named."""
+    samplings: Mapping[str, Sampling] = field(default_factory=dict[str, Sampling])
+    """By role; the rollout's own for every role that is not named."""
+    adjust_rewards: AdjustRewards | None = None
+    """None keeps what the environment gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +37,7 @@ class Setup:
     limits: Limits
     retries: RetryBudget
     sampling: Sampling
+    roles: RolePlan = field(default_factory=RolePlan)
 
     def __post_init__(self) -> None:
         """Refuse a combination that would record wrong numbers.
@@ -29,12 +45,33 @@ class Setup:
         Raises:
             ConfigurationError: Raw log-probabilities at a temperature other than 1.
         """
+        for role in self.roles.engines.keys() | self.roles.samplings.keys():
+            self.of_role(role)
         if self.engine.logprob_kind is LogprobKind.RAW and self.sampling.temperature != 1.0:
             raise ConfigurationError(
                 f"engine {self.engine.name!r} reports raw log-probabilities, which are those of "
                 f"the sampled distribution only at temperature 1, got {self.sampling.temperature}; "
                 "start the server with processed log-probabilities, or sample at temperature 1"
             )
+
+    def of_role(self, role: str) -> "Setup":
+        """Return how the seat of a role is played.
+
+        A seat waits for its siblings, so it has no deadlines: those of the shared environment and
+        of the episode are kept for all roles at once. Sampling seeds differ between the roles.
+        """
+        sampling = self.roles.samplings.get(role, self.sampling)
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=derive_seed(sampling.seed, role))
+        return Setup(
+            engine=self.roles.engines.get(role, self.engine),
+            codec=self.codec,
+            limits=replace(self.limits, episode_timeout_s=None),
+            retries=replace(
+                self.retries, step_timeout_s=None, reset_timeout_s=None, max_episode_restarts=0
+            ),
+            sampling=sampling,
+        )
 
 
 @dataclass(slots=True)

@@ -1,0 +1,145 @@
+"""Rewards of roles: what the environment gave late, and what a user's function makes of them all.
+
+A reward is a sum over turns (in the turn records, in the ledger and in the certificate that is made
+of them), so a change goes to a turn: the last one that was rewarded.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Final, cast
+
+from envkit.errors import ConfigurationError, ContractError
+from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.trajectory import Trajectory
+
+AdjustRewards = Callable[[Mapping[str, Trajectory]], Mapping[str, float]]
+"""Gets the trajectories of one episode by role, rewarded by the environment, and returns the reward
+of each. A role that is not in the answer keeps its own. It is never called for an episode that
+faulted or was aborted. It runs on a thread."""
+
+UNADJUSTED = "unadjusted_reward"
+"""Key of `Trajectory.metadata`: the environment's own reward, where a function changed it."""
+
+
+def credit(trajectory: Trajectory, amount: float) -> Trajectory:
+    """Add to the reward of an episode; see `with_total`."""
+    if trajectory.reward is None or not amount:
+        return trajectory
+    return with_total(trajectory, trajectory.reward + amount)
+
+
+def with_total(trajectory: Trajectory, total: float) -> Trajectory:
+    """Return the trajectory with another reward, in its record and in its ledger.
+
+    The difference goes to the last turn that has a reward, else to the last one with a reply. A
+    trajectory without any reply has no token that could be rewarded and stays as it is.
+    """
+    spoken = {s.turn for s in trajectory.segments if s.kind is SegmentKind.MODEL}
+    turns = list(trajectory.turns)
+    known = [n for n, turn in enumerate(turns) if turn.turn in spoken]
+    if not known:
+        return trajectory
+    rewarded = [n for n in known if turns[n].reward is not None]
+    place = (rewarded or known)[-1]
+    others = sum(turn.reward or 0.0 for n, turn in enumerate(turns) if n != place)
+    turns[place] = replace(turns[place], reward=total - others)
+    return replace(
+        trajectory,
+        turns=tuple(turns),
+        segments=_rewarded(trajectory.segments, turns[place].turn, total - others),
+        reward=float(sum(turn.reward for turn in turns if turn.reward is not None)),
+    )
+
+
+def earned(trajectories: Mapping[str, Trajectory], adjust: AdjustRewards) -> dict[str, Trajectory]:
+    """Return the trajectories with the rewards that a user's function gives them.
+
+    Raises:
+        ContractError: It returned no mapping of known roles to finite numbers.
+    """
+    wanted: Any = adjust(trajectories)  # a user's function may return anything
+    if not isinstance(wanted, Mapping):
+        raise ContractError(
+            f"adjust_rewards must return a mapping of roles to rewards, got {type(wanted).__name__}"
+        )
+    changed = dict(trajectories)
+    for role, reward in cast("Mapping[str, Any]", wanted).items():
+        if role not in changed:
+            raise ContractError(
+                f"adjust_rewards returned a reward of {role!r}; the episode has {list(changed)}"
+            )
+        if isinstance(reward, bool) or not isinstance(reward, int | float):
+            raise ContractError(f"the reward of {role!r} must be a number, got {reward!r}")
+        if not math.isfinite(reward):
+            raise ContractError(f"the reward of {role!r} must be finite, got {reward!r}")
+        changed[role] = _set(changed[role], float(reward))
+    return changed
+
+
+def team_mean(trajectories: Mapping[str, Trajectory]) -> dict[str, float]:
+    """Give every role the mean of all: an `AdjustRewards` for roles that are one team."""
+    rewards = [one.reward or 0.0 for one in trajectories.values()]
+    return dict.fromkeys(trajectories, sum(rewards) / len(rewards))
+
+
+def team_last(trajectories: Mapping[str, Trajectory]) -> dict[str, float]:
+    """Give every role the reward of the last one, in the order of the environment's roles."""
+    return dict.fromkeys(trajectories, list(trajectories.values())[-1].reward or 0.0)
+
+
+TEAMS: Final[Mapping[str, AdjustRewards]] = {"team_mean": team_mean, "team_last": team_last}
+"""By the names that configurations use."""
+
+
+def load_adjust(place: str) -> AdjustRewards:
+    """Return a function by its name in `TEAMS`, or by its place `module:function`.
+
+    Raises:
+        ConfigurationError: There is no such function.
+    """
+    if place in TEAMS:
+        return TEAMS[place]
+    module, separator, name = place.partition(":")
+    try:
+        found: Any = getattr(import_module(module), name) if separator else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"adjust_rewards {place!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(
+            f"adjust_rewards must be one of {sorted(TEAMS)} or module:function, got {place!r}"
+        )
+    return cast(AdjustRewards, found)
+
+
+def share_one_reward(trajectories: Sequence[Trajectory], who: str) -> None:
+    """Refuse siblings that a trainer would give one advantage, but whose rewards differ.
+
+    Args:
+        trajectories: The roles of one episode.
+        who: The trainer, for the message.
+
+    Raises:
+        ConfigurationError: Two of them have different rewards.
+    """
+    rewards = [one.reward for one in trajectories if one.reward is not None]
+    if any(not math.isclose(reward, rewards[0], abs_tol=1e-9) for reward in rewards):
+        raise ConfigurationError(
+            f"{who} compares episodes, not roles: agents of {trajectories[0].env_id} must share "
+            f"one reward, got {rewards}; set adjust_rewards to team_mean, team_last or a function "
+            "of your own"
+        )
+
+
+def _set(trajectory: Trajectory, reward: float) -> Trajectory:
+    before = trajectory.reward
+    if before is None or before == reward:
+        return trajectory
+    metadata = {**trajectory.metadata, UNADJUSTED: before}
+    return replace(with_total(trajectory, reward), metadata=metadata)
+
+
+def _rewarded(segments: tuple[Segment, ...], turn: int, reward: float) -> tuple[Segment, ...]:
+    last = max(n for n, s in enumerate(segments) if s.kind is SegmentKind.MODEL and s.turn == turn)
+    return (*segments[:last], segments[last].with_reward(reward), *segments[last + 1 :])

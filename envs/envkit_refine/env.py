@@ -1,0 +1,184 @@
+"""Solvers, rewriters and a selector share an episode over one task of another environment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import envkit
+from envkit.agents import MultiAgentEnv
+from envkit.env import Env, Policy, Turn
+from envkit.errors import ConfigurationError
+from envkit.images import Image
+from envkit.tasks import Task
+from envkit.toolset.result import plain
+from envkit_refine.policies import noisy_oracle, oracle
+from envkit_refine.prompts import read_choice, rewriter_prompt, selector_prompt, solution_of
+
+SELECTOR: Final = "selector"
+_ROUNDS: Final = 3
+_PLAIN: Final[Mapping[str, Mapping[str, Any]]] = {
+    "geo3k-v0": {"max_scored_attempts": 0, "zoom": False}
+}
+"""Arguments without which an environment offers tools that a single reply cannot use."""
+
+
+class RefineEnv(MultiAgentEnv):
+    """Solve alone, rewrite together, select one.
+
+    Task: one of the environment `task_env`, whatever that draws.
+    Roles: `solver-1` ... answer the problem at the same time; `rewriter-1` ... then see every
+        solution and write their own; the `selector` picks one of the rewritten solutions. All see
+        the problem's pictures. A later role is not asked where nobody before it wrote anything.
+    Observation: the problem; then the problem with the solutions, without their thoughts, cut to
+        `max_solution_chars`.
+    Action: solvers and rewriters reply as `task_env` wants it; the selector ends its reply with
+        "Judgment: N".
+    Reward: each solution scores what `task_env` gives for it as the only reply; the selector scores
+        what the solution scored that it picked, 0.0 where it picked none. Every role's score is
+        multiplied by `correct_weight` where the picked solution scored `solved_at` or more, else by
+        `incorrect_weight`. All rewards are given at the end of the episode, on the last reply.
+    Episode end: behind the selector's reply, or where nobody is left to ask.
+    Source: slime's examples/multi_agent (roles, reward weights); prompts are our own.
+    """
+
+    policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {"noisy-oracle": noisy_oracle}
+
+    def __init__(
+        self,
+        *,
+        task_env: str = "geo3k-v0",
+        task_env_kwargs: Mapping[str, Any] | None = None,
+        solvers: int = 2,
+        rewriters: int = 2,
+        correct_weight: float = 1.2,
+        incorrect_weight: float = 0.8,
+        solved_at: float = 1.0,
+        max_solution_chars: int = 4000,
+        max_turns: int = _ROUNDS,
+        render_mode: str | None = None,
+    ) -> None:
+        """Make the environment.
+
+        Args:
+            task_env: A registered environment whose tasks one reply can solve.
+            task_env_kwargs: Its arguments; its `max_turns` is 1. None takes what lets it do without
+                tools, where that is known.
+            solvers: How many.
+            rewriters: How many.
+            correct_weight: Of all rewards, where the picked solution is right.
+            incorrect_weight: Of all rewards, where it is not.
+            solved_at: Score from which a solution is right.
+            max_solution_chars: Longest solution that later roles read; the rest is left out.
+            max_turns: Rounds; fewer than 3 leave out the later roles.
+            render_mode: As for `envkit.Env`.
+
+        Raises:
+            ConfigurationError: A number out of range, or `task_env` does not take its arguments.
+            UnknownNameError: No environment has the id `task_env`.
+        """
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        if min(solvers, rewriters, max_solution_chars) < 1:
+            raise ConfigurationError(
+                "solvers, rewriters and max_solution_chars must be at least 1, got "
+                f"{solvers}, {rewriters} and {max_solution_chars}"
+            )
+        given = _PLAIN.get(task_env, {}) if task_env_kwargs is None else task_env_kwargs
+        arguments: dict[str, Any] = {"max_turns": 1, **given}
+        try:
+            self.inner: Env = envkit.make(task_env, disable_env_checker=True, **arguments)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"task_env {task_env!r} cannot be made with {dict(given)}: {error}"
+            ) from error
+        if isinstance(self.inner, MultiAgentEnv):
+            raise ConfigurationError(f"task_env must have one agent, got {task_env!r}")
+        self._solvers = tuple(f"solver-{n}" for n in range(1, solvers + 1))
+        self._rewriters = tuple(f"rewriter-{n}" for n in range(1, rewriters + 1))
+        self.roles = (*self._solvers, *self._rewriters, SELECTOR)
+        self.tasks = self.inner.tasks
+        if self.inner.system_prompt is not None:
+            self.prompts = dict.fromkeys(self._solvers, self.inner.system_prompt)
+        self.capabilities = replace(  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by their task_env
+            self.inner.capabilities, snapshot=False, async_native=False
+        )
+        self._weights = {True: correct_weight, False: incorrect_weight}
+        self._solved_at, self._longest = solved_at, max_solution_chars
+        self._inner_seed = 0
+        self._problem, self._pictures = "", tuple[Image, ...]()
+        self._scores: dict[str, float] = {}
+        self.candidates: tuple[str, ...] = ()
+        """Rewriters whose solutions the selector reads, in their order."""
+
+    def oracle(self) -> Policy:
+        """Return a policy that answers as the oracle of `task_env` and picks the best solution.
+
+        Raises:
+            ConfigurationError: `task_env` has no oracle.
+        """
+        self.inner.oracle()  # raises now where there is none
+        return oracle()
+
+    def score_of(self, role: str) -> float:
+        """Return what a role's solution scored; 0.0 for one that is not there."""
+        return self._scores.get(role, 0.0)
+
+    def on_reset(self, task: Task) -> Mapping[str, Turn]:
+        """Show the problem to every solver."""
+        self._inner_seed = int(self.np_random.integers(2**31))
+        self._scores, self.candidates = {}, ()
+        start = self.inner.reset(seed=self._inner_seed, options={"task": task})
+        self.task = self.inner.task
+        self._problem = start.observation["text"]
+        self._pictures = start.observation["images"]
+        return dict.fromkeys(self._solvers, Turn(self._problem, self._pictures))
+
+    def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
+        """Score the replies and ask the roles of the next round."""
+        if SELECTOR in replies:
+            return self._select(replies[SELECTOR])
+        for role, reply in replies.items():
+            self._scores[role] = 0.0 if reply is None else self._score(reply)
+        solutions = {
+            role: plain(solution, self._longest)
+            for role, reply in replies.items()
+            if reply is not None and (solution := solution_of(reply))
+        }
+        told = {
+            role: Turn("", done=True, info={"score": self._scores[role]})
+            for role, reply in replies.items()
+            if reply is not None
+        }
+        return {**told, **self._ask(tuple(solutions), tuple(solutions.values()))}
+
+    def on_end(self) -> Mapping[str, float]:
+        """Weigh every role's score by the outcome."""
+        weight = self._weights[self.score_of(SELECTOR) >= self._solved_at]
+        return {role: score * weight for role, score in self._scores.items()}
+
+    def close(self) -> None:
+        """Close the inner environment."""
+        self.inner.close()
+
+    def _ask(self, authors: tuple[str, ...], solutions: tuple[str, ...]) -> dict[str, Turn]:
+        if not solutions:
+            return {}
+        if authors[0] in self._solvers:
+            prompt = rewriter_prompt(self._problem, solutions)
+            return dict.fromkeys(self._rewriters, Turn(prompt, self._pictures))
+        self.candidates = authors
+        return {SELECTOR: Turn(selector_prompt(self._problem, solutions), self._pictures)}
+
+    def _select(self, reply: str | None) -> Mapping[str, Turn]:
+        chosen = None if reply is None else read_choice(reply, len(self.candidates))
+        author = None if chosen is None else self.candidates[chosen]
+        self._scores[SELECTOR] = 0.0 if author is None else self.score_of(author)
+        if reply is None:
+            return {}
+        error = None if author else f"no line 'Judgment: N' with N from 1 to {len(self.candidates)}"
+        info = {"chosen": author, "score": self._scores[SELECTOR], "parse_error": error}
+        return {SELECTOR: Turn("", done=True, info=info)}
+
+    def _score(self, reply: str) -> float:
+        """Return what the inner environment gives for this as the only reply."""
+        self.inner.reset(seed=self._inner_seed, options={"task": self.task})
+        return float(self.inner.step(reply).reward)

@@ -1,0 +1,53 @@
+"""Scripted policies of the roles: one that is right, and one that is right now and then."""
+
+import random
+from dataclasses import replace
+from typing import Any, Final
+
+from envkit.agents import MultiAgentEnv, by_role
+from envkit.env import Policy, PolicyContext
+from envkit.errors import ConfigurationError
+
+_WRONG: Final = "I could not work it out."
+_SELECTOR: Final = "selector"
+
+
+def oracle() -> Policy:
+    """Return a policy that answers as the inner oracle does and picks the best solution."""
+    return by_role(_right)
+
+
+def noisy_oracle(p: float = 0.5) -> Policy:
+    """Return a policy whose roles are each right with probability p; the rest is a guess.
+
+    What it does depends on the context's seed only, so an episode can be replayed.
+
+    Args:
+        p: From 0 to 1.
+
+    Raises:
+        ConfigurationError: It is out of range.
+    """
+    if not 0 <= p <= 1:
+        raise ConfigurationError(f"p must be 0 to 1, got {p}")
+
+    def write(env: MultiAgentEnv, role: str, context: PolicyContext) -> str:
+        rng = random.Random(f"refine noisy oracle {context.seed}")
+        if rng.random() < p:
+            return _right(env, role, context)
+        game: Any = env
+        if role == _SELECTOR:
+            return f"One of them it must be.\nJudgment: {rng.randint(1, len(game.candidates) + 1)}"
+        return _WRONG
+
+    return by_role(write)
+
+
+def _right(env: MultiAgentEnv, role: str, context: PolicyContext) -> str:
+    game: Any = env  # a RefineEnv, which knows this module
+    if role == _SELECTOR:
+        candidates: tuple[str, ...] = game.candidates
+        best = max(range(len(candidates)), key=lambda n: game.score_of(candidates[n]))
+        return f"I compared the final answers.\nJudgment: {best + 1}"
+    inner: Policy = game.inner.oracle()
+    return inner(replace(context, env=game.inner, turn=0))

@@ -1,0 +1,470 @@
+"""Episodes of several agents: dialogue, rewards, limits, faults, cancellation, determinism."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from fakes.agents import GuessEnv, TalkEnv, speak
+from fakes.codecs import text_codec
+from fakes.envs import EchoEnv
+from fakes.faults import FaultyEngine
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envkit.agents import credit
+from envkit.env import Turn
+from envkit.errors import ConfigurationError, ContractError, FaultKind
+from envkit.faults import FaultPlan
+from envkit.rollout import (
+    Backoff,
+    FaultPolicy,
+    GenerateRequest,
+    Generation,
+    Interrupt,
+    Limits,
+    Player,
+    RetryBudget,
+    RolloutState,
+    Sampling,
+    ScriptedEngine,
+    collect,
+    play,
+    play_agents,
+    resume,
+    role_of,
+    rollout_id_of,
+)
+from envkit.trajectory import (
+    SegmentKind,
+    StopReason,
+    Trajectory,
+    TrajectoryWriter,
+    check_trajectory,
+    verify_file,
+)
+
+QUICK = Backoff(initial_s=0.0001, maximum_s=0.001)
+BUDGET = RetryBudget(backoff=QUICK, max_env_retries_per_turn=3, max_env_retries_per_episode=12)
+
+
+def slowly(request: GenerateRequest) -> float:
+    del request
+    return 5.0
+
+
+def guess_engine() -> ScriptedEngine:
+    return ScriptedEngine(text_codec(), GuessEnv().oracle())
+
+
+def replies_of(trajectory: Trajectory) -> list[str]:
+    return [turn.response_text for turn in trajectory.turns]
+
+
+async def test_dialogue_gives_each_role_its_own_ledger_and_reward() -> None:
+    played = await play_agents(GuessEnv(), guess_engine(), text_codec(), seed=3, group_id="g")
+
+    asker, keeper = played["asker"], played["keeper"]
+    number = asker.task["number"]
+    assert replies_of(asker) == ["what is it?", str(number)]
+    assert replies_of(keeper) == [f"it is {number}"]
+    assert (asker.reward, keeper.reward) == (1.0, 0.5)
+    assert [m["role"] for m in keeper.messages] == ["system", "user", "assistant"]
+    assert {one.stop_reason for one in played.values()} == {StopReason.TERMINATED}
+    assert rollout_id_of(asker) == rollout_id_of(keeper)
+    assert [role_of(one) for one in played.values()] == ["asker", "keeper"]
+    assert (asker.group_id, keeper.group_id) == ("g-asker", "g-keeper")
+    assert asker.initial_observation_hash == keeper.initial_observation_hash
+    assert all(check_trajectory(one) == () for one in played.values())
+
+
+async def test_role_that_is_never_addressed_has_no_trajectory() -> None:
+    engine = ScriptedEngine(text_codec(), lambda context: str(context.task["number"]))
+
+    played = await play_agents(GuessEnv(), engine, text_codec(), seed=3)
+
+    assert list(played) == ["asker"]
+    assert played["asker"].reward == 1.0
+
+
+async def test_late_reward_stands_in_turn_segment_and_row() -> None:
+    keeper = (await play_agents(GuessEnv(), guess_engine(), text_codec(), seed=1))["keeper"]
+
+    assert keeper.turns[-1].reward == 0.5
+    assert keeper.segments[-1].reward == 0.5
+    assert [row.reward for row in keeper.steps(merge=True)] == [0.5]
+
+
+async def test_adjust_rewards_sees_all_roles_and_keeps_the_record_consistent() -> None:
+    def share(played: Mapping[str, Trajectory]) -> Mapping[str, float]:
+        total = sum(one.reward or 0.0 for one in played.values())
+        return dict.fromkeys(played, total / 3)
+
+    played = await play_agents(
+        GuessEnv(), guess_engine(), text_codec(), seed=1, adjust_rewards=share
+    )
+
+    assert [one.reward for one in played.values()] == [0.5, 0.5]
+    assert played["asker"].metadata["unadjusted_reward"] == 1.0
+    assert "unadjusted_reward" not in played["keeper"].metadata
+    assert all(check_trajectory(one) == () for one in played.values())
+
+
+async def test_adjust_rewards_that_fails_is_a_grader_fault_of_all_roles() -> None:
+    def broken(played: Mapping[str, Trajectory]) -> Mapping[str, float]:
+        raise RuntimeError("no judge")
+
+    played = await play_agents(
+        GuessEnv(), guess_engine(), text_codec(), seed=1, adjust_rewards=broken
+    )
+
+    for one in played.values():
+        assert one.reward is None
+        assert one.fault is not None
+        assert one.fault.kind == FaultKind.GRADER
+        assert check_trajectory(one) == ()
+
+
+@pytest.mark.parametrize(
+    "answer", [{"nobody": 1.0}, {"asker": float("nan")}, [1.0], {"asker": "1"}]
+)
+async def test_adjust_rewards_that_returns_no_rewards_is_refused(answer: object) -> None:
+    with pytest.raises(ContractError):
+        await play_agents(
+            GuessEnv(),
+            guess_engine(),
+            text_codec(),
+            seed=1,
+            adjust_rewards=lambda _: answer,  # type: ignore[arg-type, return-value]
+        )
+
+
+async def test_engines_and_samplings_go_by_role() -> None:
+    codec = text_codec()
+    liar = ScriptedEngine(codec, lambda context: "it is 99")
+
+    played = await play_agents(
+        GuessEnv(max_turns=4),
+        guess_engine(),
+        codec,
+        engines={"keeper": liar},
+        samplings={"asker": Sampling(max_new_tokens=64)},
+        seed=1,
+    )
+
+    assert replies_of(played["keeper"])[0] == "it is 99"
+    assert {one.stop_reason for one in played.values()} == {StopReason.ENV_TRUNCATED}
+    with pytest.raises(ConfigurationError, match="kepeer"):
+        await play_agents(GuessEnv(), guess_engine(), codec, engines={"kepeer": liar}, seed=1)
+
+
+async def test_siblings_do_not_share_sampling_seeds() -> None:
+    seeds: dict[str, int | None] = {}
+
+    class Watching(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            seeds[request.session_id[-6:]] = request.sampling.seed
+            return await super().generate(request)
+
+    await play_agents(
+        TalkEnv(count=3),
+        Watching(text_codec(), speak),
+        text_codec(),
+        seed=5,
+        sampling=Sampling(seed=0, max_new_tokens=64),
+    )
+
+    assert len(set(seeds.values())) == len(seeds) > 1
+
+
+class ListeningEnv(GuessEnv):
+    """Remembers what it was told."""
+
+    heard: ClassVar[list[dict[str, str | None]]] = []
+
+    def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
+        self.heard.append(dict(replies))
+        return super().on_replies(replies)
+
+
+async def test_limit_of_one_role_gives_the_environment_none_and_ends_that_role_alone() -> None:
+    codec = text_codec()
+    chatty = ScriptedEngine(codec, lambda context: "word " * 60)
+    ListeningEnv.heard.clear()
+
+    played = await play_agents(
+        ListeningEnv,
+        guess_engine(),
+        codec,
+        engines={"keeper": chatty},
+        seed=1,
+        limits=Limits(max_tokens_per_turn=20),
+    )
+
+    assert ListeningEnv.heard == [{"asker": "what is it?"}, {"keeper": None}]
+    assert played["keeper"].stop_reason is StopReason.TURN_TOKENS
+    assert played["asker"].stop_reason is StopReason.TERMINATED
+    assert all(one.reward == 0.0 for one in played.values())
+    assert all(check_trajectory(one) == () for one in played.values())
+
+
+@pytest.mark.parametrize("role", ["asker", "keeper"])
+async def test_engine_fault_of_one_role_faults_every_sibling(role: str) -> None:
+    codec = text_codec()
+    broken = FaultyEngine(codec, speak, FaultPlan(1.0, kinds=["permanent"]))
+
+    played = await play_agents(
+        GuessEnv(), guess_engine(), codec, engines={role: broken}, seed=1, retries=BUDGET
+    )
+
+    for one in played.values():
+        assert one.stop_reason is StopReason.ENGINE_FAULT
+        assert one.reward is None
+        assert one.fault is not None
+        assert repr(role) in one.fault.message
+        assert not any(one.loss_mask())
+        assert check_trajectory(one) == ()
+
+
+async def test_fault_of_the_shared_environment_faults_every_sibling() -> None:
+    plan = FaultPlan(1.0, kinds=["permanent"])
+
+    played = await play_agents(
+        TalkEnv(plan), ScriptedEngine(text_codec(), speak), text_codec(), seed=2, retries=BUDGET
+    )
+
+    assert {one.stop_reason for one in played.values()} == {StopReason.ENV_FAULT}
+    assert all(one.fault and "shared environment" in one.fault.message for one in played.values())
+    assert all(check_trajectory(one) == () for one in played.values())
+
+
+async def test_reset_that_faults_is_one_record_without_a_role() -> None:
+    def build() -> GuessEnv:
+        raise OSError("no room")
+
+    player = Player(guess_engine(), text_codec(), retries=BUDGET)
+    played = await player.play_all(build, seed=1)
+    await player.aclose()
+
+    (one,) = played
+    assert one.is_faulted
+    assert role_of(one) is None
+
+
+async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
+    codec = text_codec()
+    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=lambda request: 0.3)
+
+    played = await play_agents(
+        GuessEnv(),
+        guess_engine(),
+        codec,
+        engines={"keeper": slow},
+        seed=1,
+        retries=RetryBudget(step_timeout_s=0.1, reset_timeout_s=0.1),
+    )
+
+    assert {one.stop_reason for one in played.values()} == {StopReason.TERMINATED}
+
+
+async def test_hung_environment_is_a_timeout_of_the_shared_call() -> None:
+    class Hanging(GuessEnv):
+        def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
+            import time
+
+            time.sleep(0.5)
+            return {}
+
+    retries = replace(
+        BUDGET, step_timeout_s=0.05, max_env_retries_per_turn=0, max_episode_restarts=0
+    )
+    played = await play_agents(Hanging, guess_engine(), text_codec(), seed=1, retries=retries)
+
+    assert played["asker"].fault is not None
+    assert played["asker"].fault.kind == FaultKind.TIMEOUT
+
+
+async def test_episode_timeout_ends_the_roles_but_not_by_a_fault() -> None:
+    codec = text_codec()
+    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
+
+    played = await asyncio.wait_for(
+        play_agents(
+            GuessEnv(),
+            guess_engine(),
+            codec,
+            engines={"keeper": slow},
+            seed=1,
+            limits=Limits(episode_timeout_s=0.2),
+        ),
+        timeout=3,
+    )
+
+    assert played["keeper"].stop_reason is StopReason.EPISODE_TIMEOUT
+    assert all(one.reward == 0.0 for one in played.values())
+    assert all(check_trajectory(one) == () for one in played.values())
+
+
+async def test_interrupt_aborts_all_roles_without_a_reward() -> None:
+    codec, interrupt = text_codec(), Interrupt()
+    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
+    asyncio.get_running_loop().call_later(0.1, interrupt.fire)
+
+    played = await asyncio.wait_for(
+        play_agents(
+            GuessEnv(),
+            guess_engine(),
+            codec,
+            engines={"keeper": slow},
+            seed=1,
+            interrupt=interrupt,
+        ),
+        timeout=3,
+    )
+
+    assert set(played) == {"asker", "keeper"}
+    for one in played.values():
+        assert one.stop_reason is StopReason.ABORTED
+        assert one.reward is None
+        assert check_trajectory(one) == ()
+    with pytest.raises(ConfigurationError, match="siblings"):
+        await resume(played["asker"], GuessEnv(), slow, codec)
+
+
+async def test_cancellation_leaves_no_task_and_no_request() -> None:
+    codec = text_codec()
+    engine = FaultyEngine(codec, speak, FaultPlan(), latency=slowly)
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(play_agents(TalkEnv(), engine, codec, seed=5))
+    await asyncio.sleep(0.1)
+    assert engine.running
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert engine.running == 0
+    assert asyncio.all_tasks() == before
+
+
+async def test_same_seed_gives_the_same_episode() -> None:
+    async def once() -> list[tuple[object, ...]]:
+        engine = ScriptedEngine(text_codec(), speak)
+        played = await play_agents(TalkEnv(), engine, text_codec(), seed=11)
+        return [
+            (role, one.train_ids(), one.reward, [turn.info for turn in one.turns])
+            for role, one in played.items()
+        ]
+
+    assert await once() == await once()
+
+
+async def test_play_and_play_agents_refuse_each_others_environments() -> None:
+    with pytest.raises(ConfigurationError, match="play_agents"):
+        await play(GuessEnv(), guess_engine(), text_codec(), seed=1)
+    engine = ScriptedEngine(text_codec(), EchoEnv().oracle())
+    with pytest.raises(ConfigurationError, match="one agent"):
+        await play_agents(EchoEnv(), engine, text_codec(), seed=1)
+
+
+async def test_collect_groups_the_episodes_of_a_role_and_passes_verify(tmp_path: Path) -> None:
+    state = RolloutState()
+    with TrajectoryWriter(tmp_path) as writer:
+        async for one in collect(
+            GuessEnv, guess_engine(), text_codec(), episodes=6, group_size=3, state=state
+        ):
+            writer.write(one)
+
+    from envkit.trajectory import load
+
+    stored = load(tmp_path / "trajectories.jsonl")
+    assert verify_file(tmp_path).is_sound
+    assert len({one.group_id for one in stored}) == 4  # two tasks, two roles
+    assert len({rollout_id_of(one) for one in stored}) == 6
+    assert (state.finished, state.faulted) == (6, 0)
+
+
+async def test_drop_group_withholds_the_siblings_too() -> None:
+    codec, state = text_codec(), RolloutState()
+    engine = FaultyEngine(codec, speak, FaultPlan(0.3, kinds=["permanent"], seed=4))
+
+    out = [
+        one
+        async for one in collect(
+            TalkEnv,
+            engine,
+            codec,
+            episodes=12,
+            group_size=2,
+            state=state,
+            on_fault=FaultPolicy.DROP_GROUP,
+            retries=BUDGET,
+        )
+    ]
+
+    assert state.dropped
+    assert not any(one.is_faulted for one in out)
+    assert not {rollout_id_of(o) for o in out} & {rollout_id_of(o) for o in state.dropped}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10_000),
+    count=st.integers(1, 4),
+    rounds=st.integers(1, 6),
+    engine_rate=st.sampled_from([0.0, 0.0, 0.2]),
+    world_rate=st.sampled_from([0.0, 0.3]),
+    kinds=st.sampled_from([("transient", "crashed"), ("transient", "permanent")]),
+    tokens=st.sampled_from([None, 6, 40, 90]),
+    turns=st.sampled_from([None, 1, 2]),
+)
+def test_no_deadlock_no_lost_reply_and_replies_applied_once(
+    seed: int,
+    count: int,
+    rounds: int,
+    engine_rate: float,
+    world_rate: float,
+    kinds: tuple[str, ...],
+    tokens: int | None,
+    turns: int | None,
+) -> None:
+    built: list[TalkEnv] = []
+
+    def build() -> TalkEnv:
+        built.append(TalkEnv(plan, count=count, rounds=rounds))
+        return built[-1]
+
+    plan = FaultPlan({"engine": engine_rate, "world": world_rate}, seed=seed, kinds=kinds)
+
+    async def once() -> tuple[Trajectory, ...]:
+        engine = FaultyEngine(text_codec(), speak, plan)
+        player = Player(
+            engine,
+            text_codec(),
+            retries=BUDGET,
+            limits=Limits(max_response_tokens=tokens, max_turns=turns),
+        )
+        before = asyncio.all_tasks()
+        try:
+            return await asyncio.wait_for(player.play_all(build, seed=seed), 10)
+        finally:
+            await player.aclose()
+            assert asyncio.all_tasks() == before
+
+    played = asyncio.run(once())
+
+    assert len({one.is_faulted for one in played}) == 1
+    for one in played:
+        assert check_trajectory(one) == ()
+        assert credit(one, 0.0) is one
+        if one.is_faulted:
+            assert one.reward is None
+            assert not any(mask for row in one.steps(merge=True) for mask in row.loss_mask)
+            continue
+        told = [replies.get(role_of(one) or "") for replies in built[-1].heard]
+        said = [turn.response_text for turn in one.turns if turn.observation_hash is not None]
+        assert [reply for reply in told if reply is not None] == said
+        model = [s.turn for s in one.segments if s.kind is SegmentKind.MODEL]
+        assert len(model) == len(set(model))
