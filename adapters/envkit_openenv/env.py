@@ -155,9 +155,6 @@ class OpenEnvEnv(AsyncEnv):
         for attempt in range(self._limits.open_attempts):
             try:
                 return await self._open(task, deadline)
-            except InvalidAction as reason:
-                await self.aclose()
-                raise self._refused(reason) from reason
             except EnvFault as fault:
                 await self.aclose()
                 wait_s = backoff.delay(attempt, rng)
@@ -166,6 +163,11 @@ class OpenEnvEnv(AsyncEnv):
                 if not fault.retryable or is_last or is_late:
                     raise
                 await asyncio.sleep(wait_s)
+            except BaseException as error:
+                await self.aclose()
+                if isinstance(error, InvalidAction):
+                    raise self._refused(error) from error
+                raise
         raise AssertionError("open_attempts is at least 1")
 
     async def on_aturn(self, response_text: str) -> Turn:

@@ -103,8 +103,12 @@ class CalledTools:
 
 
 def choose_kind(schema: Mapping[str, Any], reply_field: str | None) -> InterfaceKind:
-    """Return the kind of interface that a server's action schema shows."""
-    title, fields = schema.get("title"), schema.get("properties") or {}
+    """Return the kind of interface that a server's action schema shows.
+
+    Raises:
+        EnvFault: The schema is none of an object.
+    """
+    title, fields = schema.get("title"), _fields_of(schema)
     if title == ENVKIT_ACTION:
         return InterfaceKind.ENVKIT
     if reply_field is not None:
@@ -122,15 +126,10 @@ def action_tool(schema: dict[str, Any], *, name: str) -> ToolSpec:
     Raises:
         EnvFault: The schema is none of an object.
     """
-    fields = schema.get("properties")
-    if not isinstance(fields, Mapping):
-        raise EnvFault(
-            f"the OpenEnv server's action must be an object with properties, got {schema!r:.200}",
-            kind=FaultKind.PERMANENT,
-        )
+    fields = _fields_of(schema)
     kept: dict[str, Any] = {
         "type": "object",
-        "properties": {str(key): value for key, value in fields.items() if key != "metadata"},  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # any JSON
+        "properties": {key: value for key, value in fields.items() if key != "metadata"},
         "required": [key for key in schema.get("required", ()) if key != "metadata"],
     }
     kept.update({key: schema[key] for key in _KEPT if key in schema})
@@ -170,12 +169,23 @@ def check_field(schema: Mapping[str, Any], field: str) -> None:
 
     Raises:
         ConfigurationError: It has others.
+        EnvFault: The schema is none of an object.
     """
-    fields: list[str] = sorted(schema.get("properties") or ())
+    fields = sorted(_fields_of(schema))
     if field not in fields:
         raise ConfigurationError(
             f"reply_field must be a field of the server's action, {fields}, got {field!r}"
         )
+
+
+def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    fields = schema.get("properties", {})
+    if not isinstance(fields, dict):
+        raise EnvFault(
+            f"the OpenEnv server's action must be an object with properties, got {schema!r:.200}",
+            kind=FaultKind.PERMANENT,
+        )
+    return fields
 
 
 def _recorded(call: ToolCall) -> dict[str, Any]:

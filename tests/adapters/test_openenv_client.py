@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import importlib
 import io
 import json
 import pickle
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,13 @@ from PIL import Image as PilImage
 
 import envkit
 from envkit.env import Step
-from envkit.errors import ConfigurationError, EnvFault, EpisodeStateError, FaultKind
+from envkit.errors import (
+    ConfigurationError,
+    EnvFault,
+    EpisodeStateError,
+    FaultKind,
+    MissingDependencyError,
+)
 from envkit.rollout import ScriptedEngine, collect
 from envkit_openenv import SPEC, OpenEnvEnv
 
@@ -105,6 +113,7 @@ async def test_client_sends_the_whole_reply_as_a_field() -> None:
         await env.areset(seed=0)
         assert env.tools == ()
         await env.astep("<think>hm</think> hello ")
+        await env.aclose()
         with pytest.raises(ConfigurationError, match="reply_field must be a field"):
             await made(address, reply_field="message").areset(seed=0)
     assert server.steps == [{"note": "hello"}]
@@ -328,3 +337,9 @@ def test_checker_passes_on_a_server_and_sync_calls_work() -> None:
 def test_spec_survives_pickling_and_the_schema_is_that_of_the_fake() -> None:
     assert pickle.loads(pickle.dumps(SPEC)) == SPEC
     assert "metadata" in COUNTER_ACTION["properties"]
+
+
+@pytest.mark.skipif(find_spec("openenv") is not None, reason="openenv-core is installed")
+def test_serving_without_the_package_names_the_extra() -> None:
+    with pytest.raises(MissingDependencyError, match=r"envkit-rl\[openenv\]"):
+        importlib.import_module("envkit_openenv.server")

@@ -311,6 +311,7 @@ def test_budgets_are_kept_or_named() -> None:
 def test_every_installed_environment_passes() -> None:
     installed = [env_id for env_id, spec in envkit.registry().items() if spec.distribution]
     assert {"canary-v0", "geo3k-v0"} <= set(installed)
+    installed.remove("openenv-v0")  # needs a server: tests/adapters/test_openenv_client.py has one
     for env_id in installed:
         env = envkit.make(env_id)
         assert set(ALWAYS) <= set(envkit.check_env(env, episodes=2).passed), env_id

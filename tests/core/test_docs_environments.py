@@ -1,4 +1,4 @@
-"""The Python blocks of the pages on wrappers and audits run as they are written."""
+"""The Python blocks of the pages on wrappers, audits and Gymnasium run as they are written."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs" / "environments"
 BLOCKS = [
     (name, number, code)
-    for name in ("wrappers.md", "audits.md")
+    for name in ("wrappers.md", "audits.md", "gymnasium.md")
     for number, code in enumerate(
         re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.S)
     )

@@ -111,9 +111,7 @@ def counter_app(max_sessions: int = 4) -> Any:
 
 def tools_app() -> Any:
     """Return the application of the tools."""
-    return create_app(
-        ToolsEnvironment, CallToolAction, CallToolObservation, max_concurrent_envs=4
-    )
+    return create_app(ToolsEnvironment, CallToolAction, CallToolObservation, max_concurrent_envs=4)
 
 
 @contextmanager

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 collect_ignore_glob: list[str] = []
-if importlib.util.find_spec("openenv") is None:  # `make contract-openenv` has an environment with it
+if (
+    importlib.util.find_spec("openenv") is None
+):  # `make contract-openenv` has an environment with it
     collect_ignore_glob.append("test_*.py")
 
 
