@@ -289,7 +289,7 @@ async def test_rollout_recovers_from_a_crash_by_replay() -> None:
 
 
 async def test_bad_arguments_are_refused_with_a_sentence() -> None:
-    for options, message in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"base_url": "localhost:8000"}, "base_url must be"),
         ({"base_url": 3}, "base_url must be"),
         ({"interface": "song"}, "interface must be one of"),
@@ -299,7 +299,8 @@ async def test_bad_arguments_are_refused_with_a_sentence() -> None:
         ({"limits": {"step_timeout_s": 0}}, "must be positive"),
         ({"limits": {"open_attempts": 0}}, "at least 1"),
         ({"call_format": "song"}, "tool call format"),
-    ):
+    ]
+    for options, message in wrong:
         with pytest.raises(ConfigurationError, match=message):
             OpenEnvEnv(**{"base_url": "ws://127.0.0.1:1/ws", **options})
     assert OpenEnvEnv(base_url="ws://127.0.0.1:1/ws")._address == "http://127.0.0.1:1"

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError
@@ -32,6 +32,11 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "text": spaces.Text(8, charset="abc "),
     "tuple": spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, (2,)))),
     "object": spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple([spaces.MultiBinary(2)])}),
+}
+READERS = {
+    (name, form): ActionReader(space, form=form, most=2)
+    for name, space in SPACES.items()
+    for form in ("tool", "tags")
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
@@ -79,6 +84,7 @@ def test_schema_of_a_space_accepts_its_written_values(name: str) -> None:
         assert reader.tools[0].validate(call["arguments"]) == []
 
 
+@settings(deadline=None)
 @given(value=JSON, name=st.sampled_from(sorted(SPACES)))
 def test_any_json_is_an_element_or_gets_a_sentence(value: object, name: str) -> None:
     space, sentence = SPACES[name], ""
@@ -92,12 +98,13 @@ def test_any_json_is_an_element_or_gets_a_sentence(value: object, name: str) -> 
     assert len(sentence) < 400
 
 
+@settings(deadline=None)
 @given(reply=st.text(max_size=200), name=st.sampled_from(sorted(SPACES)))
 def test_any_reply_is_read_or_refused_without_an_exception(reply: str, name: str) -> None:
     for form in ("tool", "tags"):
         tagged = f"<action>{reply}</action>"
         for text in (reply, tagged, f'<tool_call>{{"name": "act", "arguments": {reply}'):
-            read = ActionReader(SPACES[name], form=form, most=2).read(text)
+            read = READERS[name, form].read(text)
             assert (read.error is None) == bool(read.values)
 
 
@@ -184,6 +191,7 @@ def test_ansi_styles_become_marks() -> None:
     assert show_ansi("\nplain\n\n") == "plain"
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab \n\x1b[]m0;14879:\x07", max_size=60))
 def test_ansi_of_any_text_keeps_every_mark_where_it_says(drawn: str) -> None:
     text, marks = read_ansi(drawn)

@@ -1,5 +1,8 @@
 """Environments of OpenEnv's own making, and a way to serve an application in this process."""
 
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+# OpenEnv is not installed beside envkit's own tests; `make contract-openenv` has it.
+
 import threading
 import time
 from collections.abc import Generator
