@@ -50,7 +50,7 @@ class OpenEnvEnv(AsyncEnv):
     def __init__(
         self,
         *,
-        base_url: str,
+        base_url: str = "",
         interface: str = InterfaceKind.AUTO,
         reply_field: str | None = None,
         tool_name: str = "act",
@@ -69,7 +69,8 @@ class OpenEnvEnv(AsyncEnv):
         """Describe the server; nothing is sent before the first reset.
 
         Args:
-            base_url: `http://` or `https://` (`ws://` and `wss://` do as well), without `/ws`.
+            base_url: Of the server, needed: `http://` or `https://` (`ws://` and `wss://` do as
+                well), without `/ws`.
             interface: An `InterfaceKind`.
             reply_field: The action's field that takes the reply, for the interface "text".
             tool_name: Of the tool of the interface "action".
@@ -344,7 +345,8 @@ def _address(base_url: object) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigurationError(
-            f"base_url must be such as 'http://127.0.0.1:8000', got {base_url!r:.120}"
+            "openenv-v0 plays a server: base_url must be its address, such as "
+            f"'http://127.0.0.1:8000', got {base_url!r:.120}"
         )
     return text
 

@@ -303,6 +303,8 @@ async def test_bad_arguments_are_refused_with_a_sentence() -> None:
     for options, message in wrong:
         with pytest.raises(ConfigurationError, match=message):
             OpenEnvEnv(**{"base_url": "ws://127.0.0.1:1/ws", **options})
+    with pytest.raises(ConfigurationError, match="openenv-v0 plays a server"):
+        envkit.make("openenv-v0")
     assert OpenEnvEnv(base_url="ws://127.0.0.1:1/ws")._address == "http://127.0.0.1:1"
 
 
