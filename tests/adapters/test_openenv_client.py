@@ -300,9 +300,10 @@ async def test_bad_arguments_are_refused_with_a_sentence() -> None:
         ({"limits": {"open_attempts": 0}}, "at least 1"),
         ({"call_format": "song"}, "tool call format"),
     ]
+    valid: dict[str, Any] = {"base_url": "ws://127.0.0.1:1/ws"}
     for options, message in wrong:
         with pytest.raises(ConfigurationError, match=message):
-            OpenEnvEnv(**{"base_url": "ws://127.0.0.1:1/ws", **options})
+            OpenEnvEnv(**{**valid, **options})
     with pytest.raises(ConfigurationError, match="openenv-v0 plays a server"):
         envkit.make("openenv-v0")
     assert OpenEnvEnv(base_url="ws://127.0.0.1:1/ws")._address == "http://127.0.0.1:1"

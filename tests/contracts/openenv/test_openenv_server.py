@@ -162,7 +162,7 @@ async def test_command_serves_until_interrupted() -> None:
     )
     assert process.stdout is not None
     try:
-        line = (await asyncio.wait_for(process.stdout.readline(), 120)).decode()
+        line = (await asyncio.wait_for(process.stdout.readline(), 300)).decode()
         assert line.startswith("serving canary-v0 at http://127.0.0.1:")
         env = made(line.rpartition(" ")[2].strip())
         await env.areset(seed=0)
