@@ -42,7 +42,8 @@ def call(number: object, *, name: str = "act") -> str:
 
 
 def made(address: str, **options: Any) -> OpenEnvEnv:
-    env: Any = envkit.make("openenv-v0", base_url=address, **{"limits": QUICK, **options})
+    arguments: dict[str, Any] = {"base_url": address, "limits": QUICK, **options}
+    env: Any = envkit.make("openenv-v0", **arguments)
     assert isinstance(env, OpenEnvEnv)
     return env
 
