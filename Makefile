@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow check format templates contract-sglang \
-	contract-trl contract-verl contract-skyrl contract-slime bench bench-trainers clean
+	contract-trl contract-verl contract-skyrl contract-slime contract-openenv bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +61,8 @@ contract-trl: $(VENV)/.ready templates  ## Test against TRL's real classes
 contract-verl: $(VENV)/.ready templates  ## Test against verl's real classes
 contract-skyrl: $(VENV)/.ready templates  ## Test against SkyRL's real classes
 contract-slime: $(VENV)/.ready templates  ## Test against slime's real classes; SLIME_SRC names a checkout of it
-contract-trl contract-verl contract-skyrl contract-slime:
+contract-openenv: $(VENV)/.ready  ## Test against OpenEnv's real package
+contract-trl contract-verl contract-skyrl contract-slime contract-openenv:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
 
 bench: $(VENV)/.ready templates  ## Run the benchmarks; figures go to benchmarks/results

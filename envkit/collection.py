@@ -26,6 +26,8 @@ class Collection:
     """The constructor argument that says which member it is."""
     members: Callable[[], Iterable[str]]
     """Returns the ids, `name-vN` without the namespace; the argument's value is the name."""
+    keeps_version: bool = False
+    """Whether the argument's value is the whole `name-vN`: the ids are another registry's."""
     description: str = ""
     """One line."""
 

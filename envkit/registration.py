@@ -192,7 +192,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
             id=f"{namespace}/{name}",
             entry_point=collection.entry_point,
             description=collection.description,
-            kwargs={collection.argument: member.group(1)},
+            kwargs={collection.argument: name if collection.keeps_version else member.group(1)},
             distribution=owner,
         )
     for name in found.keys() - _registered.keys():

@@ -72,6 +72,7 @@ class Recipe:
         files: Files copied after the packages, for example stubs.
         variables: Environment variables of `check` and of the tests.
         cost: What a build downloads and keeps, for its first progress line.
+        has_torch: Whether torch is among the packages and must be a build for the CPU.
     """
 
     name: str
@@ -82,13 +83,18 @@ class Recipe:
     files: tuple[ExtraFile, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     cost: str = "downloads about 0.5 GB, takes 1.7 GB of disk"
+    has_torch: bool = True
+
+    def whole_check(self) -> str:
+        """Return the code that must run at the end of a build."""
+        return _CPU_TORCH + self.check if self.has_torch else self.check
 
     def folder(self) -> Path:
         """Return where the environment is, or will be."""
         described = [
             platform.machine(),
             platform.python_version(),
-            _CPU_TORCH + self.check,
+            self.whole_check(),
             *self.pip_options,
             *(f"{file.target} {file.at_start}" for file in self.files),
             *(f"{name}={value}" for name, value in self.variables),
@@ -183,7 +189,7 @@ class _Build:
         listed = ["--requirement", str(self._recipe.requirements)]
         self._step("installing packages", [*pip, *self._recipe.pip_options, *listed])
         self._copy_files(python)
-        self._step("importing", [python, "-c", _CPU_TORCH + self._recipe.check])
+        self._step("importing", [python, "-c", self._recipe.whole_check()])
 
     def _copy_files(self, python: str) -> None:
         where = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]

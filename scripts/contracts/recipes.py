@@ -84,5 +84,19 @@ import gymnasium, jsonschema, hypothesis, pytest_asyncio
     files=(_TORCHVISION_STUB,),
 )
 
-RECIPES = {recipe.name: recipe for recipe in (SGLANG, TRL, VERL, SKYRL, SLIME)}
-TRAINERS = tuple(recipe.name for recipe in (TRL, VERL, SKYRL, SLIME))
+OPENENV = Recipe(
+    name="openenv",
+    version="0.3.0",
+    requirements=CONTRACTS / "openenv" / "requirements.txt",
+    check="""
+from openenv.core.env_server import create_app
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+import uvicorn, websockets, gymnasium, jsonschema, hypothesis, pytest_asyncio
+""",
+    cost="downloads about 0.2 GB, takes 0.5 GB of disk",
+    has_torch=False,
+)
+
+RECIPES = {recipe.name: recipe for recipe in (SGLANG, TRL, VERL, SKYRL, SLIME, OPENENV)}
+TESTED = tuple(recipe.name for recipe in (TRL, VERL, SKYRL, SLIME, OPENENV))
+"""Projects with a folder of tests under tests/contracts."""

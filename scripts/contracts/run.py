@@ -1,4 +1,4 @@
-"""Run the contract tests of a trainer with its real classes, in an environment made for it.
+"""Run the contract tests of a project with its real classes, in an environment made for it.
 
     python scripts/contracts/run.py trl                    build what is missing, then test
     python scripts/contracts/run.py verl -- -k images -x   pass options, or files, to pytest
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from environment import EnvironmentBuildError, Recipe, ensure_environment, say
-from recipes import RECIPES, TRAINERS
+from recipes import RECIPES, TESTED
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_TIMEOUT_S = 20 * 60
@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=TRAINERS)
+    parser.add_argument("name", choices=TESTED)
     parser.add_argument("--build-only", action="store_true", help="only build the environment")
     parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
     options = parser.parse_args()

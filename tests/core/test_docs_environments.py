@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs" / "environments"
 BLOCKS = [
     (name, number, code)
-    for name in ("wrappers.md", "audits.md", "search.md")
+    for name in ("wrappers.md", "audits.md", "gymnasium.md", "search.md")
     for number, code in enumerate(
         re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.S)
     )

@@ -1,0 +1,29 @@
+"""OpenEnv both ways: its servers as environments here, and environments here as its servers.
+
+`openenv-v0` with `base_url=` plays a server; `envkit_openenv.server` serves an environment.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from envkit.registration import EnvSpec
+
+if TYPE_CHECKING:
+    from envkit_openenv.env import OpenEnvEnv
+
+SPEC = EnvSpec(
+    id="openenv-v0",
+    entry_point="envkit_openenv.env:OpenEnvEnv",
+    description="An OpenEnv server, named by base_url=.",
+    nondeterministic=True,
+)
+
+__all__ = ["SPEC", "OpenEnvEnv"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
+    """Import the environment when it is asked for."""
+    if name != "OpenEnvEnv":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from envkit_openenv.env import OpenEnvEnv
+
+    return OpenEnvEnv

@@ -1,0 +1,197 @@
+"""How a model's reply becomes actions of a server: by the schema that the server states."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
+from envkit.tools import ToolSpec
+
+ENVKIT_ACTION: Final = "EnvkitAction"
+"""Title of the action of a server that serves an environment of envkit."""
+_MCP_ACTION: Final = "CallToolAction"
+"""Title of the action of a server of MCP tools (openenv/core/env_server/mcp_types.py)."""
+_KEPT: Final = ("$defs", "additionalProperties")
+"""Further keywords of an action's schema that its tool has."""
+_LONGEST_RECORD: Final = 2000
+_SHOWN: Final = 300
+
+
+class InterfaceKind(StrEnum):
+    """What a server takes."""
+
+    AUTO = "auto"
+    """Whichever of the others its schema shows."""
+    ACTION = "action"
+    """An action of its own schema, by one tool that has the schema's fields as arguments."""
+    TOOLS = "tools"
+    """Calls of its MCP tools."""
+    TEXT = "text"
+    """The reply itself, in the field `reply_field` of an action."""
+    ENVKIT = "envkit"
+    """The reply itself: the server serves an environment of envkit, whose observations, rewards
+    and info come back as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What was read from a reply."""
+
+    actions: tuple[dict[str, Any], ...] = ()
+    """What to step with, in order."""
+    call: dict[str, Any] | None = None
+    """The first call, for `info["tool_call"]`."""
+    error: str | None = None
+    """What cannot be read; nothing is sent then."""
+
+
+class Interface(Protocol):
+    """Reads replies for one kind of server."""
+
+    tools: tuple[ToolSpec, ...]
+
+    def read(self, reply: str) -> Reading:
+        """Return the actions of a reply. Nothing that a model writes raises."""
+        ...
+
+
+class WholeReply:
+    """The reply is the action, or its text without thoughts is one of its fields."""
+
+    def __init__(self, field: str, *, with_thoughts: bool) -> None:
+        self.tools: tuple[ToolSpec, ...] = ()
+        self._field, self._with_thoughts = field, with_thoughts
+
+    def read(self, reply: str) -> Reading:
+        """Return the reply as an action."""
+        text = reply if self._with_thoughts else reply.rpartition("</think>")[2].strip()
+        return Reading(actions=({self._field: text},))
+
+
+class CalledTools:
+    """Calls of tools, each an action."""
+
+    def __init__(
+        self, tools: Sequence[ToolSpec], *, is_mcp: bool, call_format: str, most: int
+    ) -> None:
+        self.tools = tuple(tools)
+        self._is_mcp, self._format, self._most = is_mcp, call_format, most
+
+    def read(self, reply: str) -> Reading:
+        """Return the calls of a reply, checked against their schemas."""
+        parsed = parse_tool_calls(reply, self._format, tools=self.tools)
+        call = _recorded(parsed.calls[0]) if parsed.calls else None
+        problems = [*parsed.errors]
+        if not parsed.calls and not problems:
+            names = ", ".join(spec.name for spec in self.tools)
+            problems.append(f"there is no call of a tool; the tools are: {names}")
+        if len(parsed.calls) > self._most:
+            problems.append(f"a reply may have at most {self._most} calls, got {len(parsed.calls)}")
+        for each in parsed.calls[: self._most]:
+            problems += call_errors(each, self.tools)
+        if problems:
+            return Reading(call=call, error="; ".join(problems[:4])[: 4 * _SHOWN])
+        return Reading(actions=tuple(map(self._action, parsed.calls)), call=call)
+
+    def _action(self, call: ToolCall) -> dict[str, Any]:
+        if self._is_mcp:
+            return {"type": "call_tool", "tool_name": call.name, "arguments": call.arguments}
+        return dict(call.arguments)
+
+
+def choose_kind(schema: Mapping[str, Any], reply_field: str | None) -> InterfaceKind:
+    """Return the kind of interface that a server's action schema shows.
+
+    Raises:
+        EnvFault: The schema is none of an object.
+    """
+    title, fields = schema.get("title"), _fields_of(schema)
+    if title == ENVKIT_ACTION:
+        return InterfaceKind.ENVKIT
+    if reply_field is not None:
+        return InterfaceKind.TEXT
+    if title == _MCP_ACTION or not set(fields) - {"metadata"}:
+        return InterfaceKind.TOOLS
+    return InterfaceKind.ACTION
+
+
+def action_tool(schema: dict[str, Any], *, name: str) -> ToolSpec:
+    """Return the tool that has an action's fields as arguments.
+
+    `metadata`, which every action of OpenEnv may carry, is left out.
+
+    Raises:
+        EnvFault: The schema is none of an object.
+    """
+    fields = _fields_of(schema)
+    kept: dict[str, Any] = {
+        "type": "object",
+        "properties": {key: value for key, value in fields.items() if key != "metadata"},
+        "required": [key for key in schema.get("required", ()) if key != "metadata"],
+    }
+    kept.update({key: schema[key] for key in _KEPT if key in schema})
+    about = str(schema.get("description") or "Act in the environment.").strip()
+    return ToolSpec(name=name, description=about, parameters=kept)
+
+
+def mcp_tools(listed: object) -> list[ToolSpec]:
+    """Return the tools that a server listed.
+
+    Raises:
+        EnvFault: There are none, or one has no name or schema.
+    """
+    entries: Sequence[Any] = listed if isinstance(listed, list) else ()
+    if not entries:
+        raise EnvFault(
+            f"the OpenEnv server must list its tools, got {listed!r:.200}", kind=FaultKind.PERMANENT
+        )
+    try:
+        return [
+            ToolSpec(
+                name=entry["name"],
+                description=str(entry.get("description") or ""),
+                parameters={"type": "object", "properties": {}, **entry["input_schema"]},
+            )
+            for entry in entries
+        ]
+    except (KeyError, TypeError, AttributeError, ConfigurationError) as error:
+        raise EnvFault(
+            f"the OpenEnv server listed a tool that cannot be called: {error!r:.300}",
+            kind=FaultKind.PERMANENT,
+        ) from error
+
+
+def check_field(schema: Mapping[str, Any], field: str) -> None:
+    """Refuse a reply field that the server's action does not have.
+
+    Raises:
+        ConfigurationError: It has others.
+        EnvFault: The schema is none of an object.
+    """
+    fields = sorted(_fields_of(schema))
+    if field not in fields:
+        raise ConfigurationError(
+            f"reply_field must be a field of the server's action, {fields}, got {field!r}"
+        )
+
+
+def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    fields = schema.get("properties", {})
+    if not isinstance(fields, dict):
+        raise EnvFault(
+            f"the OpenEnv server's action must be an object with properties, got {schema!r:.200}",
+            kind=FaultKind.PERMANENT,
+        )
+    return fields
+
+
+def _recorded(call: ToolCall) -> dict[str, Any]:
+    """Return a call for info; arguments of a hostile length are cut."""
+    record = call.to_json()
+    written = json.dumps(call.arguments, ensure_ascii=False)
+    if len(written) > _LONGEST_RECORD:
+        record["arguments"] = {"cut": written[:_LONGEST_RECORD]}
+    return {**record, "id": call.id[:64], "name": call.name[:64]}

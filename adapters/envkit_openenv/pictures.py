@@ -1,0 +1,138 @@
+"""An observation's JSON as text and pictures.
+
+OpenEnv has no form of its own for pictures. In use are data URIs, bare base64 strings, and nested
+lists of pixels (its BrowserGym and Atari environments); all of them are found wherever they stand.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+
+from envkit.errors import EnvFault, FaultKind, ImageError
+from envkit.images import Image
+
+_MAGIC: Final = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD")
+"""How PNG, JPEG, WebP and GIF begin in base64."""
+_SHORTEST: Final = 64
+"""Characters of base64; a shorter string is a word."""
+_SMALLEST: Final = 8
+"""Pixels of a side; a smaller nested list is a table."""
+
+
+def show_observation(
+    observation: dict[str, Any], *, picture_fields: Sequence[str] = ()
+) -> tuple[str, list[Image]]:
+    """Return an observation as text, and its pictures in the order of their marks in it.
+
+    An observation with one field of text is that text; of others each field has a line. Fields that
+    are null are left out.
+
+    Args:
+        observation: JSON data.
+        picture_fields: Top-level fields that are pictures in any of the forms, two-dimensional
+            lists of grey values included.
+
+    Raises:
+        EnvFault: A picture cannot be read.
+    """
+    images: list[Image] = []
+    shown: dict[str, Any] = {}
+    for key, value in observation.items():
+        if key in picture_fields and value is not None:
+            images.append(_named_picture(key, value))
+            shown[key] = f"[picture {len(images)}]"
+        elif (plain := _without_pictures(value, images)) is not None:
+            shown[key] = plain
+    if len(shown) == 1 and isinstance(only := next(iter(shown.values())), str):
+        return only, images
+    return "\n".join(f"{key}: {_line(value)}" for key, value in shown.items()), images
+
+
+def decode_picture(value: str) -> Image:
+    """Return the picture in a data URI or in base64.
+
+    Raises:
+        EnvFault: It cannot be read.
+    """
+    try:
+        if value.startswith("data:"):
+            image = Image.from_data_uri(value)
+        else:
+            image = Image.from_bytes(base64.b64decode(value, validate=True))
+        image.pil()  # a broken one is noticed here, where it is the server's failure
+    except (ImageError, binascii.Error, ValueError) as error:
+        raise _unreadable(str(error)) from error
+    return image
+
+
+def _without_pictures(value: Any, images: list[Image]) -> Any:  # noqa: ANN401  # any JSON
+    """Return a value with marks in the place of pictures, which are added to `images`."""
+    found: Image | None = None
+    if isinstance(value, str):
+        if value.startswith("data:image/") or _looks_encoded(value):
+            found = decode_picture(value)
+    elif isinstance(value, list):
+        found = _pixels(cast("list[Any]", value), with_grey=False)
+    if found is not None:
+        images.append(found)
+        return f"[picture {len(images)}]"
+    if isinstance(value, list):
+        return [_without_pictures(entry, images) for entry in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value).items()
+        return {key: _without_pictures(entry, images) for key, entry in entries}
+    return value
+
+
+def _looks_encoded(text: str) -> bool:
+    if len(text) < _SHORTEST or not text.startswith(_MAGIC):
+        return False
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _pixels(value: list[Any], *, with_grey: bool) -> Image | None:
+    """Return the picture of a list of rows of pixels; None where it is none."""
+    if len(value) < _SMALLEST or not isinstance(value[0], list):
+        return None
+    first = cast("list[Any]", value[0])
+    if len(first) < _SMALLEST or not (with_grey or isinstance(first[0], list)):
+        return None
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return None
+    shapes = (2, 3) if with_grey else (3,)
+    if array.ndim not in shapes or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        return None
+    if not np.issubdtype(array.dtype, np.integer) or array.min() < 0 or array.max() > 255:
+        return None
+    pixels = array.astype(np.uint8)
+    return Image.from_array(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels)
+
+
+def _named_picture(key: str, value: object) -> Image:
+    if isinstance(value, str):
+        return decode_picture(value)
+    found = _pixels(cast("list[Any]", value), with_grey=True) if isinstance(value, list) else None
+    if found is None:
+        raise _unreadable(f"the field {key!r} holds {value!r:.80}")
+    return found
+
+
+def _line(value: Any) -> str:  # noqa: ANN401  # any JSON
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _unreadable(reason: str) -> EnvFault:
+    return EnvFault(
+        f"the OpenEnv server sent a picture that cannot be read: {reason[:300]}",
+        kind=FaultKind.PERMANENT,
+    )

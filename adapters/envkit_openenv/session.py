@@ -1,0 +1,203 @@
+"""One session of an OpenEnv server: a WebSocket that lives as long as an episode.
+
+What happens to a failure:
+
+| failure | fault |
+| --- | --- |
+| connection refused or reset before the session began, 429 and 5xx at the handshake | TRANSIENT |
+| any other status at the handshake | PERMANENT |
+| the server is full | TRANSIENT |
+| no answer in time | TIMEOUT; the connection is closed, so that no late answer is read as another |
+| connection lost in the session | CRASHED: the server ends the environment with it |
+| bytes, no JSON, another shape, too large a message | PERMANENT |
+
+Nothing is sent twice here. Who opens a session and resets it may do so again, because a session
+that is given up is ended by the server.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+
+from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
+from envkit_openenv.protocol import read_message
+
+_SHOWN: Final = 300
+_PARSE_ON_THREAD: Final = 1 << 18
+"""Characters from which on a message is parsed off the event loop."""
+_CLOSE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """How much a server may take. Times are seconds."""
+
+    connect_timeout_s: float = 10.0
+    reset_timeout_s: float = 120.0
+    """Of a reset, with every attempt to connect and the waits between them."""
+    step_timeout_s: float = 120.0
+    open_attempts: int = 5
+    """How often a session is opened and reset before its fault is raised."""
+    max_message_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing could be asked.
+
+        Raises:
+            ConfigurationError: A time is not positive, or a count is below 1.
+        """
+        if min(self.connect_timeout_s, self.reset_timeout_s, self.step_timeout_s) <= 0:
+            raise ConfigurationError(f"the timeouts of a session must be positive, got {self}")
+        if min(self.open_attempts, self.max_message_bytes) < 1:
+            raise ConfigurationError(
+                f"open_attempts and max_message_bytes must be at least 1, got {self}"
+            )
+
+
+class Session:
+    """A connection; `open` makes it."""
+
+    def __init__(
+        self,
+        address: str,
+        client: aiohttp.ClientSession,
+        socket: aiohttp.ClientWebSocketResponse,
+    ) -> None:
+        self._address, self._client, self._socket = address, client, socket
+
+    @classmethod
+    async def open(
+        cls, address: str, *, limits: SessionLimits, headers: Mapping[str, str]
+    ) -> "Session":
+        """Connect to a server.
+
+        Args:
+            address: `http://` or `https://`, without `/ws`.
+            limits: Of time and size.
+            headers: Of the handshake; their values never stand in a message.
+
+        Raises:
+            EnvFault: It cannot be reached, or refuses.
+        """
+        client = _client(headers)
+        try:
+            async with asyncio.timeout(limits.connect_timeout_s):
+                socket = await client.ws_connect(
+                    f"{address}/ws", max_msg_size=limits.max_message_bytes, autoping=True
+                )
+        except BaseException as error:
+            await client.close()
+            raise _opening_fault(address, error, limits.connect_timeout_s) from error
+        return cls(address, client, socket)
+
+    async def ask(self, message: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Send a message and return the data of its answer. After a fault the session is closed.
+
+        Raises:
+            InvalidAction: The server refused the action's form; the session goes on.
+            EnvFault: The table in the module's docstring says how.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                raw = await self._exchange(json.dumps(message))
+                if len(raw) < _PARSE_ON_THREAD:
+                    return read_message(raw)
+                return await asyncio.to_thread(read_message, raw)
+        except TimeoutError as error:
+            await self.close()
+            what = f"gave no answer to {message['type']!r} within {timeout_s:g} s"
+            raise _fault(self._address, what, FaultKind.TIMEOUT) from error
+        except (EnvkitError, asyncio.CancelledError):
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the session; closing twice is fine."""
+        if self._client.closed:
+            return
+        try:
+            # Where this fails, the server notices the closed connection.
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+                async with asyncio.timeout(_CLOSE_S):
+                    if not self._socket.closed:
+                        await self._socket.send_str('{"type": "close"}')
+                        await self._socket.close()
+        finally:
+            await self._client.close()
+
+    async def _exchange(self, text: str) -> str:
+        # A full server says so and hangs up: its last words may be there.
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            await self._socket.send_str(text)
+        received = await self._socket.receive()
+        match received.type:
+            case aiohttp.WSMsgType.TEXT:
+                return str(received.data)
+            case aiohttp.WSMsgType.BINARY:
+                raise _fault(self._address, "answered with bytes", FaultKind.PERMANENT)
+            case aiohttp.WSMsgType.ERROR:
+                reason = str(received.data)[:_SHOWN]
+                code = getattr(received.data, "code", None)
+                is_large = code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
+                kind = FaultKind.PERMANENT if is_large else FaultKind.CRASHED
+                raise _fault(self._address, f"broke the session off: {reason}", kind)
+            case _:
+                reason = f"code {self._socket.close_code}"
+                raise _fault(self._address, f"closed the session ({reason})", FaultKind.CRASHED)
+
+
+async def fetch_schema(
+    address: str, *, limits: SessionLimits, headers: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the JSON schema of a server's actions and observations, from `GET /schema`.
+
+    Raises:
+        EnvFault: It cannot be reached, refuses, or answers with something else.
+    """
+    async with _client(headers) as client:
+        try:
+            async with asyncio.timeout(limits.connect_timeout_s):
+                async with client.get(f"{address}/schema", allow_redirects=False) as response:
+                    response.raise_for_status()
+                    found: Any = json.loads(await response.read())
+        except (ValueError, RecursionError) as error:
+            what = "answered GET /schema with something that is no JSON"
+            raise _fault(address, what, FaultKind.PERMANENT) from error
+        except BaseException as error:
+            raise _opening_fault(address, error, limits.connect_timeout_s) from error
+    if not isinstance(found, dict) or not isinstance(found.get("action"), dict):
+        what = f"must answer GET /schema with an object 'action', got {found!r:.200}"
+        raise _fault(address, what, FaultKind.PERMANENT)
+    return found
+
+
+def _client(headers: Mapping[str, str]) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        headers=dict(headers),
+        timeout=aiohttp.ClientTimeout(total=None),  # the deadlines above are the only ones
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+def _opening_fault(address: str, error: BaseException, timeout_s: float) -> BaseException:
+    """Return the fault that a failed connection is; anything else is returned as it came."""
+    if isinstance(error, aiohttp.ClientResponseError):  # a handshake's error is one, too
+        is_passing = error.status >= 500 or error.status == 429
+        kind = FaultKind.TRANSIENT if is_passing else FaultKind.PERMANENT
+        return _fault(address, f"answered {error.status}: {error.message[:_SHOWN]!r}", kind)
+    if isinstance(error, TimeoutError):
+        what = f"did not answer within {timeout_s:g} s"
+        return _fault(address, what, FaultKind.TIMEOUT)
+    if isinstance(error, aiohttp.ClientError | OSError):
+        reason = str(error) or type(error).__name__
+        return _fault(address, f"cannot be reached: {reason[:_SHOWN]}", FaultKind.TRANSIENT)
+    return error
+
+
+def _fault(address: str, what: str, kind: FaultKind) -> EnvFault:
+    return EnvFault(f"the OpenEnv server at {address} {what}", kind=kind)

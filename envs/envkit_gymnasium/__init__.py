@@ -1,0 +1,34 @@
+"""Gymnasium's environments here: `gymnasium/FrozenLake-v1`, or `gymnasium-v0` with `env=`."""
+
+from typing import TYPE_CHECKING, Any
+
+from envkit.collection import Collection
+from envkit.registration import EnvSpec
+from envkit_gymnasium.names import member_ids
+
+if TYPE_CHECKING:
+    from envkit_gymnasium.env import GymnasiumEnv
+
+SPEC = EnvSpec(
+    id="gymnasium-v0",
+    entry_point="envkit_gymnasium.env:GymnasiumEnv",
+    description="Any gymnasium.Env, named by env=, played by text or tool calls.",
+)
+COLLECTION = Collection(
+    entry_point="envkit_gymnasium.env:GymnasiumEnv",
+    argument="env",
+    members=member_ids,
+    keeps_version=True,
+    description="Gymnasium's registered environments, played by text or tool calls.",
+)
+
+__all__ = ["COLLECTION", "SPEC", "GymnasiumEnv"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
+    """Import the environment when it is asked for."""
+    if name != "GymnasiumEnv":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from envkit_gymnasium.env import GymnasiumEnv
+
+    return GymnasiumEnv

@@ -1,0 +1,315 @@
+"""Any gymnasium.Env as an environment for language models."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from envkit.env import Capabilities, Env, Policy, PolicyContext, Step, Turn
+from envkit.errors import ConfigurationError, DatasetError
+from envkit.images import Image
+from envkit.seeds import derive_seed
+from envkit.tasks import Task
+from envkit_gymnasium.ansi import show_ansi
+from envkit_gymnasium.inner import View, choose_view, foreign, is_known_repeatable, make_inner
+from envkit_gymnasium.names import ACTION_NAMES, STATE_NAMES, class_key
+from envkit_gymnasium.replies import ActionReader
+from envkit_gymnasium.rules import rules_of
+from envkit_gymnasium.sentences import describe_space, picture, show_value
+from envkit_gymnasium.solution import best_actions
+from envkit_gymnasium.values import plain_json
+
+_DEFAULT_TURNS: Final = 200
+_GymEnv = gymnasium.Env[Any, Any]
+
+
+class SeedTasks:
+    """Endless tasks: `{"seed": n}`, the seed of the inner environment's reset."""
+
+    @property
+    def size(self) -> int | None:
+        """None: there is a task for every index."""
+        return None
+
+    def task(self, index: int) -> Task:
+        """Return the task of this index."""
+        return {"seed": derive_seed("gymnasium", index)}
+
+
+class GymnasiumEnv(Env):
+    """Play any `gymnasium.Env`: its actions by text or tool calls, its state as text or pictures.
+
+    Task: `{"seed": 7}`, given to the inner environment's reset; `"options"` is passed on too.
+    Observation: what the view says: text of its "ansi" rendering, a picture of its "rgb_array"
+        rendering, or its observation in words; pictures in an observation are shown as pictures.
+    Action: calls of the tool `act`, or actions in `<action>` tags; several in one reply if allowed.
+    Reward: the sum over the inner steps of the turn, and `termination_reward` at termination.
+        `info["return"]` is the episode's sum so far.
+    Episode end: terminates and truncates as the inner environment does; `max_turns` replies
+        truncate. A reply that cannot be read is told so, and nothing is played.
+    Chance: depends on the environment.
+    Source: Gymnasium, https://gymnasium.farama.org, and any package that registers with it.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: str | Callable[..., _GymEnv] = "FrozenLake-v1",
+        env_kwargs: Mapping[str, Any] | None = None,
+        view: str = View.AUTO,
+        with_state: bool = False,
+        action_form: str = "tool",
+        action_names: Sequence[str] | None = None,
+        state_names: Sequence[str] | None = None,
+        call_format: str = "auto",
+        actions_per_turn: int = 1,
+        frame_skip: int = 1,
+        instructions: str | None = None,
+        show_reward: bool = True,
+        termination_reward: float = 0.0,
+        is_repeatable: bool | None = None,
+        max_turns: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        """Make the inner environment.
+
+        Args:
+            env: Its Gymnasium id, `module:Id` to import a module first, or a function that takes
+                `render_mode` and `env_kwargs` and makes it.
+            env_kwargs: Its arguments, `max_episode_steps` among them.
+            view: A `View`; "auto" takes text where it renders text, else its observation.
+            with_state: Also describe the observation where the view is a rendering.
+            action_form: An `ActionForm`: "tool" or "tags".
+            action_names: Of a Discrete space's actions; None takes Gymnasium's own where they are
+                known, an empty list none.
+            state_names: Of the observation's entries; None as above.
+            call_format: How calls are written, a `ToolCallFormat`.
+            actions_per_turn: Most actions of one reply.
+            frame_skip: How often each action is repeated.
+            instructions: The rules, for the system prompt; None takes them from the documentation
+                of the inner environment's class.
+            show_reward: Tell the model its rewards.
+            termination_reward: Added when the inner environment terminates.
+            is_repeatable: Promises that a seed and the same actions give the same episode; the
+                environment then declares itself deterministic and safe to replay. None promises it
+                for what Gymnasium ships and calls deterministic.
+            max_turns: Replies before truncation; None takes the inner environment's step limit, or
+                200 where it has none.
+            render_mode: As for `envkit.Env`; the transcript's, not the inner environment's.
+
+        Raises:
+            ConfigurationError: An argument is wrong, or the environment cannot be made or seen.
+            MissingDependencyError: The inner environment needs a package that is not installed.
+        """
+        if actions_per_turn < 1 or frame_skip < 1:
+            raise ConfigurationError(
+                "actions_per_turn and frame_skip must be at least 1, got "
+                f"{actions_per_turn} and {frame_skip}"
+            )
+        self._view = choose_view(env, dict(env_kwargs or {}), view)
+        self._inner = make_inner(env, dict(env_kwargs or {}), self._view)
+        limit = getattr(self._inner.spec, "max_episode_steps", None)
+        super().__init__(max_turns=max_turns or limit or _DEFAULT_TURNS, render_mode=render_mode)
+        known = class_key(self._inner.unwrapped) or ""
+        if action_names is None:
+            action_names = self._known_names(ACTION_NAMES.get(known, ()))
+        self._state_names = STATE_NAMES.get(known, ()) if state_names is None else state_names
+        self._reader = ActionReader(
+            self._inner.action_space,
+            form=action_form,
+            names=action_names,
+            most=actions_per_turn,
+            call_format=call_format,
+        )
+        self.tools = self._reader.tools
+        self.tasks = SeedTasks()
+        self._with_state, self._frame_skip = with_state, frame_skip
+        self._show_reward, self._bonus = show_reward, float(termination_reward)
+        if is_repeatable or (is_repeatable is None and is_known_repeatable(self._inner)):
+            self.capabilities = Capabilities(replay_safe=True, deterministic=True)  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by what is inside
+        rules = rules_of(self._inner) if instructions is None else instructions
+        self.system_prompt = "\n\n".join(
+            filter(None, [rules, self._reader.describe(), self._seen()])
+        )
+        self._return = 0.0
+        self._is_cut = False
+        self._is_closed = False
+
+    def on_reset(self, task: Task) -> Turn:
+        """Reset the inner environment with the task's seed.
+
+        Raises:
+            DatasetError: The task has no seed, or options that are no object.
+            EnvFault: The inner environment failed.
+        """
+        seed, options = task.get("seed"), task.get("options")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise DatasetError(f"a task must have an integer 'seed' of 0 or more, got {seed!r:.80}")
+        if options is not None and not isinstance(options, dict):
+            raise DatasetError(f"'options' of a task must be an object, got {options!r:.80}")
+        with foreign("reset", self._inner):
+            state, inner_info = self._inner.reset(seed=seed, options=options)
+        self._inner.action_space.seed(seed)
+        self._return, self._is_cut = 0.0, False
+        text, images = self._look(state)
+        return Turn(text, images=images, info=self._report(inner_info, 0))
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Play the reply's actions.
+
+        Raises:
+            EnvFault: The inner environment failed.
+        """
+        actions = self._reader.read(response_text)
+        if actions.error is not None:
+            info = {"parse_error": actions.error, "tool_call": actions.call}
+            return Turn(
+                f"Nothing was played: {actions.error}. {self._reader.describe()}",
+                info={**info, "steps": 0, "return": self._return, "env_info": {}},
+            )
+        played = self._play(actions.values)
+        self._return += played.reward
+        text, images = self._look(played.state)
+        told = [text, self._score(played.reward), self._ending(played.is_over)]
+        info = self._report(played.info, played.steps)
+        terms = {"env": played.reward}
+        return Turn(
+            "\n\n".join(filter(None, told)),
+            images=images,
+            reward=played.reward,
+            done=played.is_over,
+            info={**info, "tool_call": actions.call, "reward_terms": terms},
+        )
+
+    def step(self, action: str) -> Step:
+        """Play one reply; the inner environment's truncation is one here too.
+
+        Raises:
+            EpisodeStateError: Before `reset`, or after the episode ended.
+        """
+        played = super().step(action)
+        if not self._is_cut or played.terminated:
+            return played
+        self._running = False
+        return played._replace(truncated=True)
+
+    def close(self) -> None:
+        """Close the inner environment; closing twice is fine."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._inner.close()
+
+    def oracle(self) -> Policy:
+        """Return a policy that plays best, for environments with a deterministic table of moves.
+
+        These are Gymnasium's toy environments that publish their transitions, as long as chance has
+        no part in them.
+
+        Raises:
+            ConfigurationError: The inner environment has no such table, or its best play earns
+                nothing, which `termination_reward` changes.
+        """
+        if self._frame_skip > 1:
+            raise ConfigurationError("the oracle plays single steps: leave frame_skip at 1")
+        actions = best_actions(self._inner.unwrapped, termination_reward=self._bonus)
+
+        def answer(context: PolicyContext) -> str:
+            played = context.env.unwrapped
+            if not isinstance(played, GymnasiumEnv):
+                raise ConfigurationError(f"this oracle plays GymnasiumEnv, got {played!r:.80}")
+            return self._reader.write(actions[played.table_state])
+
+        return answer
+
+    @property
+    def table_state(self) -> int:
+        """The number of the state, where the inner environment has a table of states."""
+        table: Any = self._inner.unwrapped
+        return int(table.s)
+
+    def _play(self, actions: Sequence[Any]) -> "_Played":
+        state, inner_info = None, {}
+        reward, steps, is_over = 0.0, 0, False
+        for action in actions:
+            for _ in range(self._frame_skip):
+                if is_over or self._is_cut:
+                    break
+                with foreign("step", self._inner):
+                    state, gained, ended, cut, inner_info = self._inner.step(action)
+                reward += float(gained)
+                steps += 1
+                is_over, self._is_cut = bool(ended), bool(cut) and not ended
+        reward += self._bonus if is_over else 0.0
+        return _Played(state, reward, steps, is_over, inner_info)
+
+    def _report(self, inner_info: Mapping[str, Any], steps: int) -> dict[str, Any]:
+        return {"steps": steps, "return": self._return, "env_info": _json_parts(inner_info)}
+
+    def _score(self, reward: float) -> str:
+        return f"Reward: {reward:g}, {self._return:g} so far." if self._show_reward else ""
+
+    def _ending(self, is_over: bool) -> str:
+        if is_over:
+            return "The episode is over."
+        return "The episode was cut off by its step limit." if self._is_cut else ""
+
+    def _known_names(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the names where they fit: a wrapper or an argument may change the actions."""
+        space = self._inner.action_space
+        fits = isinstance(space, gymnasium.spaces.Discrete) and int(space.n) == len(names)
+        return names if fits else ()
+
+    def _seen(self) -> str:
+        """Return what an observation shows, for the system prompt."""
+        parts = {
+            View.ANSI: "After each reply you see a drawing in text.",
+            View.RGB_ARRAY: "After each reply you see a picture.",
+            View.STATE: "",
+        }[self._view]
+        if self._view is not View.STATE and not self._with_state:
+            return parts
+        space = self._inner.observation_space
+        state = f"The state that you see is {describe_space(space, self._state_names)}."
+        return f"{parts} {state}".strip()
+
+    def _look(self, state: Any) -> tuple[str, list[Image]]:  # noqa: ANN401  # any observation
+        """Return what the model sees of the inner environment."""
+        texts: list[str] = []
+        images: list[Image] = []
+        if self._view is not View.STATE:
+            with foreign("render", self._inner):
+                drawn: Any = self._inner.render()
+            if isinstance(drawn, np.ndarray):
+                images.append(picture(drawn.astype(np.uint8, copy=False)))
+            elif drawn is not None:
+                texts.append(show_ansi(str(drawn)))
+        if self._view is View.STATE or self._with_state:
+            space = self._inner.observation_space
+            text, more = show_value(space, state, names=self._state_names)
+            texts.append(text if self._state_names or more else f"State: {text}")
+            images += more
+        return "\n\n".join(filter(None, texts)), images
+
+
+class _Played(NamedTuple):
+    """What the actions of one reply came to."""
+
+    state: Any
+    """The last observation."""
+    reward: float
+    """The sum, `termination_reward` included."""
+    steps: int
+    is_over: bool
+    info: Mapping[str, Any]
+    """Of the last step."""
+
+
+def _json_parts(inner_info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that have a JSON form; others, such as objects, are left out."""
+    kept: dict[str, Any] = {}
+    for key, value in inner_info.items():
+        with suppress(TypeError):
+            kept[str(key)] = plain_json(value)
+    return kept

@@ -1,0 +1,46 @@
+"""The rules of a game, from the documentation of the inner environment's class."""
+
+import inspect
+import re
+from typing import Any, Final
+
+import gymnasium
+
+_LEFT_OUT: Final = frozenset(
+    {
+        "action space",  # said by the action's own description
+        "arguments",
+        "credits",
+        "information",
+        "integration timestep",
+        "observation space",
+        "references",
+        "vectorized environment",
+        "version history",
+    }
+)
+"""Sections, in small letters, that say nothing about how to play what is seen here."""
+_HEADING: Final = re.compile(r"^[ \t]*##+[ \t]*(.+?)[ \t]*$", re.MULTILINE)
+_CODE: Final = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$\n?", re.MULTILINE | re.DOTALL)
+_HTML: Final = re.compile(r"<[^<>\n]{1,200}>")
+_LINK: Final = re.compile(r"!?\[([^\[\]\n]*)\]\([^()\n]*\)")
+_LONGEST: Final = 6000
+
+
+def rules_of(inner: gymnasium.Env[Any, Any]) -> str:
+    """Return the class documentation without code and sections on the programming interface.
+
+    An environment without one has no rules: the text is empty.
+    """
+    text = inspect.cleandoc(type(inner.unwrapped).__doc__ or "")
+    if not text or type(inner.unwrapped).__doc__ == gymnasium.Env.__doc__:
+        return ""
+    text = _CODE.sub("", text)
+    headings = list(_HEADING.finditer(text))
+    starts = [*(heading.start() for heading in headings), len(text)]
+    kept = [text[: starts[0]]]
+    for heading, end in zip(headings, starts[1:], strict=True):
+        if heading.group(1).casefold() not in _LEFT_OUT:
+            kept.append(text[heading.start() : end])
+    plain = _HTML.sub("", _LINK.sub(r"\1", "".join(kept)))
+    return re.sub(r"\n{3,}", "\n\n", plain).strip()[:_LONGEST]
