@@ -29,7 +29,9 @@ _LOAD_MS: Final = 10_000.0
 _PUMP_S: Final = 0.004
 _NEXT_FRAME_MS: Final = 0.05
 _BINDING: Final = "__envkit_tell"
-_SCRIPT: Final = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
+_SCRIPT: Final = (
+    files("envkit_computer_use.browser").joinpath("page.js").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

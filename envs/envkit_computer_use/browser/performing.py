@@ -1,7 +1,7 @@
 """Carry out canonical actions on a page, by mouse and keyboard events."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from envkit_computer_use.actions import Action, ActionKind, Button
 from envkit_computer_use.browser.keyboard import MODIFIERS, find_key, key_event
@@ -40,7 +40,7 @@ class Hands:
         Raises:
             BrowserFault: The page is gone or hung.
         """
-        handler = _HANDLERS.get(action.kind)
+        handler = self._HANDLERS.get(action.kind)
         if handler is None:
             return
         place = (action.x, action.y) if action.x is not None and action.y is not None else None
@@ -161,6 +161,24 @@ class Hands:
     async def _wait(self, x: int, y: int, action: Action) -> None:
         await self._page.advance(1000 * max(0.0, min(_LONGEST_WAIT_S, action.seconds)))
 
+    _HANDLERS: ClassVar[
+        dict[ActionKind, Callable[["Hands", int, int, Action], Awaitable[None]]]
+    ] = {
+        **dict.fromkeys(_CLICKS, _click),
+        ActionKind.MOVE: _only_move,
+        ActionKind.MOUSE_DOWN: _mouse_down,
+        ActionKind.MOUSE_UP: _mouse_up,
+        ActionKind.DRAG: _drag,
+        ActionKind.SCROLL: _scroll,
+        ActionKind.TYPE: _type,
+        ActionKind.KEY: _press_keys,
+        ActionKind.HOLD_KEY: _hold_keys,
+        ActionKind.WAIT: _wait,
+    }
+
+
+_Handler = Callable[[Hands, int, int, Action], Awaitable[None]]
+
 
 def _modifiers(keys: tuple[str, ...]) -> int:
     return sum(MODIFIERS.get(key, 0) for key in set(keys))
@@ -187,17 +205,3 @@ def _stretch(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int
             round(start[0] + (end[0] - start[0]) * share),
             round(start[1] + (end[1] - start[1]) * share),
         )
-
-
-_HANDLERS: Final[dict[ActionKind, Callable[[Hands, int, int, Action], Awaitable[None]]]] = {
-    **dict.fromkeys(_CLICKS, Hands._click),
-    ActionKind.MOVE: Hands._only_move,
-    ActionKind.MOUSE_DOWN: Hands._mouse_down,
-    ActionKind.MOUSE_UP: Hands._mouse_up,
-    ActionKind.DRAG: Hands._drag,
-    ActionKind.SCROLL: Hands._scroll,
-    ActionKind.TYPE: Hands._type,
-    ActionKind.KEY: Hands._press_keys,
-    ActionKind.HOLD_KEY: Hands._hold_keys,
-    ActionKind.WAIT: Hands._wait,
-}
