@@ -32,7 +32,7 @@ CLICK: Final = Action(kind=ActionKind.CLICK, x=60, y=120)
 
 async def play(page: Page, steps: int) -> None:
     """Play steps on a page and check that each click arrived."""
-    hands = Hands(page)
+    hands, state = Hands(page), 0
     for _ in range(steps):
         await hands.perform(CLICK)
         await page.screenshot()

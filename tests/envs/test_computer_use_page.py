@@ -266,7 +266,7 @@ async def solve(env: PageEnv, index: int, policy: str = "oracle") -> float:
 
 @needs_browser
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["canonical", "qwen3-vl", "openai", "osworld"])
+@pytest.mark.parametrize("action", ["canonical", "qwen3-vl", "anthropic-20251124", "osworld"])
 async def test_oracle_solves_the_demos_in_every_dialect(action: str) -> None:
     envs = [PageEnv(action=action) for _ in range(4)]
     try:

@@ -18,6 +18,9 @@ _REPEATS_A_SECOND: Final = 10
 _MOST_REPEATS: Final = 50
 _MOST_TYPED: Final = 200
 """Characters that are typed key by key; a longer text is pasted in at once."""
+_WHEEL_FRAMES: Final = 2
+_PRESSED_FRAMES: Final = 2
+"""Frames until Chromium 156 has taken in a turn of the wheel, or a move with a button down."""
 _DRAG_STEPS: Final = 5
 """Mouse moves for each stretch of a drag: many scripts start a drag at the second move."""
 
@@ -85,13 +88,14 @@ class Hands:
         await self._page.deliver(*commands, *_letting_go(action.keys))
 
     async def _only_move(self, x: int, y: int, action: Action) -> None:
-        await self._page.deliver(self._move(x, y))
+        frames = _PRESSED_FRAMES if self._buttons else 1
+        await self._page.deliver(self._move(x, y), frames=frames)
 
     async def _mouse_down(self, x: int, y: int, action: Action) -> None:
         await self._page.deliver(self._move(x, y), self._press(x, y, action.button, 1))
 
     async def _mouse_up(self, x: int, y: int, action: Action) -> None:
-        await self._page.deliver(self._move(x, y))
+        await self._only_move(x, y, action)
         await self._page.deliver(self._release(x, y, action.button, 1))
 
     async def _drag(self, x: int, y: int, action: Action) -> None:
@@ -103,9 +107,9 @@ class Hands:
         )
         for point in action.path:
             for place in _stretch((self.x, self.y), self._inside(*point)):
-                await self._page.deliver(self._move(*place, held))
+                await self._page.deliver(self._move(*place, held), frames=_PRESSED_FRAMES)
         # A native drag takes a move in with the next one, so the last is there twice.
-        await self._page.deliver(self._move(self.x, self.y, held))
+        await self._page.deliver(self._move(self.x, self.y, held), frames=_PRESSED_FRAMES)
         await self._page.deliver(
             self._release(self.x, self.y, action.button, 1, held), *_letting_go(action.keys)
         )
@@ -120,9 +124,8 @@ class Hands:
             deltaY=action.dy / scale,
             modifiers=held,
         )
-        await self._page.deliver(
-            *_holding(action.keys), self._move(x, y, held), wheel, *_letting_go(action.keys)
-        )
+        commands = (*_holding(action.keys), self._move(x, y, held), wheel)
+        await self._page.deliver(*commands, *_letting_go(action.keys), frames=_WHEEL_FRAMES)
         await self._page.frame()  # brings the new place from the compositor to the document
 
     async def _type(self, x: int, y: int, action: Action) -> None:
