@@ -8,13 +8,14 @@ import signal
 import time
 
 import pytest
+from fakes.browsers import click, kill_renderers, needs_browser, open_page, running_pool
+
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.faults import FaultPlan
 from envkit_computer_use.browser import BrowserFault, BrowserPool, Page, PageEvent, Trouble
 from envkit_computer_use.browser.injection import Injection, inject
-from fakes.browsers import click, kill_renderers, needs_browser, open_page, running_pool
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.slow]
 
 BUTTON = "<body style='margin:0'><button style='width:100px;height:50px' onclick='%s'>go</button>"
 
@@ -22,10 +23,14 @@ BUTTON = "<body style='margin:0'><button style='width:100px;height:50px' onclick
 async def fault_of(page: Page) -> BrowserFault:
     """What a click and a look at the page end with."""
     with pytest.raises(BrowserFault) as caught:
-        await click(page, 20, 20)
-        await page.screenshot()
-        await page.evaluate("1")
+        await _click_and_look(page)
     return caught.value
+
+
+async def _click_and_look(page: Page) -> None:
+    await click(page, 20, 20)
+    await page.screenshot()
+    await page.evaluate("1")
 
 
 async def works_again(pool: BrowserPool, page: Page) -> bool:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from fakes.browsers import click, needs_browser, open_page, running_pool
+
 from envkit_computer_use.browser import Browser, PageEvent, PageOptions, Site
 from envkit_computer_use.browser.page import Page
 from envkit_computer_use.browser.process import BrowserProcess
-from fakes.browsers import click, needs_browser, open_page, running_pool
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.slow]
 
 SECRET = "the-secret-of-the-file"
 TRIES = {
@@ -174,7 +175,8 @@ async def test_page_cannot_reach_the_driver_itself() -> None:
     "way",
     [
         "fetch('URL').then(r => r.text()).then(keep, () => 0)",
-        "x = new XMLHttpRequest(); x.open('GET', 'URL'); x.onload = () => keep(x.response); x.send()",
+        "x = new XMLHttpRequest(); x.open('GET', 'URL'); x.onload = () => keep(x.response); "
+        "x.send()",
         "f = add('iframe', {src: 'URL'}); setTimeout(() => "
         "keep(f.contentDocument?.body?.innerText), 200)",
         "add('script', {src: 'URL', onload: () => keep(String(window.stolen))})",
@@ -238,11 +240,11 @@ async def test_no_name_is_looked_up_and_no_address_dialled(
 ) -> None:
     log = tmp_path / "net.json"
     begin = BrowserProcess.__init__
-    monkeypatch.setattr(
-        BrowserProcess,
-        "__init__",
-        lambda self, binary, flags: begin(self, binary, (*flags, f"--log-net-log={log}")),
-    )
+
+    def logging(self: BrowserProcess, binary: Path, flags: tuple[str, ...]) -> None:
+        begin(self, binary, (*flags, f"--log-net-log={log}"))
+
+    monkeypatch.setattr(BrowserProcess, "__init__", logging)
     browser = await Browser.start()
     try:
         page = await Page.open(

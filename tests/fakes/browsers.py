@@ -6,11 +6,12 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import psutil
 import pytest
+
 from envkit.errors import ConfigurationError
 from envkit_computer_use.actions import Action, ActionKind
 from envkit_computer_use.browser import (
@@ -38,7 +39,7 @@ needs_browser = pytest.mark.skipif(not has_browser(), reason="chromium-headless-
 
 
 @contextlib.asynccontextmanager
-async def running_pool(**options: int) -> AsyncIterator[BrowserPool]:
+async def running_pool(**options: int) -> AsyncGenerator[BrowserPool]:
     """A pool that is closed at the end."""
     pool = BrowserPool(PoolOptions(**{"spares": 0, **options}))
     try:

@@ -18,7 +18,6 @@ Reply = dict[str, Any]
 EventHandler = Callable[[str, Reply], None]
 """Takes the name and the parameters of an event; must not block."""
 _CONNECT_S: Final = 10.0
-_GOODBYE_S: Final = 0.5
 _FAILURES: Final = (aiohttp.ClientError, ConnectionError, OSError, asyncio.TimeoutError)
 
 
@@ -47,12 +46,7 @@ class Connection:
         """
         http = aiohttp.ClientSession(trust_env=False)
         try:
-            socket = await asyncio.wait_for(
-                http.ws_connect(
-                    url, max_msg_size=0, timeout=aiohttp.ClientWSTimeout(ws_close=_GOODBYE_S)
-                ),
-                _CONNECT_S,
-            )
+            socket = await asyncio.wait_for(http.ws_connect(url, max_msg_size=0), _CONNECT_S)
         except BaseException as error:
             await http.close()
             if isinstance(error, _FAILURES):

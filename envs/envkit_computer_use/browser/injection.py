@@ -39,9 +39,7 @@ class Injection(StrEnum):
     """The page closes."""
 
 
-async def inject(
-    plan: FaultPlan, page: Page, key: tuple[int, int, int | None]
-) -> Injection | None:
+async def inject(plan: FaultPlan, page: Page, key: tuple[int, int, int | None]) -> Injection | None:
     """Do what the plan deals out to this call, and return it.
 
     Args:

@@ -26,10 +26,12 @@ START_TIME: Final = 1_767_225_600
 """2026-01-01 00:00 UTC, in seconds: when every page begins."""
 _MOST_FRAMES: Final = 60
 _LOAD_MS: Final = 10_000.0
-_PUMP_S: Final = 0.004
+_PUMP_S: Final = 0.03
 _NEXT_FRAME_MS: Final = 0.05
 _BINDING: Final = "__envkit_tell"
-_SCRIPT: Final = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
+_SCRIPT: Final = (
+    files("envkit_computer_use.browser").joinpath("page.js").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,16 +249,21 @@ class Page:
                 return self._last_frame
         raise BrowserFault("the browser draws no frame of the page", trouble=Trouble.REFUSED)
 
-    async def deliver(self, *commands: tuple[str, dict[str, Any]]) -> None:
-        """Send inputs in order, drawing frames until the page has taken them all."""
+    async def deliver(self, *commands: tuple[str, dict[str, Any]], frames: int = 1) -> None:
+        """Send inputs in order, and draw frames until the page has taken them all.
+
+        Args:
+            commands: DevTools commands of the domain Input, with their parameters.
+            frames: How many frames are drawn in any case. A page counts its frames, so their number
+                should not depend on how fast the machine is: name what the inputs need.
+        """
         self._check()
         work = asyncio.gather(*(self.send(name, **params) for name, params in commands))
         try:
-            while True:
+            for _ in range(frames):
                 await self.frame()
-                done, _ = await asyncio.wait([work], timeout=_PUMP_S)
-                if done:
-                    break
+            while not (await asyncio.wait([work], timeout=_PUMP_S))[0]:
+                await self.frame()
         finally:
             if not work.done():
                 work.cancel()

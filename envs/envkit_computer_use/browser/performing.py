@@ -1,7 +1,7 @@
 """Carry out canonical actions on a page, by mouse and keyboard events."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from envkit_computer_use.actions import Action, ActionKind, Button
 from envkit_computer_use.browser.keyboard import MODIFIERS, find_key, key_event
@@ -18,6 +18,9 @@ _REPEATS_A_SECOND: Final = 10
 _MOST_REPEATS: Final = 50
 _MOST_TYPED: Final = 200
 """Characters that are typed key by key; a longer text is pasted in at once."""
+_WHEEL_FRAMES: Final = 2
+_PRESSED_FRAMES: Final = 2
+"""Frames until Chromium 156 has taken in a turn of the wheel, or a move with a button down."""
 _DRAG_STEPS: Final = 5
 """Mouse moves for each stretch of a drag: many scripts start a drag at the second move."""
 
@@ -40,7 +43,7 @@ class Hands:
         Raises:
             BrowserFault: The page is gone or hung.
         """
-        handler = _HANDLERS.get(action.kind)
+        handler = self._HANDLERS.get(action.kind)
         if handler is None:
             return
         place = (action.x, action.y) if action.x is not None and action.y is not None else None
@@ -85,13 +88,14 @@ class Hands:
         await self._page.deliver(*commands, *_letting_go(action.keys))
 
     async def _only_move(self, x: int, y: int, action: Action) -> None:
-        await self._page.deliver(self._move(x, y))
+        frames = _PRESSED_FRAMES if self._buttons else 1
+        await self._page.deliver(self._move(x, y), frames=frames)
 
     async def _mouse_down(self, x: int, y: int, action: Action) -> None:
         await self._page.deliver(self._move(x, y), self._press(x, y, action.button, 1))
 
     async def _mouse_up(self, x: int, y: int, action: Action) -> None:
-        await self._page.deliver(self._move(x, y))
+        await self._only_move(x, y, action)
         await self._page.deliver(self._release(x, y, action.button, 1))
 
     async def _drag(self, x: int, y: int, action: Action) -> None:
@@ -103,9 +107,9 @@ class Hands:
         )
         for point in action.path:
             for place in _stretch((self.x, self.y), self._inside(*point)):
-                await self._page.deliver(self._move(*place, held))
+                await self._page.deliver(self._move(*place, held), frames=_PRESSED_FRAMES)
         # A native drag takes a move in with the next one, so the last is there twice.
-        await self._page.deliver(self._move(self.x, self.y, held))
+        await self._page.deliver(self._move(self.x, self.y, held), frames=_PRESSED_FRAMES)
         await self._page.deliver(
             self._release(self.x, self.y, action.button, 1, held), *_letting_go(action.keys)
         )
@@ -120,9 +124,8 @@ class Hands:
             deltaY=action.dy / scale,
             modifiers=held,
         )
-        await self._page.deliver(
-            *_holding(action.keys), self._move(x, y, held), wheel, *_letting_go(action.keys)
-        )
+        commands = (*_holding(action.keys), self._move(x, y, held), wheel)
+        await self._page.deliver(*commands, *_letting_go(action.keys), frames=_WHEEL_FRAMES)
         await self._page.frame()  # brings the new place from the compositor to the document
 
     async def _type(self, x: int, y: int, action: Action) -> None:
@@ -161,6 +164,24 @@ class Hands:
     async def _wait(self, x: int, y: int, action: Action) -> None:
         await self._page.advance(1000 * max(0.0, min(_LONGEST_WAIT_S, action.seconds)))
 
+    _HANDLERS: ClassVar[
+        dict[ActionKind, Callable[["Hands", int, int, Action], Awaitable[None]]]
+    ] = {
+        **dict.fromkeys(_CLICKS, _click),
+        ActionKind.MOVE: _only_move,
+        ActionKind.MOUSE_DOWN: _mouse_down,
+        ActionKind.MOUSE_UP: _mouse_up,
+        ActionKind.DRAG: _drag,
+        ActionKind.SCROLL: _scroll,
+        ActionKind.TYPE: _type,
+        ActionKind.KEY: _press_keys,
+        ActionKind.HOLD_KEY: _hold_keys,
+        ActionKind.WAIT: _wait,
+    }
+
+
+_Handler = Callable[[Hands, int, int, Action], Awaitable[None]]
+
 
 def _modifiers(keys: tuple[str, ...]) -> int:
     return sum(MODIFIERS.get(key, 0) for key in set(keys))
@@ -187,17 +208,3 @@ def _stretch(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int
             round(start[0] + (end[0] - start[0]) * share),
             round(start[1] + (end[1] - start[1]) * share),
         )
-
-
-_HANDLERS: Final[dict[ActionKind, Callable[[Hands, int, int, Action], Awaitable[None]]]] = {
-    **dict.fromkeys(_CLICKS, Hands._click),
-    ActionKind.MOVE: Hands._only_move,
-    ActionKind.MOUSE_DOWN: Hands._mouse_down,
-    ActionKind.MOUSE_UP: Hands._mouse_up,
-    ActionKind.DRAG: Hands._drag,
-    ActionKind.SCROLL: Hands._scroll,
-    ActionKind.TYPE: Hands._type,
-    ActionKind.KEY: Hands._press_keys,
-    ActionKind.HOLD_KEY: Hands._hold_keys,
-    ActionKind.WAIT: Hands._wait,
-}

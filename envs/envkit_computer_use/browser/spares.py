@@ -18,7 +18,9 @@ Shape = tuple[int, int, float]
 class Spares:
     """Blank pages by shape."""
 
-    def __init__(self, open_page: Callable[[PageOptions], Awaitable[Page | None]], most: int) -> None:
+    def __init__(
+        self, open_page: Callable[[PageOptions], Awaitable[Page | None]], most: int
+    ) -> None:
         """Prepare to keep pages.
 
         Args:

@@ -205,16 +205,14 @@ class PageEnv(AsyncEnv):
         end: Action | None = None
         verdict = Verdict(done=False, reward=0.0)
         actions = parsed.actions or (Action(kind=ActionKind.SCREENSHOT),)
-        for number, action in enumerate(actions):
+        for action in actions:
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
                 end = action
-            else:
-                await hands.perform(action)
-            if page.left is not None:
+            found = await self._act(page, hands, action, end)
+            if found is None:
                 break
-            is_last = end is not None or number + 1 == len(actions)
-            verdict = await self._judge(page, end)
-            if verdict.done or is_last:
+            verdict = found
+            if verdict.done or end is not None:
                 break
         done = verdict.done or end is not None or page.left is not None
         reward = 0.0 if page.left is not None else verdict.reward
@@ -231,6 +229,19 @@ class PageEnv(AsyncEnv):
         text = "The task is over." if done else "\n".join(said[:8]) or "Done."
         return await self._turn(page, text, info, reward=reward, done=done)
 
+    async def _act(
+        self, page: Page, hands: Hands, action: Action, end: Action | None
+    ) -> Verdict | None:
+        """Carry out an action and judge the page; None where the page was left or closed."""
+        try:
+            if end is None:
+                await hands.perform(action)
+            return await self._judge(page, end) if page.left is None else None
+        except BrowserFault:
+            if page.left is None:
+                raise
+            return None
+
     async def _judge(self, page: Page, end: Action | None) -> Verdict:
         answer = end.text if end is not None and end.kind is ActionKind.ANSWER else None
         is_status = end is not None and end.kind is ActionKind.TERMINATE
@@ -238,7 +249,7 @@ class PageEnv(AsyncEnv):
         script = check_script(self.task, self._options.scale, answer=answer, status=status)
         judged = await _run_script(page, script, "check")
         self.plan = judged.get("oracle")
-        return read_verdict(judged["check"])
+        return read_verdict(judged.get("check"))
 
     async def _turn(
         self,

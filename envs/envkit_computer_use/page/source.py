@@ -12,7 +12,7 @@ from envkit.tasks import ListSource, Task, read_tasks
 
 VERSION: Final = "computer-use-page-v0"
 """Part of every seed: another version draws other seeds."""
-DEMOS: Final = Path(str(files(__package__).joinpath("demos")))
+DEMOS: Final = Path(str(files("envkit_computer_use.page").joinpath("demos")))
 """The folder of the pages that are shipped."""
 _TEXTS: Final = ("html", "path", "goal", "setup", "check", "oracle", "name")
 
@@ -81,7 +81,9 @@ def check_task(task: Task) -> None:
             f"{sorted(task)}"
         )
     if not task.get("check"):
-        raise DatasetError(f"a page task needs 'check', a JavaScript expression, got {sorted(task)}")
+        raise DatasetError(
+            f"a page task needs 'check', a JavaScript expression, got {sorted(task)}"
+        )
     if not task.get("goal") and not task.get("setup"):
         raise DatasetError(
             f"a page task needs 'goal', or a 'setup' whose value is the goal, got {sorted(task)}"

@@ -1,0 +1,117 @@
+"""Measure the real browser: steps a second and what a reset takes.
+
+A step is a click that changes the page, a screenshot and one look at the page's state. "small" is a
+page of 320x420 pixels, "screen" one of 672x448; "pages" are small ones in one browser, played at
+the same time. A reset opens a fresh session on a page that was kept ready and loads a task's page;
+"reload" loads it anew in the same session. Goals: 100 steps a second on one page, 20 ms a reset.
+
+    python benchmarks/browser.py [--json FILE]
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Final
+
+from envkit_computer_use.actions import Action, ActionKind
+from envkit_computer_use.browser import BrowserPool, Hands, Page, PageOptions, Site
+
+HTML: Final = """<!doctype html><body style="font:16px sans-serif">
+<h3>Which do you like?</h3><p id="state">0</p>
+<button onclick="state.textContent = ++n" style="width:120px;height:40px">More</button>
+<label><input type="checkbox"> One</label><label><input type="checkbox"> Two</label>
+<script>let n = 0</script>"""
+SITE: Final = Site({"index.html": HTML})
+SMALL: Final = PageOptions(width=320, height=420, site=SITE)
+SCREEN: Final = PageOptions(width=672, height=448, site=SITE)
+CLICK: Final = Action(kind=ActionKind.CLICK, x=60, y=120)
+
+
+async def play(page: Page, steps: int) -> None:
+    """Play steps on a page and check that each click arrived."""
+    hands, state = Hands(page), 0
+    for _ in range(steps):
+        await hands.perform(CLICK)
+        await page.screenshot()
+        state = await page.evaluate("n")
+    if state != steps:
+        raise RuntimeError(f"{steps} clicks must count to {steps}, got {state}")
+
+
+async def steps_per_second(
+    pool: BrowserPool, options: PageOptions, pages: int, steps: int
+) -> float:
+    """Return the steps of all pages together, a second."""
+    opened = [await pool.open(options) for _ in range(pages)]
+    for page in opened:
+        await page.goto()
+        await page.screenshot()
+    started = time.perf_counter()
+    await asyncio.gather(*(play(page, steps // pages) for page in opened))
+    seconds = time.perf_counter() - started
+    for page in opened:
+        await pool.release(page)
+    return steps / seconds
+
+
+async def reset_milliseconds(pool: BrowserPool, resets: int) -> tuple[float, float]:
+    """Return the median milliseconds of a reset to a fresh session, and of a reload."""
+    fresh: list[float] = []
+    again: list[float] = []
+    page = await pool.open(SMALL)
+    for _ in range(resets):
+        await asyncio.sleep(0.3)  # an episode, while the next page is made ready
+        started = time.perf_counter()
+        await pool.release(page)
+        page = await pool.open(SMALL)
+        await page.goto()
+        await page.screenshot()
+        fresh.append(1000 * (time.perf_counter() - started))
+        started = time.perf_counter()
+        await page.goto()
+        await page.screenshot()
+        again.append(1000 * (time.perf_counter() - started))
+    await pool.release(page)
+    return statistics.median(fresh), statistics.median(again)
+
+
+async def measure(steps: int, resets: int) -> dict[str, float]:
+    """Return every figure by name."""
+    pool = BrowserPool()
+    figures: dict[str, float] = {}
+    try:
+        started = time.perf_counter()
+        await pool.release(await pool.open(SMALL))
+        figures["launch_ms"] = 1000 * (time.perf_counter() - started)
+        figures["small_steps_per_second"] = await steps_per_second(pool, SMALL, 1, steps)
+        figures["screen_steps_per_second"] = await steps_per_second(pool, SCREEN, 1, steps)
+        for pages in (2, 4, 8):
+            name = f"pages_{pages}_steps_per_second"
+            figures[name] = await steps_per_second(pool, SMALL, pages, steps)
+        figures["memory_mb"] = sum(b.process.memory() for b in pool.browsers) / 2**20
+        figures["reset_ms"], figures["reload_ms"] = await reset_milliseconds(pool, resets)
+    finally:
+        await pool.aclose()
+    return figures
+
+
+def main() -> None:
+    """Print the figures, and write them where `--json` says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--resets", type=int, default=20)
+    arguments = parser.parse_args()
+    figures = asyncio.run(measure(arguments.steps, arguments.resets))
+    for name, value in figures.items():
+        print(f"{name:26s} {value:10,.1f}")
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
