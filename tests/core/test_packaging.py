@@ -39,15 +39,15 @@ def test_every_plugin_folder_is_named_envkit_and_is_typed() -> None:
 def test_every_environment_folder_has_an_entry_point() -> None:
     groups: dict[str, dict[str, str]] = PROJECT["project"]["entry-points"]
     values = [*groups["envkit.envs"].values(), *groups["envkit.collections"].values()]
-    modules = {value.partition(":")[0] for value in values}
+    packages = {re.split("[:.]", value)[0] for value in values}
 
-    assert modules == {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
+    assert packages == {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
 
 
 @pytest.mark.parametrize("group", ["envkit.envs", "envkit.collections", "envkit.engines"])
 def test_entry_points_name_plugin_packages(group: str) -> None:
     for value in PROJECT["project"]["entry-points"][group].values():
-        assert value.partition(":")[0] in NAMES
+        assert re.split("[:.]", value)[0] in NAMES
 
 
 def test_import_linter_knows_every_plugin() -> None:
