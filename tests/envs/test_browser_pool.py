@@ -48,11 +48,12 @@ async def test_browser_is_replaced_after_its_pages() -> None:
         assert not browsers[0].process.is_alive
 
 
-async def test_browser_is_replaced_when_it_has_grown() -> None:
-    async with running_pool(recycle_bytes=1) as pool:
+@pytest.mark.parametrize("spares", [0, 1])
+async def test_browser_is_replaced_when_it_has_grown(spares: int) -> None:
+    async with running_pool(recycle_bytes=1, spares=spares) as pool:
         page = await pool.open(SMALL)
         assert page.browser.process.memory() > 10 * 2**20
-        page.browser.opened = 16
+        pool._released = 15
         await pool.release(page)
         for _ in range(100):
             if not pool.browsers:

@@ -82,6 +82,8 @@ class Browser:
         """Pages open now."""
         self.opened = 0
         """Pages opened so far."""
+        self.is_retired = False
+        """Whether it takes no more pages and ends with its last one."""
         connection.on_lost = self._lose
         connection.listen(None, self._hear)
 

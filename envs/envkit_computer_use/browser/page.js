@@ -1,4 +1,4 @@
-// Runs in every document before its own scripts. CONFIG is {seed, start, clipboard}.
+// Runs in every document before its own scripts. CONFIG is {seed, clipboard}.
 ((config) => {
   // Math.random and crypto are drawn from the seed (sfc32, public domain, by Chris Doty-Humphrey).
   let a = 0x9e3779b9 ^ config.seed, b = 0x243f6a88, c = 0xb7e15162, d = config.seed | 1;
@@ -50,7 +50,6 @@
   };
   const onCopy = (event) => {
     const text = selected();
-    queueMicrotask(() => 0);
     addEventListener(event.type, (late) => {
       const own = late.defaultPrevented ? late.clipboardData?.getData("text/plain") : text;
       if (own) keep(own);

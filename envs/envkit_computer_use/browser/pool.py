@@ -57,6 +57,7 @@ class BrowserPool:
         """Browsers started so far."""
         self._browsers: list[Browser] = []
         self._promised: Counter[Browser] = Counter()
+        self._released = 0
         self._closing: set[asyncio.Task[None]] = set()
         self._spares = Spares(self._open_spare, self.options.spares)
         self._starts = asyncio.Semaphore(self.options.starts)
@@ -103,12 +104,12 @@ class BrowserPool:
         task.add_done_callback(self._closing.discard)
 
     async def _release(self, page: Page) -> None:
-        browser = page.browser
         await page.aclose()
-        if browser in self._browsers and not self._load(browser):
-            is_checked = browser.opened % _CHECK_EVERY == 0
-            if is_checked and browser.process.memory() > self.options.recycle_bytes:
-                await self._drop(browser)
+        self._released += 1
+        if self._released % _CHECK_EVERY == 0:
+            for browser in self._browsers:
+                if browser.process.memory() > self.options.recycle_bytes:
+                    browser.is_retired = True
         await self._sweep()
 
     async def aclose(self) -> None:
@@ -126,6 +127,8 @@ class BrowserPool:
             raise
         finally:
             self._promised[browser] -= 1
+            if self._promised[browser] <= 0:
+                del self._promised[browser]  # a counter must not keep a dead browser
             await self._sweep()
 
     async def _open_spare(self, options: PageOptions) -> Page | None:
@@ -158,6 +161,7 @@ class BrowserPool:
         opened = browser.opened + self._promised[browser]
         return (
             browser.is_usable
+            and not browser.is_retired
             and opened < self.options.recycle_pages
             and self._load(browser) < self.options.pages_per_browser + extra
         )
@@ -168,13 +172,15 @@ class BrowserPool:
     async def _sweep(self) -> None:
         """End the browsers that are broken, and those that are worn and empty."""
         for browser in self.browsers:
-            is_worn = browser.opened >= self.options.recycle_pages and not self._load(browser)
-            if is_worn or not browser.is_usable:
+            is_worn = browser.is_retired or browser.opened >= self.options.recycle_pages
+            is_idle = self._load(browser) == self._spares.count(browser)
+            if (is_worn and is_idle) or not browser.is_usable:
                 await self._drop(browser)
 
     async def _drop(self, browser: Browser) -> None:
         with contextlib.suppress(ValueError):
             self._browsers.remove(browser)
+        self._spares.forget(browser)
         await browser.aclose()
         self._promised.pop(browser, None)
 

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from envkit_computer_use.browser.browser import Browser
 from envkit_computer_use.browser.page import Page, PageOptions
 from envkit_computer_use.browser.trouble import BrowserFault
 
@@ -60,6 +61,15 @@ class Spares:
                 task = asyncio.ensure_future(page.aclose())
                 self._tasks[task] = shape
                 task.add_done_callback(self._tasks.pop)
+
+    def count(self, browser: Browser) -> int:
+        """Return how many of the pages lie in a browser."""
+        return sum(page.browser is browser for pages in self._pages.values() for page in pages)
+
+    def forget(self, browser: Browser) -> None:
+        """Let the pages of a browser go that ends."""
+        for shape, pages in self._pages.items():
+            self._pages[shape] = [page for page in pages if page.browser is not browser]
 
     async def aclose(self) -> None:
         """Stop preparing; the pages themselves end with their browsers."""
