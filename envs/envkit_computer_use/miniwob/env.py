@@ -40,7 +40,7 @@ class MiniwobEnv(AsyncEnv):
         The page's own time limit is off.
     Budget: `max_turns` replies, one screenshot each.
     Dataset: the package miniwob 1.1.0, MIT licence.
-    Source: Farama-Foundation/miniwob-plusplus; pages and rewards unchanged.
+    Source: Farama-Foundation/miniwob-plusplus; its pages and rewards, on a clock of our own.
     """
 
     capabilities = Capabilities(replay_safe=True, deterministic=True)

@@ -86,6 +86,7 @@
 
   const pass = (milliseconds) => {
     advance(milliseconds);
+    document.body.getBoundingClientRect();
     return {done: Boolean(WOB_DONE_GLOBAL), raw: Number(WOB_RAW_REWARD_GLOBAL)};
   };
 

@@ -4,7 +4,7 @@ A step is a click, half a second of the page's time and an encoded screenshot, i
 environments at once. A reset shows another problem of the same task. Wall time on whatever the
 machine has free. Goals: 100 steps a second on one page, reset under 20 ms.
 
-    python benchmarks/miniwob.py [--json FILE]
+    python benchmarks/miniwob_steps.py [--json FILE]
 """
 
 import argparse
