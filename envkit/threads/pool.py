@@ -29,6 +29,8 @@ _PACE_S: Final = 0.01
 FEW: Final = min(4, max(2, os.cpu_count() or 2))
 """Threads that stay awake when the loop suffers. Each can keep it waiting for Python's switch
 interval, 5 ms."""
+_STARVED_S: Final = 1.0
+"""When no call has begun for so long, all threads wait, and another is added in any case."""
 _numbers = itertools.count()
 
 
@@ -58,6 +60,8 @@ class WorkerPool:
         self._idle: list[threading.Semaphore] = []
         self._crowding = Crowding()
         self._due = 0.0
+        self._begun_at = 0.0
+        """When a thread last took a call."""
         self._awake = 0
         self._stuck = 0
         """Threads whose call was abandoned; they end when it returns, and others replace them."""
@@ -138,7 +142,9 @@ class WorkerPool:
             waiting = len(self._calls)
             room = self._max_threads + self._stuck - self._awake
             live = self._awake - self._stuck
-        most = FEW - live if self._crowding.is_crowded else max(FEW - live, 1)
+        is_starved = time.monotonic() - self._begun_at >= _STARVED_S
+        is_bearable = is_starved or not self._crowding.is_crowded
+        most = max(FEW - live, int(is_bearable))
         self._wake(min(waiting, room, most))
         if waiting:
             self._check_in(_PACE_S)
@@ -155,9 +161,10 @@ class WorkerPool:
             threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
-        wake = threading.Semaphore(0)
+        wake, is_fresh = threading.Semaphore(0), True
         while True:
-            call = self._take(wake)
+            call = self._take(wake, is_fresh=is_fresh)
+            is_fresh = call is None
             if call is None:
                 wake.acquire()
                 if self._closed:
@@ -172,13 +179,18 @@ class WorkerPool:
                     return
             self.mailbox.post(_Delivery(call.future, result, error))
 
-    def _take(self, wake: threading.Semaphore) -> "_Call[Any] | None":
+    def _take(self, wake: threading.Semaphore, *, is_fresh: bool) -> "_Call[Any] | None":
+        """Take a call; None where there is none, or the thread is better asleep.
+
+        One that was woken just now takes a call in any case.
+        """
         with self._lock:
-            too_many = self._crowding.is_crowded and self._awake - self._stuck > FEW
+            live = self._awake - self._stuck
+            too_many = self._crowding.is_crowded and live > FEW and not is_fresh
             while self._calls and not too_many:
                 call = self._calls.popleft()
                 if not call.abandoned:
-                    call.started_at = time.monotonic()
+                    call.started_at = self._begun_at = time.monotonic()
                     return call
             self._awake -= 1
             if self._closed:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from envkit.threads.pool import FEW, WorkerPool
+from envkit.threads.pool import WorkerPool
 from envkit.threads.workers import DeadlineError, Mailbox, Worker
 
 
@@ -67,7 +67,7 @@ async def test_pool_wakes_few_threads_for_calls_that_compute() -> None:
         running -= 1
 
     await asyncio.gather(*(pool.run(compute) for _ in range(80)))
-    assert max(most[-30:]) <= 4 * FEW, most
+    assert max(most[-30:]) < 30, most  # 80 where nothing held threads back
     pool.close()
 
 
@@ -80,8 +80,10 @@ async def test_pool_runs_waiting_calls_side_by_side_beside_one_that_computes() -
             sum(range(1000))
 
     busy = asyncio.create_task(pool.run(compute))
-    await asyncio.gather(*(pool.run(together.wait) for _ in range(12)))
-    stop.set()
+    try:
+        await asyncio.gather(*(pool.run(together.wait) for _ in range(12)))
+    finally:
+        stop.set()
     await busy
     pool.close()
 
