@@ -6,6 +6,7 @@ Rows are families, columns levels 1 to 5. `--after N` plays N turns of the oracl
 """
 
 import argparse
+from importlib.resources import files
 from pathlib import Path
 
 from PIL import Image as PilImage
@@ -36,7 +37,7 @@ def screenshot(family: str, level: int, seed: int, after: int) -> tuple[PilImage
 def fitted(
     text: str,
     pen: ImageDraw.ImageDraw,
-    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    font: ImageFont.FreeTypeFont,
     width: int,
 ) -> str:
     """Return the text in two lines of a width in pixels, cut where it is longer."""
@@ -67,7 +68,9 @@ def main() -> None:
     names = options.families.split(",")
     width, height = round(672 * options.scale), round(448 * options.scale) + _CAPTION
     sheet = PilImage.new("RGB", (width * len(LEVELS), height * len(names)), "white")
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(10)
+    path = str(files("envkit_computer_use") / "fonts" / "DejaVuSans.ttf")
+    font = ImageFont.truetype(path, 10, layout_engine=ImageFont.Layout.BASIC)
+    pen = ImageDraw.Draw(sheet)
     for row, family in enumerate(names):
         for column, level in enumerate(LEVELS):
             picture, goal = screenshot(family, level, options.seed, options.after)

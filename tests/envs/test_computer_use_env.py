@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,9 +16,12 @@ from envkit.env import Policy, PolicyContext, Step
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit.images import Image
 from envkit_computer_use import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
+from envkit_computer_use.actions import Action, ActionKind
 from envkit_computer_use.desktop import Desktop
 from envkit_computer_use.policies import oracle, random_clicks
 from envkit_computer_use.screen import Screen
+from envkit_computer_use.widgets import ListBox, MenuBar, Table, walk
+from envkit_computer_use.zooming import View
 
 EVERY = [(family, level) for family in sorted(FAMILIES) for level in LEVELS]
 
@@ -82,6 +86,83 @@ def test_random_policy_stays_under_five_percent_in_whole_episodes(blind_screen: 
     env = ComputerUseEnv()
     rewards = [_play(env, random_clicks(), seed)[-1].reward for seed in range(1000)]
     assert sum(rewards) / len(rewards) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "level"), EVERY)
+def test_random_policy_stays_under_five_percent_of_200_episodes_of_every_family_and_level(
+    family: str, level: int, blind_screen: None
+) -> None:
+    env, policy = ComputerUseEnv(), random_clicks()
+    solved = sum(
+        _play(env, policy, seed, _task(family, level, seed))[-1].reward for seed in range(200)
+    )
+    assert solved / 200 < 0.05
+
+
+def test_impossible_tasks_occur_in_many_families_and_say_so_in_the_goal() -> None:
+    impossible: set[str] = set()
+    for family in sorted(FAMILIES):
+        for index in range(60):
+            task = _task(family, 3 + index % 3, index)
+            if not task["data"].get("feasible", True):
+                impossible.add(family)
+                assert "failure" in task["goal"]
+    assert len(impossible) >= 6
+
+
+_ASKED: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "delete_files": lambda data: data["doomed"] or ["nothing has the ending"],
+    "drag_files": lambda data: list(data["targets"].values()),
+    "look_up": lambda data: [data["target"]],
+    "nested_menu": lambda data: [" > ".join(data["path"])],
+    "order_goods": lambda data: list(data["wanted"]),
+    "pick_from_list": lambda data: [data["target"]],
+    "press_button": lambda data: data["targets"],
+    "rename_files": lambda data: list(data["renamed"]),
+}
+"""What a task of each family with impossible tasks asks for."""
+
+
+@pytest.mark.parametrize("family", _ASKED)
+def test_impossible_tasks_lack_what_they_ask_for(family: str) -> None:
+    source = DesktopTasks(families=[family], level=4)
+    tasks = [{**source.task(index), "popups": []} for index in range(200)]
+    env = ComputerUseEnv()
+    for feasible in (True, False):
+        task = next(one for one in tasks if one["data"].get("feasible", True) is feasible)
+        env.reset(seed=0, options={"task": task})
+        data = task["data"]
+        texts = _texts(env.desk)
+        assert ({*_ASKED[family](data)} <= texts) is feasible
+        assert _play(env, oracle(), 0, task)[-1].reward == 1.0
+    env.reset(seed=0, options={"task": task})
+    assert env.step('{"action": "terminate", "status": "success"}').reward == 0.0
+
+
+def _texts(desk: Desktop) -> set[str]:
+    """Return what can be asked for: names of enabled widgets, rows, first cells, menu commands."""
+    found: set[str] = set()
+    for widget in (widget for window in desk.windows for widget in walk(window)):
+        match widget:
+            case ListBox():
+                found |= {*widget.items}
+            case Table():
+                found |= {row[0] for row in widget.rows}
+            case MenuBar():
+                found |= {*_commands([inner for _, inner in widget.menus])}
+            case _ if widget.enabled:
+                found.add(widget.name)
+            case _:
+                pass
+    return found
+
+
+def _commands(menus: Sequence[Any]) -> Iterator[str]:
+    for items in menus:
+        for _, command, inner in items:
+            yield command
+            yield from _commands([inner])
 
 
 @pytest.mark.slow
@@ -161,6 +242,66 @@ def test_infeasible_tasks_are_solved_by_giving_up_only() -> None:
         env.reset(seed=0, options={"task": task})
         step = env.step(json.dumps({"action": "terminate", "status": status}))
         assert (step.reward, step.terminated) == (reward, True)
+
+
+ZOOM = '{"action": "zoom", "x": %d, "y": %d, "to": [%d, %d]}'
+
+
+def test_zoom_shows_the_region_enlarged_to_the_size_of_the_screen() -> None:
+    env = ComputerUseEnv()
+    observation, _ = env.reset(seed=3)
+    whole = observation["images"][0].pil()
+    step = env.step(ZOOM % (168, 112, 503, 335))
+    (shown,) = step.observation["images"]
+    assert shown.size == (672, 448)
+    wanted = whole.resize((672, 448), PilImage.Resampling.BICUBIC, box=(168, 112, 504, 336))
+    assert shown == Image.from_pil(wanted)
+    assert "x from 168 to 504 and y from 112 to 336" in step.observation["text"]
+    assert not step.info["parse_error"]
+
+
+def test_screen_is_whole_again_after_a_zoom_and_its_state_untouched() -> None:
+    env = ComputerUseEnv(shows_pointer=False)
+    observation, _ = env.reset(seed=3)
+    zoomed = env.step(ZOOM % (0, 0, 100, 50))
+    again = env.step("not an action")
+    assert zoomed.observation["images"][0] != observation["images"][0]
+    assert again.observation["images"][0] == observation["images"][0]
+
+
+def test_zoom_before_other_actions_of_a_reply_shows_the_screen() -> None:
+    env = ComputerUseEnv()
+    env.reset(seed=3)
+    step = env.step(f'[{ZOOM % (0, 0, 99, 99)}, {{"action": "move", "x": 5, "y": 5}}]')
+    assert "enlarged" not in step.observation["text"]
+
+
+@pytest.mark.parametrize("dialect", ["canonical", "anthropic-20251124"])
+def test_zoom_is_the_same_in_every_dialect_that_has_it(dialect: str) -> None:
+    env = ComputerUseEnv(action=dialect)
+    env.reset(seed=3)
+    zoom = Action(kind=ActionKind.ZOOM, x=168, y=112, path=((503, 335),))
+    step = env.step(env.dialect.write([zoom]))
+    assert "x from 168 to 504" in step.observation["text"]
+
+
+@given(
+    corners=st.tuples(*[st.integers(-50, 800)] * 4),
+    screen=st.sampled_from([(672, 448), (1280, 720), (1920, 1200)]),
+)
+def test_every_view_lies_on_the_screen_and_has_its_shape(
+    corners: tuple[int, int, int, int], screen: tuple[int, int]
+) -> None:
+    left, top, right, bottom = View.of(corners, screen).box
+    assert 0 <= left < right <= screen[0]
+    assert 0 <= top < bottom <= screen[1]
+    assert abs((right - left) * screen[1] / screen[0] - (bottom - top)) <= 1
+    inside = all(0 <= x < screen[0] for x in corners[::2]) and all(
+        0 <= y < screen[1] for y in corners[1::2]
+    )
+    if inside:
+        assert left <= min(corners[::2]) <= max(corners[::2]) < right
+        assert top <= min(corners[1::2]) <= max(corners[1::2]) < bottom
 
 
 def test_giving_up_a_feasible_task_earns_nothing() -> None:

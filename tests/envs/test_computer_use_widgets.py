@@ -308,3 +308,97 @@ def test_lower_window_is_raised_by_a_press() -> None:
 
 def test_text_without_a_focus_goes_nowhere_and_says_so() -> None:
     assert Scene().type("lost") == "no text field has the focus"
+
+
+def test_ctrl_and_shift_choose_several_rows_of_a_list() -> None:
+    rows = ListBox(name="l", items=ROWS, is_multiple=True, x=10, y=10, width=150, height=202)
+    scene = Scene(rows)
+
+    def press(row: int, *keys: str) -> None:
+        scene.do(ActionKind.CLICK, (20, 10 + 1 + 20 * row + 10), keys=keys)
+
+    press(2)
+    press(5, "shift")
+    assert rows.chosen_rows == (2, 3, 4, 5)
+    press(3, "shift")
+    assert rows.chosen_rows == (2, 3)
+    press(7, "ctrl")
+    assert rows.chosen_rows == (2, 3, 7)
+    press(2, "ctrl")
+    assert rows.chosen_rows == (3, 7)
+    press(9, "ctrl", "shift")
+    assert rows.chosen_rows == (2, 3, 4, 5, 6, 7, 8, 9)
+    press(1)
+    assert (rows.chosen_rows, rows.chosen_items) == ((1,), ("row 1",))
+
+
+def test_keyboard_chooses_several_rows_of_a_list() -> None:
+    rows = ListBox(name="l", items=ROWS, is_multiple=True, x=10, y=10, width=150, height=202)
+    scene = Scene(rows)
+    scene.do(ActionKind.CLICK, (20, 31))
+
+    def key(*keys: str) -> None:
+        scene.do(ActionKind.KEY, keys=keys)
+
+    key("shift", "down")
+    assert rows.chosen_rows == (0, 1) or rows.chosen_rows == (1, 2)
+    first = rows.chosen_rows[0]
+    key("ctrl", "down")
+    key("ctrl", "down")
+    key("ctrl", "space")
+    assert rows.chosen_rows == (first, first + 1, first + 3)
+    key("down")
+    assert rows.chosen_rows == (first + 4,)
+
+
+def test_held_keys_mean_nothing_to_a_list_of_one_choice_and_end_with_the_action() -> None:
+    rows = ListBox(name="l", items=ROWS, x=10, y=10, width=150, height=202)
+    scene = Scene(rows)
+    scene.do(ActionKind.CLICK, (20, 31))
+    chosen = rows.selected
+    scene.do(ActionKind.CLICK, (20, 91), keys=("ctrl",))
+    assert (rows.selected, rows.chosen_items) == (chosen + 3, (ROWS[chosen + 3],))
+    assert scene.desk.held == frozenset()
+
+
+def test_shift_extends_a_selection_of_text_by_click_and_drag() -> None:
+    field = TextField(name="f", text="one two three", x=10, y=10, width=200, height=24)
+    scene = Scene(field)
+    scene.do(ActionKind.CLICK, (16, 20))
+    scene.do(ActionKind.CLICK, (200, 20), keys=("shift",))
+    assert field.selection == (0, 13)
+    scene.do(ActionKind.CLICK, (16, 20))
+    assert field.selection == (0, 0)
+    start = scene.at(200, 20)
+    perform(
+        scene.desk,
+        Action(
+            kind=ActionKind.DRAG,
+            x=start[0],
+            y=start[1],
+            path=(scene.at(17, 20),),
+            keys=("shift",),
+        ),
+    )
+    assert field.anchor == 0
+
+
+def test_ctrl_and_shift_select_several_icons_which_a_right_click_keeps() -> None:
+    menu = (("Delete", "delete", ()),)
+    icons = [
+        Icon(name=f"i{n}", text=f"i{n}", x=10 + 70 * n, y=10, width=60, height=56, context=menu)
+        for n in range(4)
+    ]
+    scene = Scene(*icons)
+
+    def press(number: int, *keys: str, button: Button = Button.LEFT) -> list[bool]:
+        scene.do(ActionKind.CLICK, (40 + 70 * number, 30), keys=keys, button=button)
+        return [icon.selected for icon in icons]
+
+    assert press(0) == [True, False, False, False]
+    assert press(2, "ctrl") == [True, False, True, False]
+    assert press(2, button=Button.RIGHT) == [True, False, True, False]
+    assert press(3, "shift") == [True, False, True, False]  # closes the menu
+    assert press(3, "shift") == [True, True, True, True]
+    assert press(1, "ctrl") == [True, False, True, True]
+    assert press(1) == [False, True, False, False]

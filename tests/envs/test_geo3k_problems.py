@@ -81,22 +81,37 @@ def test_problem_labels_no_segment_that_a_point_divides(family: str, level: int)
                 assert max(angles, default=0.0) < 179, problem
 
 
+def _check_labels(problem: dict[str, Any]) -> None:
+    """Check that labels lie inside of the frame, on no ink, and not on each other."""
+    figure = Figure.from_json(problem["figure"])
+    ink = np.asarray(paint(figure)) < 128
+    taken = np.zeros_like(ink)
+    for label in figure.labels:
+        left, top, right, bottom = text_box(label.text, figure.size)
+        assert label.x + left >= 0
+        assert label.y + top >= 0
+        assert label.x + right <= figure.size
+        assert label.y + bottom <= figure.size
+        box = np.s_[label.y + top : label.y + bottom, label.x + left : label.x + right]
+        assert not ink[box].any(), (label, problem["id"])
+        assert not taken[box].any(), (label, problem["id"])
+        taken[box] = True
+
+
 @pytest.mark.parametrize(("family", "level"), KINDS)
 def test_problem_labels_stay_on_the_canvas_and_cover_nothing(family: str, level: int) -> None:
     for problem in _problems(family, level)[:2]:
-        figure = Figure.from_json(problem["figure"])
-        ink = np.asarray(paint(figure)) < 128
-        taken = np.zeros_like(ink)
-        for label in figure.labels:
-            left, top, right, bottom = text_box(label.text, figure.size)
-            assert label.x + left >= 0
-            assert label.y + top >= 0
-            assert label.x + right <= figure.size
-            assert label.y + bottom <= figure.size
-            box = np.s_[label.y + top : label.y + bottom, label.x + left : label.x + right]
-            assert not ink[box].any(), (label, problem["id"])
-            assert not taken[box].any(), (label, problem["id"])
-            taken[box] = True
+        _check_labels(problem)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [224, 384, 512])
+@pytest.mark.parametrize("family", sorted({family for family, _ in KINDS}))
+def test_problem_labels_of_many_seeds_and_sizes_cover_nothing(family: str, size: int) -> None:
+    for level in LEVELS:
+        source = ProceduralSource(families=[family], level=level, image_size=size, seed=1)
+        for index in range(25):
+            _check_labels(source.task(index))
 
 
 def test_problem_labels_every_given_that_the_figure_shows() -> None:

@@ -18,7 +18,7 @@ ANSWER_FIELD: Final = "Answer"
 Data = dict[str, Any]
 """What a family draws for one task: JSON data with at least "goal", a sentence."""
 
-_INFEASIBLE: Final = 0.08
+_INFEASIBLE: Final = 0.06
 """Share of tasks that can't be done, of a level where there are such. Were it larger, giving up at
 random would pay."""
 _LEAST_LEVEL: Final = 3

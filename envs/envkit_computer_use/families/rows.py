@@ -174,7 +174,7 @@ class SortAndOpen(Family):
         kind = "largest" if is_largest else "smallest"
         return {
             "goal": f"Open the row with the {kind} value of {_FIGURES[column]} by a double click, "
-            "then end the task.",
+            "and no other row. Then end the task.",
             "rows": [[n, str(a), str(b)] for n, a, b in zip(names, *values, strict=True)],
             "column": column,
             "is_largest": is_largest,
@@ -192,14 +192,14 @@ class SortAndOpen(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take note of the row that was opened last."""
+        """Take note of the rows that were opened."""
         if event.kind == "opened":
-            desk.model["opened"] = event.value
+            desk.model.setdefault("opened", []).append(event.value)
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether it was the right one."""
-        return [desk.model.get("opened") == data["target"]]
+        """Return whether it was the right one and no other."""
+        return [desk.model.get("opened") == [data["target"]]]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Sort by the column, then open the first row."""
