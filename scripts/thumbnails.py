@@ -20,6 +20,7 @@ from PIL import ImageDraw, ImageFont
 
 import envkit
 from envkit.env import PolicyContext
+from envkit_computer_use import ComputerUseEnv
 
 WIDTH: Final = 240
 HEIGHT: Final = 160
@@ -81,14 +82,12 @@ def geo3k() -> PilImage.Image:
 
 def computer_use() -> PilImage.Image:
     """Draw a desktop in the middle of a task."""
-    env = envkit.make("computer-use-v0", families=["change_settings"], level=4)
+    env = ComputerUseEnv(families=["change_settings"], level=4)
     observation, _ = env.reset(seed=11)
-    oracle = env.unwrapped.oracle()
+    oracle = env.oracle()
     for turn in range(3):
-        context = PolicyContext(
-            env=env.unwrapped, task=env.unwrapped.task, turn=turn, messages=(), seed=11
-        )
-        observation = env.step(oracle(context))[0]
+        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=11)
+        observation = env.step(oracle(context)).observation
     return shrunk(observation["images"][0].pil())
 
 

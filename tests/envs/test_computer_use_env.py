@@ -127,17 +127,17 @@ _ASKED: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 @pytest.mark.parametrize("family", _ASKED)
 def test_impossible_tasks_lack_what_they_ask_for(family: str) -> None:
     source = DesktopTasks(families=[family], level=4)
-    tasks = [{**source.task(index), "popups": []} for index in range(200)]
+    tasks: list[dict[str, Any]] = [source.task(index) for index in range(200)]
     env = ComputerUseEnv()
     for feasible in (True, False):
         task = next(one for one in tasks if one["data"].get("feasible", True) is feasible)
         env.reset(seed=0, options={"task": task})
-        data = task["data"]
+        data: dict[str, Any] = task["data"]
         texts = _texts(env.desk)
         assert ({*_ASKED[family](data)} <= texts) is feasible
         assert _play(env, oracle(), 0, task)[-1].reward == 1.0
-    env.reset(seed=0, options={"task": task})
-    assert env.step('{"action": "terminate", "status": "success"}').reward == 0.0
+        env.reset(seed=0, options={"task": task})
+        assert env.step('{"action": "terminate", "status": "success"}').reward == 0.0
 
 
 def _texts(desk: Desktop) -> set[str]:
