@@ -44,7 +44,6 @@ def test_every_plugin_folder_is_named_envkit_and_is_typed() -> None:
 def test_every_environment_folder_has_an_entry_point() -> None:
     groups: dict[str, dict[str, str]] = PROJECT["project"]["entry-points"]
     values = [*groups["envkit.envs"].values(), *groups["envkit.collections"].values()]
-
     envs = {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
     servers = {"envkit_openenv"}  # an adapter whose servers are environments here
     assert {package_of(value) for value in values} == envs | servers
@@ -91,6 +90,12 @@ def test_all_extra_takes_every_other_one() -> None:
     inside = everything.partition("[")[2].rstrip("]").split(",")
 
     trainers = {"skyrl", "trl", "verl"}  # they pin versions that not everybody wants
-    envs = {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
-    servers = {"envkit_openenv"}  # an adapter whose servers are environments here
-    assert {package_of(value) for value in values} == envs | servers
+    heavy = {"openenv"}  # brings a web framework and an interface of its own
+    assert set(inside) == set(extras) - {"all", "dev"} - trainers - heavy
+
+
+def test_commands_name_functions_of_plugin_packages() -> None:
+    for value in PROJECT["project"]["entry-points"]["envkit.commands"].values():
+        _, _, function = value.partition(":")
+        assert package_of(value) in NAMES
+        assert function

@@ -119,7 +119,6 @@ PLANS: Final[Mapping[str, Plan]] = {
     "social-media": finding.post,
     "social-media-all": finding.posts,
     "social-media-some": finding.posts,
-    "stock-market": finding.shares,
     "terminal": finding.terminal,
     "text-transform": typing.captcha,
     "unicode-test": pressing.named_button,

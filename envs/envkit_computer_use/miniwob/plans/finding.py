@@ -153,15 +153,6 @@ def _is_of_kind(page: Page, item: Element, kind: str) -> bool:
     return any(image.attributes["alt"] == kind for image in page.all("img", item))
 
 
-def shares(page: Page) -> Iterator[Action]:
-    """Wait until the price is low enough, then buy."""
-    limit = float(page.asked(r"less than \$([\d.]+)\.$"))
-    price = page.one("#stock-price").text.removeprefix("$")
-    if not price or float(price) > limit:
-        yield moves.wait(0.1)
-    yield moves.press(page, page.one("#buy"))
-
-
 def terminal(page: Page) -> Iterator[Action]:
     """List the files, delete one with the extension."""
     if not page.one("#terminal-target").focused:
