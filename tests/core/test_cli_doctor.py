@@ -91,7 +91,8 @@ def test_doctor_tells_versions_engines_and_environments() -> None:
     for word in ("python", "torch", "transformers", "sglang", "can be used", "canary-v0"):
         assert word in shown.out
     missing = set(re.findall(r"missing: .*\[(\w+)\]", shown.out))
-    assert missing <= {"skyrl", "trl", "verl"}  # trainers have environments of their own
+    # These are tested in environments of their own.
+    assert missing <= {"openenv", "skyrl", "trl", "verl"}
 
 
 def test_doctor_says_how_a_missing_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

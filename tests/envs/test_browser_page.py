@@ -114,6 +114,41 @@ async def test_triple_click_selects_a_line(page: Page) -> None:
     assert (await page.evaluate("t.value")).strip() == "second"
 
 
+PICKERS = """<body style="margin:0">
+<select style="position:absolute;left:0;top:0;width:200px;height:30px">
+<option>one<option>two<option>three</select>
+<input type="date" value="2020-02-03" style="position:absolute;left:0;top:50px;width:200px">
+<input type="color" style="position:absolute;left:0;top:100px;width:200px;height:30px">
+<input type="time" value="10:20" style="position:absolute;left:0;top:150px;width:200px">"""
+
+
+@pytest.mark.parametrize("y", [15, 60, 115, 160])
+async def test_control_with_a_native_popup_opens_none_and_stays_usable(
+    pool: BrowserPool, y: int
+) -> None:
+    page = await open_page(pool, PICKERS)
+    hands = Hands(page)
+    for x in (20, 190):  # where a picker's sign is, too
+        await hands.perform(Action(kind=ActionKind.CLICK, x=x, y=y))
+        for keys in (("space",), ("enter",), ("alt", "down"), ("f4",)):
+            await hands.perform(key(*keys))
+        await hands.perform(Action(kind=ActionKind.DOUBLE_CLICK, x=x, y=y))
+        assert await page.screenshot()
+    await page.aclose()
+
+
+async def test_select_takes_the_focus_and_is_changed_by_keys(pool: BrowserPool) -> None:
+    page = await open_page(pool, PICKERS)
+    hands = Hands(page)
+    await hands.perform(Action(kind=ActionKind.CLICK, x=50, y=15))
+    before = await page.screenshot()
+    await hands.perform(key("down"))
+    await hands.perform(key("down"))
+    assert await page.evaluate("document.querySelector('select').value") == "three"
+    assert await page.screenshot() != before
+    await page.aclose()
+
+
 async def test_button_that_is_held_moves_and_lets_go(page: Page) -> None:
     down = Action(kind=ActionKind.MOUSE_DOWN, x=300, y=20)
     seen = await did(

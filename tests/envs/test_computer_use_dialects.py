@@ -50,10 +50,10 @@ def test_oracle_solves_every_family_in_the_words_of_the_dialect(dialect: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_oracle_solves_20_seeds_of_every_level_in_the_words_of_the_dialect(
+def test_oracle_solves_4_seeds_of_every_level_in_the_words_of_the_dialect(
     dialect: str, family: str
 ) -> None:
     env = ComputerUseEnv(action=dialect)
     for level in LEVELS:
-        for index in range(20):
+        for index in range(4):
             _check(env, family, level, index)

@@ -82,13 +82,6 @@ def test_random_policy_solves_almost_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_random_policy_stays_under_five_percent_in_whole_episodes(blind_screen: None) -> None:
-    env = ComputerUseEnv()
-    rewards = [_play(env, random_clicks(), seed)[-1].reward for seed in range(1000)]
-    assert sum(rewards) / len(rewards) < 0.05
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("family", "level"), EVERY)
 def test_random_policy_stays_under_five_percent_of_200_episodes_of_every_family_and_level(
     family: str, level: int, blind_screen: None

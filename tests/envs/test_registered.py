@@ -14,6 +14,9 @@ from envkit.registration import members
 IDS = sorted(set(envkit.registry()) - {"openenv-v0"})  # it has no server here
 MINIWOB = "computer-use-miniwob-v0"
 """Its tasks have tests of their own."""
+IN_A_BROWSER = {MINIWOB, "computer-use-page-v0"}
+SLOW_TO_MAKE = {"reasoning_gym/futoshiki-v0", "reasoning_gym/knight_swap-v0"}
+"""A check of one of them takes minutes."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "gymnasium-v0": {"max_turns": 8},  # episodes no longer than the checker waits for their end
 }
@@ -23,6 +26,7 @@ MEMBERS = [
     member
     for namespace in sorted(set(collections()) - {"miniwob"})
     for member in members(namespace)
+    if member not in SLOW_TO_MAKE
 ]
 foreign_code_warns = pytest.mark.filterwarnings(
     "ignore::SyntaxWarning",
@@ -31,7 +35,10 @@ foreign_code_warns = pytest.mark.filterwarnings(
 )
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize(
+    "env_id",
+    [pytest.param(i, marks=[pytest.mark.slow] if i in IN_A_BROWSER else []) for i in IDS],
+)
 def test_registered_environment_passes_the_checker(env_id: str) -> None:
     with closing(made(env_id, **OPTIONS.get(env_id, {}))) as env:
         passed = set(envkit.check_env(env).passed)

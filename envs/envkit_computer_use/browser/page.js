@@ -31,6 +31,34 @@
   performance.now = () => now() - began;
   const request = globalThis.requestAnimationFrame;
   if (request) globalThis.requestAnimationFrame = (f) => request.call(globalThis, () => f(now() - began));
+  // Native popups are windows of their own: no screenshot shows them, and the page draws no frame
+  // while one is open. A control that would open one only takes the focus, and keys change it.
+  const opens = (target) => target.closest?.("select:not([multiple]):not([size])") ??
+    target.closest?.("input[type=color], input[type=date], input[type=datetime-local], " +
+      "input[type=month], input[type=time], input[type=week]");
+  addEventListener("mousedown", (event) => {
+    const control = opens(event.target);
+    if (control?.localName !== "select") return;
+    event.preventDefault();
+    control.focus();
+  }, true);
+  addEventListener("click", (event) => {
+    if (opens(event.target)?.type === "color") event.preventDefault();
+  }, true);
+  addEventListener("keydown", (event) => {
+    const control = opens(event.target);
+    const arrow = event.altKey && /^Arrow(Up|Down)$/.test(event.key);
+    const press = (control?.localName === "select" || control?.type === "color") &&
+      (event.key === " " || event.key === "Enter");
+    if (control && (arrow || press || event.key === "F4")) event.preventDefault();
+  }, true);
+  for (const kind of [globalThis.HTMLInputElement, globalThis.HTMLSelectElement])
+    if (kind) kind.prototype.showPicker = () => {};
+  if (globalThis.CSSStyleSheet && globalThis.document?.adoptedStyleSheets) {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync("::-webkit-calendar-picker-indicator { pointer-events: none; }");
+    document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
+  }
   // What a page opens would be another page, which nobody sees.
   globalThis.open = () => null;
   // Ways out that no proxy stands in.
