@@ -66,7 +66,7 @@ contract-trl contract-verl contract-skyrl contract-slime contract-openenv:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
 
 bench: $(VENV)/.ready templates  ## Run the benchmarks; figures go to benchmarks/results
-	for name in import delta loop geo3k engine; do \
+	for name in import delta loop geo3k engine search judge grading desktop desktop_rollout browser; do \
 	  $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 
 bench-trainers: $(VENV)/.ready templates  ## Play trainers' own rollout loops against the adapters

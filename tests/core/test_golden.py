@@ -33,7 +33,13 @@ def test_environments_play_as_they_were_recorded(path: Path) -> None:
 
 
 def test_golden_files_are_there() -> None:
-    assert {path.stem for path in SHIPPED} >= {"canary-v0", "geo3k-v0"}
+    assert {path.stem for path in SHIPPED} >= {
+        "canary-v0",
+        "computer-use-v0",
+        "geo3k-v0",
+        "refine-v0",
+        "search-v0",
+    }
 
 
 class ChangingEnv(DotsEnv):
