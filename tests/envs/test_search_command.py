@@ -36,7 +36,7 @@ def serving(*arguments: object) -> Generator[tuple[str, "subprocess.Popen[str]"]
 def interrupt(process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Press Ctrl-C; return the exit code and standard error."""
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=90)
     return process.returncode, errors
 
 

@@ -177,7 +177,7 @@ def test_killed_build_leaves_no_index_that_looks_whole(tmp_path: Path, number: i
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
     assert not place.exists()
     assert number == signal.SIGKILL or list(tmp_path.iterdir()) == []
     assert build_index(place, DOCUMENTS).size == len(DOCUMENTS)
