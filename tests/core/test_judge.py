@@ -200,7 +200,7 @@ async def test_a_slow_judge_fails_at_its_deadline() -> None:
     fault, _ = await fault_of([Trouble.HANG], limits=limits)
 
     assert "no reply" in str(fault)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(
