@@ -105,7 +105,7 @@ def test_problem_labels_stay_on_the_canvas_and_cover_nothing(family: str, level:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [224, 384, 512])
+@pytest.mark.parametrize("size", [256, 384, 512])
 @pytest.mark.parametrize("family", sorted({family for family, _ in KINDS}))
 def test_problem_labels_of_many_seeds_and_sizes_cover_nothing(family: str, size: int) -> None:
     for level in LEVELS:
