@@ -46,12 +46,16 @@ STATE_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 def member_ids() -> Iterator[str]:
     """Yield the registered ids that have no namespace, whatever package registered them.
 
-    One with a namespace, such as `ALE/Pong-v5`, is played as `gymnasium-v0` with `env=`.
+    Of each name only the newest version: Gymnasium keeps old ones that cannot be made any more.
+    Those, and ids with a namespace, such as `ALE/Pong-v5`, are played as `gymnasium-v0` with `env=`.
     """
-    for env_id, spec in sorted(gymnasium.registry.items()):
+    newest: dict[str, int] = {}
+    for env_id, spec in gymnasium.registry.items():
         plain = spec.namespace is None and spec.version is not None
         if plain and spec.entry_point is not None and env_id not in _SHIMS:
-            yield env_id
+            newest[spec.name] = max(newest.get(spec.name, 0), spec.version or 0)
+    for name, version in sorted(newest.items()):
+        yield f"{name}-v{version}"
 
 
 def class_key(env: gymnasium.Env[object, object]) -> str | None:
