@@ -47,7 +47,7 @@ def member_ids() -> Iterator[str]:
     """Yield the registered ids that have no namespace, whatever package registered them.
 
     Of each name only the newest version: Gymnasium keeps old ones that cannot be made any more.
-    Those, and ids with a namespace, such as `ALE/Pong-v5`, are played as `gymnasium-v0` with `env=`.
+    Those, and ids with a namespace such as `ALE/Pong-v5`, are played as `gymnasium-v0` with `env=`.
     """
     newest: dict[str, int] = {}
     for env_id, spec in gymnasium.registry.items():
