@@ -20,6 +20,8 @@ class Dialect:
         Raises:
             UnknownNameError: There is no such family.
         """
+        self.size = (width, height)
+        """Of the screen, in pixels."""
         self._family = find_family(name)
         self._space = self._family.space((width, height))
 

@@ -13,8 +13,9 @@ from envkit_computer_use.dialect import Dialect
 from envkit_computer_use.families import FAMILIES
 from envkit_computer_use.families.family import ANSWER, OVER, Family
 from envkit_computer_use.performing import perform
-from envkit_computer_use.policies import oracle, random_clicks
+from envkit_computer_use.policies import oracle
 from envkit_computer_use.popups import Popup
+from envkit_computer_use.random_clicks import random_clicks
 from envkit_computer_use.screen import Screen
 from envkit_computer_use.source import DesktopTasks
 from envkit_computer_use.theme import THEMES

@@ -18,7 +18,8 @@ from envkit.images import Image
 from envkit_computer_use import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
 from envkit_computer_use.actions import Action, ActionKind
 from envkit_computer_use.desktop import Desktop
-from envkit_computer_use.policies import oracle, random_clicks
+from envkit_computer_use.policies import oracle
+from envkit_computer_use.random_clicks import random_clicks
 from envkit_computer_use.screen import Screen
 from envkit_computer_use.widgets import ListBox, MenuBar, Table, walk
 from envkit_computer_use.zooming import View
@@ -180,7 +181,8 @@ _DIGEST = """
 import hashlib, sys
 from envkit.env import PolicyContext
 from envkit_computer_use import ComputerUseEnv
-from envkit_computer_use.policies import oracle, random_clicks
+from envkit_computer_use.policies import oracle
+from envkit_computer_use.random_clicks import random_clicks
 from envkit_computer_use.screen import Screen
 env, digest = ComputerUseEnv(max_turns=12), hashlib.sha256()
 for seed in range(6):

@@ -10,7 +10,8 @@ from envkit.env import PolicyContext
 from envkit_computer_use import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
 from envkit_computer_use.desktop import Desktop
 from envkit_computer_use.painter import intersect, text_width
-from envkit_computer_use.policies import oracle, random_clicks
+from envkit_computer_use.policies import oracle
+from envkit_computer_use.random_clicks import random_clicks
 from envkit_computer_use.screen import Screen
 from envkit_computer_use.theme import THEMES
 from envkit_computer_use.widgets import ScrollPane, Widget, Window, walk

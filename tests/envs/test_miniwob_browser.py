@@ -17,7 +17,8 @@ from envkit.env import Policy, PolicyContext, Step
 from envkit.errors import EnvFault, FaultKind
 from envkit_computer_use.actions import FAMILIES
 from envkit_computer_use.miniwob import PLANS, TASKS, MiniwobEnv
-from envkit_computer_use.miniwob.policies import oracle, random_clicks
+from envkit_computer_use.miniwob.policies import oracle
+from envkit_computer_use.random_clicks import random_clicks
 
 pytestmark = needs_browser
 CLICK = '{"action": "click", "x": %d, "y": %d}'
@@ -179,7 +180,7 @@ _PIXELS = """
 import asyncio, hashlib, json, sys
 from envkit.env import PolicyContext
 from envkit_computer_use.miniwob import MiniwobEnv
-from envkit_computer_use.miniwob.policies import random_clicks
+from envkit_computer_use.random_clicks import random_clicks
 
 async def main():
     env, found = MiniwobEnv(mix="all"), []

@@ -13,12 +13,13 @@ from envkit_computer_use.actions.parsed import ParsedActions
 from envkit_computer_use.dialect import Dialect
 from envkit_computer_use.miniwob.page import Page
 from envkit_computer_use.miniwob.plans import PLANS
-from envkit_computer_use.miniwob.policies import oracle, random_clicks
+from envkit_computer_use.miniwob.policies import oracle
 from envkit_computer_use.miniwob.scoring import Scoring, score
 from envkit_computer_use.miniwob.session import Outcome, Session
 from envkit_computer_use.miniwob.site import miniwob_site
 from envkit_computer_use.miniwob.source import MiniwobTasks, check_task
 from envkit_computer_use.miniwob.tasks import HEIGHT, TASKS, WIDTH
+from envkit_computer_use.random_clicks import random_clicks
 
 _LARGEST_SCALE: Final = 4
 

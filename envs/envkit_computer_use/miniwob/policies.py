@@ -1,12 +1,10 @@
 """Scripted policies: one that reads the page, and one that presses anything."""
 
-import random
 from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Any, Final
 
 from envkit.env import Policy, PolicyContext
-from envkit.seeds import derive_seed
 from envkit_computer_use.actions import Action, ActionKind, InexpressibleActionError, Status
 from envkit_computer_use.miniwob.page import Page
 from envkit_computer_use.miniwob.plans import PLANS
@@ -57,31 +55,3 @@ def _repeats(first: Action, steps: Iterator[Action]) -> list[Action]:
     if first.kind is not ActionKind.KEY:
         return []
     return list(islice(takewhile(lambda action: action == first, steps), _LONGEST_RUN - 1))
-
-
-def random_clicks() -> Policy:
-    """Return a policy that clicks, drags, types and ends at random, by the context's seed."""
-
-    def reply(context: PolicyContext) -> str:
-        env: Any = context.env.unwrapped  # a wrapper hides the dialect
-        rng = random.Random(derive_seed("random clicks", context.seed, context.turn))
-        return str(env.dialect.write([_random_action(rng, env.scale)]))
-
-    return reply
-
-
-def _random_action(rng: random.Random, scale: int) -> Action:
-    x, y = rng.randrange(160 * scale), rng.randrange(210 * scale)
-    draw = rng.random()
-    if draw < 0.02:
-        return Action(kind=ActionKind.TERMINATE, status=rng.choice(list(Status)))
-    if draw < 0.76:
-        return Action(kind=ActionKind.CLICK, x=x, y=y)
-    if draw < 0.84:
-        end = (rng.randrange(160 * scale), rng.randrange(210 * scale))
-        return Action(kind=ActionKind.DRAG, x=x, y=y, path=(end,))
-    if draw < 0.88:
-        return Action(kind=ActionKind.SCROLL, x=x, y=y, dy=rng.choice((-120, 120)))
-    if draw < 0.94:
-        return Action(kind=ActionKind.TYPE, text=rng.choice(("1", "a", "hello", "42\n")))
-    return Action(kind=ActionKind.KEY, keys=(rng.choice(("enter", "tab", "space", "down", "up")),))

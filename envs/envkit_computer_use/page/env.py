@@ -26,9 +26,10 @@ from envkit_computer_use.browser import (
 )
 from envkit_computer_use.browser.injection import inject
 from envkit_computer_use.dialect import Dialect
-from envkit_computer_use.page.policies import oracle, random_clicks
+from envkit_computer_use.page.policies import oracle
 from envkit_computer_use.page.scripts import Verdict, check_script, read_verdict, setup_script
 from envkit_computer_use.page.source import DEMOS, PageTasks, check_task, read_rows
+from envkit_computer_use.random_clicks import random_clicks
 
 WIDTH: Final = 672
 HEIGHT: Final = 448
