@@ -39,7 +39,6 @@ def _row(tag: str, text: str = "", parent: int | None = None, **more: Any) -> di
         "tag": tag,
         "attributes": {},
         "text": text,
-        "own_text": text,
         "box": [10, 20, 30, 40],
         "point": [25, 40],
         "text_ends": None,

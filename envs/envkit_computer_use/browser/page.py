@@ -125,11 +125,6 @@ class Page:
         return self._trouble is None and self.left != "closed" and self.browser.is_usable
 
     @property
-    def elapsed_ms(self) -> float:
-        """How much time has passed in the page."""
-        return self._elapsed_ms
-
-    @property
     def last_screenshot(self) -> bytes | None:
         """What `screenshot` returned last; None before the first one."""
         return self._last_frame

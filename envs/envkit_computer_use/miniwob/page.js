@@ -127,7 +127,6 @@
       tag: element.tagName.toLowerCase(),
       attributes,
       text: element.textContent.replace(/\s+/g, " ").trim(),
-      own_text: own.text,
       box: [box.left, box.top, box.width, box.height],
       point: box.width && box.height ? freePoint(element, box) : null,
       text_ends: own.text && box.width ? textEnds(own.nodes) : null,

@@ -27,8 +27,6 @@ class Element:
     attributes: Mapping[str, str]
     text: str
     """All text inside, white space folded."""
-    own_text: str
-    """Only the text that is no child's."""
     box: tuple[float, float, float, float]
     """Left, top, width, height in the window; an element that is not shown has width 0."""
     point: Point | None
