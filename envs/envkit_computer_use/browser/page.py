@@ -367,7 +367,8 @@ class Page:
     def _hang(self) -> None:
         """Give the page up; end its process so that the browser can go on without it."""
         if self._trouble is None:
-            self._trouble = Trouble.HUNG
+            # First, as what still waits hangs too: the end of the process would call it a crash.
+            self._give_up(Trouble.HUNG, "the page hangs")
             self._rescue = asyncio.ensure_future(self._quietly(self._end_process()))
 
     async def _end_process(self) -> None:
@@ -381,6 +382,7 @@ class Page:
         self.browser.fail(self._session, fault)
         if self._expired is not None and not self._expired.done():
             self._expired.set_exception(fault)
+            self._expired.exception()  # looked at, even where nobody waits for it any more
 
     def _hear_target(self, said: str) -> None:
         if said == "crashed":
@@ -425,7 +427,8 @@ class Page:
             }
         elif params.get("resourceType") == "Document" and params.get("frameId") == self._target:
             self.events.counts[PageEvent.BLOCKED_NAVIGATION] += 1
-            answer = {"responseCode": 204}  # "no content" leaves the page where it is
+            self._spawn(self._stay(number))
+            return
         else:
             self.events.counts[PageEvent.BLOCKED] += 1
             self._spawn(
@@ -433,6 +436,12 @@ class Page:
             )
             return
         self._spawn(self.send("Fetch.fulfillRequest", requestId=number, **answer))
+
+    async def _stay(self, request: str) -> None:
+        """Answer a navigation with "no content", which leaves the page where it is."""
+        await self.send("Fetch.fulfillRequest", requestId=request, responseCode=204)
+        # Else the navigation may hold the page's clock for ever: it did in two of five.
+        await self.send("Page.stopLoading")
 
     def _on_dialog(self, params: Reply) -> None:
         self.events.add_dialog(params.get("type", ""), params.get("message", ""))
