@@ -107,8 +107,9 @@ class EnvHost:
                 retryable=False,
             )
         await self._discard()
-        worker = Worker(self._pool.mailbox)
-        env = await self._build(self._factory, worker, timeout_s)
+        async with self._pool.starting.turn():
+            worker = Worker(self._pool.mailbox)
+            env = await self._build(self._factory, worker, timeout_s)
         if not isinstance(env.unwrapped, Env):
             worker.stop()
             raise ContractError(

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from envkit.threads.admission import Admission
 from envkit.threads.workers import DeadlineError, Mailbox, deliver, outcome
 
 T = TypeVar("T")
@@ -44,6 +45,8 @@ class WorkerPool:
 
     def __init__(self, max_threads: int = DEFAULT_MAX_THREADS) -> None:
         self.mailbox = Mailbox()
+        self.starting = Admission(FEW_THREADS)
+        """Before the first call on a `Worker`."""
         self._loop = asyncio.get_running_loop()
         self._max_threads = max_threads
         self._lock = threading.Lock()
