@@ -128,12 +128,48 @@ def reasoning_gym() -> PilImage.Image:
     )  # fmt: skip
 
 
+def refine() -> PilImage.Image:
+    """Write what the roles of one episode say."""
+    return conversation(
+        (
+            ("env", "How many squares are on a board of 3 x 3?"),
+            ("agent", "solver 1: 9"),
+            ("agent", "solver 2: 9 + 4 + 1 = 14"),
+            ("agent", "rewriter: 9 of side 1, 4 of side 2 and\n1 of side 3 make 14"),
+            ("agent", "selector: the second"),
+        )
+    )
+
+
+def gymnasium() -> PilImage.Image:
+    """Show a world of Gymnasium as its bridge shows it."""
+    env = envkit.make("gymnasium/Taxi-v4", view="rgb_array")
+    observation, _ = env.reset(seed=3)
+    picture = shrunk(observation["images"][0].pil())
+    env.close()
+    return picture
+
+
+def openenv() -> PilImage.Image:
+    """Write an exchange with a server."""
+    return conversation(
+        (
+            ("env", "Echo environment ready!"),
+            ("agent", '{"message": "hello"}'),
+            ("env", '{"echoed_message": "hello",\n"message_length": 5}'),
+        )
+    )
+
+
 DRAWN: Final[dict[str, Callable[[], PilImage.Image]]] = {
     "geo3k": geo3k,
     "computer-use": computer_use,
     "search": search,
     "canary": canary,
     "reasoning-gym": reasoning_gym,
+    "refine": refine,
+    "gymnasium": gymnasium,
+    "openenv": openenv,
 }
 """Name of the file -> what draws it."""
 
