@@ -5,8 +5,9 @@ string_insertion.py, spiral_matrix.py, binary_matrix.py, games/n_queens.py), fiv
 `parse_expr`, which ends in `eval` too (reasoning_gym/games/countdown.py, puzzle24.py, algebra/
 simple_integration.py, intermediate_integration.py, polynomial_multiplication.py). An answer such as
 `__import__("os").system("...")` would be run, and `9**9**9**9` would never end. Only lists of plain
-values reach the first, and only short arithmetic the second. Any other answer scores 0, which is
-what it would score there, but for an integral whose solution is the unsolved `Integral(...)`.
+values reach the first, and only short arithmetic the second; one more is slow on long text. Any
+other answer scores 0, which is what it would score there, but for an integral whose solution is the
+unsolved `Integral(...)`.
 """
 
 import ast
@@ -15,8 +16,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-_MAX_LIST: Final = 4000
-"""Characters of an answer that may be a list."""
+_MAX_LIST: Final = 1200
+"""Characters of an answer that may be a list: reading them takes 5 ms at most."""
+_MAX_FORMULA: Final = 500
+"""Characters of an answer that may be a formula, most in `_MAX_TOKENS`."""
 _MAX_TOKENS: Final = 150
 _MAX_DEPTH: Final = 20
 _MAX_EXPONENT: Final = 20
@@ -58,6 +61,11 @@ def is_plain(answer: str) -> bool:
     return all(isinstance(node, _PLAIN_NODES) for node in ast.walk(tree))
 
 
+def is_short(answer: str) -> bool:
+    """Tell whether an answer has the length of a formula."""
+    return len(answer) <= _MAX_FORMULA
+
+
 def is_arithmetic(answer: str) -> bool:
     """Tell whether an answer is a sum of products of numbers, without powers."""
     tokens = _tokens(answer)
@@ -83,6 +91,8 @@ def is_formula(answer: str) -> bool:
 def _tokens(answer: str) -> list[str] | None:
     """Return the tokens; None where there is anything else, or too much."""
     text, at, depth = answer.strip(), 0, 0
+    if not is_short(text):
+        return None
     tokens: list[str] = []
     while at < len(text):
         found = _TOKEN.match(text, at)
@@ -131,5 +141,6 @@ _RULES: Final[Mapping[str, Callable[[str], bool]]] = MappingProxyType(
             ("simple_integration", "intermediate_integration", "polynomial_multiplication"),
             is_formula,
         ),
+        "propositional_logic": is_short,
     }
 )

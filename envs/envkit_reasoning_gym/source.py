@@ -9,6 +9,7 @@ from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit_reasoning_gym.answer_guard import is_safe
+from envkit_reasoning_gym.integrals import is_wrong_integral
 from envkit_reasoning_gym.names import NOT_PLAYED, factory
 
 _KEPT: Final = 4
@@ -19,6 +20,7 @@ _EXAMPLES: Final = {
     "rubiks_cube": "example_correct_answer",
 }
 """Where the metadata of an item has a right answer, in datasets with many to each question."""
+_INTEGRALS: Final = frozenset({"simple_integration", "intermediate_integration"})
 _UNSOLVED: Final = frozenset({"boxnet", "rush_hour"})
 
 
@@ -105,6 +107,11 @@ class DatasetTasks:
         if answer != entry["answer"] and not is_safe(self.name, answer):
             return 0.0
         dataset = self._dataset(self._seed)
+        facts = entry["metadata"]
+        if self.name in _INTEGRALS and is_wrong_integral(
+            answer, facts["integrand"], facts["variable"]
+        ):
+            return 0.0
         try:
             return float(dataset.score_answer(answer, dict(entry)))
         except Exception as error:  # whatever a foreign grader raises

@@ -92,7 +92,7 @@ def _act_on(page: Page, media: Element, name: str) -> Iterator[Action]:
 def mail(page: Page) -> Iterator[Action]:
     """Find a mail by its sender; then reply, forward, delete or star it."""
     goal = page.goal
-    sender = page.asked(r"by (\w+) and")
+    sender = page.asked(r"by ([\w-]+) and")
     opened = page.first("#email")
     if "trash" in goal or "star" in goal:
         thread = _thread(page, sender)
@@ -123,7 +123,7 @@ def _answer(page: Page, is_reply: bool) -> Iterator[Action]:
     if is_reply:
         yield from moves.fill(page, page.one("#reply-text"), page.quoted()[0])
     else:
-        receiver = page.asked(r"forward that email to (\w+)")
+        receiver = page.asked(r"forward that email to ([\w-]+)")
         yield from moves.fill(page, page.one(".forward-sender"), receiver)
     yield moves.press(page, page.one(f"#send-{kind}"))
 
