@@ -100,9 +100,9 @@ def mail(page: Page) -> Iterator[Action]:
         yield from moves.reach(page, button)
         yield moves.press(page, button)
     if opened is None:
-        thread = _thread(page, sender)
-        yield from moves.reach(page, thread)
-        yield moves.press_at(page, page.one(".email-sender", thread).middle)
+        name = page.one(".email-sender", _thread(page, sender))
+        yield from moves.reach(page, name)
+        yield moves.press(page, name)
     yield from _answer(page, "reply" in goal)
 
 
