@@ -19,6 +19,7 @@ from envkit.cli.doctor import doctor
 from envkit.cli.export import export
 from envkit.cli.golden import golden
 from envkit.cli.imports import import_dump
+from envkit.cli.new import new
 from envkit.cli.person import play
 from envkit.cli.plugin_commands import plugin_commands
 from envkit.cli.rollout import rollout
@@ -104,6 +105,7 @@ def _options(  # pyright: ignore[reportUnusedFunction]  # registered by the deco
 app.command("list")(list_environments)
 app.command("info")(info)
 app.command("check")(check)
+app.command("new")(new)
 app.command("play")(play)
 app.command("rollout")(rollout)
 app.command("report")(report)

@@ -1,0 +1,28 @@
+"""`envkit new`: a package for an environment of one's own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envkit.cli.console import say
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Of the package, such as count-dots.")],
+    into: Annotated[Path, typer.Option(metavar="DIR", help="Where its folder goes.")] = Path(),
+) -> None:
+    """Write a package with a small environment of your own, which works and passes its tests.
+
+    It shows a picture and asks for the number of dots. It has an entry point, an oracle, tests that
+    call envkit's checker, a README that says what to change, and a workflow for CI.
+    """
+    from envkit.scaffold import PackageName, write_package
+
+    package = PackageName(name=name)
+    root = into / package.name
+    for path in write_package(package, into):
+        say(f"  {path}")
+    say(f'\ncd {root} && pip install -e ".[dev]" && pytest')
+    say(f"envkit check {package.env_id}")
+    say(f"envkit rollout {package.env_id} --policy oracle -n 8 --out runs/oracle")

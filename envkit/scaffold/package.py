@@ -1,0 +1,110 @@
+"""Fill the templates in and write them as a folder."""
+
+import importlib.util
+import keyword
+import re
+import sys
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.registration import registry
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+_FILES: Final = {
+    "pyproject.toml": "pyproject",
+    "README.md": "readme",
+    ".gitignore": "gitignore",
+    ".github/workflows/ci.yml": "ci",
+    "{module}/__init__.py": "init",
+    "{module}/env.py": "env",
+    "{module}/py.typed": None,
+    "tests/test_{module}.py": "tests",
+}
+"""Path -> template; None writes an empty file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageName:
+    """A name in all the forms that a package needs."""
+
+    name: str
+    """Of the project, such as "count-dots"."""
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.name) is None or keyword.iskeyword(self.module):
+            raise ConfigurationError(
+                "a name must be words of small letters and digits with hyphens between, such as "
+                f"count-dots, got {self.name!r}"
+            )
+
+    @property
+    def module(self) -> str:
+        """What is imported, such as "count_dots"."""
+        return self.name.replace("-", "_")
+
+    @property
+    def class_name(self) -> str:
+        """Such as "CountDotsEnv"."""
+        return "".join(word.capitalize() for word in self.name.split("-")) + "Env"
+
+    @property
+    def env_id(self) -> str:
+        """Such as "count-dots-v0"."""
+        return f"{self.name}-v0"
+
+
+def write_package(name: PackageName, parent: Path) -> list[Path]:
+    """Write the package of a new environment into a folder of its name.
+
+    Args:
+        name: Of the package.
+        parent: Where the folder goes; made where it is missing.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigurationError: The name is taken, by a module or by an environment.
+        StorageError: The folder exists, or cannot be written.
+    """
+    _refuse_taken(name)
+    root = parent / name.name
+    if root.exists():
+        raise StorageError(f"{root} exists: choose another name, or another --into")
+    values = {
+        "name": name.name,
+        "module": name.module,
+        "class_name": name.class_name,
+        "env_id": name.env_id,
+    }
+    written: list[Path] = []
+    try:
+        for pattern, template in _FILES.items():
+            path = root / pattern.format(module=name.module)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_filled(template, values), encoding="utf-8")
+            written.append(path)
+    except OSError as error:
+        raise StorageError(f"{root} cannot be written: {error}") from error
+    return written
+
+
+def _filled(template: str | None, values: dict[str, str]) -> str:
+    if template is None:
+        return ""
+    resource = files("envkit.scaffold") / "templates" / f"{template}.tmpl"
+    return Template(resource.read_text(encoding="utf-8")).substitute(values)
+
+
+def _refuse_taken(name: PackageName) -> None:
+    if name.module in sys.stdlib_module_names or importlib.util.find_spec(name.module) is not None:
+        raise ConfigurationError(
+            f"a package must not hide another: there is a module {name.module!r} already, got "
+            f"{name.name!r}"
+        )
+    if name.env_id in registry():
+        raise ConfigurationError(f"there is an environment {name.env_id!r} already")
