@@ -24,6 +24,7 @@ from envkit.cli.person import play
 from envkit.cli.plugin_commands import plugin_commands
 from envkit.cli.rollout import rollout
 from envkit.cli.stored import report, verify
+from envkit.cli.view import view
 from envkit.errors import EnvkitError
 
 EXIT_ERROR: Final = 1
@@ -109,6 +110,7 @@ app.command("new")(new)
 app.command("play")(play)
 app.command("rollout")(rollout)
 app.command("report")(report)
+app.command("view")(view)
 app.command("verify")(verify)
 app.command("audit")(audit)
 app.command("audit-env")(audit_environment)

@@ -1,0 +1,109 @@
+"""Pictures in a terminal: half blocks anywhere, sixels where the terminal knows them."""
+
+import os
+from enum import StrEnum
+from typing import Final
+
+from PIL import Image as PilImage
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from envkit.images import Image
+
+_SIXEL_TERMINALS: Final = ("foot", "mlterm", "contour", "yaft", "sixel")
+_SIXEL_PROGRAMS: Final = ("WezTerm", "mintty", "iTerm.app")
+_CELL_PIXELS: Final = 10
+"""Width of a character that sixels are scaled by; terminals differ by a pixel or two."""
+_BAND: Final = 6
+_COLOURS: Final = 255
+_UPPER_HALF: Final = "▀"
+
+
+class PictureStyle(StrEnum):
+    """How pictures are shown."""
+
+    AUTO = "auto"
+    """Sixels in a terminal that is known to draw them, else half blocks."""
+    BLOCKS = "blocks"
+    """Two pixels to a character."""
+    SIXEL = "sixel"
+    """Pixels."""
+    NONE = "none"
+    """A line with the size."""
+
+
+def resolved(style: PictureStyle) -> PictureStyle:
+    """Return what AUTO means in this terminal; any other style as it is."""
+    if style is not PictureStyle.AUTO:
+        return style
+    is_known = os.environ.get("TERM", "").startswith(_SIXEL_TERMINALS)
+    if is_known or os.environ.get("TERM_PROGRAM", "") in _SIXEL_PROGRAMS:
+        return PictureStyle.SIXEL
+    return PictureStyle.BLOCKS
+
+
+def half_blocks(image: Image, columns: int) -> Text:
+    """Draw a picture with two pixels to a character: the upper as ink, the lower as paper."""
+    picture = _fitted(image, columns)
+    pixels = picture.tobytes()
+    stride, text = picture.width * 3, Text(no_wrap=True)
+    for top in range(0, picture.height, 2):
+        for x in range(0, stride, 3):
+            at = top * stride + x
+            upper = pixels[at : at + 3]
+            lower = pixels[at + stride : at + stride + 3] or upper
+            text.append(_UPPER_HALF, Style(color=Color.from_rgb(*upper), bgcolor=_rgb(lower)))
+        text.append("\n")
+    return text
+
+
+def sixels(image: Image, columns: int) -> str:
+    """Return a picture as sixels, a terminal's own bitmaps (DEC STD 070, chapter 9)."""
+    picture = _fitted(image, columns * _CELL_PIXELS)
+    flat = picture.quantize(_COLOURS, dither=PilImage.Dither.NONE)
+    palette = flat.getpalette() or []
+    used = sorted(set(flat.tobytes()))
+    out = ["\x1bPq", f'"1;1;{flat.width};{flat.height}']
+    for colour in used:
+        shares = (round(value * 100 / 255) for value in palette[3 * colour : 3 * colour + 3])
+        out.append(f"#{colour};2;" + ";".join(map(str, shares)))
+    rows = [flat.tobytes()[y * flat.width : (y + 1) * flat.width] for y in range(flat.height)]
+    for top in range(0, flat.height, _BAND):
+        band = rows[top : top + _BAND]
+        out += [f"#{colour}{_sixel_line(band, colour)}$" for colour in sorted(set(b"".join(band)))]
+        out.append("-")
+    out.append("\x1b\\")
+    return "".join(out)
+
+
+def _sixel_line(band: list[bytes], colour: int) -> str:
+    """Return one colour's pixels of a band of six rows, runs shortened."""
+    codes = [
+        chr(63 + sum(1 << bit for bit, row in enumerate(band) if row[x] == colour))
+        for x in range(len(band[0]))
+    ]
+    line: list[str] = []
+    start = 0
+    for x in range(1, len(codes) + 1):
+        if x == len(codes) or codes[x] != codes[start]:
+            run = x - start
+            line.append(f"!{run}{codes[start]}" if run > 3 else codes[start] * run)
+            start = x
+    return "".join(line)
+
+
+def _fitted(image: Image, width: int) -> PilImage.Image:
+    """Return the picture no wider than that, never enlarged, on white."""
+    picture = image.pil().convert("RGBA")
+    paper = PilImage.new("RGBA", picture.size, "white")
+    paper.alpha_composite(picture)
+    flat = paper.convert("RGB")
+    if flat.width > width:
+        height = max(1, round(flat.height * width / flat.width))
+        flat = flat.resize((width, height), PilImage.Resampling.LANCZOS)
+    return flat
+
+
+def _rgb(pixel: bytes) -> Color:
+    return Color.from_rgb(*pixel)

@@ -1,0 +1,192 @@
+"""What `envkit view` shows of a run, and of pictures in a terminal."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image as PilImage
+from typer.testing import CliRunner
+
+from envkit.cli.app import app
+from envkit.cli.episode_page import plain
+from envkit.cli.pictures import PictureStyle, half_blocks, resolved, sixels
+from envkit.images import Image
+from envkit.trajectory.storage import FILE_NAME
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three episodes of the canary."""
+    out = tmp_path_factory.mktemp("runs") / "canary"
+    command = ["rollout", "canary-v0", "--policy", "oracle", "-n", "3", "--out", str(out)]
+    assert runner.invoke(app, command).exit_code == 0
+    return out
+
+
+def test_view_shows_every_episode_where_no_terminal_reads(run: Path) -> None:
+    result = runner.invoke(app, ["view", str(run)])
+    assert result.exit_code == 0
+    assert [f"episode {n}:" in result.output for n in (1, 2, 3, 4)] == [True, True, True, False]
+    assert result.output.count("[image ") == 9
+    assert result.output.count("[assistant]") == result.output.count("  turn ") == 9
+    assert "\x1b" not in result.output
+
+
+def test_view_shows_one_episode_and_refuses_one_that_is_not_there(run: Path) -> None:
+    result = runner.invoke(app, ["view", str(run), "-e", "2"])
+    assert "episode 2:" in result.output
+    assert "episode 1:" not in result.output
+    missing = runner.invoke(app, ["view", str(run), "-e", "4"])
+    assert missing.exit_code == 1
+    assert "has 3 episodes" in missing.output
+
+
+def test_view_draws_pictures_where_it_is_asked_to(run: Path) -> None:
+    blocks = runner.invoke(app, ["view", str(run), "-e", "1", "--images", "blocks"]).output
+    assert "▀" in blocks
+    assert "38;2;" in blocks
+    sixel = runner.invoke(app, ["view", str(run), "-e", "1", "--images", "sixel"]).output
+    assert sixel.count("\x1bPq") == 3
+    assert runner.invoke(app, ["view", str(run), "--images", "big"]).exit_code == 1
+
+
+def test_view_shows_what_is_readable_and_names_what_is_not(run: Path, tmp_path: Path) -> None:
+    lines = (run / FILE_NAME).read_bytes().splitlines(keepends=True)
+    file = tmp_path / FILE_NAME
+    file.write_bytes(lines[0] + b"garbage\n" + lines[1] + lines[2][:500])
+    result = runner.invoke(app, ["view", str(file)])
+    assert result.exit_code == 0
+    assert [f"episode {n}:" in result.output for n in (1, 2, 3, 4)] == [True, False, True, False]
+    assert "episode 2 cannot be read" in result.output
+    assert "episode 4 cannot be read" in result.output
+    assert result.output.count("image missing") == 6  # the pictures were left behind
+
+
+def test_view_of_an_empty_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("")
+    assert "no episodes" in runner.invoke(app, ["view", str(tmp_path)]).output
+    assert runner.invoke(app, ["view", str(tmp_path / "nowhere")]).exit_code == 1
+
+
+@given(st.text())
+def test_plain_text_holds_nothing_that_moves_a_cursor(text: str) -> None:
+    shown = plain(text)
+    assert len(shown) == len(text)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
+    shown.encode("utf-8")
+
+
+def test_plain_text_keeps_letters_of_every_script() -> None:
+    text = "Grüße, مرحبا, 你好, 🎉\n\tend"
+    assert plain(text) == text
+    assert plain("\x1b[2J\x07") == "␛[2J␇"
+
+
+@pytest.mark.parametrize(
+    ("term", "program", "style"),
+    [
+        ("foot", "", PictureStyle.SIXEL),
+        ("xterm-256color", "WezTerm", PictureStyle.SIXEL),
+        ("xterm-256color", "", PictureStyle.BLOCKS),
+    ],
+)
+def test_auto_takes_sixels_where_the_terminal_is_known_to_draw_them(
+    term: str, program: str, style: PictureStyle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("TERM_PROGRAM", program)
+    assert resolved(PictureStyle.AUTO) is style
+    assert resolved(PictureStyle.NONE) is PictureStyle.NONE
+
+
+def _picture(width: int, height: int, seed: int) -> Image:
+    colours = np.random.default_rng(seed).integers(0, 256, (4, 3), dtype=np.uint8)
+    chosen = np.random.default_rng(seed + 1).integers(0, 4, (height, width))
+    return Image(PilImage.fromarray(colours[chosen]))
+
+
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 99))
+def test_half_blocks_show_every_pixel(width: int, height: int, seed: int) -> None:
+    image = _picture(width, height, seed)
+    text = half_blocks(image, 40)
+    lines = text.split("\n", allow_blank=False)
+    assert [len(line) for line in lines] == [width] * ((height + 1) // 2)
+    pixels = np.asarray(image.pil().convert("RGB"))
+    spans = [span.style for line in lines for span in line.spans]
+    shown = [
+        (*style.color.triplet, *style.bgcolor.triplet)  # type: ignore[union-attr]
+        for style in spans
+    ]
+    wanted = [
+        (*pixels[y, x], *pixels[min(y + 1, height - 1), x])
+        for y in range(0, height, 2)
+        for x in range(width)
+    ]
+    assert shown == wanted
+
+
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 99))
+def test_sixels_hold_every_pixel(width: int, height: int, seed: int) -> None:
+    image = _picture(width, height, seed)
+    shown = _decoded(sixels(image, 40), width, height)
+    wanted = np.asarray(image.pil().convert("RGB")).astype(int)
+    assert np.abs(shown - wanted).max() <= 2  # colours are given in hundredths
+
+
+def _decoded(text: str, width: int, height: int) -> np.ndarray:
+    """Read sixels as a terminal does."""
+    assert text.startswith(f'\x1bPq"1;1;{width};{height}')
+    assert text.endswith("\x1b\\")
+    body = text[len(f'\x1bPq"1;1;{width};{height}') : -2]
+    pixels = np.full((height, width, 3), -1)
+    palette: dict[int, list[int]] = {}
+    colour, x, top = 0, 0, 0
+    for token in re.findall(r"#\d+;2;\d+;\d+;\d+|#\d+|!\d+[?-~]|[?-~]|\$|-", body):
+        if token.startswith("#") and ";" in token:
+            number, _, *shares = map(int, token[1:].split(";"))
+            palette[number] = [round(share * 2.55) for share in shares]
+        elif token.startswith("#"):
+            colour = int(token[1:])
+        elif token == "$":
+            x = 0
+        elif token == "-":
+            x, top = 0, top + 6
+        else:
+            count = int(token[1:-1]) if token.startswith("!") else 1
+            bits = ord(token[-1]) - 63
+            for column in range(x, x + count):
+                for row in range(6):
+                    if bits >> row & 1:
+                        pixels[top + row, column] = palette[colour]
+            x += count
+    return pixels
+
+
+def test_picture_that_is_wide_is_shrunk_and_never_enlarged() -> None:
+    wide = Image(PilImage.new("RGB", (400, 100), "red"))
+    assert [len(line) for line in half_blocks(wide, 40).split("\n", allow_blank=False)] == [40] * 5
+    small = Image(PilImage.new("RGBA", (4, 2), (0, 0, 0, 0)))
+    assert len(half_blocks(small, 40).split("\n", allow_blank=False)[0]) == 4
+
+
+def test_view_pages_by_what_a_person_types(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from envkit.cli import view as module
+
+    typed = iter(["", "3", "n", "p", "1", "p", "q"])
+
+    def answer(_prompt: str) -> str:
+        return next(typed)
+
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    module.view(run, episode=None, images="none")
+    seen = re.findall(r"episode (\d)", re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out))
+    assert seen == ["1", "2", "3", "2", "1"]
