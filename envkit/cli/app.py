@@ -4,6 +4,7 @@ Exit codes: 0 success, 1 an error or a failed check, 2 wrong usage, 3 a rollout 
 episode faulted, 130 after Ctrl-C.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,6 +17,7 @@ from envkit.cli.check import check
 from envkit.cli.conformance import conformance
 from envkit.cli.console import note, one_line, say
 from envkit.cli.doctor import doctor
+from envkit.cli.examples import epilog
 from envkit.cli.export import export
 from envkit.cli.golden import golden
 from envkit.cli.imports import import_dump
@@ -77,7 +79,6 @@ app = typer.Typer(
     name="envkit",
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -103,19 +104,23 @@ def _options(  # pyright: ignore[reportUnusedFunction]  # registered by the deco
     """Environments for language and vision-language models: list, play, roll out, look, check."""
 
 
-app.command("list")(list_environments)
-app.command("info")(info)
-app.command("check")(check)
-app.command("new")(new)
-app.command("play")(play)
-app.command("rollout")(rollout)
-app.command("report")(report)
-app.command("view")(view)
-app.command("verify")(verify)
-app.command("audit")(audit)
-app.command("audit-env")(audit_environment)
-app.command("golden")(golden)
-app.command("conformance")(conformance)
-app.command("doctor")(doctor)
-app.command("export")(export)
-app.command("import")(import_dump)
+_COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "list": list_environments,
+    "info": info,
+    "check": check,
+    "new": new,
+    "play": play,
+    "rollout": rollout,
+    "report": report,
+    "view": view,
+    "verify": verify,
+    "audit": audit,
+    "audit-env": audit_environment,
+    "golden": golden,
+    "conformance": conformance,
+    "doctor": doctor,
+    "export": export,
+    "import": import_dump,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, epilog=epilog(_name))(_command)

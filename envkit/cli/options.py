@@ -11,10 +11,35 @@ from envkit.errors import ConfigurationError, EnvkitError
 if TYPE_CHECKING:
     from envkit.env import Env
 
-EnvId = Annotated[str, typer.Argument(metavar="ID", help="An environment; see `envkit list`.")]
+
+def complete_id(incomplete: str) -> list[str]:
+    """Return the ids that begin so, for a shell's completion."""
+    from envkit.registration import registry
+
+    return [name for name in registry() if name.startswith(incomplete)]
+
+
+def complete_engine(incomplete: str) -> list[str]:
+    """Return the engines that begin so, for a shell's completion."""
+    from envkit.cli.engines import registered_engines
+
+    return [name for name in registered_engines() if name.startswith(incomplete)]
+
+
+EnvId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="An environment; see `envkit list`.", autocompletion=complete_id
+    ),
+]
 EngineName = Annotated[
     str | None,
-    typer.Option("--engine", metavar="NAME", help="An engine; see `envkit doctor`."),
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="An engine; see `envkit doctor`.",
+        autocompletion=complete_engine,
+    ),
 ]
 ModelName = Annotated[
     str | None,
