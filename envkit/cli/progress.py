@@ -2,8 +2,10 @@
 
 import asyncio
 import sys
+import time
+from collections import Counter
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from envkit.cli.console import note
 from envkit.rollout import RolloutState
@@ -55,21 +57,28 @@ class _Tally:
     """Running figures of the finished episodes."""
 
     def __init__(self) -> None:
-        self.rewards: list[float] = []
-        self.tokens = 0
-        self.turns = 0
+        self._started = time.monotonic()
+        self._rewarded, self._reward = 0, 0.0
+        self._turns, self._tokens = 0, 0
+        self._endings = Counter[str]()
 
     def add(self, trajectory: Trajectory) -> None:
         if trajectory.reward is not None:
-            self.rewards.append(trajectory.reward)
-        self.turns += len(trajectory.turns)
-        self.tokens += sum(turn.response_tokens for turn in trajectory.turns)
+            self._rewarded += 1
+            self._reward += trajectory.reward
+        self._turns += len(trajectory.turns)
+        self._tokens += sum(turn.response_tokens for turn in trajectory.turns)
+        self._endings[trajectory.stop_reason.value] += 1
 
     def text(self, state: RolloutState) -> str:
-        mean = f"{sum(self.rewards) / len(self.rewards):.3f}" if self.rewards else "-"
-        parts = [f"reward {mean}", f"{self.turns} turns", f"{self.tokens} tokens"]
-        if state.faulted:
-            parts.append(f"{state.faulted} faulted")
+        mean = f"{self._reward / self._rewarded:.3f}" if self._rewarded else "-"
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        parts = [
+            f"reward {mean}",
+            f"{self._turns} turns",
+            f"{self._tokens} tokens ({self._tokens / seconds:.0f}/s)",
+            *(f"{count} {name}" for name, count in self._endings.most_common()),
+        ]
         if state.retried:
             parts.append(f"{state.retried} played again")
         return ", ".join(parts)
@@ -108,29 +117,29 @@ class PlainLines:
 
 
 class LiveBar:
-    """A bar that also moves while episodes run; needs a running event loop."""
+    """A bar and a line of figures, which also move while episodes run; needs an event loop."""
 
     def __init__(self, state: RolloutState) -> None:
         from rich.console import Console
+        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
         self._state = state
         self._tally = _Tally()
-        self._bar: Any = RichProgress(
+        self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._bar = RichProgress(
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[running]} running"),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
             auto_refresh=False,
         )
-        self._task: Any = self._bar.add_task("", total=None, figures="")
+        self._task = self._bar.add_task("", total=None, running=0)
         self._refresher: asyncio.Task[None] | None = None
 
     def __enter__(self) -> "LiveBar":
-        self._bar.start()
+        self._live.start()
         self._refresher = asyncio.get_running_loop().create_task(self._refresh())
         return self
 
@@ -142,7 +151,7 @@ class LiveBar:
     ) -> None:
         if self._refresher is not None:
             self._refresher.cancel()
-        self._bar.stop()
+        self._live.stop()
 
     def finished(self, trajectory: Trajectory) -> None:
         """Count the episode; the next refresh shows it."""
@@ -150,14 +159,19 @@ class LiveBar:
 
     def tell(self, line: str) -> None:
         """Write a line above the bar."""
-        self._bar.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._live.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     async def _refresh(self) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
         while True:
             state = self._state
-            figures = f"{state.in_flight} running, {self._tally.text(state)}"
             self._bar.update(
-                self._task, total=state.total or None, completed=state.finished, figures=figures
+                self._task,
+                total=state.total or None,
+                completed=state.finished,
+                running=state.in_flight,
             )
-            self._bar.refresh()
+            self._live.update(Group(self._bar, Text(self._tally.text(state))), refresh=True)
             await asyncio.sleep(_REFRESH_S)
