@@ -1,0 +1,38 @@
+"""The page on failures names every ending and kind, and its example prints what it says."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import FaultKind
+from envkit.rollout import FaultPolicy, RetryBudget
+from envkit.trajectory import StopReason
+
+DOC = (Path(__file__).parents[2] / "docs" / "failures.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [*StopReason, *FaultKind, *FaultPolicy])
+def test_page_names_every_ending_kind_and_policy(name: str) -> None:
+    assert f"`{name}`" in DOC
+
+
+def test_page_states_the_defaults_of_the_budget() -> None:
+    stated = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|$", DOC, re.M))
+    fields = {f.name: f.default for f in dataclasses.fields(RetryBudget) if f.name != "backoff"}
+    assert {name: float(value) for name, value in stated.items()} == fields
+
+
+@pytest.mark.slow
+def test_example_prints_what_the_page_says() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", DOC, re.S)
+    (printed,) = re.findall(r"```\n(\{.*?)```", DOC, re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [set(re.findall(r"\(.*?\)", line)) for line in done.stdout.splitlines()]
+    assert lines == [set(re.findall(r"\(.*?\)", line)) for line in printed.splitlines()]
