@@ -63,7 +63,6 @@ def _is_control(character: str) -> bool:
 
 def _facts(trajectory: Trajectory) -> Iterator[Text]:
     reward = "none" if trajectory.reward is None else f"{trajectory.reward:g}"
-    tokens = sum(len(segment.train_ids) for segment in trajectory.segments)
     trained = (
         0
         if trajectory.is_faulted
@@ -73,7 +72,8 @@ def _facts(trajectory: Trajectory) -> Iterator[Text]:
         plain(
             f"{trajectory.env_id}  seed {trajectory.seed}  reward {reward}  "
             f"{trajectory.stop_reason.value}  {len(trajectory.turns)} turns  "
-            f"{tokens:,} tokens, {trained:,} trained  {trajectory.duration_seconds:.2f} s"
+            f"{trajectory.token_count:,} tokens, {trained:,} trained  "
+            f"{trajectory.duration_seconds:.2f} s"
         ),
         style="bold",
     )

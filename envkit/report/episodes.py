@@ -179,7 +179,6 @@ def _row(
         ("restart", "warn", trajectory.env_restarts > 0),
     )
     badges = "".join(f'<span class="badge {kind}">{name}</span>' for name, kind, on in marks if on)
-    tokens = sum(len(segment.train_ids) for segment in trajectory.segments)
     images = sum(len(segment.images) for segment in trajectory.segments)
     excerpt = _excerpt(trajectory)
     search = " ".join(
@@ -201,7 +200,7 @@ def _row(
         "marked": "1" if badges else "",
         "reward": reward,
         "turns": str(len(turns)),
-        "tokens": str(tokens),
+        "tokens": str(trajectory.token_count),
         "seconds": f"{trajectory.duration_seconds:.6g}",
     }
     attributes = " ".join(f'data-{name}="{safe_html(value)}"' for name, value in values.items())
@@ -209,7 +208,8 @@ def _row(
         f'<tr {attributes}><td class="n"><a href="#e{index}">{number}</a></td>'
         f'<td class="task">{safe_html(excerpt)}</td><td class="n">{reward or "none"}</td>'
         f'<td><span class="badge {ending_kind(trajectory)}">{ending}</span></td>'
-        f'<td class="n">{len(turns)}</td><td class="n">{tokens:,}</td><td class="n">{images}</td>'
+        f'<td class="n">{len(turns)}</td>'
+        f'<td class="n">{trajectory.token_count:,}</td><td class="n">{images}</td>'
         f'<td class="n">{trajectory.duration_seconds:.2f}</td><td>{badges}</td></tr>'
     )
 

@@ -66,6 +66,11 @@ class Trajectory:
         """Whether infrastructure ended the episode: no reward, no trained token."""
         return self.stop_reason.is_fault
 
+    @property
+    def token_count(self) -> int:
+        """Train ids of all segments, over every sequence."""
+        return sum(len(segment.train_ids) for segment in self.segments)
+
     def train_ids(self) -> tuple[int, ...]:
         """Return the whole sequence, (T,), placeholders expanded."""
         return tuple(i for segment in self._single() for i in segment.train_ids)

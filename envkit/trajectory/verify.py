@@ -88,7 +88,7 @@ class _Checker:
             return
         trajectory = stored.trajectory
         self.trajectories += 1
-        self.tokens += sum(len(segment.train_ids) for segment in trajectory.segments)
+        self.tokens += trajectory.token_count
         self.trained_tokens += sum(sum(row.loss_mask) for row in trajectory.steps(merge=True))
         self.problems += [
             replace(problem, line=stored.line, episode_id=trajectory.episode_id)

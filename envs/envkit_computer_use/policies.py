@@ -1,4 +1,4 @@
-"""Scripted policies: one that knows the state, and one that presses anything."""
+"""A scripted policy that knows the state."""
 
 import contextlib
 from typing import Any

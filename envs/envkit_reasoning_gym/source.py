@@ -107,11 +107,10 @@ class DatasetTasks:
         if answer != entry["answer"] and not is_safe(self.name, answer):
             return 0.0
         dataset = self._dataset(self._seed)
-        facts = entry["metadata"]
-        if self.name in _INTEGRALS and is_wrong_integral(
-            answer, facts["integrand"], facts["variable"]
-        ):
-            return 0.0
+        if self.name in _INTEGRALS:
+            facts = entry["metadata"]
+            if is_wrong_integral(answer, facts["integrand"], facts["variable"]):
+                return 0.0
         try:
             return float(dataset.score_answer(answer, dict(entry)))
         except Exception as error:  # whatever a foreign grader raises

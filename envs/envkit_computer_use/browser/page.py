@@ -420,22 +420,20 @@ class Page:
         request, number = params["request"], params["requestId"]
         if Site.owns(request["url"]):
             served = self.options.site.serve(request["url"])
-            answer: dict[str, Any] = {
-                "responseCode": served.status,
-                "responseHeaders": [{"name": "Content-Type", "value": served.content_type}],
-                "body": base64.b64encode(served.body).decode(),
-            }
+            work = self.send(
+                "Fetch.fulfillRequest",
+                requestId=number,
+                responseCode=served.status,
+                responseHeaders=[{"name": "Content-Type", "value": served.content_type}],
+                body=base64.b64encode(served.body).decode(),
+            )
         elif params.get("resourceType") == "Document" and params.get("frameId") == self._target:
             self.events.counts[PageEvent.BLOCKED_NAVIGATION] += 1
-            self._spawn(self._stay(number))
-            return
+            work = self._stay(number)
         else:
             self.events.counts[PageEvent.BLOCKED] += 1
-            self._spawn(
-                self.send("Fetch.failRequest", requestId=number, errorReason="BlockedByClient")
-            )
-            return
-        self._spawn(self.send("Fetch.fulfillRequest", requestId=number, **answer))
+            work = self.send("Fetch.failRequest", requestId=number, errorReason="BlockedByClient")
+        self._spawn(work)
 
     async def _stay(self, request: str) -> None:
         """Answer a navigation with "no content", which leaves the page where it is."""

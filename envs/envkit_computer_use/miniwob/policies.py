@@ -1,4 +1,4 @@
-"""Scripted policies: one that reads the page, and one that presses anything."""
+"""A scripted policy that reads the page."""
 
 from collections.abc import Iterator
 from itertools import islice, takewhile

@@ -1,4 +1,4 @@
-"""Scripted policies: one that follows the task's own oracle, and one that presses anything."""
+"""A scripted policy that follows the task's own oracle."""
 
 import json
 from typing import Any
