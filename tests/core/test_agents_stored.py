@@ -1,13 +1,13 @@
 """Stored episodes of several agents: the commands, the exports, the conformance suite, the docs."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 from fakes.agents import GuessEnv
 from fakes.codecs import text_codec
 from fakes.command import run_envkit
+from fakes.pages import python_blocks
 
 from envkit.agents import load_adjust, team_last, team_mean
 from envkit.conformance import Verdict, load_adapters, load_recordings, run_suite
@@ -94,8 +94,7 @@ def test_adjust_rewards_that_is_no_function_is_refused(place: object) -> None:
 
 
 def test_docs_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
     scope: dict[str, object] = {"__name__": "docs"}
-    for block in blocks:
+    for block in python_blocks(DOCS):
         exec(compile(block, "agents.md", "exec"), scope)
     assert "keeper 0.5" in capsys.readouterr().out

@@ -5,18 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes.command import run_envkit
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
-from typer.testing import CliRunner
 
-from envkit.cli.app import app
 from envkit.cli.episode_page import plain
 from envkit.cli.pictures import PictureStyle, half_blocks, resolved, sixels
 from envkit.images import Image
 from envkit.trajectory.storage import FILE_NAME
-
-runner = CliRunner()
 
 
 @pytest.fixture(scope="module")
@@ -24,53 +21,53 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three episodes of the canary."""
     out = tmp_path_factory.mktemp("runs") / "canary"
     command = ["rollout", "canary-v0", "--policy", "oracle", "-n", "3", "--out", str(out)]
-    assert runner.invoke(app, command).exit_code == 0
+    assert run_envkit(*command).code == 0
     return out
 
 
 def test_view_shows_every_episode_where_no_terminal_reads(run: Path) -> None:
-    result = runner.invoke(app, ["view", str(run)])
-    assert result.exit_code == 0
-    assert [f"episode {n}:" in result.output for n in (1, 2, 3, 4)] == [True, True, True, False]
-    assert result.output.count("[image ") == 9
-    assert result.output.count("[assistant]") == result.output.count("  turn ") == 9
-    assert "\x1b" not in result.output
+    result = run_envkit("view", run)
+    assert result.code == 0
+    assert [f"episode {n}:" in result.out for n in (1, 2, 3, 4)] == [True, True, True, False]
+    assert result.out.count("[image ") == 9
+    assert result.out.count("[assistant]") == result.out.count("  turn ") == 9
+    assert "\x1b" not in result.out
 
 
 def test_view_shows_one_episode_and_refuses_one_that_is_not_there(run: Path) -> None:
-    result = runner.invoke(app, ["view", str(run), "-e", "2"])
-    assert "episode 2:" in result.output
-    assert "episode 1:" not in result.output
-    missing = runner.invoke(app, ["view", str(run), "-e", "4"])
-    assert missing.exit_code == 1
-    assert "has 3 episodes" in missing.output
+    result = run_envkit("view", run, "-e", "2")
+    assert "episode 2:" in result.out
+    assert "episode 1:" not in result.out
+    missing = run_envkit("view", run, "-e", "4")
+    assert missing.code == 1
+    assert "has 3 episodes" in missing.err
 
 
 def test_view_draws_pictures_where_it_is_asked_to(run: Path) -> None:
-    blocks = runner.invoke(app, ["view", str(run), "-e", "1", "--images", "blocks"]).output
+    blocks = run_envkit("view", run, "-e", "1", "--images", "blocks").out
     assert "▀" in blocks
     assert "38;2;" in blocks
-    sixel = runner.invoke(app, ["view", str(run), "-e", "1", "--images", "sixel"]).output
+    sixel = run_envkit("view", run, "-e", "1", "--images", "sixel").out
     assert sixel.count("\x1bPq") == 3
-    assert runner.invoke(app, ["view", str(run), "--images", "big"]).exit_code == 1
+    assert run_envkit("view", run, "--images", "big").code == 1
 
 
 def test_view_shows_what_is_readable_and_names_what_is_not(run: Path, tmp_path: Path) -> None:
     lines = (run / FILE_NAME).read_bytes().splitlines(keepends=True)
     file = tmp_path / FILE_NAME
     file.write_bytes(lines[0] + b"garbage\n" + lines[1] + lines[2][:500])
-    result = runner.invoke(app, ["view", str(file)])
-    assert result.exit_code == 0
-    assert [f"episode {n}:" in result.output for n in (1, 2, 3, 4)] == [True, False, True, False]
-    assert "episode 2 cannot be read" in result.output
-    assert "episode 4 cannot be read" in result.output
-    assert result.output.count("image missing") == 6  # the pictures were left behind
+    result = run_envkit("view", file)
+    assert result.code == 0
+    assert [f"episode {n}:" in result.out for n in (1, 2, 3, 4)] == [True, False, True, False]
+    assert "episode 2 cannot be read" in result.err
+    assert "episode 4 cannot be read" in result.err
+    assert result.out.count("image missing") == 6  # the pictures were left behind
 
 
 def test_view_of_an_empty_file_says_so(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("")
-    assert "no episodes" in runner.invoke(app, ["view", str(tmp_path)]).output
-    assert runner.invoke(app, ["view", str(tmp_path / "nowhere")]).exit_code == 1
+    assert "no episodes" in run_envkit("view", tmp_path).out
+    assert run_envkit("view", tmp_path / "nowhere").code == 1
 
 
 @given(st.text())

@@ -1,18 +1,16 @@
 """The Python blocks of the pages on environments run as they are written."""
 
-import re
 from pathlib import Path
 
 import gymnasium
 import pytest
+from fakes.pages import python_blocks
 
 DOCS = Path(__file__).parents[2] / "docs" / "environments"
 BLOCKS = [
     (name, number, code)
     for name in ("wrappers.md", "audits.md", "gymnasium.md", "search.md")
-    for number, code in enumerate(
-        re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.S)
-    )
+    for number, code in enumerate(python_blocks(DOCS / name))
 ]
 
 

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.pages import python_blocks
 
 from envkit.errors import FaultKind
 from envkit.rollout import FaultPolicy, RetryBudget
 from envkit.trajectory import StopReason
 
-DOC = (Path(__file__).parents[2] / "docs" / "failures.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
+DOC = PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", [*StopReason, *FaultKind, *FaultPolicy])
@@ -28,7 +30,7 @@ def test_page_states_the_defaults_of_the_budget() -> None:
 
 @pytest.mark.slow
 def test_example_prints_what_the_page_says() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", DOC, re.S)
+    (code,) = python_blocks(PAGE)
     (printed,) = re.findall(r"```\n(\{.*?)```", DOC, re.S)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False

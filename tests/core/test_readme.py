@@ -1,12 +1,12 @@
 """The README's examples run as they are written."""
 
-import re
 from pathlib import Path
 
 import pytest
+from fakes.pages import python_blocks
 
 README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
+BLOCKS = python_blocks(README)
 
 
 def test_readme_is_short_and_has_examples() -> None:

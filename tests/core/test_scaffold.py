@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from fakes.command import run_envkit
 
-from envkit.cli.app import app
 from envkit.errors import ConfigurationError, StorageError
 from envkit.scaffold import PackageName, write_package
 
@@ -56,9 +55,9 @@ def test_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> Non
 
 
 def test_new_command_says_what_to_do_next(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["new", "maze-walk", "--into", str(tmp_path)])
-    assert result.exit_code == 0
-    assert "envkit check maze-walk-v0" in result.output
+    result = run_envkit("new", "maze-walk", "--into", tmp_path)
+    assert result.code == 0
+    assert "envkit check maze-walk-v0" in result.out
     written = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert written == {
         "maze-walk/pyproject.toml",

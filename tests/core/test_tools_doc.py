@@ -1,12 +1,12 @@
 """The examples of docs/tools.md run as they are written."""
 
-import re
 from pathlib import Path
 
 import pytest
+from fakes.pages import python_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+BLOCKS = python_blocks(PAGE)
 PRINTED = (
     "144\n1.0 True\n(",
     "lookup ok a: found\nlookup ok b: found\nlookup ok c: found\n",

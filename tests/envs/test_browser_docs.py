@@ -1,17 +1,18 @@
 """The page on the browser: its Python runs, and it names every fault."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from fakes.browsers import needs_browser
+from fakes.pages import python_blocks
 
 from envkit_computer_use.browser import Trouble
 
-DOC = (Path(__file__).parents[2] / "docs" / "environments" / "browser.md").read_text("utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", DOC, re.S)
+PAGE = Path(__file__).parents[2] / "docs" / "environments" / "browser.md"
+DOC = PAGE.read_text("utf-8")
+BLOCKS = python_blocks(PAGE)
 
 
 @needs_browser
