@@ -222,11 +222,19 @@ async def test_blocked_requests_are_counted_and_the_site_is_served() -> None:
         assert page.take_events().counts[PageEvent.BLOCKED] == 1
 
 
-async def test_popup_is_closed_and_counted() -> None:
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<a href='b.html' target='_blank' style='font-size:60px'>link</a>",
+        "<form action='b.html' target='_blank'><button style='font-size:60px'>send</button></form>",
+        "<button style='font-size:60px' onclick='opened()'>open</button><script>"
+        "opened = () => { const a = document.createElement('a'); a.href = 'b.html';"
+        "a.target = 'other'; a.click(); }</script>",
+    ],
+)
+async def test_popup_is_refused_and_counted(html: str) -> None:
     async with running_pool() as pool:
-        page = await open_page(
-            pool, "<a href='b.html' target='_blank' style='font-size:60px'>link</a>", b_html="<p>b"
-        )
+        page = await open_page(pool, html, b_html="<p>b")
         await click(page, 40, 50)
         await page.advance(300)
         assert page.take_events().counts[PageEvent.POPUP] == 1

@@ -57,7 +57,7 @@ _FLAGS: Final = (
     "--no-first-run",
     "--no-default-browser-check",
     "--disable-hang-monitor",
-    "--disable-popup-blocking",
+    "--block-new-web-contents",  # a page opens no other: it would be closed some time later
     "--disable-prompt-on-repost",
     "--disable-client-side-phishing-detection",
     "--password-store=basic",

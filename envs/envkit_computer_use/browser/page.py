@@ -393,8 +393,7 @@ class Page:
         elif said == "lost":
             self._spawn(self._lose())
         else:
-            self.events.counts[PageEvent.POPUP] += 1
-            target = said.removeprefix("popup:")
+            target = said.removeprefix("popup:")  # by a build that knows no blocking
             self._spawn(self.browser.send("Target.closeTarget", targetId=target))
 
     async def _lose(self) -> None:
@@ -435,6 +434,9 @@ class Page:
             work = self.send("Fetch.failRequest", requestId=number, errorReason="BlockedByClient")
         self._spawn(work)
 
+    def _on_window(self, params: Reply) -> None:
+        self.events.counts[PageEvent.POPUP] += 1
+
     async def _stay(self, request: str) -> None:
         """Answer a navigation with "no content", which leaves the page where it is."""
         await self.send("Fetch.fulfillRequest", requestId=request, responseCode=204)
@@ -474,6 +476,7 @@ class Page:
         "Page.javascriptDialogOpening": _on_dialog,
         "Page.frameNavigated": _on_navigated,
         "Page.loadEventFired": _on_loaded,
+        "Page.windowOpen": _on_window,
         "Emulation.virtualTimeBudgetExpired": _on_expired,
         "Runtime.consoleAPICalled": _on_console,
         "Runtime.exceptionThrown": _on_exception,
