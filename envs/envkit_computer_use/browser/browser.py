@@ -209,6 +209,7 @@ class Browser:
 
     async def _probe(self) -> None:
         """Find out whether frames can be asked for."""
+        target: str | None = None
         try:
             created = await self.send(
                 "Target.createTarget", url="about:blank", enableBeginFrameControl=True
@@ -220,7 +221,7 @@ class Browser:
             if fault.trouble not in (Trouble.REFUSED, Trouble.HUNG):
                 raise
             self.has_begin_frame = False
-        else:
+        if target is not None:  # left open, it would keep the screenshots of others waiting
             await self.send("Target.closeTarget", targetId=target)
 
     async def _wait_for_end(self) -> None:
