@@ -27,15 +27,7 @@ _MAX_SENTENCES: Final = 8
 class ToolEnv(AsyncEnv):
     """Any tools, any tasks, any reward.
 
-        @envkit.tool
-        def multiply(a: int, b: int) -> int:
-            '''Multiply two whole numbers.
-
-    Args:
-                a: The first number.
-                b: The second number.
-            '''
-            return a * b
+        multiply = envkit.tool(product)  # any function with types and a Google docstring
 
         def is_right(context: RewardContext) -> float:
             return float(context.answer == context.task["answer"])
