@@ -118,7 +118,9 @@ def exporters_of_environment() -> list[Any]:
 def _exporter(name: str) -> Any:  # noqa: ANN401  # a span exporter of the SDK
     if name == "console":  # standard output is for the command's result
         export: Any = import_module("opentelemetry.sdk.trace.export")
-        return export.ConsoleSpanExporter(out=sys.stderr)
+        return export.ConsoleSpanExporter(
+            out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n"
+        )
     entry_name = _otlp_name() if name == "otlp" else name
     known = {point.name: point for point in entry_points(group=_GROUP)}
     if entry_name not in known and entry_name in _PACKAGES:

@@ -16,10 +16,19 @@ from envkit.trajectory.trajectory import Trajectory
 WandbMode = Literal["online", "offline", "disabled"]
 
 _HOST: Final = "https://api.wandb.ai"
-_COLUMNS: Final = ("episode_id", "env_id", "reward", "stop_reason", "turns", "last_reply", "images")
+_COLUMNS: Final = (
+    "episode_id",
+    "env_id",
+    "reward",
+    "stop_reason",
+    "turns",
+    "last_reply",
+)
 _INIT_SECONDS: Final = 30.0
 _STEP: Final = "step"
 _EPISODE: Final = "episode/number"
+_TABLE: Final = "shown_episodes"
+_PICTURES: Final = "shown_pictures"
 
 
 class WandbSink:
@@ -28,8 +37,8 @@ class WandbSink:
     - `episode/...`: reward, turns, tokens, seconds and faulted of every episode, over
       `episode/number`;
     - every metric of `write_metrics`, over `step`; the last ones are the run's summary;
-    - with them `histogram/...` of the episodes since the last call, and `episodes`, a table of the
-      first of them with their pictures.
+    - with them `histogram/...` of the episodes since the last call; and of the first of these
+      `shown_episodes`, a table, and `shown_pictures`, the last picture of each.
     """
 
     def __init__(
@@ -142,9 +151,19 @@ class WandbSink:
         }
         if self._window.shown:
             rows = [self._row(trajectory) for trajectory in self._window.shown]
-            shown["episodes"] = self._wandb.Table(columns=list(_COLUMNS), data=rows)
+            shown[_TABLE] = self._wandb.Table(columns=list(_COLUMNS), data=rows)
+        if pictures := [p for trajectory in self._window.shown for p in self._picture(trajectory)]:
+            shown[_PICTURES] = pictures  # not in the table: offline that would lose them
         self._window.restart()
         return shown
+
+    def _picture(self, trajectory: Trajectory) -> list[Any]:
+        """Return the last picture of an episode, if it has any."""
+        caption = f"{utf8(trajectory.episode_id)}: {trajectory.reward}, {trajectory.stop_reason}"
+        return [
+            self._wandb.Image(image.pil(), caption=caption)
+            for image in shown_images(trajectory)[-1:]
+        ]
 
     def _row(self, trajectory: Trajectory) -> list[Any]:
         return [
@@ -154,7 +173,6 @@ class WandbSink:
             trajectory.stop_reason.value,
             len(trajectory.turns),
             last_reply(trajectory),
-            [self._wandb.Image(image.pil()) for image in shown_images(trajectory)] or None,
         ]
 
 
