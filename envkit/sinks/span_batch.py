@@ -118,9 +118,7 @@ def exporters_of_environment() -> list[Any]:
 def _exporter(name: str) -> Any:  # noqa: ANN401  # a span exporter of the SDK
     if name == "console":  # standard output is for the command's result
         export: Any = import_module("opentelemetry.sdk.trace.export")
-        return export.ConsoleSpanExporter(
-            out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n"
-        )
+        return export.ConsoleSpanExporter(out=sys.stderr, formatter=_line)
     entry_name = _otlp_name() if name == "otlp" else name
     known = {point.name: point for point in entry_points(group=_GROUP)}
     if entry_name not in known and entry_name in _PACKAGES:
@@ -130,6 +128,10 @@ def _exporter(name: str) -> Any:  # noqa: ANN401  # a span exporter of the SDK
     if entry_name not in known:
         raise UnknownNameError.suggest("OpenTelemetry exporter", name, {*known, "otlp", "none"})
     return known[entry_name].load()()
+
+
+def _line(span: Any) -> str:  # noqa: ANN401  # a span
+    return span.to_json(indent=None) + "\n"
 
 
 def _otlp_name() -> str:
