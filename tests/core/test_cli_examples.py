@@ -13,6 +13,8 @@ from envkit.cli.app import app
 from envkit.cli.examples import EXAMPLES
 from envkit.cli.options import complete_engine, complete_id
 from envkit.cli.plugin_commands import plugin_commands
+from envkit.errors import ConfigurationError
+from envkit.wrappers.named import wrapping
 
 COMMANDS = typer.main.get_group(app)
 
@@ -60,7 +62,11 @@ def test_plugins_bring_examples_that_their_commands_read(name: str) -> None:
         (["rollout", "canary-v0", "--enigne", "sglang"], "--engine"),
         (["rollout", "canary-v0", "--tensorbord", "x"], "--tensorboard"),
         (["rollout", "canary-v1"], "Did you mean 'canary-v0'?"),
-        (["info", "reasoning_gym/sudko-v0"], "Did you mean 'reasoning_gym/sudoku-v0'?"),
+        pytest.param(
+            ["info", "reasoning_gym/sudko-v0"],
+            "Did you mean 'reasoning_gym/sudoku-v0'?",
+            marks=pytest.mark.slow,  # its library is
+        ),
         (["list", "reasoning_gm"], "Did you mean 'reasoning_gym'?"),
         (["rollout", "canary-v0", "--engine", "sglan"], "Did you mean 'sglang'?"),
         (["rollout", "canary-v0", "--policy", "oracel"], "Did you mean 'oracle'?"),
@@ -71,11 +77,6 @@ def test_plugins_bring_examples_that_their_commands_read(name: str) -> None:
             ["rollout", "canary-v0", "--policy", "oracle", "--env-kwargs", "max_trns=3"],
             "Did you mean 'max_turns'?",
         ),
-        (
-            ["rollout", "canary-v0", "--policy", "oracle", "--wrap", "inject-faults"]
-            + ["--wrap-kwargs", "rat=0.5"],
-            "Did you mean 'rate'?",
-        ),
     ],
 )
 def test_a_misspelt_word_is_met_with_the_nearest_one(arguments: list[str], hint: str) -> None:
@@ -83,6 +84,17 @@ def test_a_misspelt_word_is_met_with_the_nearest_one(arguments: list[str], hint:
     assert shown.code in (1, 2)
     words = shown.err.replace("│", " ").split()
     assert hint in " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "meant"),
+    [("inject-faults", "rat", "rate"), ("curriculum", "windw", "window")],
+)
+def test_a_misspelt_argument_of_a_wrapper_is_met_with_the_nearest_one(
+    name: str, argument: str, meant: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"Did you mean '{meant}'"):
+        wrapping(name, {argument: 1})
 
 
 def test_completion_knows_environments_and_engines() -> None:

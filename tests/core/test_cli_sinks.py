@@ -39,6 +39,7 @@ def _rollout(model: Path, *more: object, count: int = 4) -> list[object]:
     return ["rollout", "toy-adder-v0", "--policy", "oracle", "--model", model, "-n", count, *more]
 
 
+@pytest.mark.slow
 def test_every_sink_holds_the_metrics_of_the_run(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

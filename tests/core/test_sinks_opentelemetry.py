@@ -12,12 +12,17 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanContext, StatusCode
 
 from envkit.errors import ConfigurationError, StorageError, UnknownNameError
 from envkit.metrics import aggregate
 from envkit.sinks import OpenTelemetrySink
 from envkit.trajectory import StopReason, Trajectory
+
+
+def _context(span: ReadableSpan) -> SpanContext:
+    assert span.context is not None
+    return span.context
 
 
 class Spans:
@@ -37,7 +42,7 @@ class Spans:
         return [span for span in self.all if span.name == name]
 
     def parent(self, span: ReadableSpan) -> str | None:
-        ids = {one.context.span_id: one.name for one in self.all}
+        ids = {_context(one).span_id: one.name for one in self.all}
         return None if span.parent is None else ids[span.parent.span_id]
 
 
@@ -56,7 +61,7 @@ def test_an_episode_is_a_trace_of_its_turns_and_their_parts() -> None:
     for part in ("generate", "env", "encode"):
         assert [spans.parent(span) for span in spans.named(part)] == ["turn"] * 3
     mine = [span for span in spans.all if span.name != "metrics"]
-    assert {span.context.trace_id for span in mine} == {episode.context.trace_id}
+    assert {_context(span).trace_id for span in mine} == {_context(episode).trace_id}
     assert episode.attributes is not None
     assert episode.attributes["envkit.episode.reward"] == 1.0
     assert episode.attributes["envkit.episode.stop_reason"] == "terminated"
@@ -77,7 +82,7 @@ def test_spans_last_as_long_as_what_was_measured_and_lie_inside_each_other(
     row: Trajectory,
 ) -> None:
     spans = Spans(row)
-    by_id = {span.context.span_id: span for span in spans.all}
+    by_id = {_context(span).span_id: span for span in spans.all}
     for part in ("generate", "env", "encode", "queue"):
         measured = [getattr(turn, f"{part}_seconds") for turn in row.turns]
         assert [_seconds(span) for span in spans.named(part)] == pytest.approx(measured, abs=1e-8)
@@ -136,7 +141,7 @@ def test_standard_variables_choose_the_exporter(monkeypatch: pytest.MonkeyPatch)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.compute
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
@@ -89,7 +89,7 @@ def test_rows_go_to_the_disk_in_groups_and_the_file_appears_when_it_is_whole(
     sink.close()
     assert [path.name for path in file.parent.iterdir()] == ["run.parquet"]
     assert pq.ParquetFile(file).num_row_groups == 3
-    table = pyarrow.dataset.dataset(file).to_table(filter=pa.compute.field("reward") > 0.5)
+    table = pyarrow.dataset.dataset(file).to_table(filter=pyarrow.compute.field("reward") > 0.5)
     assert table.num_rows == 5
 
 

@@ -16,6 +16,7 @@ _BLOCK: Final = 32 * 1024
 _HEADER: Final = 7
 _FULL, _LAST = 1, 4
 _PATIENCE_S: Final = 20.0
+_MESSAGES: Final[Any] = wandb_internal_pb2  # picks its protobuf version when imported
 
 
 class WandbFile:
@@ -77,5 +78,5 @@ def _records(data: bytes) -> Iterator[Any]:
         parts += data[at : at + length]
         at += length
         if kind in (_FULL, _LAST):
-            yield wandb_internal_pb2.Record.FromString(parts)
+            yield _MESSAGES.Record.FromString(parts)
             parts = b""
