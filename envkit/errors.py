@@ -23,6 +23,21 @@ A model's bad reply is none of these: it is an observation that says what was wr
 import difflib
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Final
+
+_MOST_NAMES: Final = 20
+_NEAR_NAMES: Final = 5
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence with the nearest known name; nothing where none is near.
+
+    Args:
+        name: The name that was asked for.
+        known: Every name that would have worked.
+    """
+    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.4)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 class FaultKind(StrEnum):
@@ -53,7 +68,7 @@ class UnknownNameError(ConfigurationError, LookupError):
 
     @classmethod
     def suggest(cls, noun: str, name: str, known: Iterable[str]) -> "UnknownNameError":
-        """Build the error with the nearest known name and the whole list.
+        """Build the error with the nearest known name and the list, of a long one the nearest.
 
         Args:
             noun: What the name stands for, such as "environment".
@@ -61,9 +76,13 @@ class UnknownNameError(ConfigurationError, LookupError):
             known: Every name that would have worked.
         """
         names = sorted(known)
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        return cls(f"no {noun} {name!r} is registered.{hint} Registered: {names}")
+        shown = names
+        if len(names) > _MOST_NAMES:
+            shown = difflib.get_close_matches(name, names, n=_NEAR_NAMES, cutoff=0.0)
+        hidden = len(names) - len(shown)
+        rest = f" and {hidden} others" if hidden else ""
+        hint = did_you_mean(name, names)
+        return cls(f"no {noun} {name!r} is registered.{hint} Registered: {shown}{rest}")
 
 
 class MissingDependencyError(ConfigurationError, ImportError):

@@ -4,9 +4,14 @@ from typing import Annotated
 
 import typer
 
+from envkit.cli.examples import with_examples
 from envkit.cli.options import EnvId, EnvKwargs, parse_env_kwargs
 
 
+@with_examples(
+    "serve-openenv canary-v0 --port 8000",
+    "serve-openenv search-v0 --env-kwargs protocol=tools --max-sessions 16",
+)
 def serve_openenv(
     env_id: EnvId,
     env_kwargs: EnvKwargs = None,

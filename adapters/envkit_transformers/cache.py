@@ -39,6 +39,24 @@ def cache_dir() -> Path:
     return Path(os.environ.get(variable) or fallback) / "envkit"
 
 
+def check_cache() -> str:
+    """Return where the cache is, after writing to it; a check of `envkit doctor`.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return str(folder)
+    except OSError as error:
+        raise StorageError(
+            f"the cache {folder} cannot be written ({error.strerror or error}), so the built-in "
+            f"model cannot be made. Mend it with: export {CACHE_VARIABLE}=/a/folder/of/yours"
+        ) from error
+
+
 def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
     """Return the folder, built first when it is missing, broken or of another recipe.
 

@@ -4,6 +4,7 @@ Exit codes: 0 success, 1 an error or a failed check, 2 wrong usage, 3 a rollout 
 episode faulted, 130 after Ctrl-C.
 """
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -17,7 +18,7 @@ from envkit.cli.check import check
 from envkit.cli.conformance import conformance
 from envkit.cli.console import note, one_line, say
 from envkit.cli.doctor import doctor
-from envkit.cli.examples import epilog
+from envkit.cli.examples import EXAMPLES, epilog
 from envkit.cli.export import export
 from envkit.cli.golden import golden
 from envkit.cli.imports import import_dump
@@ -27,7 +28,7 @@ from envkit.cli.plugin_commands import plugin_commands
 from envkit.cli.rollout import rollout
 from envkit.cli.stored import report, verify
 from envkit.cli.view import view
-from envkit.errors import EnvkitError
+from envkit.errors import EnvkitError, did_you_mean
 
 EXIT_ERROR: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -65,6 +66,9 @@ class _Commands(TyperGroup):
         """Run the command and turn what envkit raises into a line and an exit code."""
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message += _meant(error.message)
+            raise
         except EnvkitError as error:
             if ctx.params.get("debug"):
                 raise
@@ -73,6 +77,15 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as error:
             note("envkit: interrupted")
             raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def _meant(message: str) -> str:
+    """Return the nearest of the choices that the message of a wrong value names, as a hint."""
+    given, found, choices = message.partition(" is not one of ")
+    quoted = re.findall(r"'([^']*)'", given)
+    if not found or not quoted:
+        return ""
+    return did_you_mean(quoted[-1], re.findall(r"'([^']*)'", choices))
 
 
 app = typer.Typer(
@@ -123,4 +136,4 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "import": import_dump,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(_name, epilog=epilog(_name))(_command)
+    app.command(_name, epilog=epilog(EXAMPLES[_name]))(_command)

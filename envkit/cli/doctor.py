@@ -3,14 +3,16 @@
 import asyncio
 import time
 import uuid
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from envkit.cli.console import one_line, say, table
-from envkit.cli.options import BaseUrl, EngineName, ModelName
+from envkit.cli.console import one_line, say, say_json, table
+from envkit.cli.options import AsJson, BaseUrl, EngineName, ModelName
 
 if TYPE_CHECKING:
+    from envkit.cli.checks import Check
     from envkit.cli.engines import Built, EngineChoice
     from envkit.cli.vision import Verdict
 
@@ -24,58 +26,69 @@ def doctor(
     engine: EngineName = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what is installed and what is missing; with an engine, whether it answers.
+    """Check what is installed, and with an engine whether it answers; say how to mend the rest.
 
-    The exit code is 1 when the engine does not answer, or with --vision when pictures do not reach
-    the model.
+    A line "no" ought to work and does not: what is wrong, why it matters and the command that mends
+    it follow, and the exit code is 1. A line "off" is an optional part that is not installed.
     """
+    from envkit.cli import checks
     from envkit.cli.engines import EngineChoice
 
-    _tell_installed()
-    if not (vision or engine or model or base_url):
-        return
-    choice = EngineChoice(name=engine, model=model, base_url=base_url)
-    if not asyncio.run(_examine(choice, vision=vision)):
+    found = list(checks.all_checks())
+    verdict = None
+    if vision or engine or model or base_url:
+        choice = EngineChoice(name=engine, model=model, base_url=base_url)
+        asked, verdict = asyncio.run(_examine(choice, vision=vision))
+        found += asked
+    is_sound = all(check.status is not checks.Status.FAILED for check in found)
+    if as_json:
+        rows = [asdict(check) for check in found]
+        say_json({"machine": checks.machine(), "checks": rows, "is_sound": is_sound})
+    else:
+        _tell(checks.machine(), found, verdict)
+    if not is_sound:
         raise typer.Exit(_EXIT_FAILED)
 
 
-def _tell_installed() -> None:
-    from envkit.cli import installed
-    from envkit.registration import registry
-
-    table(("", ""), installed.machine().items())
+def _tell(machine: dict[str, str], found: "list[Check]", verdict: "Verdict | None") -> None:
+    table(("", ""), machine.items())
     say()
-    found = installed.packages()
-    rows = [(p.extra or "core", p.name, p.version or "missing") for p in found]
-    table(("extra", "package", "version"), rows)
-    for extra in installed.missing_extras(found):
-        say(f"missing: pip install '{installed.DISTRIBUTION}[{extra}]'")
-    say()
-    states = [(s.name, s.source, s.problem or "can be used") for s in installed.engines()]
-    table(("engine", "from", "state"), states)
-    say()
-    say(f"environments: {', '.join(registry()) or 'none'}")
+    rows = [(c.status.value, c.area, c.name, "" if c.fix else c.found) for c in found]
+    table(("", "what", "name", "found"), rows)
+    if verdict is not None:
+        say()
+        _tell_probes(verdict)
+    for check in found:
+        if check.fix:
+            say()
+            say(f"{check.status.value}: {check.area} {check.name}")
+            say(f"  what     {' '.join(check.found.split())}")
+            say(f"  matters  {check.matters}")
+            say(f"  fix      {check.fix}")
 
 
-async def _examine(choice: "EngineChoice", *, vision: bool) -> bool:
-    """Ask the engine for a token, and about pictures; return whether all is well."""
+async def _examine(choice: "EngineChoice", *, vision: bool) -> "tuple[list[Check], Verdict | None]":
+    """Ask the engine for a token, and about pictures."""
     from envkit.cli.engines import build
     from envkit.errors import EnvkitError
 
-    say()
     try:
         built = await build(choice)
     except EnvkitError as error:
-        say(f"engine {choice.label}: no: {one_line(error)}")
-        return False
+        return [_engine_check(choice, choice.label, one_line(error), is_ok=False)], None
     try:
-        return await _answers(built) and (not vision or await _sees(built))
+        answer = await _answers(choice, built)
+        if not vision or answer.fix:
+            return [answer], None
+        check, verdict = await _sees(built)
+        return [answer, check], verdict
     finally:
         await built.engine.aclose()
 
 
-async def _answers(built: "Built") -> bool:
+async def _answers(choice: "EngineChoice", built: "Built") -> "Check":
     from envkit.errors import EnvkitError
     from envkit.messages import message
     from envkit.rollout.engine import GenerateRequest, Sampling
@@ -95,30 +108,56 @@ async def _answers(built: "Built") -> bool:
             )
         )
     except EnvkitError as error:
-        say(f"engine {built.engine.name}: no: {one_line(error)}")
-        return False
+        return _engine_check(choice, built.engine.name, one_line(error), is_ok=False)
     finally:
         await built.engine.end_session(session)
     seconds = time.perf_counter() - started
-    say(
-        f"engine {built.engine.name} answers: {len(answer.token_ids)} token in {seconds:.2f} s, "
+    told = (
+        f"answers: {len(answer.token_ids)} token in {seconds:.2f} s, "
         f"weights {answer.weight_version or 'unnamed'}, model {built.model}"
     )
-    return True
+    return _engine_check(choice, built.engine.name, told, is_ok=True)
 
 
-async def _sees(built: "Built") -> bool:
+def _engine_check(choice: "EngineChoice", name: str, found: str, *, is_ok: bool) -> "Check":
+    from envkit.cli.checks import Check, Status
+
+    if is_ok:
+        return Check(area="answer", name=name, status=Status.OK, found=found)
+    fix = "envkit doctor --model DIR_OR_NAME"
+    if choice.base_url is not None:
+        fix = f"curl -i {choice.base_url.rstrip('/')}/health  # start the server where this fails"
+    return Check(
+        area="answer",
+        name=name,
+        status=Status.FAILED,
+        found=found,
+        matters="every episode with it would fault",
+        fix=fix,
+    )
+
+
+async def _sees(built: "Built") -> "tuple[Check, Verdict]":
+    from envkit.cli.checks import Check, Status
     from envkit.cli.vision import look
 
     verdict = await look(built)
-    _tell_probes(verdict)
-    say(f"the picture reaches the model: {'yes' if verdict.reaches else 'no'}")
-    for reason in verdict.reasons:
-        say(f"  {reason}")
     if verdict.reaches:
         reads = "reads the code" if verdict.reads else "does not read the code off it"
-        say(f"  and the model {reads}")
-    return verdict.reaches
+        found = "; ".join(
+            ("the picture reaches the model: yes", *verdict.reasons, f"and the model {reads}")
+        )
+        return Check(area="vision", name=built.engine.name, status=Status.OK, found=found), verdict
+    check = Check(
+        area="vision",
+        name=built.engine.name,
+        status=Status.FAILED,
+        found="; ".join(("the picture reaches the model: no", *verdict.reasons)),
+        matters="the policy would be trained on pictures that it never saw",
+        fix="envkit doctor --vision --model DIR_OR_NAME  # of a vision model, its server started "
+        "with pictures enabled (SGLang: --enable-multimodal)",
+    )
+    return check, verdict
 
 
 def _tell_probes(verdict: "Verdict") -> None:

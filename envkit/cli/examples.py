@@ -1,6 +1,7 @@
 """Examples that stand below the help of each command."""
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "list": ("list", "list --json"),
@@ -13,6 +14,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rollout geo3k-v0 --engine transformers --model DIR -n 16 --group 4",
         "rollout search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR -n 64",
         "rollout canary-v0 --policy oracle --wrap blank-image",
+        "rollout canary-v0 --policy oracle --tensorboard board --parquet run.parquet --wandb",
     ),
     "report": ("report runs/oracle", "report runs/oracle/trajectories.jsonl --out page.html"),
     "view": ("view runs/oracle", "view runs/oracle -e 3 --images blocks"),
@@ -29,6 +31,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "doctor": (
         "doctor",
+        "doctor --json",
         "doctor --vision --engine sglang --base-url http://127.0.0.1:30000 --model DIR",
     ),
     "export": (
@@ -40,6 +43,31 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 """Command -> what to type behind `envkit`."""
 
 
-def epilog(command: str) -> str:
-    """Return the examples of a command for the end of its help, a paragraph each."""
-    return "\n\n".join(["Examples:", *(f"  envkit {line}" for line in EXAMPLES[command])])
+_ATTRIBUTE: Final = "envkit_examples"
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def with_examples(*lines: str) -> Callable[[Command], Command]:
+    """Mark a plugin's command with examples for the end of its help.
+
+    Args:
+        lines: What to type behind `envkit`.
+    """
+
+    def mark(command: Command) -> Command:
+        setattr(command, _ATTRIBUTE, lines)
+        return command
+
+    return mark
+
+
+def examples_of(command: Callable[..., object]) -> tuple[str, ...]:
+    """Return the examples that a plugin's command was marked with."""
+    return getattr(command, _ATTRIBUTE, ())
+
+
+def epilog(lines: Sequence[str]) -> str | None:
+    """Return examples for the end of a command's help, a paragraph each; None without any."""
+    if not lines:
+        return None
+    return "\n\n".join(["Examples:", *(f"  envkit {line}" for line in lines)])

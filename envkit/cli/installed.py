@@ -1,8 +1,8 @@
-"""What is installed: packages by extra, engines, torch, the cache."""
+"""What is installed: packages by extra, engines, torch."""
 
 import os
-import platform
 import re
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any, Final
@@ -11,7 +11,30 @@ from envkit.cli.engines import load_factory, registered_engines
 from envkit.errors import EnvkitError
 
 DISTRIBUTION: Final = "envkit-rl"
-_REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+)[^;]*(?:;.*\bextra\s*==\s*['\"]([^'\"]+))?")
+EXTRAS: Final = {
+    "browser": "MiniWoB's pages as environments",
+    "geo3k": "Geometry3K's own data; generated problems need nothing",
+    "gymnasium": "Gymnasium's games as environments with pictures",
+    "hf": "the embedded engine, the built-in model, and codecs of models",
+    "openenv": "OpenEnv's servers as environments, and envkit's as OpenEnv's",
+    "opentelemetry": "rollout --otel",
+    "parquet": "rollout --parquet, and export to parquet",
+    "prometheus": "rollout --metrics-port",
+    "reasoning-gym": "the collection reasoning_gym",
+    "search": "search over a corpus on disk; small ones are searched in memory",
+    "sglang": "codecs of the models that an SGLang server serves",
+    "skyrl": "training with SkyRL",
+    "tensorboard": "rollout --tensorboard",
+    "trl": "training with TRL",
+    "verl": "training with verl",
+    "wandb": "rollout --wandb",
+    "yaml": "settings in YAML files",
+}
+"""What each extra is for."""
+_REQUIREMENT: Final = re.compile(r"\s*(?P<name>[A-Za-z0-9._-]+)(?P<limits>[^;]*)(?:;(?P<rest>.*))?")
+_EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([^'\"]+)")
+_PYTHON: Final = re.compile(r"python_version\s*>=\s*['\"]([0-9.]+)")
+_LEAST: Final = re.compile(r">=\s*([0-9.]+)")
 _UNINTERESTING: Final = ("dev", "all")
 """Extras that only collect others, or are for working on envkit itself."""
 
@@ -25,6 +48,20 @@ class Package:
     """None for a package that the core needs."""
     version: str | None
     """None when it is not installed."""
+    requirement: str
+    """As the distribution declares it, without markers."""
+    python: str | None = None
+    """The least Python it is declared for, where this one is older."""
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it; None when it can be used."""
+        if self.version is not None:
+            least = _LEAST.search(self.requirement)
+            if least is None or _numbers(self.version) >= _numbers(least[1]):
+                return None
+            return f"{self.version} is older than {least[1]}"
+        return "missing" if self.python is None else f"needs Python {self.python}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +71,7 @@ class EngineStatus:
     name: str
     source: str
     """The distribution that brings it."""
-    problem: str | None
+    problem: EnvkitError | None
     """Why it cannot be imported; None when it can."""
 
 
@@ -43,15 +80,24 @@ def packages() -> list[Package]:
     found: list[Package] = []
     for line in requires(DISTRIBUTION) or ():
         match = _REQUIREMENT.match(line)
-        if match is None or match[1] == DISTRIBUTION or match[2] in _UNINTERESTING:
+        markers = "" if match is None else match["rest"] or ""
+        of_extra = _EXTRA.search(markers)
+        extra = None if of_extra is None else of_extra[1]
+        if match is None or match["name"] == DISTRIBUTION or extra in _UNINTERESTING:
             continue
-        found.append(Package(name=match[1], extra=match[2], version=_version(match[1])))
+        name, limits = match["name"], match["limits"].strip()
+        needed = _PYTHON.search(markers)
+        is_newer = needed is not None and _numbers(needed[1]) > sys.version_info[:2]
+        found.append(
+            Package(
+                name=name,
+                extra=extra,
+                version=version_of(name),
+                requirement=f"{name}{limits}",
+                python=needed[1] if needed is not None and is_newer else None,
+            )
+        )
     return found
-
-
-def missing_extras(found: list[Package]) -> list[str]:
-    """Return the extras of which a package is missing, in order."""
-    return sorted({p.extra for p in found if p.extra is not None and p.version is None})
 
 
 def engines() -> list[EngineStatus]:
@@ -62,37 +108,35 @@ def engines() -> list[EngineStatus]:
         try:
             load_factory(entry)
         except EnvkitError as error:
-            problem = str(error)
-        source = entry.dist.name if entry.dist is not None else "-"
+            problem = error
+        source = entry.dist.name if entry.dist is not None else "its package"
         statuses.append(EngineStatus(name=name, source=source, problem=problem))
     return statuses
 
 
-def machine() -> dict[str, str]:
-    """Return facts of the machine and of torch, where it is installed."""
-    facts = {
-        "envkit": _version(DISTRIBUTION) or "not installed",
-        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        "cpus": str(os.cpu_count()),
-        "cache": os.environ.get("ENVKIT_CACHE") or "the platform's (ENVKIT_CACHE moves it)",
-    }
+def cpus() -> str:
+    """Return the number of processors."""
+    return str(os.cpu_count())
+
+
+def torch() -> Any:  # noqa: ANN401  # an optional package, untyped where it is missing
+    """Return torch; None where it is not installed."""
     try:
         import torch as imported
     except ImportError:
-        return {**facts, "torch": "not installed"}
-    torch: Any = imported  # an optional package, untyped where it is missing
-    facts["torch"] = f"{torch.__version__}, {torch.get_num_threads()} threads"
-    cuda: Any = torch.cuda
-    if cuda.is_available():
-        names = [str(cuda.get_device_name(number)) for number in range(cuda.device_count())]
-        facts["cuda"] = ", ".join(names)
-    else:
-        facts["cuda"] = "no device"
-    return facts
+        return None
+    return imported
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Return the version of an installed distribution; None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version, such as (2, 13, 0) of "2.13.0+cpu"."""
+    leading = re.match(r"[0-9]+(\.[0-9]+)*", text)
+    return () if leading is None else tuple(map(int, leading[0].split(".")))

@@ -1,12 +1,14 @@
 """Options that several commands share, and values read from the command line."""
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from envkit.errors import ConfigurationError, EnvkitError
+from envkit.errors import ConfigurationError, EnvkitError, did_you_mean
 
 if TYPE_CHECKING:
     from envkit.env import Env
@@ -100,5 +102,30 @@ def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
         if isinstance(error, EnvkitError) or not arguments:
             raise
         raise ConfigurationError(
-            f"{env_id} cannot be made with {arguments}: {error}; see `envkit info {env_id}`"
+            f"{env_id} cannot be made with {arguments}: {error}."
+            f"{_meant(env_id, arguments)} See `envkit info {env_id}`"
         ) from error
+
+
+def _meant(env_id: str, arguments: Iterable[str]) -> str:
+    """Return the nearest arguments that the environment takes, for those that it does not."""
+    from envkit.registration import spec
+
+    place = spec(env_id).entry_point
+    maker: Any = resolve_name(place) if isinstance(place, str) else place
+    known = known_arguments(maker)
+    return "".join(did_you_mean(name, known) for name in arguments if name not in known)
+
+
+def known_arguments(maker: Any) -> set[str]:  # noqa: ANN401  # a class or a function
+    """Return the arguments that a function takes, or a class and those it inherits from."""
+    kinds = maker.__mro__ if isinstance(maker, type) else (maker,)
+    return {
+        name
+        for kind in kinds
+        for name, parameter in inspect.signature(
+            kind.__init__ if isinstance(kind, type) else kind
+        ).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name != "self"
+    }

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import typer
 from typer.core import TyperCommand
 
+from envkit.cli.examples import epilog, examples_of
 from envkit.errors import ContractError, EnvkitError
 
 ENTRY_POINT_GROUP: Final = "envkit.commands"
@@ -42,9 +43,10 @@ class PluginCommand(TyperCommand):
             ContractError: It fails to import, is no function, or two distributions bring it.
             MissingDependencyError: What it stands for is not installed.
         """
-        return self._load().make_context(info_name, args, parent=parent, **extra)
+        return self.load().make_context(info_name, args, parent=parent, **extra)
 
-    def _load(self) -> Any:  # noqa: ANN401  # click's command
+    def load(self) -> Any:  # noqa: ANN401  # click's command
+        """Import the function and return the command that it is; see `make_context`."""
         point = self._points[0]
         place = f"the command {self.name!r} of the distribution {_owners(self._points)!r}"
         if len(self._points) > 1:
@@ -77,7 +79,7 @@ def _command_of(name: str, function: Callable[..., Any], place: str) -> Any:  # 
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.command(name)(function)
+    app.command(name, epilog=epilog(examples_of(function)))(function)
     try:
         return typer.main.get_command(app)
     except (RuntimeError, TypeError, AssertionError) as error:  # typer refuses the signature so

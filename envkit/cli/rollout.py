@@ -16,6 +16,15 @@ from envkit.cli.options import (
     Seed,
     parse_env_kwargs,
 )
+from envkit.cli.sinks import (
+    MetricsPort,
+    ParquetFile,
+    SinkChoice,
+    TensorBoardDir,
+    WandbProject,
+    WithOtel,
+    WithWandb,
+)
 
 _DEFAULT_NEW_TOKENS: Final = 96
 """Long enough for a short calculation and an answer, quick for a small model on two cores."""
@@ -110,6 +119,12 @@ def rollout(
         float, typer.Option(min=0.0, help="0 is greedy.", rich_help_panel=_SAMPLING)
     ] = 1.0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0, rich_help_panel=_SAMPLING)] = 1.0,
+    tensorboard: TensorBoardDir = None,
+    wandb: WithWandb = False,
+    wandb_project: WandbProject = None,
+    parquet: ParquetFile = None,
+    metrics_port: MetricsPort = None,
+    otel: WithOtel = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -145,6 +160,14 @@ def rollout(
         on_fault=FaultPolicy(on_fault.value),
         wrap=None if wrap is None else wrap.value,
         wrap_kwargs=parse_env_kwargs(wrap_kwargs, option="--wrap-kwargs"),
+        sinks=SinkChoice(
+            tensorboard=tensorboard,
+            wandb=wandb,
+            wandb_project=wandb_project,
+            parquet=parquet,
+            metrics_port=metrics_port,
+            otel=otel,
+        ),
         out=out,
         overwrite=overwrite,
         is_quiet=quiet,

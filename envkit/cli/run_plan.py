@@ -1,11 +1,12 @@
 """What one `envkit rollout` does, and where it puts it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.cli.engines import EngineChoice
+from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
 from envkit.registration import make
 from envkit.rollout import FaultPolicy, Limits, RetryBudget, Sampling
@@ -34,6 +35,7 @@ class RunPlan:
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
     wrap_kwargs: Mapping[str, Any]
     """Arguments of the wrapper; empty without one."""
+    sinks: SinkChoice
     out: Path | None
     """None takes the first free folder of `runs/`."""
     overwrite: bool
@@ -62,6 +64,26 @@ class RunPlan:
 
         build.__name__ = self.env_id  # what the records call the environment
         return build
+
+    def config(self) -> dict[str, Any]:
+        """Return what is played and how, as JSON data."""
+        choice = self.choice
+        return {
+            "env_id": self.env_id,
+            "env_kwargs": dict(self.env_kwargs),
+            "engine": choice.label,
+            "model": choice.model,
+            "episodes": self.episodes,
+            "group_size": self.group_size,
+            "concurrency": self.concurrency,
+            "seed": self.seed,
+            "limits": asdict(self.limits),
+            "retries": asdict(self.retries),
+            "sampling": asdict(self.sampling),
+            "on_fault": self.on_fault.value,
+            "wrap": self.wrap,
+            "wrap_kwargs": dict(self.wrap_kwargs),
+        }
 
     def directory(self) -> Path:
         """Return the run directory: the one named, else one named after what is played.

@@ -4,7 +4,8 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from contextlib import aclosing, suppress
+from collections.abc import Generator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from envkit.cli.summary import METRICS_FILE, REPORT_FILE, summarise
 from envkit.errors import EnvkitError, StorageError
 from envkit.metrics import Aggregator
 from envkit.rollout import RolloutState, collect
+from envkit.sinks import GuardedSinks
 from envkit.trajectory import StopReason, Trajectory, TrajectoryWriter
 from envkit.trajectory.files import storage_errors
 from envkit.trajectory.storage import FILE_NAME
@@ -68,6 +70,10 @@ class _Outcome:
             fault = trajectory.fault
             self.faults[f"{fault.where}: {fault.kind}: {fault.message}"] += 1
 
+    def figures(self) -> dict[str, float]:
+        """Return the metrics of the whole run."""
+        return self.metrics.result(elapsed_seconds=self.seconds)
+
     @property
     def faulted(self) -> int:
         return self.faults.total()
@@ -82,27 +88,58 @@ def run_rollout(plan: RunPlan) -> int:
     env = make_env(plan.env_id, dict(plan.env_kwargs))
     try:
         directory = plan.directory()
-        keys = StopKeys()
-        outcome = asyncio.run(_play(plan, env, directory, keys))
+        keys, state = StopKeys(), RolloutState()
+        with _sinks(plan, directory, state) as sinks:
+            outcome = asyncio.run(_play(plan, env, directory, keys, state, sinks))
+            if outcome.count:
+                sinks.write_metrics(outcome.figures())
     finally:
         env.close()
-    return _finish(plan, directory, outcome, was_stopped=keys.was_pressed)
+    code = _finish(plan, directory, outcome, was_stopped=keys.was_pressed)
+    return EXIT_ERROR if code == EXIT_OK and sinks.failures else code
 
 
-async def _play(plan: RunPlan, env: "Env", directory: Path, keys: StopKeys) -> _Outcome:
+@contextmanager
+def _sinks(plan: RunPlan, directory: Path, state: RolloutState) -> Generator[GuardedSinks]:
+    """Open the sinks, close them, and say which of them are not complete."""
+    sinks = plan.sinks.open(
+        name=directory.name,
+        config=plan.config(),
+        state=state,
+        overwrite=plan.overwrite,
+        tell=None if plan.is_quiet else note,
+    )
+    try:
+        with sinks:
+            yield sinks
+    finally:
+        for failures in sinks.failures:
+            note(f"sink {failures}")
+
+
+async def _play(
+    plan: RunPlan,
+    env: "Env",
+    directory: Path,
+    keys: StopKeys,
+    state: RolloutState,
+    sinks: GuardedSinks,
+) -> _Outcome:
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
     built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
     gc.collect()
     gc.freeze()  # collecting what a model's libraries hold would block the event loop for 100 ms
-    outcome, state = _Outcome(), RolloutState()
+    outcome = _Outcome()
     try:
         with (
             _writer(directory, plan) as writer,
             progress_for(state, is_quiet=plan.is_quiet) as progress,
             keys.installed(progress.tell),
         ):
-            await _collect(plan, built, writer, outcome, state, keys, progress)
+            if not plan.is_quiet:
+                sinks.tell = progress.tell
+            await _collect(plan, built, _Keep(writer, sinks), outcome, state, keys, progress)
     except asyncio.CancelledError:
         if not keys.was_pressed:
             raise
@@ -118,6 +155,18 @@ async def _play(plan: RunPlan, env: "Env", directory: Path, keys: StopKeys) -> _
     outcome.seconds = time.perf_counter() - outcome.started
     outcome.dropped = len(state.dropped)
     return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Keep:
+    """Writes a trajectory: first to the run's own record, then to the other sinks."""
+
+    writer: TrajectoryWriter
+    sinks: GuardedSinks
+
+    def write(self, trajectory: Trajectory) -> None:
+        self.writer.write(trajectory)
+        self.sinks.write(trajectory)
 
 
 def _writer(directory: Path, plan: RunPlan) -> TrajectoryWriter:
@@ -140,7 +189,7 @@ def _tidy(directory: Path) -> None:
 async def _collect(
     plan: RunPlan,
     built: Built,
-    writer: TrajectoryWriter,
+    keep: "_Keep",
     outcome: _Outcome,
     state: RolloutState,
     keys: StopKeys,
@@ -167,7 +216,7 @@ async def _collect(
     hopeless = max(_HOPELESS, 2 * plan.concurrency)
     async with aclosing(played) as trajectories:
         async for trajectory in trajectories:
-            await asyncio.to_thread(writer.write, trajectory)
+            await asyncio.to_thread(keep.write, trajectory)
             outcome.add(trajectory)
             progress.finished(trajectory)
             if outcome.faults_in_a_row >= hopeless and not outcome.gave_up:
@@ -189,8 +238,7 @@ def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: b
         note("no episode was kept")
         return EXIT_INTERRUPTED if was_stopped else EXIT_ALL_FAULTED
     _tell_faults(outcome)
-    metrics = outcome.metrics.result(elapsed_seconds=outcome.seconds)
-    is_sound = summarise(directory, metrics, as_json=plan.as_json)
+    is_sound = summarise(directory, outcome.figures(), as_json=plan.as_json)
     if was_stopped:
         return EXIT_INTERRUPTED
     if _is_blind_wrap(plan) and outcome.completed and not outcome.images:

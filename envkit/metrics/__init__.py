@@ -1,9 +1,8 @@
-"""Flat metrics of a run, their histograms, the summary table and sinks."""
+"""Flat metrics of a run, their histograms and the summary table."""
 
 from envkit.metrics.aggregate import Aggregator, aggregate, histograms
 from envkit.metrics.distribution import Distribution, Histogram
 from envkit.metrics.names import METRICS
-from envkit.metrics.sinks import JsonlSink, Sink
 from envkit.metrics.table import summary_table
 
 __all__ = [
@@ -11,8 +10,6 @@ __all__ = [
     "Aggregator",
     "Distribution",
     "Histogram",
-    "JsonlSink",
-    "Sink",
     "aggregate",
     "histograms",
     "summary_table",

@@ -1,11 +1,12 @@
 """The wrappers by the names that commands know them by."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, EnvkitError, UnknownNameError
+from envkit.errors import ConfigurationError, EnvkitError, UnknownNameError, did_you_mean
 from envkit.faults import FaultPlan
 from envkit.wrappers.budget_text import BudgetText
 from envkit.wrappers.curriculum import Curriculum
@@ -45,6 +46,19 @@ WRAPPERS: Final[Mapping[str, Callable[..., Wrap]]] = MappingProxyType(
 """Name -> what takes the wrapper's arguments and returns what wraps. What the environments of a
 rollout share, a fault plan or a curriculum's progress, is made once, with the arguments."""
 
+_TAKERS: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
+    {
+        "blank-image": (BlankImage,),
+        "budget-text": (BudgetText,),
+        "curriculum": (Curriculum, LevelProgress),
+        "inject-faults": (InjectFaults, FaultPlan),
+        "record-episode": (RecordEpisode,),
+        "rescale-reward": (RescaleReward,),
+        "swap-image": (SwapImage,),
+    }
+)
+"""Name -> what takes its arguments."""
+
 IMAGE_WRAPPERS: Final = ("blank-image", "swap-image")
 """Those that change nothing where no picture is shown."""
 
@@ -77,4 +91,11 @@ def wrapping(name: str, arguments: Mapping[str, Any]) -> Wrap:
 
 
 def _refusal(name: str, arguments: Mapping[str, Any], error: TypeError) -> ConfigurationError:
-    return ConfigurationError(f"{name} cannot be made with {dict(arguments)}: {error}")
+    known = {
+        argument
+        for kind in _TAKERS[name]
+        for argument in inspect.signature(kind).parameters
+        if argument not in ("env", "plan", "progress")
+    }
+    meant = "".join(did_you_mean(one, known) for one in arguments if one not in known)
+    return ConfigurationError(f"{name} cannot be made with {dict(arguments)}: {error}.{meant}")

@@ -7,9 +7,14 @@ import typer
 
 from envkit.cli.console import note, say
 from envkit.cli.counting import CountingBar
+from envkit.cli.examples import with_examples
 from envkit.cli.options import parse_env_kwargs
 
 
+@with_examples(
+    "serve-search world --port 8000",
+    "serve-search docs.jsonl --index docs.index --host 0.0.0.0",
+)
 def serve_search(
     corpus: Annotated[
         str,

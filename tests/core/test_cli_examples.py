@@ -12,6 +12,9 @@ from fakes.command import run_envkit
 from envkit.cli.app import app
 from envkit.cli.examples import EXAMPLES
 from envkit.cli.options import complete_engine, complete_id
+from envkit.cli.plugin_commands import plugin_commands
+from envkit.errors import ConfigurationError
+from envkit.wrappers.named import wrapping
 
 COMMANDS = typer.main.get_group(app)
 
@@ -34,6 +37,66 @@ def test_help_shows_the_examples(name: str) -> None:
     assert all(f"envkit {line}" in shown for line in EXAMPLES[name])
 
 
+PLUGIN_COMMANDS = plugin_commands()
+
+
+@pytest.mark.parametrize("name", sorted(PLUGIN_COMMANDS))
+def test_plugins_bring_examples_that_their_commands_read(name: str) -> None:
+    command = PLUGIN_COMMANDS[name].load()
+    shown = [line.strip() for line in (command.epilog or "").splitlines()]
+    lines = [line.removeprefix("envkit ") for line in shown if line.startswith("envkit ")]
+    assert len(lines) >= 2
+    for line in lines:
+        first, *arguments = shlex.split(line)
+        assert first == name
+        assert not command.make_context(name, arguments).args
+    text = " ".join(run_envkit(name, "--help").out.split())
+    assert all(f"envkit {line}" in text for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["rollot", "canary-v0"], "Did you mean 'rollout'?"),
+        (["serve-serch"], "Did you mean 'serve-search'?"),
+        (["rollout", "canary-v0", "--enigne", "sglang"], "--engine"),
+        (["rollout", "canary-v0", "--tensorbord", "x"], "--tensorboard"),
+        (["rollout", "canary-v1"], "Did you mean 'canary-v0'?"),
+        pytest.param(
+            ["info", "reasoning_gym/sudko-v0"],
+            "Did you mean 'reasoning_gym/sudoku-v0'?",
+            marks=pytest.mark.slow,  # its library is
+        ),
+        (["list", "reasoning_gm"], "Did you mean 'reasoning_gym'?"),
+        (["rollout", "canary-v0", "--engine", "sglan"], "Did you mean 'sglang'?"),
+        (["rollout", "canary-v0", "--policy", "oracel"], "Did you mean 'oracle'?"),
+        (["rollout", "canary-v0", "--wrap", "blank-imge"], "Did you mean 'blank-image'?"),
+        (["export", "canary-v0", "--format", "vrl", "--out", "x"], "Did you mean 'verl'?"),
+        (["conformance", "--adapter", "trll"], "Did you mean 'trl'?"),
+        (
+            ["rollout", "canary-v0", "--policy", "oracle", "--env-kwargs", "max_trns=3"],
+            "Did you mean 'max_turns'?",
+        ),
+    ],
+)
+def test_a_misspelt_word_is_met_with_the_nearest_one(arguments: list[str], hint: str) -> None:
+    shown = run_envkit(*arguments)
+    assert shown.code in (1, 2)
+    words = shown.err.replace("│", " ").split()
+    assert hint in " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "meant"),
+    [("inject-faults", "rat", "rate"), ("curriculum", "windw", "window")],
+)
+def test_a_misspelt_argument_of_a_wrapper_is_met_with_the_nearest_one(
+    name: str, argument: str, meant: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"Did you mean '{meant}'"):
+        wrapping(name, {argument: 1})
+
+
 def test_completion_knows_environments_and_engines() -> None:
     assert complete_id("canary") == ["canary-v0"]
     assert complete_id("nothing") == []
@@ -42,7 +105,13 @@ def test_completion_knows_environments_and_engines() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("ver", "verify"), ("check gym", "gymnasium-v0"), ("info geo", "geo3k-v0")],
+    [
+        ("ver", "verify"),
+        ("check gym", "gymnasium-v0"),
+        ("info geo", "geo3k-v0"),
+        ("rollout canary-v0 --tens", "--tensorboard"),
+        ("rollout canary-v0 --metr", "--metrics-port"),
+    ],
 )
 def test_shell_is_told_how_a_word_may_end(typed: str, offered: str) -> None:
     words = f"envkit {typed}"

@@ -1,10 +1,8 @@
-"""Flat metrics, histograms, sinks and the summary table."""
+"""Flat metrics, histograms and the summary table."""
 
 import io
-import json
 import math
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics import (
     METRICS,
     Aggregator,
     Distribution,
-    JsonlSink,
-    Sink,
     aggregate,
     histograms,
     summary_table,
 )
 from envkit.metrics.distribution import EXACT_VALUES
-from envkit.trajectory import FaultRecord, StopReason, Trajectory, load
+from envkit.trajectory import FaultRecord, StopReason, Trajectory
 
 
 def _scored(reward: float, number: int = 0, **values: Any) -> Trajectory:
@@ -192,33 +187,6 @@ def test_histograms_give_whole_numbers_a_bin_each() -> None:
     assert turns.edges == (0.5, 1.5, 2.5, 3.5)
     assert turns.counts == (2, 0, 1)
     assert histograms([]) == {}
-
-
-def test_sink_writes_a_run_directory(tmp_path: Path) -> None:
-    sink: Sink = JsonlSink(tmp_path)
-    sink.write(example(0))
-    sink.write_metrics({"reward/mean": 0.25}, step=3)
-    sink.write_metrics(aggregate([example(0)]), step=4)
-    sink.close()
-    assert load(tmp_path) == (example(0),)
-    stored = json.loads((tmp_path / "metrics.json").read_text())
-    assert stored == {"step": 4, **aggregate([example(0)])}
-
-
-def test_sink_keeps_the_metrics_it_has_when_new_ones_are_bad(tmp_path: Path) -> None:
-    with JsonlSink(tmp_path) as sink:
-        sink.write_metrics({"a": 1.0})
-        with pytest.raises(ConfigurationError, match="finite"):
-            sink.write_metrics({"a": math.nan})
-    assert json.loads((tmp_path / "metrics.json").read_text()) == {"a": 1.0}
-    assert {path.name for path in tmp_path.iterdir()} == {"metrics.json", "trajectories.jsonl"}
-
-
-def test_sink_refuses_a_used_directory(tmp_path: Path) -> None:
-    with JsonlSink(tmp_path) as sink:
-        sink.write(example(0))
-    with pytest.raises(StorageError, match="overwrite"):
-        JsonlSink(tmp_path)
 
 
 def _printed(run: Any) -> str:

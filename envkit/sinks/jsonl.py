@@ -1,11 +1,11 @@
-"""Where finished trajectories and metrics go."""
+"""A run directory as a sink."""
 
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from envkit.errors import ConfigurationError
 from envkit.trajectory.files import replace_file
@@ -13,22 +13,6 @@ from envkit.trajectory.storage import Mode, TrajectoryWriter
 from envkit.trajectory.trajectory import Trajectory
 
 METRICS_FILE: Final = "metrics.json"
-
-
-class Sink(Protocol):
-    """Takes trajectories as they finish."""
-
-    def write(self, trajectory: Trajectory) -> None:
-        """Take one finished trajectory."""
-        ...
-
-    def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Take the metrics of a run, or of one training step."""
-        ...
-
-    def close(self) -> None:
-        """Release everything; closing twice is fine."""
-        ...
 
 
 class JsonlSink:

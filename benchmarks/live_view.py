@@ -1,0 +1,143 @@
+"""What the live view costs: CPU seconds of a rollout with it, and of the same one without.
+
+Both run the command in a process of its own, its standard error on a pseudo terminal of 120
+columns, one of them with --quiet. The pairs are interleaved; the episodes are scripted. On a busy
+machine CPU seconds of equal work differ by several percent, so the share of the process's CPU time
+that drawing took is measured too, inside the process.
+
+    python benchmarks/live_view.py
+    python benchmarks/live_view.py --env canary-v0 --episodes 1000 --pairs 7 --json
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import pty
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_ROWS, _COLUMNS = 40, 120
+_TARGET_PERCENT: Final = 2.0
+
+
+_MEASURED: Final = """
+import json, sys, time
+from envkit.cli.progress import LiveBar
+drawing, draw = [0, 0.0], LiveBar.draw
+def measured(bar):
+    start = time.thread_time()
+    draw(bar)
+    drawing[0] += 1
+    drawing[1] += time.thread_time() - start
+LiveBar.draw = measured
+from envkit.cli import main
+started = time.process_time()
+try:
+    main(sys.argv[2:])
+finally:
+    used = time.process_time() - started
+    figures = {"calls": drawing[0], "drawing_seconds": drawing[1], "seconds": used}
+    open(sys.argv[1], "w").write(json.dumps(figures))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """CPU seconds of one rollout."""
+
+    seconds: float
+    drawing_seconds: float
+    """Of these, in drawing frames; 0 without the view."""
+    bytes_drawn: int
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--env", default="canary-v0")
+    parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    arguments = [
+        *("rollout", options.env, "--policy", "oracle", "-n", str(options.episodes)),
+        *("--concurrency", str(options.concurrency)),
+    ]
+    pairs = [(_run([*arguments, "--quiet"]), _run(arguments)) for _ in range(options.pairs)]
+    differences = [100 * (live.seconds / quiet.seconds - 1) for quiet, live in pairs]
+    shares = [100 * live.drawing_seconds / live.seconds for _, live in pairs]
+    figures = {
+        "quiet_cpu_seconds": [round(quiet.seconds, 2) for quiet, _ in pairs],
+        "live_cpu_seconds": [round(live.seconds, 2) for _, live in pairs],
+        "difference_percent_median": round(statistics.median(differences), 2),
+        "drawing_percent_median": round(statistics.median(shares), 3),
+        "bytes_drawn": pairs[-1][1].bytes_drawn,
+        "target_percent": _TARGET_PERCENT,
+    }
+    if options.json:
+        print(json.dumps(figures, indent=2))
+        return
+    for (quiet, live), share in zip(pairs, shares, strict=True):
+        print(
+            f"quiet {quiet.seconds:.2f} s of CPU, live {live.seconds:.2f} s "
+            f"({100 * (live.seconds / quiet.seconds - 1):+.2f}%), drawing {share:.3f}%"
+        )
+    print(
+        f"median: difference {figures['difference_percent_median']:+.2f}%, drawing "
+        f"{figures['drawing_percent_median']}% (target below {_TARGET_PERCENT}%)"
+    )
+
+
+def _run(arguments: list[str]) -> Rollout:
+    """Play a rollout whose standard error is a pseudo terminal."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+    drawn = [0]
+    reader = threading.Thread(target=_read_all, args=(master, drawn))
+    reader.start()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "figures.json"
+        subprocess.run(
+            [
+                *(sys.executable, "-c", _MEASURED, str(file)),
+                *(*arguments, "--out", str(Path(folder) / "run")),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm-256color"},
+            check=True,
+        )
+        figures = json.loads(file.read_text())
+    os.close(slave)
+    reader.join()
+    os.close(master)
+    return Rollout(
+        seconds=figures["seconds"],
+        drawing_seconds=figures["drawing_seconds"],
+        bytes_drawn=drawn[0],
+    )
+
+
+def _read_all(master: int, drawn: list[int]) -> None:
+    while True:
+        try:
+            data = os.read(master, 1 << 16)
+        except OSError:  # the other end is closed
+            return
+        if not data:
+            return
+        drawn[0] += len(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Sinks beside the record of a run: one that fails costs neither a trajectory nor the run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from envkit.sinks.sink import Sink
+from envkit.trajectory.trajectory import Trajectory
+
+PATIENCE: Final = 3
+"""So many failures in a row, and a sink is given nothing more: each may have waited for a server
+that is gone."""
+
+
+@dataclass(slots=True)
+class SinkFailures:
+    """What a sink did not take."""
+
+    name: str
+    first: str
+    """Message of the first failure."""
+    failed: int = 0
+    """Calls that raised."""
+    skipped: int = 0
+    """Trajectories and metrics that it was not given any more."""
+
+    def __str__(self) -> str:
+        skipped = f", and {self.skipped} left out after that" if self.skipped else ""
+        return f"{self.name}: {self.failed} writes failed{skipped}: {self.first}"
+
+
+class _Guarded:
+    def __init__(self, name: str, sink: Sink) -> None:
+        self.name, self.sink = name, sink
+        self.failures: SinkFailures | None = None
+        self.in_a_row = 0
+
+
+class GuardedSinks:
+    """Several sinks as one, which never raises.
+
+    What a sink raises is told once and counted in `failures`. The others go on, and so does this
+    one, until it has failed `PATIENCE` times in a row. Write a trajectory to the run's own record
+    first::
+
+        with JsonlSink("run") as record, GuardedSinks({"parquet": ParquetSink("run.parquet")}) as s:
+            async for trajectory in collect(...):
+                record.write(trajectory)
+                s.write(trajectory)
+    """
+
+    def __init__(
+        self, sinks: Mapping[str, Sink], *, tell: Callable[[str], None] | None = None
+    ) -> None:
+        """Guard the sinks.
+
+        Args:
+            sinks: By the name that a failure is told under.
+            tell: Gets a line at the first failure of each sink; None leaves it at `failures`.
+        """
+        self._guarded: Final = [_Guarded(name, sink) for name, sink in sinks.items()]
+        self.tell = tell
+        """May be changed while the sinks are in use."""
+
+    @property
+    def failures(self) -> tuple[SinkFailures, ...]:
+        """What did not arrive, for each sink that failed; empty when all is well."""
+        return tuple(one.failures for one in self._guarded if one.failures is not None)
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Give every sink the trajectory."""
+        for one in self._guarded:
+            self._call(one, lambda sink: sink.write(trajectory))
+
+    def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Give every sink the metrics."""
+        for one in self._guarded:
+            self._call(one, lambda sink: sink.write_metrics(metrics, step))
+
+    def close(self) -> None:
+        """Close every sink, those that failed too."""
+        for one in self._guarded:
+            self._call(one, lambda sink: sink.close(), always=True)
+
+    def _call(self, one: _Guarded, act: Callable[[Sink], None], *, always: bool = False) -> None:
+        if one.failures is not None and one.in_a_row >= PATIENCE and not always:
+            one.failures.skipped += 1
+            return
+        try:
+            act(one.sink)
+        except Exception as error:  # noqa: BLE001  # any library's; told once and counted
+            self._failed(one, error)
+        else:
+            one.in_a_row = 0
+
+    def _failed(self, one: _Guarded, error: Exception) -> None:
+        message = " ".join(str(error).split()) or type(error).__name__
+        one.in_a_row += 1
+        if one.failures is None:
+            one.failures = SinkFailures(one.name, message)
+            if self.tell is not None:
+                self.tell(f"sink {one.name} failed, the run goes on: {message}")
+        one.failures.failed += 1
+
+    def __enter__(self) -> "GuardedSinks":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,169 @@
+"""A run as Prometheus sees it: an HTTP endpoint that is there while the run goes on."""
+
+import math
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.turn import TurnRecord
+
+_TURN_PARTS: Final = ("queue", "generate", "env", "encode")
+_TOKENS: Final = {SegmentKind.MODEL: "sampled", SegmentKind.OBSERVATION: "observed"}
+_REWARDS: Final = (-1.0, -0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 2.0, 5.0)
+_TURNS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200)
+_SECONDS: Final = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_PART_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120)
+
+
+class PrometheusSink:
+    """Counters, gauges and histograms under `http://ADDRESS:PORT/metrics` until it is closed.
+
+    Counters and histograms have the label `env`. `envkit_metric{name=...}` are the last metrics of
+    `write_metrics`.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 9090,
+        address: str = "127.0.0.1",
+        in_flight: Callable[[], float] | None = None,
+        asked: Callable[[], float] | None = None,
+    ) -> None:
+        """Open the endpoint.
+
+        Args:
+            port: 0 takes a free one.
+            address: Where to listen; "0.0.0.0" lets other machines read it.
+            in_flight: Tells how many episodes are running, such as `lambda: state.in_flight`;
+                asked on a thread of the endpoint. None leaves that gauge out.
+            asked: Tells how many episodes were asked for.
+
+        Raises:
+            MissingDependencyError: prometheus_client is not installed.
+            ConfigurationError: The port is taken, or may not be used.
+        """
+        try:
+            client: Any = import_module("prometheus_client")
+        except ImportError as error:
+            raise MissingDependencyError.for_extra(
+                "the sink for Prometheus", "prometheus-client", "prometheus"
+            ) from error
+        self._registry: Any = client.CollectorRegistry()
+        self._instruments = _Instruments(client, self._registry)
+        for name, text, read in (
+            ("envkit_episodes_in_flight", "Episodes that are running", in_flight),
+            ("envkit_episodes_asked", "Episodes that were asked for", asked),
+        ):
+            if read is not None:
+                client.Gauge(name, text, registry=self._registry).set_function(read)
+        try:
+            self._server, self._thread = client.start_http_server(
+                port, addr=address, registry=self._registry
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(
+                f"metrics cannot be served at {address}:{port}: {error}; name another port, or 0 "
+                "for a free one"
+            ) from error
+        self._is_closed = False
+        self.url: Final = f"http://{address}:{self._server.server_port}/metrics"
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Count one episode."""
+        self._instruments.count(trajectory)
+
+    def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Show these metrics instead of the last ones."""
+        named = metrics if step is None else {"step": step, **metrics}
+        self._instruments.metric.clear()
+        for name, value in named.items():
+            self._instruments.metric.labels(name=name).set(value)
+
+    def close(self) -> None:
+        """Close the endpoint."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Instruments:
+    """What is counted of episodes."""
+
+    def __init__(self, client: Any, registry: Any) -> None:  # noqa: ANN401  # untyped here
+        def counter(name: str, text: str, *labels: str) -> Any:  # noqa: ANN401
+            return client.Counter(f"envkit_{name}", text, ["env", *labels], registry=registry)
+
+        def histogram(name: str, text: str, buckets: Any, *labels: str) -> Any:  # noqa: ANN401
+            edges = (*buckets, math.inf)
+            return client.Histogram(
+                f"envkit_{name}", text, ["env", *labels], registry=registry, buckets=edges
+            )
+
+        self.episodes = counter("episodes", "Finished episodes", "stop_reason")
+        self.successes = counter("successes", "Episodes with a reward above 0")
+        self.faults = counter("faults", "Episodes that infrastructure ended", "kind", "where")
+        self.retries = counter("retries", "Recovered failures", "kind")
+        self.turns = counter("turns", "Replies of the model")
+        self.parse_errors = counter("parse_errors", "Replies that were not understood")
+        self.tool_calls = counter("tool_calls", "Tool calls that were understood")
+        self.tokens = counter("tokens", "Tokens of the ledgers and of their prompts", "kind")
+        self.images = counter("images", "Pictures of the ledgers")
+        self.reward = histogram("episode_reward", "Reward of an episode", _REWARDS)
+        self.length = histogram("episode_turns", "Replies of an episode", _TURNS)
+        self.seconds = histogram("episode_duration_seconds", "Duration of an episode", _SECONDS)
+        self.part = histogram(
+            "turn_duration_seconds", "Duration of a turn's parts", _PART_SECONDS, "part"
+        )
+        self.metric = client.Gauge(
+            "envkit_metric", "Metrics of the run by name", ["name"], registry=registry
+        )
+
+    def count(self, trajectory: Trajectory) -> None:
+        env = trajectory.env_id
+        self.episodes.labels(env=env, stop_reason=trajectory.stop_reason.value).inc()
+        if trajectory.fault is not None:
+            fault = trajectory.fault
+            self.faults.labels(env=env, kind=fault.kind, where=fault.where).inc()
+        if trajectory.reward is not None:
+            self.reward.labels(env=env).observe(trajectory.reward)
+            self.successes.labels(env=env).inc(trajectory.reward > 0)
+        self.length.labels(env=env).observe(len(trajectory.turns))
+        self.seconds.labels(env=env).observe(trajectory.duration_seconds)
+        if trajectory.env_restarts:
+            self.retries.labels(env=env, kind="restart").inc(trajectory.env_restarts)
+        for segment in trajectory.segments:
+            if segment.kind in _TOKENS:
+                kind = _TOKENS[segment.kind]
+                self.tokens.labels(env=env, kind=kind).inc(len(segment.train_ids))
+            if not trajectory.is_faulted:
+                self.tokens.labels(env=env, kind="trained").inc(sum(segment.loss_mask))
+            self.images.labels(env=env).inc(len(segment.images))
+        for turn in trajectory.turns:
+            self._count_turn(env, turn)
+
+    def _count_turn(self, env: str, turn: TurnRecord) -> None:
+        self.turns.labels(env=env).inc()
+        self.parse_errors.labels(env=env).inc(turn.parse_error is not None)
+        self.tool_calls.labels(env=env).inc(turn.tool_call is not None)
+        self.tokens.labels(env=env, kind="prompt").inc(turn.prompt_tokens)
+        cached = min(turn.cached_tokens, turn.prompt_tokens)
+        self.tokens.labels(env=env, kind="cached").inc(cached)
+        retries = {**turn.env_retries, "engine": turn.engine_retries, "resample": turn.resamples}
+        for kind, number in retries.items():
+            if number:
+                self.retries.labels(env=env, kind=kind).inc(number)
+        seconds = (
+            turn.queue_seconds,
+            turn.generate_seconds,
+            turn.env_seconds,
+            turn.encode_seconds,
+        )
+        for part, value in zip(_TURN_PARTS, seconds, strict=True):
+            self.part.labels(env=env, part=part).observe(value)

@@ -1,0 +1,74 @@
+"""What dashboards show of the episodes since the last step: figures, histograms, some episodes."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from envkit.images import Image
+from envkit.metrics import Aggregator, Histogram
+from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.trajectory import Trajectory
+
+_SHOWN_IMAGES: Final = 8
+"""Pictures of a shown episode; the last ones, which show how it ended."""
+
+
+class Window:
+    """The episodes since the last step, in bounded memory."""
+
+    def __init__(self, *, shown_episodes: int) -> None:
+        """Start empty.
+
+        Args:
+            shown_episodes: So many of a step's episodes are kept to be shown, the first ones.
+        """
+        self._most = shown_episodes
+        self._aggregator = Aggregator()
+        self.shown: list[Trajectory] = []
+        """Episodes to show."""
+        self.count = 0
+        """Episodes since the last step."""
+
+    def add(self, trajectory: Trajectory) -> bool:
+        """Take an episode; return whether it is one to show."""
+        self.count += 1
+        self._aggregator.add(trajectory)
+        if len(self.shown) < self._most:
+            self.shown.append(trajectory)
+            return True
+        return False
+
+    def histograms(self) -> Mapping[str, Histogram]:
+        """Return the histograms of these episodes, those of `envkit.metrics.histograms`."""
+        return self._aggregator.histograms()
+
+    def restart(self) -> None:
+        """Begin the next step."""
+        self._aggregator, self.shown, self.count = Aggregator(), [], 0
+
+
+def episode_figures(trajectory: Trajectory) -> dict[str, float]:
+    """Return the figures of one episode; no reward where it has none."""
+    figures = {} if trajectory.reward is None else {"reward": trajectory.reward}
+    return {
+        **figures,
+        "turns": float(len(trajectory.turns)),
+        "tokens": float(sampled_tokens(trajectory)),
+        "seconds": trajectory.duration_seconds,
+        "faulted": float(trajectory.is_faulted),
+    }
+
+
+def sampled_tokens(trajectory: Trajectory) -> int:
+    """Return how many tokens of the ledger the model sampled."""
+    return sum(
+        len(segment.train_ids)
+        for segment in trajectory.segments
+        if segment.kind is SegmentKind.MODEL
+    )
+
+
+def shown_images(trajectory: Trajectory) -> tuple[Image, ...]:
+    """Return the last different pictures of an episode, in the order of their last showing."""
+    images = [image for segment in trajectory.segments for image in segment.images]
+    different = {image.sha256: image for image in reversed(images)}
+    return tuple(different.values())[:_SHOWN_IMAGES][::-1]
