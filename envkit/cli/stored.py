@@ -15,18 +15,35 @@ Run = Annotated[
 
 def report(
     run: Run,
+    diff: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OTHER", help="Compare with another run on the same seeds: what changed."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The HTML file (default: report.html beside the run)."),
+        typer.Option(
+            metavar="FILE", help="The HTML file (default: report.html or diff.html beside the run)."
+        ),
     ] = None,
+    max_episodes: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Show so many episodes one by one; the figures are of all."
+        ),
+    ] = 10_000,
 ) -> None:
-    """Write a run as one self-contained HTML file."""
-    from envkit.report import write_report
+    """Write a run, or what changed from one run to another, as one self-contained HTML file."""
+    from envkit.report import write_diff, write_report
     from envkit.trajectory.storage import trajectory_file
 
     source = trajectory_file(run)
-    target = out or source.with_name("report.html")
-    write_report(source, target)
+    target = out or source.with_name("report.html" if diff is None else "diff.html")
+    if diff is None:
+        write_report(source, target, max_episodes=max_episodes)
+    else:
+        write_diff(source, trajectory_file(diff), target, max_episodes=max_episodes)
     say(str(target))
 
 
