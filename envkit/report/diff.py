@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.report.charts import Bar, bar_chart
-from envkit.report.document import Decode, Document, safe_html
+from envkit.report.document import Decode, Document
 from envkit.report.episodes import Episode
 from envkit.report.facts import EpisodeFacts
+from envkit.report.markup import safe_html
 from envkit.report.page import MAX_EPISODES, check_max_episodes
 from envkit.report.pairs import (
     Flip,
@@ -98,8 +99,8 @@ def write_diff(
             f"{len(shown)}.",
         )
     for pair in shown:
-        sides[0].put(document, f"data-a{pair.first.number}", pair.first)
-        sides[1].put(document, f"data-b{pair.second.number}", pair.second)
+        sides[0].put(document, f"a{pair.first.number}", pair.first)
+        sides[1].put(document, f"b{pair.second.number}", pair.second)
     names = [side.run.name for side in sides]
     if names[0] == names[1]:
         names = [side.run.origin for side in sides]
@@ -138,8 +139,7 @@ class _Side:
                 self.episodes[drawn.facts.number] = drawn
 
     def put(self, document: Document, name: str, facts: EpisodeFacts) -> None:
-        episode = self.episodes[facts.number]
-        document.add_episode(name, episode.packed, episode.images, episode.token_ids)
+        document.add_episode(name, self.episodes[facts.number], self.run.image_folder())
 
 
 def _unmatched(matching: Matching, sides: Sequence[_Side]) -> Iterator[str]:

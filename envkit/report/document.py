@@ -6,19 +6,18 @@ data. The page's policy lets only its own script and style run and loads no addr
 
 import base64
 import hashlib
-import json
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Final
 
-from envkit.errors import ImageError, StorageError
-from envkit.images import Image
+from envkit.report.episodes import Episode
+from envkit.report.markup import safe_html, safe_json
+from envkit.report.pictures import Pictures
 from envkit.trajectory.files import replace_file
+from envkit.trajectory.image_folder import ImageFolder
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -37,7 +36,6 @@ _SCRIPTS: Final = (
     "actions",
 )
 """What every page's script starts with, in this order."""
-_COMPRESSION: Final = 6
 
 
 class Document:
@@ -51,25 +49,22 @@ class Document:
         """
         self._page = page
         self._blocks: list[tuple[str, str]] = []
-        self._images: dict[str, Image] = {}
+        self._pictures = Pictures()
         self._token_ids: set[int] = set()
         self.notes: list[str] = []
         """Shown at the top of the page."""
 
-    def add_episode(
-        self, name: str, packed: str, images: Sequence[Image], token_ids: frozenset[int]
-    ) -> None:
-        """Put in the data of an episode; a picture that is here already is not taken twice.
+    def add_episode(self, name: str, episode: Episode, folder: ImageFolder | None) -> None:
+        """Put in an episode.
 
         Args:
-            name: How the script finds it.
-            packed: What `pack` returned.
-            images: Of the episode.
-            token_ids: Whose text the page may show.
+            name: How the script finds its data.
+            episode: What to show.
+            folder: Where the files of its pictures are; None for pictures in memory.
         """
-        self._blocks.append((name, packed))
-        self._images.update((image.sha256, image) for image in images)
-        self._token_ids |= token_ids
+        self._blocks.append((f"data-{name}", episode.packed))
+        self._pictures.keep(episode.images, folder)
+        self._token_ids |= episode.token_ids
 
     def write(
         self,
@@ -104,7 +99,8 @@ class Document:
             f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
         )
         head, tail = _asset(f"{self._page}.html").split("<!-- data -->")
-        images = list(self._image_blocks())  # first: a picture left out is a note in the head
+        # First of all: a picture left out is a note in the head.
+        images = list(self._pictures.blocks(IMAGE_BUDGET_BYTES, self.notes))
         yield Template(head).substitute(
             fields,
             policy=policy,
@@ -119,48 +115,9 @@ class Document:
         yield _block("vocabulary", "application/json", safe_json(vocabulary))
         for name, packed in self._blocks:
             yield _block(name, "text/plain", packed)
-        yield from images
-        yield tail
-
-    def _image_blocks(self) -> Iterator[str]:
-        budget, skipped = IMAGE_BUDGET_BYTES, 0
-        while self._images:  # each is let go once it is written: decoded pictures are large
-            sha256 = next(iter(self._images))
-            try:
-                uri = self._images.pop(sha256).data_uri()
-            except (ImageError, StorageError) as error:
-                self.notes.append(f"A picture is missing: {error}")
-                continue
-            if budget < len(uri):
-                skipped += 1
-                continue
-            budget -= len(uri)
+        for sha256, uri in images:
             yield _block(f"image-{sha256}", "text/plain", uri)
-        if skipped:
-            self.notes.append(
-                f"{skipped} pictures are not in this file because it would grow too large; they "
-                "are linked to the folder images/ beside it."
-            )
-
-
-def pack(data: object) -> str:
-    """Return JSON data compressed and in base64, for `unpack` of the page's script."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    packed = zlib.compress(text.encode("ascii"), _COMPRESSION)
-    return base64.b64encode(packed).decode("ascii")
-
-
-def safe_json(data: object) -> str:
-    """Return JSON in which nothing can end a script element or open a comment."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-def safe_html(text: str) -> str:
-    """Return text for HTML; lone surrogates, which UTF-8 cannot hold, become question marks."""
-    return escape(text.encode("utf-8", "replace").decode("utf-8"))
+        yield tail
 
 
 def _notes(notes: Sequence[str]) -> str:

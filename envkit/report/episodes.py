@@ -1,12 +1,14 @@
 """One episode of a report: all of it as data for the script."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from envkit.images import Image
 from envkit.messages import Message, Part
-from envkit.report.document import pack
 from envkit.report.facts import EpisodeFacts, ending_kind, episode_facts
+from envkit.report.markup import pack
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.plain import plain_float, to_plain
@@ -128,9 +130,14 @@ def _segment(segment: Segment, keep: Keep) -> dict[str, Any]:
         "wire": len(segment.wire_ids),
         "ids": list(segment.train_ids),
         "mask": list(segment.loss_mask) if is_model else [],
-        "logprobs": [plain_float(round(value, 4)) for value in segment.logprobs]
-        if is_model
-        else [],
+        "logprobs": _rounded(segment.logprobs) if is_model else [],
         "images": [image.sha256 for image in segment.images],
         "weight_version": segment.weight_version,
     }
+
+
+def _rounded(values: Sequence[float]) -> list[Any]:  # JSON data
+    """Return log-probabilities as a page shows them: four places after the point."""
+    if all(map(math.isfinite, values)):
+        return [round(value, 4) for value in values]
+    return [plain_float(round(value, 4)) for value in values]

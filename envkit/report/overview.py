@@ -7,8 +7,8 @@ from typing import Final
 from envkit.metrics.aggregate import Aggregator
 from envkit.metrics.table import summary_rows
 from envkit.report.charts import Bar, bar_chart, histogram_chart
-from envkit.report.document import safe_html
 from envkit.report.facts import TIME_PARTS, EpisodeFacts
+from envkit.report.markup import safe_html
 from envkit.trajectory.stop import StopReason
 
 _SLOWEST: Final = 6

@@ -7,10 +7,12 @@ from typing import Final
 from envkit.errors import ConfigurationError
 from envkit.metrics.aggregate import Aggregator
 from envkit.report import overview
-from envkit.report.document import Decode, Document, safe_html
+from envkit.report.document import Decode, Document
 from envkit.report.episodes import Episode
 from envkit.report.facts import ROW, EpisodeFacts
+from envkit.report.markup import safe_html
 from envkit.report.source import RunSource, Source, draw_line
+from envkit.trajectory.image_folder import ImageFolder
 
 MAX_EPISODES: Final = 10_000
 """So many episodes one page shows one by one unless it is told otherwise."""
@@ -75,6 +77,7 @@ class _Report:
         self._broken = 0
 
     def read(self, run: RunSource) -> None:
+        folder = run.image_folder()
         for stored in run.lines():
             if stored.trajectory is not None:
                 self._aggregator.add(stored.trajectory)
@@ -86,14 +89,12 @@ class _Report:
             if isinstance(drawn, str):
                 self.document.notes.append(drawn)
             else:
-                self._add(drawn)
+                self._add(drawn, folder)
 
-    def _add(self, episode: Episode) -> None:
+    def _add(self, episode: Episode, folder: ImageFolder | None) -> None:
         self._facts.append(episode.facts)
         self._broken += episode.is_broken
-        self.document.add_episode(
-            f"data-e{episode.facts.number}", episode.packed, episode.images, episode.token_ids
-        )
+        self.document.add_episode(f"e{episode.facts.number}", episode, folder)
 
     def fields(self, run: RunSource) -> dict[str, str]:
         plain = self._aggregator.result()

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from envkit.metrics.sinks import METRICS_FILE
 from envkit.report.episodes import Episode, draw_episode
+from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
 
@@ -46,6 +47,12 @@ class RunSource:
             return
         for number, trajectory in enumerate(self.given, start=1):
             yield StoredLine(line=number, trajectory=trajectory, certificate=None)
+
+    def image_folder(self) -> ImageFolder | None:
+        """Return where the pictures' files are; None for trajectories in memory."""
+        if isinstance(self.given, (str, os.PathLike)):
+            return ImageFolder(trajectory_file(self.given).parent / IMAGE_FOLDER)
+        return None
 
     def recorded_metrics(self) -> dict[str, float]:
         """Return the metrics that the rollout left beside its trajectories; empty without any.

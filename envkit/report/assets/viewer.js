@@ -127,6 +127,7 @@ class Viewer {
     });
     window.addEventListener("hashchange", () => this.route());
     list.apply();
+    performance.mark("list ready");
     this.route();
   }
 }
