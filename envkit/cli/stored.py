@@ -1,12 +1,15 @@
 """`envkit report` and `envkit verify`: stored runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envkit.cli.console import say, say_json
 from envkit.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from envkit.report.document import Decode
 
 Run = Annotated[
     Path, typer.Argument(metavar="FILE_OR_DIR", help="A trajectory file or a run directory.")
@@ -27,6 +30,12 @@ def report(
             metavar="FILE", help="The HTML file (default: report.html or diff.html beside the run)."
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR_OR_NAME", help="Show tokens as text too, by this model's tokenizer."
+        ),
+    ] = None,
     max_episodes: Annotated[
         int,
         typer.Option(
@@ -40,11 +49,19 @@ def report(
 
     source = trajectory_file(run)
     target = out or source.with_name("report.html" if diff is None else "diff.html")
+    decode = None if model is None else _decoder(model)
     if diff is None:
-        write_report(source, target, max_episodes=max_episodes)
+        write_report(source, target, decode=decode, max_episodes=max_episodes)
     else:
-        write_diff(source, trajectory_file(diff), target, max_episodes=max_episodes)
+        other = trajectory_file(diff)
+        write_diff(source, other, target, decode=decode, max_episodes=max_episodes)
     say(str(target))
+
+
+def _decoder(model: str) -> "Decode":
+    from envkit.tokens import load_codec
+
+    return load_codec(model).decode
 
 
 def verify(run: Run, as_json: AsJson = False) -> None:

@@ -88,7 +88,7 @@ def write_diff(
     document = Document("diff")
     sides = [_Side(RunSource(given)) for given in (first, second)]
     for side in sides:
-        side.read(document.notes)
+        side.read(document.notes, with_tokens=decode is not None)
     matching = match(sides[0].facts, sides[1].facts)
     document.notes[:0] = list(_unmatched(matching, sides))
     shown = matching.pairs[:max_episodes]
@@ -130,9 +130,9 @@ class _Side:
     def facts(self) -> list[EpisodeFacts]:
         return [episode.facts for episode in self.episodes.values()]
 
-    def read(self, notes: list[str]) -> None:
+    def read(self, notes: list[str], *, with_tokens: bool) -> None:
         for stored in self.run.lines():
-            drawn = draw_line(stored)
+            drawn = draw_line(stored, with_tokens=with_tokens)
             if isinstance(drawn, str):
                 notes.append(f"{self.run.origin}: {drawn}")
             else:

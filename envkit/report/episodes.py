@@ -27,17 +27,21 @@ class Episode:
     images: tuple[Image, ...]
     """In the order of their first use."""
     token_ids: frozenset[int]
+    """Whose text the page shows; empty where it shows none."""
     is_broken: bool
     """Whether a rule or the certificate does not hold."""
 
 
-def draw_episode(trajectory: Trajectory, recorded: Certificate | None, *, number: int) -> Episode:
+def draw_episode(
+    trajectory: Trajectory, recorded: Certificate | None, *, number: int, with_tokens: bool = False
+) -> Episode:
     """Prepare one trajectory.
 
     Args:
         trajectory: What to show.
         recorded: The certificate of its file; None for a trajectory in memory.
         number: What to call it: its line in the file.
+        with_tokens: Whether to collect `Episode.token_ids`.
 
     Raises:
         StorageError: A free-form part holds what JSON cannot.
@@ -63,12 +67,12 @@ def draw_episode(trajectory: Trajectory, recorded: Certificate | None, *, number
         ],
         "segments": [_segment(segment, keep) for segment in trajectory.segments],
     }
-    ids = frozenset[int]().union(*(segment.train_ids for segment in trajectory.segments))
+    segments = trajectory.segments if with_tokens else ()
     return Episode(
         facts=episode_facts(trajectory, problems, number=number, is_broken=is_broken),
         packed=pack(data),
         images=tuple(images),
-        token_ids=ids,
+        token_ids=frozenset[int]().union(*(segment.train_ids for segment in segments)),
         is_broken=is_broken,
     )
 
@@ -128,8 +132,8 @@ def _segment(segment: Segment, keep: Keep) -> dict[str, Any]:
         "kind": segment.kind.value,
         "turn": segment.turn,
         "wire": len(segment.wire_ids),
-        "ids": list(segment.train_ids),
-        "mask": list(segment.loss_mask) if is_model else [],
+        "ids": segment.train_ids,
+        "mask": segment.loss_mask if is_model else [],
         "logprobs": _rounded(segment.logprobs) if is_model else [],
         "images": [image.sha256 for image in segment.images],
         "weight_version": segment.weight_version,

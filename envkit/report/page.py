@@ -45,7 +45,7 @@ def write_report(
     check_max_episodes(max_episodes)
     run = RunSource(source)
     origin = run.origin
-    report = _Report(max_episodes)
+    report = _Report(max_episodes, with_tokens=decode is not None)
     report.read(run)
     fields = {
         "title": safe_html(title or f"Rollout report: {run.name}"),
@@ -67,10 +67,11 @@ def check_max_episodes(max_episodes: int) -> None:
 
 
 class _Report:
-    def __init__(self, max_episodes: int) -> None:
+    def __init__(self, max_episodes: int, *, with_tokens: bool) -> None:
         self.document = Document("report")
         self.environments: dict[str, None] = {}
         self._max_episodes = max_episodes
+        self._with_tokens = with_tokens
         self._aggregator = Aggregator()
         self._facts: list[EpisodeFacts] = []
         self._left_out = 0
@@ -85,7 +86,7 @@ class _Report:
                 if len(self._facts) >= self._max_episodes:
                     self._left_out += 1
                     continue
-            drawn = draw_line(stored)
+            drawn = draw_line(stored, with_tokens=self._with_tokens)
             if isinstance(drawn, str):
                 self.document.notes.append(drawn)
             else:

@@ -74,9 +74,16 @@ class RunSource:
         return {k: float(v) for k, v in entries.items() if type(v) in (int, float)}
 
 
-def draw_line(stored: StoredLine) -> Episode | str:
-    """Prepare one line for a page, or say why it cannot be read, without the machine's path."""
+def draw_line(stored: StoredLine, *, with_tokens: bool) -> Episode | str:
+    """Prepare one line for a page, or say why it cannot be read, without the machine's path.
+
+    Args:
+        stored: The line.
+        with_tokens: Whether the page will show tokens as text.
+    """
     if stored.trajectory is not None:
-        return draw_episode(stored.trajectory, stored.certificate, number=stored.line)
+        return draw_episode(
+            stored.trajectory, stored.certificate, number=stored.line, with_tokens=with_tokens
+        )
     text = str(stored.error)
     return f"Left out: {text[text.find(f'line {stored.line}') :]}"

@@ -74,9 +74,9 @@ def test_list_of_ten_thousand_pages_filters_and_sorts(open_report: Open) -> None
     page = open_report(many(10_000))
     count = page.locator("output[name=count]")
     assert count.inner_text() == "10,000 of 10,000"
-    assert numbers(page) == list(range(1, 101))
+    assert numbers(page) == list(range(1, 51))
     page.get_by_label("last page").click()
-    assert numbers(page) == list(range(9901, 10_001))
+    assert numbers(page) == list(range(9951, 10_001))
     page.get_by_label("filter by text").fill("ID-0001")
     assert numbers(page) == list(range(10, 20))
     page.get_by_label("stop reason").select_option("max_turns")
@@ -161,10 +161,10 @@ def test_link_leads_to_an_episode_a_turn_and_a_filter(open_report: Open) -> None
 
 
 def test_keys_walk_the_list_and_the_episodes(open_report: Open) -> None:
-    page = open_report([*many(102), example(0)])
+    page = open_report([*many(52), example(0)])
     page.keyboard.press("/")
     page.keyboard.type("id-")
-    assert page.locator("output[name=count]").inner_text() == "102 of 103"
+    assert page.locator("output[name=count]").inner_text() == "52 of 53"
     assert page.url.endswith("#?text=id-")
     page.keyboard.press("Escape")
     page.keyboard.press("j")
@@ -182,15 +182,15 @@ def test_keys_walk_the_list_and_the_episodes(open_report: Open) -> None:
     page.keyboard.press("Escape")
     page.locator("#overview").wait_for()
     assert page.evaluate("document.activeElement.textContent") == "2"
-    for _ in range(99):
+    for _ in range(49):
         page.keyboard.press("j")
-    assert numbers(page) == [101, 102]
+    assert numbers(page) == [51, 52]
     page.keyboard.press("?")
     assert page.locator("dialog#keys").is_visible()
     page.keyboard.press("Escape")
     assert not page.locator("dialog#keys").is_visible()
     page.keyboard.press("Enter")
-    page.get_by_role("heading", name="Episode 101", exact=True).wait_for()
+    page.get_by_role("heading", name="Episode 51", exact=True).wait_for()
     page.keyboard.press("/")
     page.locator("#overview").wait_for()
     page.wait_for_function("document.activeElement.name === 'text'")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.command import run_envkit
+from fakes.models import tiny_model_dir
 from fakes.report_page import Page
 from fakes.trajectories import Reply, build, example, quick
 from hypothesis import given
@@ -198,3 +199,13 @@ def test_command_compares_two_runs(tmp_path: Path) -> None:
     assert len(Page(before / "report.html").rows) == 1
     with pytest.raises(StorageError, match="no trajectory file"):
         write_diff(before, tmp_path / "none", tmp_path / "diff.html")
+
+
+def test_command_shows_tokens_as_text_by_a_model(tmp_path: Path) -> None:
+    save([example(0)], tmp_path / "trajectories.jsonl")
+    model = tiny_model_dir("qwen2_5_vl")
+    outcome = run_envkit("report", str(tmp_path), "--model", str(model))
+    assert outcome.code == 0
+    words = json.loads(Page(tmp_path / "report.html").blocks["vocabulary"])
+    assert set(words) == {str(i) for s in example(0).segments for i in s.train_ids}
+    assert any(isinstance(text, str) and text for text in words.values())

@@ -2,7 +2,7 @@
 // A list of many rows, drawn a page at a time, with its filter in the address:
 // #<place>?<filter>, where the place is empty for the list.
 
-const PAGE_ROWS = 100;
+const PAGE_ROWS = 50;
 
 function readAddress() {
   const [place, query] = location.hash.slice(1).split("?", 2);

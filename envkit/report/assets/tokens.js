@@ -10,8 +10,9 @@ function vocabulary() {
   return words;
 }
 
+// A token without a text, as special ones have, is shown by its id.
 const label = (id) => (vocabulary() === null ? String(id)
-  : (vocabulary()[id] ?? String(id)).replaceAll("\n", "⏎").replaceAll("\t", "⇥"));
+  : (vocabulary()[id] || `[${id}]`).replaceAll("\n", "⏎").replaceAll("\t", "⇥"));
 const heat = (logprob) => [0.05, 0.25, 0.6, 0.9].filter((edge) => Math.exp(logprob) >= edge).length;
 
 function token(segment, index, run, trains) {
