@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,7 +130,10 @@ def test_straggler_is_marked_with_what_it_waited_for(open_report: Open) -> None:
 
 
 def test_token_tells_itself_on_hover(open_report: Open) -> None:
-    page = open_report([example(0)], "#e1", decode=lambda ids: f"<b>{ids[0]}\n")
+    def decode(ids: Sequence[int]) -> str:
+        return f"<b>{ids[0]}\n"
+
+    page = open_report([example(0)], "#e1", decode=decode)
     page.locator(".token.p0, .token.p1, .token.p2, .token.p3, .token.p4").first.hover()
     said = page.locator(".under").inner_text()
     assert said == 'id 101 "<b>101\\n", mask 1, log-probability -0.5, p 0.607'
