@@ -47,7 +47,10 @@ class Pictures:
             try:
                 uri = _data_uri(image, folder)
             except (ImageError, StorageError) as error:
-                notes.append(f"A picture is missing: {error}")
+                text = str(error)
+                if folder is not None:  # the page may travel; the machine's path says nothing there
+                    text = text.replace(f"{folder.path.parent}/", "")
+                notes.append(f"A picture is missing: {text}")
                 continue
             if budget < len(uri):
                 skipped += 1

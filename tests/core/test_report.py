@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, StorageError
+from envkit.metrics import aggregate
 from envkit.report import document, write_report
+from envkit.report.pictures import is_whole_png
 from envkit.trajectory import StopReason, Trajectory, save
 
 HOSTILE = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;"
@@ -161,3 +163,36 @@ def test_report_refuses_wrong_arguments_and_leaves_nothing(tmp_path: Path) -> No
     with pytest.raises(StorageError, match="cannot write"):
         write_report([], tmp_path / "missing" / "report.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_report_knows_throughput_only_from_the_rollout_itself(tmp_path: Path) -> None:
+    rows = [example(0), example(1)]
+    save(rows, tmp_path / "trajectories.jsonl")
+    shown = "6</b><span>episodes a minute"
+
+    def report_with(metrics: str) -> str:
+        (tmp_path / "metrics.json").write_text(metrics)
+        return write_report(tmp_path, tmp_path / "report.html").read_text()
+
+    assert shown in report_with(json.dumps(aggregate(rows, elapsed_seconds=20.0)))
+    for other in (json.dumps(aggregate(rows[:1], elapsed_seconds=20.0)), "{", "[1]", "{}"):
+        assert "episodes a minute" not in report_with(other)
+    assert "episodes a minute" not in write_report(rows, tmp_path / "b.html").read_text()
+
+
+def test_report_links_the_slowest_episodes(tmp_path: Path) -> None:
+    rows = [example(n, duration_seconds=float(n)) for n in range(9)]
+    text = write_report(rows, tmp_path / "report.html").read_text()
+    listed = re.findall(r'href="#e(\d+)"', text)
+    assert listed == ["9", "8", "7", "6", "5", "4"]
+    assert "turn 2, generate" in text
+
+
+def test_stored_pictures_are_whole_or_not_taken_as_they_are() -> None:
+    data = picture(0).png_bytes()
+    assert is_whole_png(data)
+    assert not any(is_whole_png(data[:end]) for end in range(len(data)))
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        assert not is_whole_png(bytes(changed))

@@ -370,7 +370,7 @@ def test_damaged_and_newer_files_show_what_is_readable(watched: Watched, tmp_pat
     assert re.search("line 3 is no JSON", said)
     assert re.search("line 4 is cut off", said)
     assert "A picture is missing" in said
-    assert str(tmp_path) not in said.replace(f"{tmp_path}/images", "")
+    assert str(tmp_path) not in said
     assert numbers(watched.page) == [1]
     watched.page.keyboard.press("j")
     watched.page.keyboard.press("Enter")
