@@ -16,7 +16,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rollout canary-v0 --policy oracle --wrap blank-image",
         "rollout canary-v0 --policy oracle --tensorboard board --parquet run.parquet --wandb",
     ),
-    "report": ("report runs/oracle", "report runs/oracle/trajectories.jsonl --out page.html"),
+    "report": (
+        "report runs/oracle",
+        "report runs/oracle/trajectories.jsonl --out page.html",
+        "report runs/before --diff runs/after",
+    ),
     "view": ("view runs/oracle", "view runs/oracle -e 3 --images blocks"),
     "verify": ("verify runs/oracle", "verify runs/oracle --json"),
     "audit": ("audit DIR", "audit Qwen/Qwen2.5-VL-3B-Instruct --json"),

@@ -1,12 +1,15 @@
 """`envkit report` and `envkit verify`: stored runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envkit.cli.console import say, say_json
 from envkit.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from envkit.report.document import Decode
 
 Run = Annotated[
     Path, typer.Argument(metavar="FILE_OR_DIR", help="A trajectory file or a run directory.")
@@ -15,19 +18,50 @@ Run = Annotated[
 
 def report(
     run: Run,
+    diff: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OTHER", help="Compare with another run on the same seeds: what changed."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The HTML file (default: report.html beside the run)."),
+        typer.Option(
+            metavar="FILE", help="The HTML file (default: report.html or diff.html beside the run)."
+        ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR_OR_NAME", help="Show tokens as text too, by this model's tokenizer."
+        ),
+    ] = None,
+    max_episodes: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Show so many episodes one by one; the figures are of all."
+        ),
+    ] = 10_000,
 ) -> None:
-    """Write a run as one self-contained HTML file."""
-    from envkit.report import write_report
+    """Write a run, or what changed from one run to another, as one self-contained HTML file."""
+    from envkit.report import write_diff, write_report
     from envkit.trajectory.storage import trajectory_file
 
     source = trajectory_file(run)
-    target = out or source.with_name("report.html")
-    write_report(source, target)
+    target = out or source.with_name("report.html" if diff is None else "diff.html")
+    decode = None if model is None else _decoder(model)
+    if diff is None:
+        write_report(source, target, decode=decode, max_episodes=max_episodes)
+    else:
+        other = trajectory_file(diff)
+        write_diff(source, other, target, decode=decode, max_episodes=max_episodes)
     say(str(target))
+
+
+def _decoder(model: str) -> "Decode":
+    from envkit.tokens import load_codec
+
+    return load_codec(model).decode
 
 
 def verify(run: Run, as_json: AsJson = False) -> None:

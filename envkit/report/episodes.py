@@ -1,47 +1,47 @@
-"""One episode of a report: its data for the script, and its row in the list."""
+"""One episode of a report: all of it as data for the script."""
 
-import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from envkit.images import Image
-from envkit.messages import Message, Part, text_of
+from envkit.messages import Message, Part
+from envkit.report.facts import EpisodeFacts, ending_kind, episode_facts
+from envkit.report.markup import pack
 from envkit.trajectory.certificate import Certificate, certify
-from envkit.trajectory.checks import Problem, check_trajectory
+from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.plain import plain_float, to_plain
 from envkit.trajectory.record import TURN_FIELDS, Keep
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
-_EXCERPT = 140
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """What a report shows of one trajectory."""
+    """What a page shows of one trajectory."""
 
-    data: str
-    """JSON that is safe inside a script element."""
-    row: str
-    """A table row."""
+    facts: EpisodeFacts
+    packed: str
+    """Everything, for the script's `unpack`."""
     images: tuple[Image, ...]
     """In the order of their first use."""
     token_ids: frozenset[int]
+    """Whose text the page shows; empty where it shows none."""
     is_broken: bool
     """Whether a rule or the certificate does not hold."""
 
 
 def draw_episode(
-    trajectory: Trajectory, recorded: Certificate | None, *, index: int, number: int
+    trajectory: Trajectory, recorded: Certificate | None, *, number: int, with_tokens: bool = False
 ) -> Episode:
     """Prepare one trajectory.
 
     Args:
         trajectory: What to show.
         recorded: The certificate of its file; None for a trajectory in memory.
-        index: Of the episode in the report, from 0.
         number: What to call it: its line in the file.
+        with_tokens: Whether to collect `Episode.token_ids`.
 
     Raises:
         StorageError: A free-form part holds what JSON cannot.
@@ -56,10 +56,10 @@ def draw_episode(
 
     data = {
         "number": number,
-        "kind": ending_kind(trajectory),
+        "kind": ending_kind(trajectory.stop_reason, trajectory.reward),
         "certificate": certificate,
         "problems": [{"rule": p.rule.value, "message": p.message} for p in problems],
-        **_facts(trajectory, keep),
+        **_parts(trajectory, keep),
         "messages": [_message(entry, keep) for entry in trajectory.messages],
         "turns": [
             {name: to_plain(getattr(turn, name), name, keep) for name in TURN_FIELDS}
@@ -67,37 +67,17 @@ def draw_episode(
         ],
         "segments": [_segment(segment, keep) for segment in trajectory.segments],
     }
-    ids = frozenset[int]().union(*(segment.train_ids for segment in trajectory.segments))
+    segments = trajectory.segments if with_tokens else ()
     return Episode(
-        data=safe_json(data),
-        row=_row(trajectory, problems, index=index, number=number, is_broken=is_broken),
+        facts=episode_facts(trajectory, problems, number=number, is_broken=is_broken),
+        packed=pack(data),
         images=tuple(images),
-        token_ids=ids,
+        token_ids=frozenset[int]().union(*(segment.train_ids for segment in segments)),
         is_broken=is_broken,
     )
 
 
-def safe_json(data: object) -> str:
-    """Return JSON in which nothing can end a script element or open a comment."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-def safe_html(text: str) -> str:
-    """Return text for HTML; lone surrogates, which UTF-8 cannot hold, become question marks."""
-    return escape(text.encode("utf-8", "replace").decode("utf-8"))
-
-
-def ending_kind(trajectory: Trajectory) -> str:
-    """Return the colour of a trajectory's ending: "good", "warn" or "bad"."""
-    if trajectory.is_faulted:
-        return "bad"
-    return "warn" if trajectory.stop_reason.is_truncation or trajectory.reward is None else "good"
-
-
-def _facts(trajectory: Trajectory, keep: Keep) -> dict[str, Any]:
+def _parts(trajectory: Trajectory, keep: Keep) -> dict[str, Any]:
     fault = trajectory.fault
     return {
         "episode_id": trajectory.episode_id,
@@ -152,71 +132,16 @@ def _segment(segment: Segment, keep: Keep) -> dict[str, Any]:
         "kind": segment.kind.value,
         "turn": segment.turn,
         "wire": len(segment.wire_ids),
-        "ids": list(segment.train_ids),
-        "mask": list(segment.loss_mask) if is_model else [],
-        "logprobs": [plain_float(round(value, 4)) for value in segment.logprobs]
-        if is_model
-        else [],
+        "ids": segment.train_ids,
+        "mask": segment.loss_mask if is_model else [],
+        "logprobs": _rounded(segment.logprobs) if is_model else [],
         "images": [image.sha256 for image in segment.images],
         "weight_version": segment.weight_version,
     }
 
 
-def _row(
-    trajectory: Trajectory,
-    problems: tuple[Problem, ...],
-    *,
-    index: int,
-    number: int,
-    is_broken: bool,
-) -> str:
-    turns = trajectory.turns
-    marks = (
-        ("fault", "bad", trajectory.is_faulted),
-        ("broken", "bad", is_broken),
-        ("parse error", "warn", any(turn.parse_error is not None for turn in turns)),
-        ("retry", "warn", any(turn.env_retries or turn.engine_retries for turn in turns)),
-        ("restart", "warn", trajectory.env_restarts > 0),
-    )
-    badges = "".join(f'<span class="badge {kind}">{name}</span>' for name, kind, on in marks if on)
-    images = sum(len(segment.images) for segment in trajectory.segments)
-    excerpt = _excerpt(trajectory)
-    search = " ".join(
-        (
-            trajectory.episode_id,
-            trajectory.group_id or "",
-            excerpt,
-            "" if trajectory.fault is None else trajectory.fault.message,
-            *(problem.message for problem in problems),
-        )
-    )
-    reward = "" if trajectory.reward is None else f"{trajectory.reward:g}"
-    ending = trajectory.stop_reason.value
-    values = {
-        "index": str(index),
-        "number": str(number),
-        "search": search.lower(),
-        "stop": ending,
-        "marked": "1" if badges else "",
-        "reward": reward,
-        "turns": str(len(turns)),
-        "tokens": str(trajectory.token_count),
-        "seconds": f"{trajectory.duration_seconds:.6g}",
-    }
-    attributes = " ".join(f'data-{name}="{safe_html(value)}"' for name, value in values.items())
-    return (
-        f'<tr {attributes}><td class="n"><a href="#e{index}">{number}</a></td>'
-        f'<td class="task">{safe_html(excerpt)}</td><td class="n">{reward or "none"}</td>'
-        f'<td><span class="badge {ending_kind(trajectory)}">{ending}</span></td>'
-        f'<td class="n">{len(turns)}</td>'
-        f'<td class="n">{trajectory.token_count:,}</td><td class="n">{images}</td>'
-        f'<td class="n">{trajectory.duration_seconds:.2f}</td><td>{badges}</td></tr>'
-    )
-
-
-def _excerpt(trajectory: Trajectory) -> str:
-    asked = next((text_of(m) for m in trajectory.messages if m["role"] == "user"), "")
-    role = trajectory.metadata.get("role")
-    whose = f"{role}: " if isinstance(role, str) else ""
-    text = whose + " ".join((asked or trajectory.episode_id).split())
-    return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
+def _rounded(values: Sequence[float]) -> list[Any]:  # JSON data
+    """Return log-probabilities as a page shows them: four places after the point."""
+    if all(map(math.isfinite, values)):
+        return [round(value, 4) for value in values]
+    return [plain_float(round(value, 4)) for value in values]

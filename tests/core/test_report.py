@@ -4,63 +4,23 @@ import base64
 import hashlib
 import json
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fakes.report_page import Page
 from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.report import page, write_report
+from envkit.metrics import aggregate
+from envkit.report import document, write_report
+from envkit.report.pictures import is_whole_png
 from envkit.trajectory import StopReason, Trajectory, save
 
 HOSTILE = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;"
-CHROMIUM = shutil.which("chromium-headless-shell") or "/usr/lib/chromium/chromium-headless-shell"
-
-
-class Page(HTMLParser):
-    """The elements, attributes and script blocks of a report, as a browser splits them."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.blocks: dict[str, str] = {}
-        self.code: dict[str, str] = {}
-        self.text = ""
-        self._open: str | None = None
-        self.feed(file.read_text(encoding="utf-8"))
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self.tags.append((tag, values))
-        if tag in ("script", "style"):
-            self._open = values.get("id") or tag
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("script", "style"):
-            self._open = None
-
-    def handle_data(self, data: str) -> None:
-        if self._open is None:
-            self.text += data
-        elif self._open in ("script", "style"):
-            self.code[self._open] = data
-        else:
-            self.blocks[self._open] = self.blocks.get(self._open, "") + data
-
-    def count(self, tag: str) -> int:
-        return sum(name == tag for name, _ in self.tags)
-
-    def episode(self, index: int) -> dict[str, Any]:
-        return json.loads(self.blocks[f"data-{index}"])
 
 
 def _hostile() -> Trajectory:
@@ -80,17 +40,18 @@ def test_report_shows_the_run(tmp_path: Path) -> None:
     assert "env_fault" in found.text
     assert "solve it" in found.text
     assert str(tmp_path) not in (tmp_path / "report.html").read_text()
-    assert sum("data-index" in values for _, values in found.tags) == 3
-    episode = found.episode(1)
+    assert [row["number"] for row in found.rows] == [1, 2, 3]
+    assert found.rows[0]["marks"] == ["parse error", "retry"]
+    episode = found.episode(2)
     assert episode["fault"]["message"] == "no answer in 5 s"
     assert episode["reward"] is None
-    assert found.episode(0)["certificate"]["status"] == "verified"
-    assert [turn["parse_error"] for turn in found.episode(0)["turns"]] == [
+    assert found.episode(1)["certificate"]["status"] == "verified"
+    assert [turn["parse_error"] for turn in found.episode(1)["turns"]] == [
         None,
         "no call found",
         None,
     ]
-    assert found.episode(0)["segments"][1]["logprobs"] == [-0.5, -0.01, -2.25]
+    assert found.episode(1)["segments"][1]["logprobs"] == [-0.5, -0.01, -2.25]
 
 
 def test_report_embeds_every_picture_once(tmp_path: Path) -> None:
@@ -100,7 +61,7 @@ def test_report_embeds_every_picture_once(tmp_path: Path) -> None:
     assert names == {f"image-{picture(n).sha256}" for n in (0, 1, 2)}
     assert found.blocks[f"image-{picture(0).sha256}"] == picture(0).data_uri()
     assert target.read_text().count(picture(0).data_uri()) == 1
-    shown = [part for entry in found.episode(0)["messages"] for part in entry["parts"]]
+    shown = [part for entry in found.episode(1)["messages"] for part in entry["parts"]]
     assert {"image": picture(1).sha256} in shown
 
 
@@ -124,8 +85,9 @@ def test_report_shows_hostile_content_as_text(tmp_path: Path) -> None:
     assert found.count("img") == 0
     assert found.count("script") == harmless.count("script") - 2  # as many pictures fewer
     assert HOSTILE in found.text
-    assert found.episode(0)["messages"][1]["parts"] == [{"text": HOSTILE}]
-    assert found.episode(0)["turns"][1]["tool_call"] == {HOSTILE: HOSTILE}
+    assert HOSTILE in found.rows[0]["id"]
+    assert found.episode(1)["messages"][1]["parts"] == [{"text": HOSTILE}]
+    assert found.episode(1)["turns"][1]["tool_call"] == {HOSTILE: HOSTILE}
 
 
 @quick
@@ -136,9 +98,9 @@ def test_report_of_anything_can_be_read_by_a_browser(rows: list[Trajectory]) -> 
 
     with tempfile.TemporaryDirectory() as folder:
         found = Page(write_report(rows, Path(folder) / "report.html"))
-    assert sum("data-index" in values for _, values in found.tags) == len(rows)
-    for index, row in enumerate(rows):
-        episode = json.loads(found.blocks[f"data-{index}"], parse_constant=refuse)
+    assert len(found.rows) == len(rows)
+    for number, row in enumerate(rows, start=1):
+        episode = found.episode(number, parse_constant=refuse)
         assert [segment["ids"] for segment in episode["segments"]] == [
             list(segment.train_ids) for segment in row.segments
         ]
@@ -164,7 +126,7 @@ def test_report_shows_tokens_as_text_where_it_can(tmp_path: Path) -> None:
 
 
 def test_report_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "IMAGE_BUDGET_BYTES", len(picture(0).data_uri()))
+    monkeypatch.setattr(document, "IMAGE_BUDGET_BYTES", len(picture(0).data_uri()))
     rows = [example(n) for n in range(3)]
     found = Page(write_report(rows, tmp_path / "report.html", max_episodes=2))
     assert "the list shows the first 2 and leaves out 1" in found.text
@@ -188,9 +150,9 @@ def test_report_of_a_damaged_run_says_what_is_wrong(tmp_path: Path) -> None:
     assert "line 3 is cut off" in found.text
     assert "break a rule of the ledger: 1" in found.text
     assert f"{picture(0).sha256}.png" in found.text
-    certificate = found.episode(1)["certificate"]
+    certificate = found.episode(2)["certificate"]
     assert certificate["status"] == "broken: segment 1 (counted from 0)"
-    assert found.episode(0)["certificate"]["kind"] == "good"
+    assert found.episode(1)["certificate"]["kind"] == "good"
 
 
 def test_report_refuses_wrong_arguments_and_leaves_nothing(tmp_path: Path) -> None:
@@ -203,24 +165,34 @@ def test_report_refuses_wrong_arguments_and_leaves_nothing(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="needs chromium-headless-shell")
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_report_is_drawn_by_a_browser_without_an_error(tmp_path: Path, index: int) -> None:
-    rows = [example(0), _hostile(), example(2, stop_reason=StopReason.ENV_FAULT)]
-    target = write_report(rows, tmp_path / "report.html")
-    done = subprocess.run(
-        [CHROMIUM, "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom",
-         "--virtual-time-budget=3000", f"{target.as_uri()}#e{index}"],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert "CONSOLE" not in done.stderr
-    (tmp_path / "drawn.html").write_text(done.stdout)
-    drawn = Page(tmp_path / "drawn.html")
-    trained = [v for _, v in drawn.tags if (v.get("class") or "").startswith("token p")]
-    assert f"Episode {index + 1}" in drawn.text
-    assert len(trained) == (9, 6, 0)[index]
-    assert ("Faulted: nothing here is trained." in drawn.text) == (index == 2)
-    assert drawn.count("img") == (3, 0, 3)[index]
-    assert (f"parse error: {HOSTILE}" in drawn.text) == (index == 1)
-    assert "[object " not in drawn.text
+def test_report_knows_throughput_only_from_the_rollout_itself(tmp_path: Path) -> None:
+    rows = [example(0), example(1)]
+    save(rows, tmp_path / "trajectories.jsonl")
+    shown = "6</b><span>episodes a minute"
+
+    def report_with(metrics: str) -> str:
+        (tmp_path / "metrics.json").write_text(metrics)
+        return write_report(tmp_path, tmp_path / "report.html").read_text()
+
+    assert shown in report_with(json.dumps(aggregate(rows, elapsed_seconds=20.0)))
+    for other in (json.dumps(aggregate(rows[:1], elapsed_seconds=20.0)), "{", "[1]", "{}"):
+        assert "episodes a minute" not in report_with(other)
+    assert "episodes a minute" not in write_report(rows, tmp_path / "b.html").read_text()
+
+
+def test_report_links_the_slowest_episodes(tmp_path: Path) -> None:
+    rows = [example(n, duration_seconds=float(n)) for n in range(9)]
+    text = write_report(rows, tmp_path / "report.html").read_text()
+    listed = re.findall(r'href="#e(\d+)"', text)
+    assert listed == ["9", "8", "7", "6", "5", "4"]
+    assert "turn 2, generate" in text
+
+
+def test_stored_pictures_are_whole_or_not_taken_as_they_are() -> None:
+    data = picture(0).png_bytes()
+    assert is_whole_png(data)
+    assert not any(is_whole_png(data[:end]) for end in range(len(data)))
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        assert not is_whole_png(bytes(changed))

@@ -1,0 +1,230 @@
+"""Measure the report: writing it, its size, and how fast a real browser shows and filters it.
+
+A run of made-up episodes is stored first: each of 5 turns with a drawn figure of its own each turn,
+600 tokens of prompt, 100 sampled tokens a turn and 300 observed ones. "write" reads that run and
+writes the page. "first paint", "list ready" and "whole file" are counted from the navigation by the
+browser itself, "filter" from the input until the next frame is there, "open episode" from the
+change of the address. Goals for 1,000 episodes: written in 10 s, 60 MB, first paint in 1.5 s, a
+filter's response in 100 ms.
+
+    python benchmarks/report.py [--episodes 1000] [--json FILE]
+"""
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from PIL import Image as PilImage
+from PIL import ImageDraw
+
+from envkit.images import Image
+from envkit.messages import Message, message
+from envkit.report import write_report
+from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TurnRecord, save
+
+TURNS = 5
+IMAGE_TOKENS = 144
+PROMPT_TOKENS, REPLY_TOKENS, OBSERVED_TOKENS = 456, 100, 156
+WORDS = (
+    "the line",
+    "from A to B",
+    "is parallel",
+    "to CD",
+    "so angle x",
+    "equals half",
+    "of the arc",
+)
+BINARIES = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chrome")
+
+
+def figure(rng: random.Random) -> Image:
+    """Return a drawing of lines, circles and labels, 384 pixels wide."""
+    picture = PilImage.new("RGB", (384, 384), "white")
+    pen = ImageDraw.Draw(picture)
+    points = [(rng.randrange(20, 364), rng.randrange(20, 364)) for _ in range(6)]
+    for start, end in pairwise(points):
+        pen.line((*start, *end), fill="black", width=2)
+    for name, (x, y) in zip("ABCDEF", points, strict=True):
+        pen.text((x + 4, y + 4), name, fill="black", font_size=18)
+    x, y = points[0]
+    radius = rng.randrange(20, 90)
+    pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline="blue", width=2)
+    return Image.from_pil(picture)
+
+
+def episode(number: int) -> Trajectory:
+    """Return an episode of five turns, each with a picture of its own."""
+    rng = random.Random(number)
+    segments: list[Segment] = []
+    turns: list[TurnRecord] = []
+    messages: list[Message] = []
+    for turn in range(TURNS):
+        shown, said = figure(rng), " ".join(rng.choices(WORDS, k=60))
+        kind = SegmentKind.PROMPT if turn == 0 else SegmentKind.OBSERVATION
+        count = PROMPT_TOKENS if turn == 0 else OBSERVED_TOKENS
+        segments.append(_context(rng, kind, turn, shown, count))
+        segments.append(_reply(rng, turn))
+        messages += [
+            message("user", f"Task {number}: {' '.join(rng.choices(WORDS, k=30))}", (shown,)),
+            message("assistant", said),
+        ]
+        turns.append(_turn(rng, turn, said, shown))
+    return Trajectory(
+        episode_id=f"episode-{number:06}",
+        env_id="drawn-v0",
+        seed=number,
+        group_id=f"group-{number // 8}",
+        task={"id": number},
+        segments=tuple(segments),
+        turns=tuple(turns),
+        messages=tuple(messages),
+        reward=float(number % 3 == 0),
+        stop_reason=StopReason.MAX_TURNS if number % 5 == 0 else StopReason.TERMINATED,
+        duration_seconds=rng.uniform(1, 30),
+        engine="none",
+    )
+
+
+def _context(rng: random.Random, kind: SegmentKind, turn: int, shown: Image, count: int) -> Segment:
+    text = tuple(rng.randrange(50_000) for _ in range(count))
+    return Segment(
+        kind=kind,
+        turn=turn,
+        wire_ids=(5, 9, 6, *text),
+        train_ids=(5, *(9,) * IMAGE_TOKENS, 6, *text),
+        loss_mask=(0,) * (count + IMAGE_TOKENS + 2),
+        logprobs=(0.0,) * (count + IMAGE_TOKENS + 2),
+        images=(shown,),
+    )
+
+
+def _reply(rng: random.Random, turn: int) -> Segment:
+    ids = tuple(rng.randrange(50_000) for _ in range(REPLY_TOKENS))
+    return Segment(
+        kind=SegmentKind.MODEL,
+        turn=turn,
+        wire_ids=ids,
+        train_ids=ids,
+        loss_mask=(1,) * REPLY_TOKENS,
+        logprobs=tuple(-rng.expovariate(2.0) for _ in ids),
+        reward=0.0,
+        finish_reason="stop",
+    )
+
+
+def _turn(rng: random.Random, turn: int, said: str, shown: Image) -> TurnRecord:
+    return TurnRecord(
+        turn=turn,
+        prompt_tokens=600 + 400 * turn,
+        cached_tokens=600 * turn,
+        response_tokens=REPLY_TOKENS,
+        observation_tokens=0 if turn == TURNS - 1 else OBSERVED_TOKENS + IMAGE_TOKENS + 2,
+        image_count=1,
+        image_bytes=len(shown.png_bytes()),
+        queue_seconds=0.01,
+        generate_seconds=rng.uniform(0.2, 4.0),
+        env_seconds=rng.uniform(0.01, 0.5),
+        encode_seconds=0.01,
+        response_text=said,
+        parse_error="no call found" if rng.random() < 0.05 else None,
+        reward=0.0,
+        finish_reason="stop",
+        info={"turn": turn, "reward_terms": {"answer": 0.0}},
+    )
+
+
+def in_browser(page_file: Path, opened: int) -> dict[str, float]:
+    """Return how fast a browser shows and filters the page, the median of some openings."""
+    from playwright.sync_api import sync_playwright
+
+    binary = next((path for name in BINARIES if (path := shutil.which(name))), None)
+    found: dict[str, list[float]] = {}
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        for _ in range(opened):
+            page = browser.new_page(viewport={"width": 1280, "height": 800})
+            page.goto(page_file.as_uri())
+            for name, value in {**_paint(page), **_filter(page), **_open(page)}.items():
+                found.setdefault(name, []).append(value)
+            page.close()
+        browser.close()
+    return {name: round(median(values), 1) for name, values in found.items()}
+
+
+def _paint(page: Any) -> dict[str, float]:  # noqa: ANN401  # playwright is an optional dependency
+    script = """() => ({
+        first_paint_ms: performance.getEntriesByName("first-contentful-paint")[0].startTime,
+        list_ready_ms: performance.getEntriesByName("list ready")[0].startTime,
+        whole_file_ms: performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd,
+    })"""
+    page.wait_for_timeout(300)
+    return page.evaluate(script)
+
+
+def _filter(page: Any) -> dict[str, float]:  # noqa: ANN401  # as above
+    script = """async (text) => {
+        const field = document.querySelector("#filter input[name=text]");
+        const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+        await frame();
+        const start = performance.now();
+        field.value = text;
+        field.dispatchEvent(new Event("input", { bubbles: true }));
+        await frame();
+        return performance.now() - start;
+    }"""
+    times = [
+        page.evaluate(script, text) for text in ("t", "task 1", "parallel", "nothing-of-it", "")
+    ]
+    return {"filter_ms": median(times), "filter_slowest_ms": max(times)}
+
+
+def _open(page: Any) -> dict[str, float]:  # noqa: ANN401  # as above
+    script = """async () => {
+        const start = performance.now();
+        location.hash = "e7";
+        while (document.querySelectorAll("#episode .message").length === 0) {
+            await new Promise((done) => setTimeout(done, 1));
+        }
+        return performance.now() - start;
+    }"""
+    return {"open_episode_ms": page.evaluate(script)}
+
+
+def main() -> None:
+    """Print the figures and write them as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--episodes", type=int, default=1000, help="how many")
+    parser.add_argument(
+        "--opened", type=int, default=5, help="how often the browser opens the page"
+    )
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run, page = Path(folder) / "trajectories.jsonl", Path(folder) / "report.html"
+        save((episode(number) for number in range(options.episodes)), run)
+        started, worked = time.perf_counter(), time.process_time()
+        write_report(run, page)
+        figures: dict[str, float] = {
+            "episodes": options.episodes,
+            "write_seconds": round(time.perf_counter() - started, 2),
+            "write_cpu_seconds": round(time.process_time() - worked, 2),
+            "megabytes": round(page.stat().st_size / 1e6, 1),
+            **in_browser(page, options.opened),
+        }
+    for name, value in figures.items():
+        print(f"{name:24} {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Foreign content in a form that a page can hold: nothing of it can become markup or run."""
+
+import base64
+import json
+import zlib
+from html import escape
+from typing import Final
+
+_COMPRESSION: Final = 6
+
+
+def pack(data: object) -> str:
+    """Return JSON data compressed and in base64, for `unpack` of the page's script."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    packed = zlib.compress(text.encode("ascii"), _COMPRESSION)
+    return base64.b64encode(packed).decode("ascii")
+
+
+def safe_json(data: object) -> str:
+    """Return JSON in which nothing can end a script element or open a comment."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def safe_html(text: str) -> str:
+    """Return text for HTML; lone surrogates, which UTF-8 cannot hold, become question marks."""
+    return escape(text.encode("utf-8", "replace").decode("utf-8"))

@@ -1,0 +1,168 @@
+"""Two runs on the same seeds, episode by episode: which belong together, and what changed.
+
+A pair has the same environment and seed and the same number among the episodes that are equal in
+both. Which sample of a group came first in its file is chance, so role and member number decide
+where the rollout recorded them, and the order of the file where it did not.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from envkit.report.facts import EpisodeFacts
+
+
+class Flip(StrEnum):
+    """What is different in the second episode of a pair. A pair may have several."""
+
+    NOW_SOLVED = "now solved"
+    """The reward was 0 or below and is above 0."""
+    NOW_FAILED = "now failed"
+    """The reward was above 0 and is 0 or below."""
+    NEW_FAULT = "new fault"
+    """Infrastructure ended only the second."""
+    FAULT_GONE = "fault gone"
+    """Infrastructure ended only the first."""
+    OTHER_STOP = "other ending"
+    """The stop reasons differ."""
+    OTHER_REWARD = "other reward"
+    """Both have a reward, and they differ."""
+    OTHER_REPLIES = "other replies"
+    """The model said something else."""
+    OTHER_TASK = "other task"
+    """The same seed gave another task: the environment or its data changed, so compare with
+    care."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """An episode of the first run and the one of the second that belongs to it."""
+
+    first: EpisodeFacts
+    second: EpisodeFacts
+
+    @property
+    def flips(self) -> tuple[Flip, ...]:
+        """Everything that changed, in the order of `Flip`; empty for episodes alike."""
+        return tuple(flip for flip in Flip if _TESTS[flip](self.first, self.second))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matching:
+    """Two runs side by side."""
+
+    pairs: tuple[Pair, ...]
+    """In the order of the first run."""
+    only_first: tuple[EpisodeFacts, ...]
+    only_second: tuple[EpisodeFacts, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanDifference:
+    """A mean over pairs of second minus first."""
+
+    mean: float
+    standard_error: float | None
+    """Over seeds: samples of one task are not independent, so a seed's pairs count as one draw.
+    None with a single seed."""
+    pairs: int
+    seeds: int
+
+
+def match(first: Sequence[EpisodeFacts], second: Sequence[EpisodeFacts]) -> Matching:
+    """Return which episodes belong together."""
+    left, right = list(first), list(second)
+    found: dict[int, Pair] = {}
+    for key in (_exact_key, _seed_key):
+        waiting = _grouped(right, key)
+        for facts in left:
+            group = waiting.get(key(facts))
+            if group:
+                found[id(facts)] = Pair(first=facts, second=group.pop(0))
+        taken = {id(pair.second) for pair in found.values()}
+        left = [facts for facts in left if id(facts) not in found]
+        right = [facts for facts in right if id(facts) not in taken]
+    pairs = (found[id(facts)] for facts in first if id(facts) in found)
+    return Matching(pairs=tuple(pairs), only_first=tuple(left), only_second=tuple(right))
+
+
+def mean_difference(
+    pairs: Iterable[Pair], value: Callable[[EpisodeFacts], float | None]
+) -> MeanDifference | None:
+    """Return the mean of second minus first over the pairs that have both values.
+
+    The standard error is that of a mean over clusters: the squares of the seeds' sums of
+    deviations, over the squared number of pairs, times G/(G-1) for G seeds. With one pair a seed it
+    is the familiar standard deviation over the square root of n.
+
+    Args:
+        pairs: Of a matching.
+        value: Of an episode; None leaves its pair out.
+
+    Returns:
+        None without a pair that has both.
+    """
+    by_seed: defaultdict[Hashable, list[float]] = defaultdict(list)
+    for pair in pairs:
+        before, after = value(pair.first), value(pair.second)
+        if before is not None and after is not None and math.isfinite(after - before):
+            by_seed[_seed_key(pair.first)].append(after - before)
+    count, seeds = sum(map(len, by_seed.values())), len(by_seed)
+    if not count:
+        return None
+    mean = sum(map(sum, by_seed.values())) / count
+    squares = sum(sum(one - mean for one in values) ** 2 for values in by_seed.values())
+    error = math.sqrt(squares * seeds / (seeds - 1)) / count if seeds > 1 else None
+    return MeanDifference(mean=mean, standard_error=error, pairs=count, seeds=seeds)
+
+
+def is_solved(facts: EpisodeFacts) -> bool:
+    """Whether the reward exceeds 0, which `success/rate` of the metrics counts too."""
+    return facts.reward is not None and facts.reward > 0
+
+
+def _is_failed(facts: EpisodeFacts) -> bool:
+    return facts.reward is not None and not facts.reward > 0
+
+
+def _rewards_differ(first: EpisodeFacts, second: EpisodeFacts) -> bool:
+    both = first.reward is not None and second.reward is not None
+    return both and first.reward != second.reward
+
+
+_TESTS: Final[dict[Flip, Callable[[EpisodeFacts, EpisodeFacts], bool]]] = {
+    Flip.NOW_SOLVED: lambda first, second: _is_failed(first) and is_solved(second),
+    Flip.NOW_FAILED: lambda first, second: is_solved(first) and _is_failed(second),
+    Flip.NEW_FAULT: lambda first, second: (
+        second.stop_reason.is_fault and not first.stop_reason.is_fault
+    ),
+    Flip.FAULT_GONE: lambda first, second: (
+        first.stop_reason.is_fault and not second.stop_reason.is_fault
+    ),
+    Flip.OTHER_STOP: lambda first, second: first.stop_reason is not second.stop_reason,
+    Flip.OTHER_REWARD: _rewards_differ,
+    Flip.OTHER_REPLIES: lambda first, second: first.replies_hash != second.replies_hash,
+    Flip.OTHER_TASK: lambda first, second: first.task_hash != second.task_hash,
+}
+
+
+def _seed_key(facts: EpisodeFacts) -> Hashable:
+    """Return what a pair must share; without a seed, the task stands for it."""
+    what = facts.task_hash if facts.seed is None else facts.seed
+    return (facts.env_id, what, facts.role)
+
+
+def _exact_key(facts: EpisodeFacts) -> Hashable:
+    return (_seed_key(facts), facts.member)
+
+
+def _grouped(
+    facts: Iterable[EpisodeFacts], key: Callable[[EpisodeFacts], Hashable]
+) -> defaultdict[Hashable, list[EpisodeFacts]]:
+    groups: defaultdict[Hashable, list[EpisodeFacts]] = defaultdict(list)
+    for one in facts:
+        groups[key(one)].append(one)
+    return groups

@@ -1,0 +1,95 @@
+"""The pictures of a page, each once, as data URIs.
+
+A stored picture is taken as its file holds it, without decoding: that its parts have their recorded
+checksums shows that the file is whole. That its pixels are those of its name is for `envkit verify`
+to say, which decodes them all.
+"""
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+
+from envkit.errors import ImageError, StorageError
+from envkit.images import Image
+from envkit.trajectory.image_folder import ImageFolder
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+class Pictures:
+    """Collects pictures by their hash."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Image, ImageFolder | None]] = {}
+
+    def keep(self, images: Iterable[Image], folder: ImageFolder | None) -> None:
+        """Take pictures; one that is here already is not taken twice.
+
+        Args:
+            images: Of an episode.
+            folder: Where their files are; None for pictures in memory.
+        """
+        for image in images:
+            self._kept.setdefault(image.sha256, (image, folder))
+
+    def blocks(self, budget: int, notes: list[str]) -> Iterator[tuple[str, str]]:
+        """Yield hash and data URI of each picture, and let go of it.
+
+        Args:
+            budget: So many characters of data URIs at most; a picture beyond it is left out.
+            notes: Gets a line about what is missing or left out.
+        """
+        skipped = 0
+        while self._kept:  # each is let go once it is written: decoded pictures are large
+            sha256 = next(iter(self._kept))
+            image, folder = self._kept.pop(sha256)
+            try:
+                uri = _data_uri(image, folder)
+            except (ImageError, StorageError) as error:
+                text = str(error)
+                if folder is not None:  # the page may travel; the machine's path says nothing there
+                    text = text.replace(f"{folder.path.parent}/", "")
+                notes.append(f"A picture is missing: {text}")
+                continue
+            if budget < len(uri):
+                skipped += 1
+                continue
+            budget -= len(uri)
+            yield sha256, uri
+        if skipped:
+            notes.append(
+                f"{skipped} pictures are not in this file because it would grow too large; they "
+                "are linked to the folder images/ beside it."
+            )
+
+
+def is_whole_png(data: bytes) -> bool:
+    """Whether every chunk of a PNG file is there with its checksum, up to the last one."""
+    if not data.startswith(_SIGNATURE):
+        return False
+    place = len(_SIGNATURE)
+    while place + 12 <= len(data):
+        (length,) = struct.unpack_from(">I", data, place)
+        end = place + 8 + length
+        if end + 4 > len(data):
+            return False
+        (recorded,) = struct.unpack_from(">I", data, end)
+        if zlib.crc32(memoryview(data)[place + 4 : end]) != recorded:
+            return False
+        if data[place + 4 : place + 8] == b"IEND":
+            return True
+        place = end + 4
+    return False
+
+
+def _data_uri(image: Image, folder: ImageFolder | None) -> str:
+    data = b""
+    if folder is not None:
+        try:
+            data = folder.file(image.sha256).read_bytes()
+        except OSError:
+            data = b""  # the image itself says what is wrong with its file
+    if is_whole_png(data):
+        return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
+    return image.data_uri()

@@ -1,0 +1,211 @@
+"""Two runs on the same seeds: which episodes belong together, and what changed."""
+
+import json
+import math
+import random
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+from fakes.command import run_envkit
+from fakes.models import tiny_model_dir
+from fakes.report_page import Page
+from fakes.trajectories import Reply, build, example, quick
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.report import write_diff
+from envkit.report.episodes import draw_episode
+from envkit.report.facts import EpisodeFacts
+from envkit.report.pairs import Flip, match, mean_difference
+from envkit.trajectory import StopReason, Trajectory, save
+
+
+def facts(number: int = 1, *, reward: float = 0.0, text: str = "a", **options: Any) -> EpisodeFacts:
+    one = build([Reply(reward=reward, text=text)], **options)
+    return draw_episode(one, None, number=number).facts
+
+
+def flips(first: EpisodeFacts, second: EpisodeFacts) -> set[Flip]:
+    (pair,) = match([first], [second]).pairs
+    return set(pair.flips)
+
+
+def test_pairs_share_environment_and_seed() -> None:
+    first = [facts(1, seed=5), facts(2, seed=6), facts(3, seed=7)]
+    second = [facts(1, seed=6), facts(2, seed=5), facts(3, seed=6), facts(4, seed=7, env_id="b-v0")]
+    found = match(first, second)
+    assert [(p.first.number, p.second.number) for p in found.pairs] == [(1, 2), (2, 1)]
+    assert [one.number for one in found.only_first] == [3]
+    assert [one.number for one in found.only_second] == [3, 4]
+
+
+def test_pairs_of_a_group_go_by_member_and_then_by_order() -> None:
+    first = [facts(n, metadata={"member": m}) for n, m in ((1, 2), (2, 0), (3, 1))]
+    second = [facts(n, metadata={"member": m}) for n, m in ((1, 0), (2, 1))]
+    second.append(facts(3, metadata={}))
+    found = match(first, second)
+    assert [(p.first.number, p.second.number) for p in found.pairs] == [(1, 3), (2, 1), (3, 2)]
+
+
+def test_pairs_without_a_seed_go_by_task() -> None:
+    first = [facts(1, seed=None, task={"q": 1}), facts(2, seed=None, task={"q": 2})]
+    second = [facts(1, seed=None, task={"q": 2}), facts(2, seed=None, task={"q": 3})]
+    found = match(first, second)
+    assert [(p.first.number, p.second.number) for p in found.pairs] == [(2, 1)]
+
+
+def test_pairs_name_everything_that_changed() -> None:
+    solved, failed = facts(reward=1.0), facts(reward=0.0)
+    faulted = facts(stop_reason=StopReason.ENV_FAULT)
+    limited = facts(stop_reason=StopReason.MAX_TURNS)
+    assert flips(failed, failed) == set()
+    assert flips(failed, solved) == {Flip.NOW_SOLVED, Flip.OTHER_REWARD}
+    assert flips(solved, failed) == {Flip.NOW_FAILED, Flip.OTHER_REWARD}
+    assert flips(facts(reward=1.0), facts(reward=0.5)) == {Flip.OTHER_REWARD}
+    assert flips(solved, faulted) == {Flip.NEW_FAULT, Flip.OTHER_STOP}
+    assert flips(faulted, failed) == {Flip.FAULT_GONE, Flip.OTHER_STOP}
+    assert flips(failed, limited) == {Flip.OTHER_STOP}
+    assert flips(failed, facts(text="b")) == {Flip.OTHER_REPLIES}
+    assert flips(failed, facts(task={"question": "another"})) == {Flip.OTHER_TASK}
+
+
+def test_mean_difference_of_one_pair_a_seed_is_the_familiar_one() -> None:
+    rng = random.Random(0)
+    values = [(rng.random(), rng.random()) for _ in range(20)]
+    first = [facts(n, seed=n, reward=a) for n, (a, _) in enumerate(values)]
+    second = [facts(n, seed=n, reward=b) for n, (_, b) in enumerate(values)]
+    found = mean_difference(match(first, second).pairs, lambda one: one.reward)
+    differences = [b - a for a, b in values]
+    assert found is not None
+    assert found.mean == pytest.approx(mean(differences))
+    assert found.standard_error == pytest.approx(stdev(differences) / math.sqrt(20))
+    assert (found.pairs, found.seeds) == (20, 20)
+
+
+def test_mean_difference_counts_a_seed_as_one_draw() -> None:
+    """Four copies of each pair bring no knowledge: the standard error stays what it was."""
+    rewards = {0: 0.0, 1: 1.0, 2: 1.0}
+    found = [
+        mean_difference(
+            match(
+                [facts(n, seed=seed) for seed in rewards for n in range(copies)],
+                [
+                    facts(n, seed=seed, reward=rewards[seed])
+                    for seed in rewards
+                    for n in range(copies)
+                ],
+            ).pairs,
+            lambda one: one.reward,
+        )
+        for copies in (1, 4)
+    ]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[1].standard_error == pytest.approx(found[0].standard_error)
+    assert (found[1].pairs, found[1].seeds) == (12, 3)
+
+
+def test_mean_difference_leaves_out_what_has_no_value() -> None:
+    faulted = facts(1, stop_reason=StopReason.ENV_FAULT)
+    assert mean_difference(match([faulted], [facts(1)]).pairs, lambda one: one.reward) is None
+    one = mean_difference(match([facts(1)], [facts(1, reward=1.0)]).pairs, lambda one: one.reward)
+    assert one is not None
+    assert (one.mean, one.standard_error) == (1.0, None)
+
+
+@quick
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(0, 2)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(0, 2)), max_size=8),
+)
+def test_matching_uses_every_episode_once(
+    left: list[tuple[int, int | None]], right: list[tuple[int, int | None]]
+) -> None:
+    first, second = (
+        [facts(n, seed=seed, metadata={"member": member}) for n, (seed, member) in enumerate(side)]
+        for side in (left, right)
+    )
+    found = match(first, second)
+    assert sorted(
+        [*(p.first.number for p in found.pairs), *(f.number for f in found.only_first)]
+    ) == list(range(len(left)))
+    assert sorted(
+        [*(p.second.number for p in found.pairs), *(f.number for f in found.only_second)]
+    ) == list(range(len(right)))
+    assert all(pair.first.seed == pair.second.seed for pair in found.pairs)
+    assert not {f.seed for f in found.only_first} & {f.seed for f in found.only_second}
+
+
+def two_runs(folder: Path) -> tuple[Path, Path]:
+    """A run of which the first episode fails later, the second is alike, the third has no other."""
+    before: list[Trajectory] = [example(n, seed=n) for n in range(3)]
+    failing = build([Reply(reward=0.0, text="no idea")], seed=0, episode_id="failing")
+    save(before, folder / "before" / "trajectories.jsonl")
+    save([example(1, seed=1), failing], folder / "after" / "trajectories.jsonl")
+    return folder / "before", folder / "after"
+
+
+def test_diff_shows_pairs_and_says_what_has_none(tmp_path: Path) -> None:
+    before, after = two_runs(tmp_path)
+    found = Page(write_diff(before, after, tmp_path / "diff.html"))
+    assert "What changed from before to after" in found.text
+    assert "Only in A (before/trajectories.jsonl): 1 episodes" in found.text
+    assert [(row["first"], row["second"]) for row in found.rows] == [(1, 2), (2, 1)]
+    assert found.rows[0]["flips"] == ["now failed", "other reward", "other replies"]
+    assert found.rows[1]["flips"] == []
+    assert found.unpack("data-a1")["episode_id"] == "episode-0"
+    assert found.unpack("data-b2")["episode_id"] == "failing"
+    assert "data-a3" not in found.blocks
+    assert str(tmp_path) not in (tmp_path / "diff.html").read_text()
+
+
+def test_diff_holds_a_picture_of_both_runs_once(tmp_path: Path) -> None:
+    found = Page(write_diff([example(0)], [example(0)], tmp_path / "diff.html"))
+    assert len([name for name in found.blocks if name.startswith("image-")]) == 2
+
+
+def test_diff_of_other_tasks_says_so(tmp_path: Path) -> None:
+    other = example(0, task={"question": "something else"})
+    found = Page(write_diff([example(0)], [other], tmp_path / "diff.html"))
+    assert "1 pairs have the same seed and another task" in found.text
+
+
+def test_diff_of_nothing_in_common_is_a_page(tmp_path: Path) -> None:
+    found = Page(write_diff([example(0, seed=1)], [], tmp_path / "diff.html"))
+    assert found.rows == []
+    assert "Only in A" in found.text
+
+
+def test_diff_shows_the_first_pairs_and_counts_all(tmp_path: Path) -> None:
+    rows = [example(n, seed=n) for n in range(3)]
+    found = Page(write_diff(rows, rows, tmp_path / "diff.html", max_episodes=2))
+    assert len(found.rows) == 2
+    assert "The figures are of all 3 pairs" in found.text
+    with pytest.raises(ConfigurationError, match="max_episodes must be at least 1, got 0"):
+        write_diff(rows, rows, tmp_path / "diff.html", max_episodes=0)
+
+
+def test_command_compares_two_runs(tmp_path: Path) -> None:
+    before, after = two_runs(tmp_path)
+    outcome = run_envkit("report", str(before), "--diff", str(after))
+    assert outcome.code == 0
+    assert outcome.out.strip() == str(before / "diff.html")
+    assert json.loads(Page(before / "diff.html").blocks["index"])["names"] == ["before", "after"]
+    limited = run_envkit("report", str(before), "--max-episodes", "1")
+    assert limited.code == 0
+    assert len(Page(before / "report.html").rows) == 1
+    with pytest.raises(StorageError, match="no trajectory file"):
+        write_diff(before, tmp_path / "none", tmp_path / "diff.html")
+
+
+def test_command_shows_tokens_as_text_by_a_model(tmp_path: Path) -> None:
+    save([example(0)], tmp_path / "trajectories.jsonl")
+    model = tiny_model_dir("qwen2_5_vl")
+    outcome = run_envkit("report", str(tmp_path), "--model", str(model))
+    assert outcome.code == 0
+    words = json.loads(Page(tmp_path / "report.html").blocks["vocabulary"])
+    assert set(words) == {str(i) for s in example(0).segments for i in s.train_ids}
+    assert any(isinstance(text, str) and text for text in words.values())

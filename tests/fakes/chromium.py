@@ -1,0 +1,77 @@
+"""A real browser for tests of pages: whether there is one, and a page that reports what it does."""
+
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+_PLACES = ("/usr/lib/chromium/chromium-headless-shell", "/usr/lib/chromium/headless_shell")
+_NAMES = (
+    "chromium-headless-shell",
+    "chrome-headless-shell",
+    "headless_shell",
+    "chromium",
+    "chrome",
+)
+
+
+def find_chromium() -> str | None:
+    """Return the binary of a Chromium, the one that `ENVKIT_BROWSER` names first."""
+    chosen = os.environ.get("ENVKIT_BROWSER")
+    found = (*_PLACES, *(path for name in _NAMES if (path := shutil.which(name))))
+    return chosen or next((path for path in found if Path(path).is_file()), None)
+
+
+needs_chromium = pytest.mark.skipif(
+    find_chromium() is None or find_spec("playwright") is None,
+    reason="chromium-headless-shell or playwright is missing",
+)
+
+
+class Watched:
+    """A page, with what its console said and what it asked for besides its own file."""
+
+    def __init__(self, page: "Page") -> None:
+        self.page = page
+        self.console: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda said: self.console.append(said.text))
+        page.on("pageerror", lambda error: self.console.append(str(error)))
+        page.on("request", lambda asked: self.requests.append(asked.url))
+
+    @property
+    def foreign_requests(self) -> list[str]:
+        """Addresses that are no file, no data and no blob of the page itself."""
+        own = ("file:", "data:", "blob:")
+        return [url for url in self.requests if not url.startswith(own)]
+
+
+@contextmanager
+def watched_page(
+    *,
+    width: int = 1280,
+    height: int = 800,
+    scheme: Literal["light", "dark"] = "light",
+    **options: Any,
+) -> Generator[Watched]:
+    """Open an empty page of a real browser, and close the browser at the end."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        try:
+            page = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme=scheme, **options
+            )
+            page.set_default_timeout(20_000)
+            yield Watched(page)
+        finally:
+            browser.close()
