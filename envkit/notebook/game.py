@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import uuid
 from collections.abc import Awaitable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env, Policy, PolicyContext
@@ -30,7 +30,10 @@ from envkit.trajectory.trajectory import Trajectory
 T = TypeVar("T")
 
 
-def factory_for(env: str | AnyEnv | EnvFactory, **kwargs: object) -> AnyEnv | EnvFactory:
+def factory_for(
+    env: str | AnyEnv | EnvFactory,
+    **kwargs: Any,  # noqa: ANN401  # whatever the constructor takes
+) -> AnyEnv | EnvFactory:
     """Return what a game plays: the environment or function itself, or one that makes an id.
 
     Raises:
@@ -39,7 +42,7 @@ def factory_for(env: str | AnyEnv | EnvFactory, **kwargs: object) -> AnyEnv | En
     """
     if isinstance(env, str):
         spec(env)
-        return lambda: cast("AnyEnv", make(env, **kwargs))
+        return lambda: make(env, **kwargs)
     if kwargs:
         raise ConfigurationError(
             f"keyword arguments go with an environment's id, got {sorted(kwargs)} beside "

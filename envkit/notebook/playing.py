@@ -21,7 +21,6 @@ def game_view(game: Game, shelf: Shelf, *, title: str) -> dict[str, Any]:
         ],
         "steps": steps_of(game.messages, game.outcomes, shelf),
         "is_over": game.is_over,
-        "is_busy": not started,
         "has_oracle": game.has_oracle,
         "takes_clicks": game.takes_clicks,
         "error": None,

@@ -67,7 +67,7 @@ class EpisodeWidget(anywidget.AnyWidget):
             await work
         except EnvkitError as error:
             self.complain(error)
-        except Exception as error:  # noqa: BLE001  # a plugin's bug: shown where the person looks
+        except Exception as error:  # a plugin's bug: shown where the person looks
             _LOGGER.exception("a widget's action failed")
             self.complain(error)
 
