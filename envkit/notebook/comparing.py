@@ -59,6 +59,7 @@ class BranchWidget(EpisodeWidget):
             "right": None,
             "replies": [safe_text(text) for text in said[: len(trajectory.turns)]],
             "turn": turn,
+            "edit": None if reply is None else safe_text(reply),
             "by_hand": rest.engine is None,
             "is_busy": False,
             "error": None,

@@ -82,6 +82,9 @@ class Game:
         self._snapshots: list[bytes | None] = []
         self._first = ""
         self._oracle: Policy | None = None
+        self._takes_clicks = False
+        self.max_turns = 0
+        """Most replies of the episode; 0 before the start."""
         self._turn_lock = asyncio.Lock()
 
     @property
@@ -112,7 +115,7 @@ class Game:
     @property
     def takes_clicks(self) -> bool:
         """Whether `click` can write a reply."""
-        return bool(self.messages) and isinstance(self.env, Clickable)
+        return self._takes_clicks
 
     async def start(self) -> None:
         """Begin the episode, or begin it anew.
@@ -198,7 +201,7 @@ class Game:
             ConfigurationError: It has none.
         """
         if self._oracle is None:
-            raise ConfigurationError(f"{type(self.env).__name__} has no oracle policy")
+            raise ConfigurationError("this environment has no oracle policy")
         return self._oracle(
             PolicyContext(
                 env=self.env,
@@ -215,15 +218,15 @@ class Game:
         Raises:
             ConfigurationError: The environment takes no clicks.
         """
-        env: object = self.env
+        env: object = self.env if self._takes_clicks else None
         if not isinstance(env, Clickable):
-            raise ConfigurationError(f"{type(env).__name__} takes no clicks")
+            raise ConfigurationError("this environment takes no clicks")
         return env.write_click(x, y)
 
     async def close(self) -> None:
         """Close what was built here; closing twice is fine."""
         async with self._turn_lock:
-            self.is_over = True
+            self.is_over, self._oracle, self._takes_clicks = True, None, False
             await self._host.close()
             self._pool.close()
 
@@ -239,6 +242,7 @@ class Game:
                 "play it with play_agents"
             )
         self._first = observation_hash(reset.observation)
+        self.max_turns, self._takes_clicks = env.max_turns, isinstance(env, Clickable)
         try:
             self._oracle = env.oracle()
         except ConfigurationError:

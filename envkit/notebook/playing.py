@@ -16,7 +16,7 @@ def game_view(game: Game, shelf: Shelf, *, title: str) -> dict[str, Any]:
     return {
         "title": safe_text(f"{title}, seed {game.seed}"),
         "facts": [
-            f"turn {game.turn} of at most {game.env.max_turns}" if started else "starting",
+            f"turn {game.turn} of at most {game.max_turns}" if started else "starting",
             f"reward {game.reward:g}",
         ],
         "steps": steps_of(game.messages, game.outcomes, shelf),

@@ -120,7 +120,7 @@ function stepNode(model, step, onPoint) {
 
 function spelled(text, id) {
   if (text === null) return String(id);
-  return text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥") || "∅";
+  return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "∅";
 }
 
 function segmentNode(segment) {
@@ -146,6 +146,7 @@ function segmentNode(segment) {
     }
     token.title = title;
     add(strip, token);
+    if (text !== null && text.endsWith("\n")) add(strip, el("br"));
   });
   return add(node, el("div", "ek-role", label), strip);
 }
@@ -329,7 +330,7 @@ function branchMode(model, root, send) {
       }),
     );
     choice.value = String(view.turn);
-    box.value = view.replies[view.turn] || "";
+    box.value = view.edit ?? (view.replies[view.turn] || "");
   }
   function column(name, view, steps) {
     const node = el("div", "ek-column");
@@ -349,7 +350,7 @@ function branchMode(model, root, send) {
     shared.replaceChildren();
     if (view.turn > 0) {
       const before = el("details", "ek-shared");
-      add(before, el("summary", "", `${view.turn} turns before it, the same in both`));
+      add(before, el("summary", "", `the ${view.turn === 1 ? "turn" : `${view.turn} turns`} before it, the same in both`));
       for (const step of view.left.steps.slice(0, view.turn))
         add(before, stepNode(model, step, null));
       add(shared, before);

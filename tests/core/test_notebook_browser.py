@@ -1,7 +1,6 @@
 """The widgets in a real JupyterLab: a browser clicks, a kernel answers."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
