@@ -1,6 +1,7 @@
 """A branch by an engine: the recorded start token for token, another reply, the one loop behind."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fakes.codecs import text_codec, vision_codec
@@ -24,11 +25,9 @@ async def recorded() -> Trajectory:
     return await play(env, engine_of(env), vision_codec(), seed=7)
 
 
-async def branched(trajectory: Trajectory, turn: int, reply: str, **kwargs: object) -> Trajectory:
+async def branched(trajectory: Trajectory, turn: int, reply: str) -> Trajectory:
     engine = engine_of(envkit.make("canary-v0"))
-    return await rerun(
-        trajectory, turn=turn, reply=reply, engine=engine, codec=vision_codec(), **kwargs
-    )
+    return await rerun(trajectory, turn=turn, reply=reply, engine=engine, codec=vision_codec())
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2])
@@ -72,7 +71,7 @@ async def test_replay_with_another_outcome_is_refused() -> None:
     first = replace(trajectory.turns[0], observation_hash="0" * 64)
     forged = replace(trajectory, turns=(first, *trajectory.turns[1:]))
 
-    with pytest.raises(EnvFault, match="could not be played again up to turn 1: .* at turn 0"):
+    with pytest.raises(EnvFault, match=r"could not be played again up to turn 1: .* at turn 0"):
         await branched(forged, 1, "WRNG")
 
 
@@ -108,7 +107,7 @@ async def test_codec_of_another_model_is_refused() -> None:
     ],
 )
 async def test_episode_that_cannot_be_branched_is_refused(
-    overrides: dict[str, object], turn: int, message: str
+    overrides: dict[str, Any], turn: int, message: str
 ) -> None:
     def never(_: PolicyContext) -> str:
         raise AssertionError

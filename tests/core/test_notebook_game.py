@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from fakes.codecs import text_codec
@@ -171,18 +172,12 @@ async def test_game_refuses_a_replay_with_another_outcome() -> None:
 
 async def test_game_refuses_another_start() -> None:
     trajectory = await recorded(CountEnv())
-    game = Game(lambda: WaitingEnv(), seed=trajectory.seed)
-    other = await recorded_start(trajectory, "elsewhere")
+    game = Game(WaitingEnv, seed=trajectory.seed)
+    other = replace(trajectory, initial_observation_hash="elsewhere")
 
     with pytest.raises(EnvFault, match="started from another observation"):
         await game.follow(other, 0)
     await game.close()
-
-
-async def recorded_start(trajectory: Trajectory, start: str) -> Trajectory:
-    from dataclasses import replace
-
-    return replace(trajectory, initial_observation_hash=start)
 
 
 async def test_game_asks_the_oracle_and_writes_clicks() -> None:

@@ -44,7 +44,10 @@ class Sent:
 
     def __init__(self, widget: Any) -> None:
         self.messages: list[tuple[Any, list[bytes]]] = []
-        widget.send = lambda content, buffers=None: self.messages.append((content, buffers or []))
+        widget.send = self.note
+
+    def note(self, content: Any, buffers: list[bytes] | None = None) -> None:
+        self.messages.append((content, buffers or []))
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -222,7 +225,7 @@ async def test_branch_widget_plays_by_hand_and_says_what_failed() -> None:
 def test_widgets_need_an_event_loop_and_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="a running event loop"):
         notebook.play("canary-v0")
-    monkeypatch.setattr(notebook, "find_spec", lambda name: None)
+    monkeypatch.setattr(notebook, "find_spec", dict[str, None]().get)
     for call in (
         lambda: notebook.play("canary-v0"),
         lambda: notebook.show(example()),
