@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from envkit.tools import ToolSpec
-from envkit_computer_use.actions import Action, ParsedActions, find_family
+from envkit_computer_use.actions import Action, ActionKind, ParsedActions, find_family
 
 
 class Dialect:
@@ -46,3 +46,7 @@ class Dialect:
             InexpressibleActionError: The family has no words for an action.
         """
         return self._family.write(actions, self._space)
+
+    def write_click(self, x: int, y: int) -> str:
+        """Return a reply that clicks at a pixel of the screen."""
+        return self.write([Action(kind=ActionKind.CLICK, x=x, y=y)])

@@ -232,6 +232,10 @@ class ComputerUseEnv(Env):
         program = self._program() if self.task else no_program
         self.desk = Desktop.from_json(state["desk"], program=program)
 
+    def write_click(self, x: int, y: int) -> str:
+        """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
+        return self.dialect.write_click(x, y)
+
     def oracle(self) -> Policy:
         """Return a policy that looks at the state and solves every task."""
         return oracle()

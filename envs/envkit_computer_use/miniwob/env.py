@@ -181,6 +181,10 @@ class MiniwobEnv(AsyncEnv):
         """Let the browser go; the last environment of the event loop ends it."""
         await self._session.aclose()
 
+    def write_click(self, x: int, y: int) -> str:
+        """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
+        return self.dialect.write_click(x, y)
+
     def oracle(self) -> Policy:
         """Return a policy that reads the page and solves the tasks in `PLANS`.
 

@@ -169,6 +169,10 @@ class PageEnv(AsyncEnv):
             if pool is not None:
                 await leave_pool(self, pool)
 
+    def write_click(self, x: int, y: int) -> str:
+        """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
+        return self.dialect.write_click(x, y)
+
     def oracle(self) -> Policy:
         """Return a policy that follows the `oracle` of the tasks."""
         return oracle()

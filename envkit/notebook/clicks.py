@@ -1,0 +1,17 @@
+"""Environments whose picture is a screen that can be pointed at."""
+
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Clickable(Protocol):
+    """An environment that can say which reply a click is, in the words that it reads."""
+
+    def write_click(self, x: int, y: int) -> str:
+        """Return the reply that clicks at a pixel of the last screenshot.
+
+        Args:
+            x: Pixels from the left.
+            y: Pixels from the top.
+        """
+        ...

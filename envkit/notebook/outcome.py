@@ -1,0 +1,71 @@
+"""What an environment answered to one reply, of an episode that is played or was recorded."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from envkit.trajectory.turn import TurnRecord
+from envkit.turns import Step
+
+_LONGEST_INFO: Final = 20_000
+"""Characters of `info` that are shown."""
+_SHOWN_ELSEWHERE: Final = ("parse_error", "reward_terms", "turn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The answer to one reply, without what the model reads of it."""
+
+    reward: float | None
+    """None when the step did not complete."""
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    retries: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Failed attempts of the step by `FaultKind`, all recovered."""
+
+    @classmethod
+    def of_step(cls, step: Step, retries: Mapping[str, int]) -> "Outcome":
+        """Take what an environment returned."""
+        return cls(
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            info=step.info,
+            retries=dict(retries),
+        )
+
+    @classmethod
+    def of_record(cls, record: TurnRecord) -> "Outcome":
+        """Take what a trajectory remembers of a turn; how the episode ended is not part of it."""
+        return cls(reward=record.reward, info=record.info, retries=record.env_retries)
+
+    def to_view(self) -> dict[str, Any]:
+        """Return JSON data for the front end."""
+        terms: Mapping[str, Any] = self.info.get("reward_terms") or {}
+        error = self.info.get("parse_error")
+        rest = {key: value for key, value in self.info.items() if key not in _SHOWN_ELSEWHERE}
+        return {
+            "reward": None if self.reward is None else f"{self.reward:g}",
+            "terms": {safe_text(str(name)): _number(value) for name, value in terms.items()},
+            "parse_error": None if error is None else safe_text(str(error)),
+            "retries": dict(self.retries),
+            "info": pretty(rest),
+        }
+
+
+def pretty(data: Mapping[str, Any]) -> str:
+    """Return data as indented JSON for people, cut where it is very long."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, default=repr)
+    kept = text if len(text) <= _LONGEST_INFO else f"{text[:_LONGEST_INFO]} ..."
+    return safe_text(kept)
+
+
+def safe_text(text: str) -> str:
+    """Return text that a message to the front end can hold: no lone surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else safe_text(str(value))

@@ -1,0 +1,48 @@
+"""The pictures of a view: named by their hash in the JSON, sent as bytes when a front end asks."""
+
+import threading
+from typing import Any
+
+from envkit.errors import EnvkitError
+from envkit.images import Image
+from envkit.messages import Message
+from envkit.notebook.outcome import safe_text
+
+
+class Shelf:
+    """Keeps the pictures that a widget may be asked for. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._images: dict[str, Image] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, image: Image) -> str:
+        """Keep a picture and return its name."""
+        with self._lock:
+            self._images[image.sha256] = image
+        return image.sha256
+
+    def png(self, name: str) -> bytes | None:
+        """Return a picture's PNG bytes; None for one that is unknown or cannot be read any more."""
+        with self._lock:
+            image = self._images.get(name)
+        if image is None:
+            return None
+        try:
+            return image.png_bytes()
+        except EnvkitError:
+            return None
+
+    def message_view(self, entry: Message) -> dict[str, Any]:
+        """Return a message as JSON data, its pictures by name."""
+        content = entry["content"]
+        parts: list[dict[str, str]] = []
+        if isinstance(content, str):
+            parts.append({"text": safe_text(content)})
+        else:
+            for part in content:
+                if part["type"] == "image":
+                    parts.append({"image": self.keep(part["image"])})
+                else:
+                    parts.append({"text": safe_text(part["text"])})
+        return {"role": entry["role"], "parts": parts}

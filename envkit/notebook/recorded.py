@@ -1,0 +1,59 @@
+"""Where a recorded episode comes from: memory, a trajectory file, or a run directory."""
+
+import os
+from dataclasses import dataclass
+from itertools import islice
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.export.trajectories import contents_of
+from envkit.trajectory.certificate import Certificate
+from envkit.trajectory.storage import read_lines
+from envkit.trajectory.trajectory import Trajectory
+
+Source = Trajectory | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One recorded episode."""
+
+    trajectory: Trajectory
+    certificate: Certificate | None
+    """Of its file; None for a trajectory in memory."""
+    index: int
+    count: int
+    """Episodes of the source."""
+
+
+def read_episode(source: Source, index: int = 0) -> Recorded:
+    """Return an episode.
+
+    Args:
+        source: A trajectory, a trajectory file or a run directory.
+        index: Of the episode in a file, from 0; -1 is the last one.
+
+    Raises:
+        ConfigurationError: There is no such episode.
+        StorageError: The file cannot be read, or its line cannot; the message names it.
+    """
+    if isinstance(source, Trajectory):
+        return Recorded(
+            trajectory=source, certificate=None, index=0, count=_checked(index, 1, "trajectory")
+        )
+    count = contents_of(source).count
+    _checked(index, count, str(source))
+    place = index % count
+    stored = next(islice(read_lines(source), place, None))
+    if stored.trajectory is None:
+        raise stored.error or StorageError(f"episode {place} of {str(source)!r} cannot be read")
+    return Recorded(
+        trajectory=stored.trajectory, certificate=stored.certificate, index=place, count=count
+    )
+
+
+def _checked(index: int, count: int, name: str) -> int:
+    if not -count <= index < count:
+        raise ConfigurationError(
+            f"index must be one of the {count} episodes of {name!r}, got {index}"
+        )
+    return count

@@ -1,0 +1,393 @@
+// The front end of the three widgets. Whatever a model or an environment said is set as text, never
+// as markup; pictures are PNG bytes of the kernel, shown by blob addresses.
+
+const pictureCaches = new WeakMap(); // model -> Map(name -> Promise of a blob address)
+
+function el(tag, className = "", text = null) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== null) node.textContent = text;
+  return node;
+}
+
+function add(parent, ...children) {
+  for (const child of children) if (child) parent.append(child);
+  return parent;
+}
+
+function button(text, className, onClick, enabled = true) {
+  const node = el("button", `ek-button ${className}`, text);
+  node.type = "button";
+  node.disabled = !enabled;
+  node.addEventListener("click", onClick);
+  return node;
+}
+
+// ---- pictures
+
+function cacheOf(model) {
+  if (!pictureCaches.has(model)) {
+    const waiting = new Map();
+    model.on("msg:custom", (content, buffers) => {
+      if (!content || typeof content.picture !== "string") return;
+      const entry = waiting.get(content.picture);
+      if (!entry) return;
+      const bytes = (buffers || [])[0];
+      entry.settle(bytes ? URL.createObjectURL(new Blob([bytes], { type: "image/png" })) : null);
+    });
+    pictureCaches.set(model, waiting);
+  }
+  return pictureCaches.get(model);
+}
+
+function pictureAddress(model, name) {
+  const cache = cacheOf(model);
+  if (!cache.has(name)) {
+    let settle;
+    const address = new Promise((resolve) => (settle = resolve));
+    cache.set(name, { address, settle });
+    model.send({ do: "pictures", names: [name] });
+  }
+  return cache.get(name).address;
+}
+
+function picture(model, name, onPoint) {
+  const image = el("img", "ek-picture");
+  image.alt = `picture ${name.slice(0, 12)}`;
+  pictureAddress(model, name).then((address) => {
+    if (address) image.src = address;
+    else image.replaceWith(el("span", "ek-error", `picture ${name.slice(0, 12)} is missing`));
+  });
+  if (onPoint) {
+    image.classList.add("ek-pointable");
+    image.title = "click to write the action";
+    image.addEventListener("click", (event) => {
+      const box = image.getBoundingClientRect();
+      const x = Math.floor(((event.clientX - box.left) * image.naturalWidth) / box.width);
+      const y = Math.floor(((event.clientY - box.top) * image.naturalHeight) / box.height);
+      onPoint(Math.max(0, x), Math.max(0, y));
+    });
+  }
+  return image;
+}
+
+// ---- steps
+
+function messageNode(model, message, onPoint) {
+  const node = el("div", `ek-message ek-${message.role}`);
+  add(node, el("div", "ek-role", message.role));
+  for (const part of message.parts) {
+    if (part.image !== undefined) add(node, picture(model, part.image, onPoint));
+    else add(node, el("div", "ek-text", part.text));
+  }
+  if (message.role !== "system") return node;
+  const details = el("details", "ek-message ek-system");
+  add(details, el("summary", "ek-role", "system"), ...[...node.children].slice(1));
+  return details;
+}
+
+function replyNode(text) {
+  const node = el("div", "ek-message ek-assistant");
+  return add(node, el("div", "ek-role", "reply"), el("div", "ek-text", text));
+}
+
+function outcomeNode(outcome) {
+  const node = el("div", "ek-outcome");
+  const good = outcome.reward !== null && Number(outcome.reward) > 0;
+  add(node, el("span", `ek-badge ${good ? "ek-good" : ""}`, `reward ${outcome.reward ?? "none"}`));
+  for (const [name, value] of Object.entries(outcome.terms))
+    add(node, el("span", "ek-badge", `${name} ${value}`));
+  if (outcome.parse_error !== null)
+    add(node, el("span", "ek-badge ek-warn", `not understood: ${outcome.parse_error}`));
+  for (const [kind, count] of Object.entries(outcome.retries))
+    add(node, el("span", "ek-badge ek-warn", `${count} retries: ${kind}`));
+  if (outcome.info !== "{}") {
+    const details = el("details", "ek-info");
+    add(node, add(details, el("summary", "", "info"), el("pre", "", outcome.info)));
+  }
+  return node;
+}
+
+function stepNode(model, step, onPoint) {
+  const node = el("div", "ek-step");
+  for (const message of step.reads) add(node, messageNode(model, message, onPoint));
+  if (step.reply !== null) add(node, replyNode(step.reply));
+  if (step.outcome !== null) add(node, outcomeNode(step.outcome));
+  return node;
+}
+
+// ---- tokens
+
+function spelled(text, id) {
+  if (text === null) return String(id);
+  return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "∅";
+}
+
+function segmentNode(segment) {
+  const node = el("div", "ek-segment");
+  const trained = segment.mask.reduce((sum, one) => sum + one, 0);
+  const wire = segment.wire_length === segment.length ? "" : `, ${segment.wire_length} on the wire`;
+  const label = `${segment.kind}: ${segment.length} tokens${wire}, ${trained} trained`;
+  const strip = el("div", "ek-tokens");
+  segment.ids.forEach((id, index) => {
+    const text = segment.texts[index];
+    const count = segment.counts[index];
+    const token = el("span", "ek-token", spelled(text, id) + (count > 1 ? ` ×${count}` : ""));
+    let title = `id ${id}` + (text === null ? "" : ` ${JSON.stringify(text)}`);
+    if (segment.mask.length) {
+      const logprob = segment.logprobs[index];
+      const share = Math.exp(Math.min(0, logprob));
+      token.style.background = `hsl(${Math.round(120 * share)} 70% 50% / 0.35)`;
+      if (segment.mask[index]) token.classList.add("ek-trained");
+      title += `, log-probability ${logprob}, ${(100 * share).toFixed(1)}%, mask ${segment.mask[index]}`;
+    } else {
+      token.classList.add("ek-context");
+      title += ", mask 0";
+    }
+    token.title = title;
+    add(strip, token);
+    if (text !== null && text.endsWith("\n")) add(strip, el("br"));
+  });
+  return add(node, el("div", "ek-role", label), strip);
+}
+
+function tokensNode(segments) {
+  const node = el("details", "ek-strip");
+  node.open = true;
+  add(node, el("summary", "", "tokens of this turn"));
+  for (const segment of segments) add(node, segmentNode(segment));
+  return add(node, legend());
+}
+
+function legend() {
+  const node = el("div", "ek-legend");
+  const trained = el("span", "ek-token ek-trained", "trained");
+  const likely = el("span", "ek-token", "likely");
+  likely.style.background = "hsl(120 70% 50% / 0.35)";
+  const unlikely = el("span", "ek-token", "unlikely");
+  unlikely.style.background = "hsl(0 70% 50% / 0.35)";
+  return add(node, trained, likely, unlikely, el("span", "ek-token ek-context", "context, mask 0"));
+}
+
+// ---- the reply box: kept through every redraw, so that nobody loses a text
+
+function makeComposer(model, send) {
+  const node = el("div", "ek-composer");
+  const box = el("textarea", "ek-box");
+  box.rows = 3;
+  box.placeholder = "your reply, as the model would write it (Ctrl+Enter sends)";
+  box.setAttribute("aria-label", "reply");
+  const buttons = el("div", "ek-buttons");
+  add(node, box, buttons);
+  const reply = () => send({ do: "reply", text: box.value });
+  box.addEventListener("keydown", (event) => {
+    event.stopPropagation(); // the notebook has shortcuts of its own
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) reply();
+  });
+  let turns = -1;
+  function update(game, busy) {
+    const steps = game.steps.filter((step) => step.reply !== null).length;
+    if (steps !== turns) box.value = ""; // the reply was played
+    turns = steps;
+    const free = !busy && !game.is_over;
+    box.disabled = game.is_over;
+    buttons.replaceChildren(
+      button("Send", "ek-primary ek-send", reply, free),
+      ...(game.has_oracle
+        ? [button("Oracle's reply", "ek-oracle", () => send({ do: "oracle" }), free)]
+        : []),
+      button("Take back", "ek-undo", () => send({ do: "undo" }), !busy && steps > 0),
+      button("Give up", "ek-give-up", () => send({ do: "give_up" }), free),
+      button("Start again", "ek-start", () => send({ do: "start" }), !busy),
+      el("span", "ek-state", busy ? "working …" : game.is_over ? "the episode is over" : ""),
+    );
+  }
+  return { node, update, fill: (text) => ((box.value = text), box.focus()) };
+}
+
+function header(title, facts) {
+  const node = el("div", "ek-header");
+  add(node, el("span", "ek-title", title));
+  for (const fact of facts) add(node, el("span", "ek-badge", fact));
+  return node;
+}
+
+function errorNode(view) {
+  return view.error ? el("div", "ek-error", view.error) : null;
+}
+
+// ---- play
+
+function gameSteps(model, game, send, from = 0) {
+  const last = game.steps.length - 1;
+  return game.steps.slice(from).map((step, index) => {
+    const open = from + index === last && step.reply === null && game.takes_clicks && !game.is_over;
+    const point = open ? (x, y) => send({ do: "click", x, y }) : null;
+    return stepNode(model, step, point);
+  });
+}
+
+function playMode(model, root, send) {
+  const head = el("div");
+  const talk = el("div", "ek-talk");
+  const composer = makeComposer(model, send);
+  add(root, head, talk, composer.node);
+  return {
+    fill: composer.fill,
+    draw(view) {
+      head.replaceChildren();
+      add(add(head, header(view.title, view.facts || [])), errorNode(view));
+      talk.replaceChildren(...gameSteps(model, view, send));
+      requestAnimationFrame(() => (talk.scrollTop = talk.scrollHeight));
+      composer.update(view, view.is_busy);
+    },
+  };
+}
+
+// ---- show
+
+function showMode(model, root, send) {
+  let turn = 0;
+  let shown = null;
+  root.tabIndex = 0;
+  root.addEventListener("keydown", (event) => {
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    event.stopPropagation();
+    turn += event.key === "ArrowRight" ? 1 : -1;
+    draw(shown);
+  });
+  function navigation(view) {
+    const node = el("div", "ek-buttons");
+    const go = (to) => () => ((turn = to), draw(view));
+    const last = view.steps.length - 1;
+    add(node, button("◀ previous turn", "ek-previous", go(turn - 1), turn > 0));
+    add(node, button("next turn ▶", "ek-next", go(turn + 1), turn < last));
+    const after = view.steps[turn] && view.steps[turn].reply === null;
+    add(node, el("span", "ek-state", after ? "the end" : `turn ${turn + 1} of ${replies(view)}`));
+    if (view.count > 1) {
+      const episode = (to) => () => ((turn = 0), send({ do: "episode", index: to }));
+      add(node, el("span", "ek-space"));
+      add(node, button("◀", "ek-episode", episode(view.index - 1), view.index > 0));
+      add(node, el("span", "ek-state", `episode ${view.index + 1} of ${view.count}`));
+      add(node, button("▶", "ek-episode", episode(view.index + 1), view.index + 1 < view.count));
+    }
+    return node;
+  }
+  function draw(view) {
+    shown = view;
+    root.replaceChildren();
+    if (!view.steps) return add(root, errorNode(view));
+    turn = Math.max(0, Math.min(turn, view.steps.length - 1));
+    add(root, header(view.title, view.facts), errorNode(view), navigation(view));
+    if (view.fault) add(root, el("div", "ek-error", view.fault));
+    for (const problem of view.problems) add(root, el("div", "ek-error", problem));
+    const step = view.steps[turn];
+    if (step) {
+      add(root, stepNode(model, step, null));
+      if (step.tokens.length) add(root, tokensNode(step.tokens));
+    }
+    return add(root, proofNode(view));
+  }
+  return { draw, fill() {} };
+}
+
+function replies(view) {
+  return view.steps.filter((step) => step.reply !== null).length;
+}
+
+function proofNode(view) {
+  const node = el("div", "ek-proof");
+  const kind = view.proof.holds ? "ek-good" : "ek-warn";
+  add(node, el("span", `ek-badge ${kind}`, `certificate ${view.proof.status}`));
+  return add(node, el("code", "ek-seal", view.proof.seal));
+}
+
+// ---- branch
+
+function branchMode(model, root, send) {
+  const head = el("div");
+  const editor = el("div", "ek-editor");
+  const choice = el("select", "ek-choice");
+  const box = el("textarea", "ek-box ek-edit");
+  box.rows = 3;
+  box.setAttribute("aria-label", "the other reply");
+  box.addEventListener("keydown", (event) => event.stopPropagation());
+  const run = el("div", "ek-buttons");
+  const shared = el("div");
+  const columns = el("div", "ek-columns");
+  const composer = makeComposer(model, send);
+  add(editor, add(el("label", "ek-state", "change the reply of "), choice), box, run);
+  add(root, head, editor, shared, columns);
+  let drawn = null;
+  choice.addEventListener("change", () => (box.value = drawn.replies[Number(choice.value)] || ""));
+
+  function fillEditor(view) {
+    choice.replaceChildren(
+      ...view.replies.map((_, index) => {
+        const option = el("option", "", `turn ${index + 1}`);
+        option.value = String(index);
+        return option;
+      }),
+    );
+    choice.value = String(view.turn);
+    box.value = view.edit ?? (view.replies[view.turn] || "");
+  }
+  function column(name, view, steps) {
+    const node = el("div", "ek-column");
+    return add(node, header(name, view ? view.facts : []), ...steps);
+  }
+  function draw(view) {
+    if (!view.left) return;
+    if (drawn === null) fillEditor(view);
+    drawn = view;
+    head.replaceChildren();
+    add(head, header(view.title, []), errorNode(view));
+    const wish = () => send({ do: "branch", turn: Number(choice.value), text: box.value });
+    run.replaceChildren(
+      button("Play on from this reply", "ek-primary ek-branch", wish, !view.is_busy),
+      el("span", "ek-state", view.is_busy ? "working …" : ""),
+    );
+    shared.replaceChildren();
+    if (view.turn > 0) {
+      const before = el("details", "ek-shared");
+      add(before, el("summary", "", `the ${view.turn === 1 ? "turn" : `${view.turn} turns`} before it, the same in both`));
+      for (const step of view.left.steps.slice(0, view.turn))
+        add(before, stepNode(model, step, null));
+      add(shared, before);
+    }
+    const left = view.left.steps.slice(view.turn).map((step) => stepNode(model, step, null));
+    const right = view.right;
+    const steps = right ? gameSteps(model, right, send, view.turn) : [];
+    const other = column("branch", right, steps);
+    if (right === null) add(other, el("div", "ek-state", "nothing played yet"));
+    if (right && view.by_hand) {
+      composer.update(right, view.is_busy);
+      add(other, composer.node);
+    }
+    columns.replaceChildren(column("recorded", view.left, left), other);
+  }
+  return { draw, fill: composer.fill };
+}
+
+// ---- one view
+
+const MODES = { play: playMode, show: showMode, branch: branchMode };
+
+function render({ model, el: host }) {
+  const root = el("div", `ek-root ek-mode-${model.get("mode")}`);
+  host.append(root);
+  const mode = MODES[model.get("mode")](model, root, (wish) => model.send(wish));
+  const draw = () => mode.draw(model.get("view"));
+  const fill = (content) => {
+    if (content && typeof content.fill === "string") mode.fill(content.fill);
+  };
+  model.on("change:view", draw);
+  model.on("msg:custom", fill);
+  draw();
+  return () => {
+    model.off("change:view", draw);
+    model.off("msg:custom", fill);
+  };
+}
+
+export default { render };
