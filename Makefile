@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow check format templates contract-sglang \
-	contract-trl contract-verl contract-skyrl contract-slime contract-openenv bench bench-trainers clean
+	contract-trl contract-verl contract-skyrl contract-slime contract-openenv docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,8 +65,14 @@ contract-openenv: $(VENV)/.ready  ## Test against OpenEnv's real package
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
 
+docs: $(VENV)/.ready  ## Build the documentation as a site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.ready  ## Serve the documentation while writing it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 bench: $(VENV)/.ready templates  ## Run the benchmarks; figures go to benchmarks/results
-	for name in import delta loop geo3k engine search judge grading desktop desktop_rollout browser; do \
+	for name in import delta loop geo3k engine search judge grading desktop desktop_rollout browser report live_view; do \
 	  $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 
 bench-trainers: $(VENV)/.ready templates  ## Play trainers' own rollout loops against the adapters

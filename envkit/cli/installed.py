@@ -16,6 +16,7 @@ EXTRAS: Final = {
     "geo3k": "Geometry3K's own data; generated problems need nothing",
     "gymnasium": "Gymnasium's games as environments with pictures",
     "hf": "the embedded engine, the built-in model, and codecs of models",
+    "notebook": "widgets in notebooks",
     "openenv": "OpenEnv's servers as environments, and envkit's as OpenEnv's",
     "opentelemetry": "rollout --otel",
     "parquet": "rollout --parquet, and export to parquet",
@@ -35,7 +36,7 @@ _REQUIREMENT: Final = re.compile(r"\s*(?P<name>[A-Za-z0-9._-]+)(?P<limits>[^;]*)
 _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([^'\"]+)")
 _PYTHON: Final = re.compile(r"python_version\s*>=\s*['\"]([0-9.]+)")
 _LEAST: Final = re.compile(r">=\s*([0-9.]+)")
-_UNINTERESTING: Final = ("dev", "all")
+_UNINTERESTING: Final = ("dev", "all", "docs")
 """Extras that only collect others, or are for working on envkit itself."""
 
 
