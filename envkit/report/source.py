@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from envkit.sinks.jsonl import METRICS_FILE
 from envkit.report.episodes import Episode, draw_episode
+from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
