@@ -151,9 +151,11 @@ def _prefix(trajectory: Trajectory) -> Iterator[str]:
 
 def _logprobs(trajectory: Trajectory) -> Iterator[str]:
     for index, segment in enumerate(trajectory.segments):
-        bad = [v for v in segment.logprobs if not (math.isfinite(v) and v <= LOGPROB_SLACK)]
-        if bad:
-            yield f"segment {index} has a log-probability of {bad[0]!r}"
+        values = segment.logprobs
+        if all(map(math.isfinite, values)) and max(values, default=0.0) <= LOGPROB_SLACK:
+            continue  # quicker than a look at each
+        bad = next(v for v in values if not (math.isfinite(v) and v <= LOGPROB_SLACK))
+        yield f"segment {index} has a log-probability of {bad!r}"
 
 
 def _images(trajectory: Trajectory) -> Iterator[str]:

@@ -8,6 +8,7 @@ placeholders do not agree.
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from envkit.trajectory.segment import Segment
 
@@ -64,7 +65,8 @@ def _without_runs(token: int, wire: Sequence[int], train: Sequence[int]) -> bool
     """Whether wire and train are equal once runs of `token` count as one."""
 
     def collapse(ids: Sequence[int]) -> list[int]:
-        return [i for n, i in enumerate(ids) if i != token or n == 0 or ids[n - 1] != token]
+        before = chain((None,), ids)
+        return [i for i, last in zip(ids, before, strict=False) if i != token or last != token]
 
     return collapse(wire) == collapse(train)
 
