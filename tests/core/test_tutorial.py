@@ -12,7 +12,7 @@ TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 TEXT = TUTORIAL.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", TEXT, re.S)
 SET_UP = ("make setup", "source .venv/bin/activate")
-INSTALL = "pip install -e ."
+INSTALL = "pip install -e '.[dev]'"
 INSTALL_HERE = 'pip install -q --no-deps --no-build-isolation --no-index --target "$SITE" .'
 """Beside this environment instead of into it."""
 
@@ -25,7 +25,7 @@ def script() -> str:
             lines += ["python - <<'END'", block, "END"]
             continue
         for line in block.splitlines():
-            assert INSTALL not in line or line == INSTALL
+            assert "pip install" not in line or line == INSTALL
             if line not in SET_UP:
                 lines.append(INSTALL_HERE if line == INSTALL else line)
     return "\n".join(lines)
