@@ -123,9 +123,7 @@ def test_environment_registered_with_gymnasium_is_known() -> None:
     assert envkit.make("direct").max_turns == 2
 
 
-@pytest.mark.parametrize(
-    "wanted", ["toy-ecko-v0", "toy-echo-v7", "toy echo", "", "else/toy-echo-v0"]
-)
+@pytest.mark.parametrize("wanted", ["toy-ecko-v0", "toy-echo-v7", "toy echo", "else/toy-echo-v0"])
 def test_unknown_id_suggests_the_nearest(wanted: str) -> None:
     register_toys()
 
@@ -134,6 +132,15 @@ def test_unknown_id_suggests_the_nearest(wanted: str) -> None:
 
     assert str(caught.value).startswith(f"no environment {wanted!r} is registered.")
     assert "'toy-echo-v0'" in str(caught.value)
+
+
+def test_empty_id_is_told_what_is_registered() -> None:
+    register_toys()
+
+    with pytest.raises(
+        UnknownNameError, match=r"^no environment '' is registered. Registered: \['"
+    ):
+        envkit.make("")
 
 
 @pytest.mark.parametrize(
