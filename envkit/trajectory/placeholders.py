@@ -50,13 +50,12 @@ def _fitting(segment: Segment) -> set[int]:
     }
     if wire == train:
         return possible
-    grown = Counter(train)
-    grown.subtract(occurrences)
+    trained, grown = Counter(train), len(train) - len(wire)
     repeated = {
         token
         for token in possible
         # Counting first: comparing is slow, and a long prompt has hundreds of candidates.
-        if grown[token] == len(train) - len(wire) and _without_runs(token, wire, train)
+        if trained[token] - occurrences[token] == grown and _without_runs(token, wire, train)
     }
     return repeated or {token for token in possible if _expands(token, wire, train)}
 
