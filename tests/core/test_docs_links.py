@@ -59,3 +59,9 @@ def test_every_page_is_linked_from_another() -> None:
     }
     alone = [page for page in PAGES if "docs" in page.parts and page.resolve() not in linked]
     assert [str(page.relative_to(ROOT)) for page in alone] == []
+
+
+def test_pictures_of_the_site_are_markdown() -> None:
+    # MkDocs moves pages into folders of their own and leaves the addresses in HTML as they are.
+    pages = [page for page in PAGES if "docs" in page.parts]
+    assert [page.name for page in pages if "<img" in page.read_text(encoding="utf-8")] == []
