@@ -152,13 +152,14 @@ def test_person_plays_a_branch(lab: Lab) -> None:
 
 def test_cells_run_while_an_environment_takes_its_time(lab: Lab) -> None:
     code = """
-        import time, envkit
+        import threading, envkit
         from envkit.notebook import play
+        gate = threading.Event()
         class SlowEnv(envkit.Env):
             def on_reset(self, task):
                 return envkit.Turn("wait")
             def on_turn(self, text):
-                time.sleep(4)
+                gate.wait(60)
                 return envkit.Turn("", reward=1.0, done=True)
         widget = play(SlowEnv())
         widget
@@ -170,5 +171,7 @@ def test_cells_run_while_an_environment_takes_its_time(lab: Lab) -> None:
     page.wait_for_selector("text=working …")
     page.locator(".jp-CodeCell .cm-content").last.fill("print('still', widget.game.turn)")
     page.keyboard.press("Shift+Enter")
-    page.wait_for_selector("text=still 0", timeout=3500)
+    page.wait_for_selector("text=still 0")
+    page.locator(".jp-CodeCell .cm-content").last.fill("gate.set()")
+    page.keyboard.press("Shift+Enter")
     page.wait_for_selector("text=the episode is over")
