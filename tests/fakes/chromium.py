@@ -71,7 +71,7 @@ def watched_page(
             page = browser.new_page(
                 viewport={"width": width, "height": height}, color_scheme=scheme, **options
             )
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(60_000)
             yield Watched(page)
         finally:
             browser.close()

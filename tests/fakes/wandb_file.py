@@ -15,7 +15,7 @@ from wandb.proto import wandb_internal_pb2
 _BLOCK: Final = 32 * 1024
 _HEADER: Final = 7
 _FULL, _LAST = 1, 4
-_PATIENCE_S: Final = 20.0
+_PATIENCE_S: Final = 60.0
 _MESSAGES: Final[Any] = wandb_internal_pb2  # picks its protobuf version when imported
 
 
