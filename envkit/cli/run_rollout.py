@@ -27,6 +27,7 @@ from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
     from envkit.env import Env
+    from envkit.report.document import Decode
 
 EXIT_OK: Final = 0
 EXIT_ERROR: Final = 1
@@ -42,6 +43,8 @@ what failed then fails for good, and every further episode only waits for its re
 class _Outcome:
     """What was played, as far as the exit code and the end of the output need it."""
 
+    decode: "Decode"
+    """Turns token ids of the model into text."""
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
     images: int = 0
@@ -130,7 +133,7 @@ async def _play(
     built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
     gc.collect()
     gc.freeze()  # collecting what a model's libraries hold would block the event loop for 100 ms
-    outcome = _Outcome()
+    outcome = _Outcome(decode=built.codec.decode_all)
     try:
         with (
             _writer(directory, plan) as writer,
@@ -238,7 +241,7 @@ def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: b
         note("no episode was kept")
         return EXIT_INTERRUPTED if was_stopped else EXIT_ALL_FAULTED
     _tell_faults(outcome)
-    is_sound = summarise(directory, outcome.figures(), as_json=plan.as_json)
+    is_sound = summarise(directory, outcome.figures(), outcome.decode, as_json=plan.as_json)
     if was_stopped:
         return EXIT_INTERRUPTED
     if _is_blind_wrap(plan) and outcome.completed and not outcome.images:

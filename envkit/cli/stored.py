@@ -61,7 +61,7 @@ def report(
 def _decoder(model: str) -> "Decode":
     from envkit.tokens import load_codec
 
-    return load_codec(model).decode
+    return load_codec(model).decode_all
 
 
 def verify(run: Run, as_json: AsJson = False) -> None:

@@ -4,12 +4,15 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from envkit.cli.console import note, say, say_json
 from envkit.trajectory import verify_file
 from envkit.trajectory.files import replace_file
 from envkit.trajectory.storage import FILE_NAME
+
+if TYPE_CHECKING:
+    from envkit.report.document import Decode
 
 METRICS_FILE: Final = "metrics.json"
 REPORT_FILE: Final = "report.html"
@@ -17,12 +20,15 @@ _PIPE_WIDTH: Final = 120
 """Columns of the table where no terminal shows it."""
 
 
-def summarise(directory: Path, metrics: Mapping[str, float], *, as_json: bool) -> bool:
+def summarise(
+    directory: Path, metrics: Mapping[str, float], decode: "Decode | None", *, as_json: bool
+) -> bool:
     """Write metrics.json and report.html beside a run's trajectories and show the figures.
 
     Args:
         directory: The run.
         metrics: As `envkit.metrics` aggregates them.
+        decode: Turns token ids into text, for the report; None leaves ids.
         as_json: Write one JSON document instead of the table and the paths.
 
     Returns:
@@ -37,7 +43,7 @@ def summarise(directory: Path, metrics: Mapping[str, float], *, as_json: bool) -
     replace_file(directory / METRICS_FILE, text.encode() + b"\n")
     checked = verify_file(directory)
     report = directory / REPORT_FILE
-    write_report(directory, report)
+    write_report(directory, report, decode=decode)
     paths = {
         "trajectories": str(directory / FILE_NAME),
         "metrics": str(directory / METRICS_FILE),

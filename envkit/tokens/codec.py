@@ -255,6 +255,10 @@ class ChatCodec:
         """Return a reply as text: its stop token removed, special tokens inside kept."""
         if token_ids and token_ids[-1] in self._stop_set:
             token_ids = token_ids[:-1]
+        return self.decode_all(token_ids)
+
+    def decode_all(self, token_ids: Sequence[int]) -> str:
+        """Return token ids as text to look at: special tokens and a stop token at the end kept."""
         return self._template.decode(token_ids)
 
     # ---- checking

@@ -1,6 +1,7 @@
 """`envkit rollout` end to end, and how every kind of bad input ends."""
 
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -100,6 +101,9 @@ def test_rollout_of_a_policy_leaves_a_sound_run(model: Path) -> None:
     for name in ("trajectories.jsonl", "metrics.json", "report.html"):
         assert str(run / name) in shown.out
         assert (run / name).stat().st_size > 0
+    words = re.search(r'id="vocabulary">(.*?)</script>', (run / "report.html").read_text())
+    assert words is not None
+    assert "<|im_end|>" in json.loads(words[1]).values()  # tokens are text, the stop token too
     assert "all sound" in shown.out
     assert "mean 1.000" in shown.out
     assert shown.err.splitlines()[-1].startswith("4/4 episodes: reward 1.000")

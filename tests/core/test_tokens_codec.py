@@ -64,6 +64,7 @@ def test_codec_decodes_a_reply_without_its_stop_token() -> None:
     assert ids[-1] == IM_END
     assert codec.decode(ids) == "<think>\nhm\n</think>\n\n<tool_call>{}</tool_call>"
     assert codec.decode(ids[:-1]) == codec.decode(ids)
+    assert codec.decode_all(ids).removeprefix(codec.decode(ids)) == codec.decode_all(ids[-1:]) != ""
     assert codec.decode([]) == ""
 
 
