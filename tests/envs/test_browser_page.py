@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from fakes.browsers import click, needs_browser, open_page, running_pool
+from fakes.browsers import needs_browser, open_page, running_pool
 from PIL import Image as PilImage
 
 from envkit_computer_use.actions import Action, ActionKind, Button
-from envkit_computer_use.browser import BrowserPool, Hands, Page, PageEvent
+from envkit_computer_use.browser import BrowserFault, BrowserPool, Hands, Page, PageEvent, Trouble
 from envkit_computer_use.browser import browser as browser_module
 
 pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module")]
@@ -302,26 +302,14 @@ async def test_same_seed_and_actions_give_the_same_pixels_in_another_process() -
     assert runs[0] == runs[1] == runs[2]
 
 
-@pytest.mark.slow
-async def test_page_of_a_build_that_draws_its_own_frames_is_played(
+async def test_build_that_draws_no_frames_on_request_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    controls = {
-        "--enable-begin-frame-control",
-        "--deterministic-mode",
-        "--run-all-compositor-stages-before-draw",
-    }
-    kept = tuple(flag for flag in browser_module._FLAGS if flag not in controls)
-    assert len(kept) == len(browser_module._FLAGS) - len(controls)
+    needed = "--run-all-compositor-stages-before-draw"
+    assert needed in browser_module._FLAGS
+    kept = tuple(flag for flag in browser_module._FLAGS if flag != needed)
     monkeypatch.setattr(browser_module, "_FLAGS", kept)
-    html = "<button style='width:200px;height:100px' onclick='this.textContent = ++n'>0</button>"
     async with running_pool() as pool:
-        page = await open_page(pool, html + "<script>let n = 0</script>")
-        assert not page.browser.has_begin_frame
-        shots = [await page.screenshot()]
-        for count in (1, 2, 3):
-            await click(page, 50, 50)
-            assert await page.evaluate("n") == count
-            shots.append(await page.screenshot())
-        assert len(set(shots)) == 4
-        assert {PilImage.open(io.BytesIO(shot)).size for shot in shots} == {(400, 300)}
+        with pytest.raises(BrowserFault, match="install chromium-headless-shell") as caught:
+            await open_page(pool, "<p>hello")
+        assert caught.value.trouble is Trouble.REFUSED

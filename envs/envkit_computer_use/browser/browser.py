@@ -14,7 +14,6 @@ from envkit_computer_use.browser.process import BrowserProcess
 from envkit_computer_use.browser.trouble import BrowserFault, Trouble
 
 START_S: Final = 30.0
-_PROBE_S: Final = 3.0
 _CLOSE_S: Final = 2.0
 _NOWHERE: Final = "nowhere.invalid"
 _FLAGS: Final = (
@@ -71,9 +70,6 @@ class Browser:
     def __init__(self, process: BrowserProcess, connection: Connection, scale: float) -> None:
         self.process, self.scale = process, scale
         self._connection = connection
-        self.has_begin_frame = True
-        """False where the build lacks BeginFrameControl; pages then wait for the display's own
-        frames, which is slower and not reproducible."""
         self.trouble: Trouble | None = None
         """Why it can't be used any more; None while it can."""
         self._frame_lock = asyncio.Lock()
@@ -106,7 +102,7 @@ class Browser:
             connection = await Connection.open(await process.endpoint(deadline_s))
             browser = cls(process, connection, scale)
             await browser.send("Target.setDiscoverTargets", deadline_s=deadline_s, discover=True)
-            await browser._probe()
+            await browser._require_frames(deadline_s)
         except BaseException:
             process.kill()
             if connection is not None:
@@ -207,22 +203,28 @@ class Browser:
                 "HeadlessExperimental.beginFrame", session, deadline_s=deadline_s, **params
             )
 
-    async def _probe(self) -> None:
-        """Find out whether frames can be asked for."""
-        target: str | None = None
+    async def _require_frames(self, deadline_s: float) -> None:
+        """Refuse a build that draws no frames on request: its pictures would depend on the clock.
+
+        Raises:
+            BrowserFault: It is such a build (`REFUSED`), or does not answer.
+        """
         try:
             created = await self.send(
                 "Target.createTarget", url="about:blank", enableBeginFrameControl=True
             )
             target = created["targetId"]
             attached = await self.send("Target.attachToTarget", targetId=target, flatten=True)
-            await self.begin_frame(attached["sessionId"], {}, deadline_s=_PROBE_S)
+            await self.begin_frame(attached["sessionId"], {}, deadline_s=deadline_s)
         except BrowserFault as fault:
-            if fault.trouble not in (Trouble.REFUSED, Trouble.HUNG):
+            if fault.trouble is not Trouble.REFUSED:
                 raise
-            self.has_begin_frame = False
-        if target is not None:  # left open, it would keep the screenshots of others waiting
-            await self.send("Target.closeTarget", targetId=target)
+            raise BrowserFault(
+                "this browser draws no frames on request (HeadlessExperimental.beginFrame), so its "
+                f"pictures could not be repeated; install chromium-headless-shell: {fault}",
+                trouble=Trouble.REFUSED,
+            ) from fault
+        await self.send("Target.closeTarget", targetId=target)
 
     async def _wait_for_end(self) -> None:
         """Give a process whose socket closed a moment to be seen dead."""

@@ -107,7 +107,7 @@ class Page:
             browserContextId=context,
             width=next(css),
             height=next(css),
-            enableBeginFrameControl=browser.has_begin_frame,
+            enableBeginFrameControl=True,
         )
         page = cls(browser, options, context, made["targetId"])
         browser.pages += 1
@@ -221,8 +221,7 @@ class Page:
 
     async def frame(self) -> None:
         """Draw a frame."""
-        if self.browser.has_begin_frame:
-            await self._begin_frame()
+        await self._begin_frame()
 
     async def screenshot(self) -> bytes:
         """Draw a frame and return it as PNG of the page's size.
@@ -230,10 +229,6 @@ class Page:
         Where nothing has changed the browser sends no picture, and the last one is returned.
         """
         self._check()
-        if not self.browser.has_begin_frame:
-            answer = await self.send("Page.captureScreenshot", format="png")
-            self._last_frame = base64.b64decode(answer["data"])
-            return self._last_frame
         shot = {"format": "png", "optimizeForSpeed": True}
         for _ in range(3):
             answer = await self._begin_frame(screenshot=shot)
