@@ -138,7 +138,7 @@ async def test_stopped_browser_times_out_and_is_replaced() -> None:
 async def test_closed_socket_faults_and_the_browser_is_replaced() -> None:
     async with running_pool() as pool:
         page = await open_page(pool, BUTTON % "")
-        await page.browser.close_socket()
+        page.browser.close_socket()
         fault = await fault_of(page)
         assert (fault.trouble, fault.kind) == (Trouble.SOCKET_CLOSED, FaultKind.CRASHED)
         assert await works_again(pool, page)

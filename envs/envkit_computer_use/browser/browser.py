@@ -48,7 +48,8 @@ _FLAGS: Final = (
     # A page and its frames in one process, which input and screenshots reach as one.
     "--disable-site-isolation-trials",
     "--disable-features=IsolateOrigins,site-per-process,IsolateSandboxedIframes,"
-    "MediaRouter,Translate,OptimizationHints,PaintHolding,BackForwardCache",
+    "MediaRouter,Translate,OptimizationHints,PaintHolding,BackForwardCache,"
+    "RenderDocument",  # a new host of the frame for every load: a third of a reload's time
     "--disable-extensions",
     "--disable-default-apps",
     "--disable-breakpad",
@@ -99,9 +100,9 @@ class Browser:
         process = await asyncio.to_thread(BrowserProcess, find_browser(), flags)
         connection: Connection | None = None
         try:
-            connection = await Connection.open(await process.endpoint(deadline_s))
+            connection = await Connection.open(process.take_end())
             browser = cls(process, connection, scale)
-            await browser.send("Target.setDiscoverTargets", deadline_s=deadline_s, discover=True)
+            await browser._discover(deadline_s)
             await browser._require_frames(deadline_s)
         except BaseException:
             process.kill()
@@ -183,9 +184,10 @@ class Browser:
         trouble = self.trouble or Trouble.SOCKET_CLOSED
         return BrowserFault(f"the browser is gone ({trouble.value}), at {doing}", trouble=trouble)
 
-    async def close_socket(self) -> None:
+    def close_socket(self) -> None:
         """Break the connection while the process lives, for tests and drills."""
-        await self._connection.break_off()
+        self.trouble = self.trouble or Trouble.SOCKET_CLOSED  # then the process ends by itself
+        self._connection.break_off()
 
     async def aclose(self) -> None:
         """End it and remove its profile; twice is fine."""
@@ -202,6 +204,17 @@ class Browser:
             return await self.send(
                 "HeadlessExperimental.beginFrame", session, deadline_s=deadline_s, **params
             )
+
+    async def _discover(self, deadline_s: float) -> None:
+        """Wait until it answers, and hear of what becomes of its pages.
+
+        Raises:
+            BrowserFault: It does not answer in time, or is gone already (`START_FAILED`).
+        """
+        try:
+            await self.send("Target.setDiscoverTargets", deadline_s=deadline_s, discover=True)
+        except BrowserFault as fault:
+            raise self.process.start_fault() from fault
 
     async def _require_frames(self, deadline_s: float) -> None:
         """Refuse a build that draws no frames on request: its pictures would depend on the clock.
@@ -242,12 +255,6 @@ class Browser:
             handler("lost")
 
     def _hear(self, name: str, params: Reply) -> None:
-        if name == "Target.targetCreated":
-            info = params["targetInfo"]
-            opener = self._on_target.get(info.get("openerId", ""))
-            if opener is not None:
-                opener("popup:" + info["targetId"])
-            return
         said = {"Target.targetCrashed": "crashed", "Target.targetDestroyed": "destroyed"}.get(name)
         handler = self._on_target.get(params.get("targetId", ""))
         if said is not None and handler is not None:

@@ -1,15 +1,15 @@
-"""The DevTools protocol over one WebSocket: commands with deadlines, and events.
+"""The DevTools protocol over a pair of sockets: commands with deadlines, and events.
 
-Protocol: chromedevtools.github.io/devtools-protocol. Sessions are flat: every message of a page
-carries its session id.
+Protocol: chromedevtools.github.io/devtools-protocol, as `--remote-debugging-pipe` speaks it: JSON,
+and a zero byte after each message. No port is open, so nothing but this process can command the
+browser. Sessions are flat: every message of a page carries its session id.
 """
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
-
-import aiohttp
 
 from envkit_computer_use.browser.trouble import BrowserFault, Trouble
 
@@ -17,45 +17,34 @@ Reply = dict[str, Any]
 """The result of a command: any JSON object."""
 EventHandler = Callable[[str, Reply], None]
 """Takes the name and the parameters of an event; must not block."""
-_CONNECT_S: Final = 10.0
-_FAILURES: Final = (aiohttp.ClientError, ConnectionError, OSError, asyncio.TimeoutError)
+_END: Final = b"\0"
 
 
-class Connection:
+class Connection(asyncio.Protocol):
     """A connection to a browser; belongs to the event loop that opened it."""
 
-    def __init__(
-        self, http: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse
-    ) -> None:
-        self._http, self._socket = http, socket
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._closed = self._loop.create_future()
+        self._begun: list[bytes] = []
+        """The pieces of a message whose end has not come yet."""
         self._number = 0
         self._waiting: dict[int, tuple[str, str | None, asyncio.Future[Reply]]] = {}
         self._handlers: dict[str | None, EventHandler] = {}
         self.on_lost: Callable[[], None] = lambda: None
         """Called once when the socket closes without `aclose`."""
-        self.is_open = True
-        self._reader = asyncio.create_task(self._read())
+        self.is_open = False
 
     @classmethod
-    async def open(cls, url: str) -> "Connection":
-        """Connect.
-
-        Raises:
-            BrowserFault: Nobody answers there.
-        """
-        http = aiohttp.ClientSession(trust_env=False)
+    async def open(cls, end: socket.socket) -> "Connection":
+        """Connect, and take over our end of the pair of sockets."""
+        loop = asyncio.get_running_loop()
         try:
-            socket = await asyncio.wait_for(http.ws_connect(url, max_msg_size=0), _CONNECT_S)
-        except BaseException as error:
-            await http.close()
-            if isinstance(error, _FAILURES):
-                raise BrowserFault(
-                    f"the browser's DevTools socket cannot be reached: {error!r}",
-                    trouble=Trouble.START_FAILED,
-                ) from error
+            return (await loop.create_unix_connection(cls, sock=end))[1]
+        except BaseException:
+            end.close()
             raise
-        return cls(http, socket)
 
     def listen(self, session: str | None, handler: EventHandler | None) -> None:
         """Set who gets the events of a session (None: of the browser), or nobody."""
@@ -75,7 +64,7 @@ class Connection:
         Raises:
             BrowserFault: The connection is closed, the deadline passed, or the browser refuses.
         """
-        if not self.is_open:
+        if self._transport is None or not self.is_open:
             raise self._lost(method)
         self._number += 1
         number = self._number
@@ -86,10 +75,8 @@ class Connection:
         timer = self._loop.call_later(deadline_s, self._expire, number, deadline_s)
         self._waiting[number] = (method, session, future)
         try:
-            await self._socket.send_str(json.dumps(message))
+            self._transport.write(json.dumps(message).encode() + _END)
             return await future
-        except _FAILURES as error:
-            raise self._lost(method) from error
         finally:
             timer.cancel()
             self._waiting.pop(number, None)
@@ -102,30 +89,43 @@ class Connection:
             if owner == session and not future.done():
                 future.set_exception(fault)
 
-    async def break_off(self) -> None:
+    def break_off(self) -> None:
         """Close the socket as if the other end had, for tests and drills."""
-        await self._socket.close()
+        if self._transport is not None:
+            self._transport.abort()
 
     async def aclose(self) -> None:
         """Close the socket; what still waits gets a fault."""
         self.on_lost = lambda: None
         self.is_open = False
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._socket.close()
-        await self._http.close()
+        if self._transport is not None:
+            self._transport.abort()  # not `close`: a stopped browser never takes the last command
+            await asyncio.shield(self._closed)
 
-    async def _read(self) -> None:
-        try:
-            async for message in self._socket:
-                if message.type is aiohttp.WSMsgType.TEXT:
-                    self._take(json.loads(message.data))
-        finally:
-            self.is_open = False
-            for method, _, future in list(self._waiting.values()):
-                if not future.done():
-                    future.set_exception(self._lost(method))
-            self.on_lost()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; called by the event loop."""
+        self._transport, self.is_open = cast(asyncio.Transport, transport), True
+
+    def data_received(self, data: bytes) -> None:
+        """Take a piece of the stream; called by the event loop."""
+        *ends, rest = data.split(_END)
+        for end in ends:
+            self._begun.append(end)
+            message = b"".join(self._begun)
+            self._begun.clear()
+            self._take(json.loads(message))
+        if rest:
+            self._begun.append(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what waits; called by the event loop."""
+        self.is_open = False
+        if not self._closed.done():
+            self._closed.set_result(None)
+        for method, _, future in list(self._waiting.values()):
+            if not future.done():
+                future.set_exception(self._lost(method))
+        self.on_lost()
 
     def _take(self, message: Reply) -> None:
         if "id" not in message:

@@ -82,7 +82,7 @@ async def _hang(page: Page) -> None:
 
 
 async def _close_socket(page: Page) -> None:
-    await page.browser.close_socket()
+    page.browser.close_socket()
 
 
 async def _alert(page: Page) -> None:

@@ -385,11 +385,8 @@ class Page:
         elif said == "destroyed":
             self.left = "closed"
             self._give_up(Trouble.PAGE_GONE, "the page closed itself")
-        elif said == "lost":
-            self._spawn(self._lose())
         else:
-            target = said.removeprefix("popup:")  # by a build that knows no blocking
-            self._spawn(self.browser.send("Target.closeTarget", targetId=target))
+            self._spawn(self._lose())
 
     async def _lose(self) -> None:
         fault = await self.browser.loss("a page")

@@ -5,11 +5,11 @@ interpreter exits too. A guard (a shell that waits for the end of a pipe) does t
 process is killed itself.
 """
 
-import asyncio
 import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -23,7 +23,9 @@ PROFILE_PREFIX: Final = "envkit-browser-"
 _GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null; sleep 0.2; rm -rf -- "$2"'
 _POLL_S: Final = 0.005
 _LOG: Final = "browser.log"
-_PORT_FILE: Final = "DevToolsActivePort"
+_LAUNCH: Final = 'exec "$@" 3<&0 4>&0 </dev/null'
+"""The browser reads commands from descriptor 3 and answers on 4: a shell puts them there, as what
+`subprocess` runs between fork and exec would not be safe beside other threads."""
 _SMALL_SHARED_MEMORY: Final = 512 * 2**20
 
 
@@ -42,23 +44,26 @@ class BrowserProcess:
         """
         self.profile = Path(tempfile.mkdtemp(prefix=PROFILE_PREFIX))
         command = [str(binary), *_process_flags(self.profile), *flags, "about:blank"]
+        ours, theirs = socket.socketpair()
         try:
-            with (self.profile / _LOG).open("wb") as log:
+            with theirs, (self.profile / _LOG).open("wb") as log:
                 self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
+                    ["/bin/sh", "-c", _LAUNCH, "browser", *command],
+                    stdin=theirs.fileno(),
                     stdout=log,
                     stderr=log,
                     env=_environment(self.profile),
                     start_new_session=True,
                 )
         except OSError as error:
+            ours.close()
             shutil.rmtree(self.profile, ignore_errors=True)
             raise BrowserFault(
                 f"the browser {str(binary)!r} cannot be started: {error}",
                 trouble=Trouble.START_FAILED,
             ) from error
         self.pid = self._process.pid
+        self._ends = [ours]
         self._finalizer = weakref.finalize(
             self,
             _end,
@@ -66,6 +71,7 @@ class BrowserProcess:
             _start_guard(self.pid, self.profile),
             self.profile,
             os.getpid(),
+            self._ends,
         )
 
     @property
@@ -73,26 +79,17 @@ class BrowserProcess:
         """Whether the main process runs; a stopped one does."""
         return self._process.poll() is None
 
-    async def endpoint(self, deadline_s: float) -> str:
-        """Return the address of its DevTools socket, as soon as it listens.
+    def take_end(self) -> socket.socket:
+        """Hand over our end of the way to its DevTools; once."""
+        return self._ends.pop()
 
-        Raises:
-            BrowserFault: It ended, or did not listen in time.
-        """
-        file = self.profile / _PORT_FILE
-        limit = time.monotonic() + deadline_s
-        while True:
-            with contextlib.suppress(OSError, ValueError):
-                port, path = file.read_text().split()
-                return f"ws://127.0.0.1:{port}{path}"
-            if not self.is_alive or time.monotonic() > limit:
-                state = "does not listen" if self.is_alive else "ended at once"
-                raise BrowserFault(
-                    f"the browser {state} after {deadline_s:g} s at most; its last words: "
-                    f"{self._last_words()!r}",
-                    trouble=Trouble.START_FAILED,
-                )
-            await asyncio.sleep(_POLL_S)
+    def start_fault(self) -> BrowserFault:
+        """Return the fault of a start in vain, with the browser's last words."""
+        state = "does not answer in time" if self.is_alive else "ended at once"
+        return BrowserFault(
+            f"the browser {state}; its last words: {self._last_words()!r}",
+            trouble=Trouble.START_FAILED,
+        )
 
     def memory(self) -> int:
         """Return the resident bytes of all its processes, shared pages counted once for each."""
@@ -132,8 +129,14 @@ def _start_guard(group: int, profile: Path) -> subprocess.Popen[bytes]:
 
 
 def _end(
-    process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes], profile: Path, owner: int
+    process: subprocess.Popen[bytes],
+    guard: subprocess.Popen[bytes],
+    profile: Path,
+    owner: int,
+    ends: list[socket.socket],
 ) -> None:
+    for end in ends:
+        end.close()
     if os.getpid() != owner:  # a fork that exits must not take its parent's browser along
         return
     with contextlib.suppress(ProcessLookupError):
@@ -151,7 +154,7 @@ def _end(
 
 
 def _process_flags(profile: Path) -> list[str]:
-    flags = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-port=0"]
+    flags = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-pipe"]
     if os.geteuid() == 0:  # Chromium refuses to sandbox what root starts
         flags.append("--no-sandbox")
     try:

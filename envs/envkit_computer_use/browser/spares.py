@@ -9,6 +9,8 @@ from envkit_computer_use.browser.browser import Browser
 from envkit_computer_use.browser.page import Page, PageOptions
 from envkit_computer_use.browser.trouble import BrowserFault
 
+_PAUSE_S: Final = 0.1
+"""Before a page is made ready: its process starts when the episode that begins now has loaded."""
 _MOST_SHAPES: Final = 4
 """Page shapes that are kept at a time; the one that was asked for longest ago goes."""
 
@@ -80,6 +82,7 @@ class Spares:
         self._pages.clear()
 
     async def _prepare(self, options: PageOptions, shape: Shape) -> None:
+        await asyncio.sleep(_PAUSE_S)
         with contextlib.suppress(BrowserFault):  # the next page that is asked for meets the failure
             page = await self._open(options)
             if page is not None:
