@@ -76,6 +76,26 @@ async def test_oracle_solves_every_task_that_it_has_a_plan_for(env: MiniwobEnv, 
 
 
 @pytest.mark.slow
+async def test_random_policy_stays_under_five_percent(env: MiniwobEnv) -> None:
+    won = [
+        (await _play(env, random_clicks(), name, seed))[-1].reward
+        for name in sorted(PLANS)
+        for seed in range(4)
+    ]
+    assert sum(won) / len(won) < 0.05
+
+
+async def test_each_task_has_its_own_turns_which_the_prompt_names() -> None:
+    env = MiniwobEnv()
+    assert env.max_turns == max(TASKS[name].turns for name in PLANS)
+    for name in ("click-button", "copy-paste"):
+        steps = await _play(env, lambda context: '{"action": "wait", "seconds": 1}', name, 1)
+        assert (len(steps), steps[-1].truncated) == (TASKS[name].turns, True)
+        assert f"You have {TASKS[name].turns} replies." in (env.system_prompt or "")
+    await env.aclose()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TASKS))
 async def test_every_task_resets_and_steps(env: MiniwobEnv, name: str) -> None:
     _, info = await env.areset(seed=0, options={"task": {"name": name, "seed": 3}})

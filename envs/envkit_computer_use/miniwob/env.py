@@ -39,7 +39,8 @@ class MiniwobEnv(AsyncEnv):
         is above 0, else 0.0; `scoring` has other rules. `info["raw_reward"]` is the page's own.
     Episode end: the page hands the task in, `terminate` or `answer`; `max_turns` replies truncate.
         The page's own time limit is off.
-    Budget: `max_turns` replies, one screenshot each.
+    Budget: `max_turns` replies, one screenshot each; by default each task has its own, twice what
+        the oracle needs.
     Dataset: the package miniwob 1.1.0, MIT licence.
     Source: Farama-Foundation/miniwob-plusplus; its pages and rewards, on a clock of our own.
     """
@@ -60,7 +61,7 @@ class MiniwobEnv(AsyncEnv):
         action: str = "canonical",
         scoring: str = "success",
         split: str = "train",
-        max_turns: int = 40,
+        max_turns: int | None = None,
         scale: int = 2,
         shows_goal: bool = False,
         render_mode: str | None = None,
@@ -74,7 +75,9 @@ class MiniwobEnv(AsyncEnv):
             action: The form of replies, by the name of a model family.
             scoring: A value of `Scoring`.
             split: "train" or "test".
-            max_turns: Replies in an episode.
+            max_turns: Replies in an episode; None gives each task its own `TaskEntry.turns`. Then
+                `max_turns` and `system_prompt` change with every reset, and before the first one
+                they are those of the task with the most.
             scale: Pixels of the screenshot for one of the page, 1 to 4.
             shows_goal: Whether screenshots show the page's yellow bar with the goal.
             render_mode: As for every environment.
@@ -84,7 +87,11 @@ class MiniwobEnv(AsyncEnv):
             UnknownNameError: There is no such task, kind or action family.
             MissingDependencyError: The package miniwob is not installed.
         """
-        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        source = MiniwobTasks(names=_names(task, mix), kinds=kinds, split=split)
+        most = max(TASKS[name].turns for name in source.names)
+        super().__init__(
+            max_turns=most if max_turns is None else max_turns, render_mode=render_mode
+        )
         if not 1 <= scale <= _LARGEST_SCALE:
             raise ConfigurationError(f"scale must be 1 to {_LARGEST_SCALE}, got {scale}")
         if scoring not in list(Scoring):
@@ -93,9 +100,9 @@ class MiniwobEnv(AsyncEnv):
         self.scale = scale
         self.dialect = Dialect(action, WIDTH * scale, HEIGHT * scale)
         self.tools = self.dialect.tools
-        source = MiniwobTasks(names=_names(task, mix), kinds=kinds, split=split)
         self.tasks, self._names = source, source.names
-        self.system_prompt = _PROMPT.format(turns=max_turns, actions=self.dialect.prompt)
+        self._has_own_turns = max_turns is None
+        self.system_prompt = self._prompt()
         self.page: Page | None = None
         """What the oracle reads; None until `reads_page` is set and a reply was played."""
         self.reads_page = False
@@ -115,6 +122,9 @@ class MiniwobEnv(AsyncEnv):
         """
         check_task(task)
         entry = TASKS[task["name"]]
+        if self._has_own_turns:
+            self.max_turns = entry.turns
+            self.system_prompt = self._prompt()
         self.performed, self.page, self.reads_page = [], None, False
         problem = await self._session.start(
             entry,
@@ -146,6 +156,9 @@ class MiniwobEnv(AsyncEnv):
                 break
         await self._read_page()
         return await self._judge(parsed, outcome, is_given_up=end is not None)
+
+    def _prompt(self) -> str:
+        return _PROMPT.format(turns=self.max_turns, actions=self.dialect.prompt)
 
     async def _judge(self, parsed: ParsedActions, outcome: Outcome, *, is_given_up: bool) -> Turn:
         done = is_given_up or outcome.is_over
