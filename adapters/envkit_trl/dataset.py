@@ -110,10 +110,8 @@ class _PromptWriter:
         if self._style is PromptStyle.REQUEST:
             return request, [_plain(message("user", request.to_column()))]
         env = self._env(request)
-        system: str | None = env.unwrapped.system_prompt
-        head = [] if system is None else [_plain(message("system", system))]
         if self._style is PromptStyle.TOOLS:
-            return request, [*head, _plain(message("user", ""))]
+            return request, [*_system(env), _plain(message("user", ""))]
         seed = request.seed
         if seed is None:
             seed = derive_seed("opening", self._seed, self._count)
@@ -123,7 +121,7 @@ class _PromptWriter:
         options = None if request.task is None else {"task": request.task}
         observation, _ = env.reset(seed=seed, options=options)
         opening: Message = env.unwrapped.format_observation(observation)
-        return played, [*head, _plain(opening)]
+        return played, [*_system(env), _plain(opening)]  # a reset may change the system prompt
 
     def _env(self, request: EpisodeRequest) -> Any:  # noqa: ANN401
         source = request.factory()
@@ -135,6 +133,11 @@ class _PromptWriter:
         """Close the environments."""
         for env in self._envs.values():
             env.close()
+
+
+def _system(env: Any) -> list[dict[str, str]]:  # noqa: ANN401  # any wrapper
+    system: str | None = env.unwrapped.system_prompt
+    return [] if system is None else [_plain(message("system", system))]
 
 
 def _plain(entry: Message) -> dict[str, str]:

@@ -33,6 +33,14 @@ class LettersEnv(Env):
         return lambda context: "abc"
 
 
+class NamingEnv(LettersEnv):
+    """Has a system prompt of its own for each task."""
+
+    def on_reset(self, task: Task) -> Turn:
+        self.system_prompt = f"Write to {task['name']}."
+        return super().on_reset(task)
+
+
 class FlakyEnv(LettersEnv):
     """Its backend is gone at the second turn of bob's task, whatever is tried."""
 
@@ -68,6 +76,7 @@ class BrokenEnv(LettersEnv):
 
 ENVS: dict[str, type[Env]] = {
     "toy-letters-v0": LettersEnv,
+    "toy-naming-letters-v0": NamingEnv,
     "toy-flaky-letters-v0": FlakyEnv,
     "toy-unlucky-letters-v0": UnluckyEnv,
     "toy-dead-letters-v0": DeadEnv,

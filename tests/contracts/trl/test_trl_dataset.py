@@ -82,6 +82,11 @@ def test_dataset_opening_is_what_the_episode_begins_with() -> None:
     ]
 
 
+def test_dataset_opening_has_the_system_prompt_that_the_task_sets() -> None:
+    prompts = task_dataset("toy-naming-letters-v0", style="opening")["prompt"]
+    assert [row[0]["content"] for row in prompts][:2] == ["Write to ann.", "Write to bob."]
+
+
 def test_dataset_for_tools_leaves_the_user_message_to_reset() -> None:
     rows = task_dataset("toy-letters-v0", style="tools")["prompt"]
     assert rows[0] == [
