@@ -8,7 +8,6 @@ from envkit.errors import EnvkitError
 from envkit.messages import text_of
 from envkit.notebook.branching import check_branch, env_of, rerun
 from envkit.notebook.game import Game
-from envkit.notebook.outcome import safe_text
 from envkit.notebook.playing import game_view, play_wish
 from envkit.notebook.scene import episode_view
 from envkit.notebook.widget import EpisodeWidget, number_in, require_loop, text_in
@@ -16,6 +15,7 @@ from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.limits import Limits
 from envkit.tokens import ChatCodec
+from envkit.trajectory.text import utf8
 from envkit.trajectory.trajectory import Trajectory
 
 
@@ -57,9 +57,9 @@ class BranchWidget(EpisodeWidget):
             "title": f"{trajectory.env_id}, seed {trajectory.seed}",
             "left": episode_view(trajectory, self.shelf, codec=rest.codec),
             "right": None,
-            "replies": [safe_text(text) for text in said[: len(trajectory.turns)]],
+            "replies": [utf8(text) for text in said[: len(trajectory.turns)]],
             "turn": turn,
-            "edit": None if reply is None else safe_text(reply),
+            "edit": None if reply is None else utf8(reply),
             "by_hand": rest.engine is None,
             "is_busy": False,
             "error": None,
@@ -99,7 +99,7 @@ class BranchWidget(EpisodeWidget):
         if self.error is not None:
             self.complain(self.error)
         elif fill is not None:
-            self.send({"fill": safe_text(fill)})
+            self.send({"fill": utf8(fill)})
 
     async def _branch(self, turn: int, reply: str) -> None:
         check_branch(self.recorded, turn)

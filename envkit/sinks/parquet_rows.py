@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 from envkit.messages import Message, text_of
 from envkit.rollout import role_of, rollout_id_of
-from envkit.sinks.text import json_text, optional_utf8, utf8
 from envkit.sinks.window import sampled_tokens
 from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.text import json_text, optional_utf8, utf8
 from envkit.trajectory.trajectory import Trajectory
 from envkit.trajectory.turn import TurnRecord
 
