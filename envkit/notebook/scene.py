@@ -116,17 +116,12 @@ def _title(trajectory: Trajectory) -> str:
 
 
 def _facts(trajectory: Trajectory) -> list[str]:
-    trained = (
-        0
-        if trajectory.is_faulted
-        else sum(sum(segment.loss_mask) for segment in trajectory.segments)
-    )
     reward = "none" if trajectory.reward is None else f"{trajectory.reward:g}"
     return [
         f"reward {reward}",
         trajectory.stop_reason.value,
         f"{len(trajectory.turns)} turns",
-        f"{trajectory.token_count:,} tokens, {trained:,} trained",
+        f"{trajectory.token_count:,} tokens, {trajectory.trained_token_count:,} trained",
     ]
 
 

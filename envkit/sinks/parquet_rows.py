@@ -134,9 +134,7 @@ def _counts(trajectory: Trajectory) -> dict[str, int]:
         "prompt_tokens": len(segments[0].train_ids) if segments else 0,
         "response_tokens": sampled_tokens(trajectory),
         "observation_tokens": sum(len(segment.train_ids) for segment in observed),
-        "trained_tokens": 0
-        if trajectory.is_faulted
-        else sum(sum(segment.loss_mask) for segment in segments),
+        "trained_tokens": trajectory.trained_token_count,
         "image_count": sum(len(segment.images) for segment in segments),
         "tool_calls": sum(turn.tool_call is not None for turn in turns),
         "parse_errors": sum(turn.parse_error is not None for turn in turns),
