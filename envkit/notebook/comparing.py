@@ -6,7 +6,7 @@ from typing import Any
 
 from envkit.errors import EnvkitError
 from envkit.messages import text_of
-from envkit.notebook.branching import check_branch, env_of, rerun
+from envkit.notebook.branching import check_branch, rerun
 from envkit.notebook.game import Game
 from envkit.notebook.playing import game_view, play_wish
 from envkit.notebook.scene import episode_view
@@ -53,9 +53,10 @@ class BranchWidget(EpisodeWidget):
         self._settled.set()
         super().__init__("branch", {})
         said = [text_of(m) for m in trajectory.messages if m["role"] == "assistant"]
+        left = episode_view(trajectory, self.shelf, codec=rest.codec)
         self.view = {
-            "title": f"{trajectory.env_id}, seed {trajectory.seed}",
-            "left": episode_view(trajectory, self.shelf, codec=rest.codec),
+            "title": left["title"],
+            "left": left,
             "right": None,
             "replies": [utf8(text) for text in said[: len(trajectory.turns)]],
             "turn": turn,
@@ -140,18 +141,3 @@ class BranchWidget(EpisodeWidget):
         elif self.game is not None:
             right = game_view(self.game, self.shelf, title=self.recorded.env_id)
         self.view = {**self.view, "right": right, "is_busy": False}
-
-
-def rest_of(
-    trajectory: Trajectory,
-    env: str | AnyEnv | EnvFactory | None,
-    kwargs: dict[str, Any],
-    *,
-    engine: Engine | None,
-    codec: ChatCodec | None,
-    limits: Limits | None,
-    sampling: Sampling | None,
-) -> Rest:
-    """Return who plays the rest."""
-    made = env_of(trajectory, env, **kwargs)
-    return Rest(env=made, engine=engine, codec=codec, limits=limits, sampling=sampling)

@@ -99,7 +99,7 @@ def episode_view(
         ]
     fault = trajectory.fault
     return {
-        "title": utf8(_title(trajectory)),
+        "title": utf8(f"{trajectory.env_id}, seed {trajectory.seed}"),
         "facts": _facts(trajectory),
         "task": pretty(trajectory.task),
         "fault": None
@@ -109,10 +109,6 @@ def episode_view(
         "problems": [utf8(str(problem)) for problem in check_trajectory(trajectory)],
         "steps": steps,
     }
-
-
-def _title(trajectory: Trajectory) -> str:
-    return f"{trajectory.env_id}, seed {trajectory.seed}"
 
 
 def _facts(trajectory: Trajectory) -> list[str]:
