@@ -6,7 +6,7 @@ machine CPU seconds of equal work differ by several percent, so the share of the
 that drawing took is measured too, inside the process.
 
     python benchmarks/live_view.py
-    python benchmarks/live_view.py --env canary-v0 --episodes 1000 --pairs 7 --json
+    python benchmarks/live_view.py --env canary-v0 --episodes 1000 --pairs 7 --json FILE
 """
 
 import argparse
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     arguments = [
         *("rollout", options.env, "--policy", "oracle", "-n", str(options.episodes)),
@@ -84,9 +84,6 @@ def main() -> None:
         "bytes_drawn": pairs[-1][1].bytes_drawn,
         "target_percent": _TARGET_PERCENT,
     }
-    if options.json:
-        print(json.dumps(figures, indent=2))
-        return
     for (quiet, live), share in zip(pairs, shares, strict=True):
         print(
             f"quiet {quiet.seconds:.2f} s of CPU, live {live.seconds:.2f} s "
@@ -96,6 +93,8 @@ def main() -> None:
         f"median: difference {figures['difference_percent_median']:+.2f}%, drawing "
         f"{figures['drawing_percent_median']}% (target below {_TARGET_PERCENT}%)"
     )
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 def _run(arguments: list[str]) -> Rollout:

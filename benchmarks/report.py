@@ -13,7 +13,6 @@ filter's response in 100 ms.
 import argparse
 import json
 import random
-import shutil
 import tempfile
 import time
 from itertools import pairwise
@@ -28,6 +27,7 @@ from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.report import write_report
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TurnRecord, save
+from envkit_computer_use.browser import find_browser
 
 TURNS = 5
 IMAGE_TOKENS = 144
@@ -41,7 +41,6 @@ WORDS = (
     "equals half",
     "of the arc",
 )
-BINARIES = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chrome")
 
 
 def figure(rng: random.Random) -> Image:
@@ -144,10 +143,9 @@ def in_browser(page_file: Path, opened: int) -> dict[str, float]:
     """Return how fast a browser shows and filters the page, the median of some openings."""
     from playwright.sync_api import sync_playwright
 
-    binary = next((path for name in BINARIES if (path := shutil.which(name))), None)
     found: dict[str, list[float]] = {}
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
         for _ in range(opened):
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             page.goto(page_file.as_uri())

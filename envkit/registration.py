@@ -13,8 +13,8 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast, overload
 
@@ -371,9 +371,8 @@ def _creator(found: EnvSpec) -> Creator:
     """Return the class behind a spec."""
     if callable(found.entry_point):
         return found.entry_point
-    module, _, name = found.entry_point.partition(":")
     try:
-        return getattr(import_module(module), name)
+        return resolve_name(found.entry_point)
     except (ImportError, AttributeError) as error:
         if isinstance(error, MissingDependencyError):
             raise

@@ -7,7 +7,7 @@ of them), so a change goes to a turn: the last one that was rewarded.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, ContractError
@@ -101,9 +101,8 @@ def load_adjust(place: str) -> AdjustRewards:
     """
     if place in TEAMS:
         return TEAMS[place]
-    module, separator, name = place.partition(":")
     try:
-        found: Any = getattr(import_module(module), name) if separator else None
+        found: Any = resolve_name(place) if ":" in place else None
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"adjust_rewards {place!r} cannot be imported: {error}") from error
     if not callable(found):

@@ -68,14 +68,13 @@ def _load(place: str) -> "Policy":
     Raises:
         ConfigurationError: There is none.
     """
-    from importlib import import_module
+    from pkgutil import resolve_name
 
-    module, separator, name = place.partition(":")
-    if not (module and separator and name):
+    if not all(place.partition(":")):
         raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")
     try:
-        found: Any = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        found: Any = resolve_name(place)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"no policy at {place!r}: {error}") from error
     if not callable(found):
         raise ConfigurationError(

@@ -184,15 +184,21 @@ def _imported(
     if problem is None:
         found = f"from {distribution}"
         return Check(area=area, name=name, status=Status.OK, found=found)
+    return _failed(area, name, problem, matters=matters, distribution=distribution)
+
+
+def _failed(
+    area: str, name: str, problem: EnvkitError, *, matters: str, distribution: str
+) -> Check:
+    """Return the check of a part of a plugin that cannot be used."""
     is_off = isinstance(problem, MissingDependencyError)
-    mending = _mending(str(problem))
     return Check(
         area=area,
         name=name,
         status=Status.OFF if is_off else Status.FAILED,
         found=str(problem),
         matters=matters,
-        fix=mending or f"pip install --force-reinstall --no-deps {distribution}",
+        fix=_mending(str(problem)) or f"pip install --force-reinstall --no-deps {distribution}",
     )
 
 
@@ -207,15 +213,8 @@ def _plugin_check(point: EntryPoint) -> Check:
         function: Callable[[], object] = point.load()
         found = function()
     except EnvkitError as error:
-        is_off = isinstance(error, MissingDependencyError)
-        return Check(
-            area="plugin",
-            name=point.name,
-            status=Status.OFF if is_off else Status.FAILED,
-            found=str(error),
-            matters=f"what needs the {point.name} cannot be played",
-            fix=_mending(str(error)) or f"pip install --force-reinstall --no-deps {distribution}",
-        )
+        matters = f"what needs the {point.name} cannot be played"
+        return _failed("plugin", point.name, error, matters=matters, distribution=distribution)
     except Exception as error:  # noqa: BLE001  # a plugin's; it is the finding
         return Check(
             area="plugin",

@@ -1,14 +1,15 @@
 """How far a command is that counts: a bar on a terminal, nothing elsewhere."""
 
 import sys
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
+
+from envkit.closing import Closing
 
 _REFRESH_EVERY: Final = 8
 
 
-class CountingBar:
-    """A progress bar on standard error; a context manager."""
+class CountingBar(Closing):
+    """A progress bar on standard error, from the start of a block to its end."""
 
     def __init__(self, label: str, *, is_quiet: bool) -> None:
         self._bar: Any = None
@@ -29,17 +30,13 @@ class CountingBar:
         )
         self._task = self._bar.add_task("", total=None)
 
-    def __enter__(self) -> "CountingBar":
+    def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
 

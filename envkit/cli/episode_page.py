@@ -63,16 +63,11 @@ def _is_control(character: str) -> bool:
 
 def _facts(trajectory: Trajectory) -> Iterator[Text]:
     reward = "none" if trajectory.reward is None else f"{trajectory.reward:g}"
-    trained = (
-        0
-        if trajectory.is_faulted
-        else sum(sum(segment.loss_mask) for segment in trajectory.segments)
-    )
     yield Text(
         plain(
             f"{trajectory.env_id}  seed {trajectory.seed}  reward {reward}  "
             f"{trajectory.stop_reason.value}  {len(trajectory.turns)} turns  "
-            f"{trajectory.token_count:,} tokens, {trained:,} trained  "
+            f"{trajectory.token_count:,} tokens, {trajectory.trained_token_count:,} trained  "
             f"{trajectory.duration_seconds:.2f} s"
         ),
         style="bold",
@@ -112,17 +107,11 @@ def _print_image(image: Image, console: Console, style: PictureStyle) -> None:
 
 def _turn(trajectory: Trajectory, number: int) -> Text:
     turn = trajectory.turns[number]
-    times = {
-        "queue": turn.queue_seconds,
-        "generate": turn.generate_seconds,
-        "env": turn.env_seconds,
-        "encode": turn.encode_seconds,
-    }
     parts = [
         f"turn {turn.turn}",
         f"{turn.prompt_tokens:,} + {turn.response_tokens:,} tokens",
         turn.finish_reason,
-        "  ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in times.items()),
+        "  ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in turn.seconds.items()),
     ]
     if turn.reward:
         parts.append(f"reward {turn.reward:g}")

@@ -4,10 +4,12 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from types import TracebackType
-from typing import Final, Protocol
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, Protocol, Self
 
 from envkit.cli.console import note
+from envkit.closing import Closing
 from envkit.rollout import RolloutState
 from envkit.trajectory import Trajectory
 
@@ -20,20 +22,7 @@ _LINES: Final = 10
 
 
 class Progress(Protocol):
-    """Shows a rollout while it runs; a context manager."""
-
-    def __enter__(self) -> "Progress":
-        """Start showing."""
-        ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop showing."""
-        ...
+    """Shows a rollout while it runs."""
 
     def finished(self, trajectory: Trajectory) -> None:
         """Count a finished episode."""
@@ -44,16 +33,19 @@ class Progress(Protocol):
         ...
 
 
-def progress_for(state: RolloutState, *, is_quiet: bool) -> Progress:
-    """Return what suits standard error.
+@contextmanager
+def progress_for(state: RolloutState, *, is_quiet: bool) -> Generator[Progress]:
+    """Show progress as it suits standard error, until the block ends.
 
     Args:
         state: Updated by the rollout; read while it runs.
         is_quiet: Show only what `tell` is given.
     """
-    if not is_quiet and sys.stderr.isatty():
-        return LiveBar(state)
-    return PlainLines(state, is_quiet=is_quiet)
+    if is_quiet or not sys.stderr.isatty():
+        yield PlainLines(state, is_quiet=is_quiet)
+        return
+    with LiveBar(state) as bar:
+        yield bar
 
 
 class _Tally:
@@ -95,17 +87,6 @@ class PlainLines:
         self._tally = _Tally()
         self._count = 0
 
-    def __enter__(self) -> "PlainLines":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
-
     def finished(self, trajectory: Trajectory) -> None:
         """Write a line if this episode completes a tenth."""
         self._tally.add(trajectory)
@@ -119,7 +100,7 @@ class PlainLines:
         note(line)
 
 
-class LiveBar:
+class LiveBar(Closing):
     """A bar and a line of figures, which also move while episodes run; needs an event loop.
 
     It stays small beside the rollout: a frame is two lines of text, where rich's own columns cost
@@ -138,17 +119,13 @@ class LiveBar:
         self._shown: tuple[int, ...] = ()
         self._refresher: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> "LiveBar":
+    def __enter__(self) -> Self:
         self._live.start()
         self._refresher = asyncio.get_running_loop().create_task(self._refresh())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Take the bar away."""
         if self._refresher is not None:
             self._refresher.cancel()
         self._live.stop()

@@ -16,11 +16,12 @@ from envkit.cli.options import make_env
 from envkit.cli.progress import Progress, progress_for
 from envkit.cli.run_plan import RunPlan
 from envkit.cli.stop_keys import StopKeys
-from envkit.cli.summary import METRICS_FILE, REPORT_FILE, summarise
+from envkit.cli.summary import REPORT_FILE, summarise
 from envkit.errors import EnvkitError, StorageError
 from envkit.metrics import Aggregator
 from envkit.rollout import RolloutState, collect
 from envkit.sinks import GuardedSinks
+from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory import StopReason, Trajectory, TrajectoryWriter
 from envkit.trajectory.files import storage_errors
 from envkit.trajectory.storage import FILE_NAME

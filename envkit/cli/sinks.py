@@ -95,40 +95,28 @@ class SinkChoice:
             ConfigurationError: The port is taken, or W&B cannot start.
             StorageError: A file or a folder cannot be written.
         """
-        from envkit.sinks import GuardedSinks
+        from envkit.sinks import GuardedSinks, OpenTelemetrySink, ParquetSink, TensorBoardSink
 
         opened: dict[str, Sink] = {}
         with ExitStack() as undo:
-            for kind, make in self._makers(name, config, state, overwrite, tell).items():
-                opened[kind] = make()
-                undo.callback(opened[kind].close)
+
+            def keep(kind: str, sink: "Sink") -> None:
+                opened[kind] = sink
+                undo.callback(sink.close)
+
+            # Those that fail early for cheap come first.
+            if self.metrics_port is not None:
+                keep("prometheus", _prometheus(self.metrics_port, state, tell))
+            if self.parquet is not None:
+                keep("parquet", ParquetSink(self.parquet, overwrite=overwrite))
+            if self.tensorboard is not None:
+                keep("tensorboard", TensorBoardSink(self.tensorboard))
+            if self.otel:
+                keep("opentelemetry", OpenTelemetrySink())
+            if self.wandb:
+                keep("wandb", _wandb(self.wandb_project, name, config, tell))
             undo.pop_all()
         return GuardedSinks(opened, tell=tell)
-
-    def _makers(
-        self,
-        name: str,
-        config: Mapping[str, Any],
-        state: "RolloutState",
-        overwrite: bool,
-        tell: Callable[[str], None] | None,
-    ) -> "dict[str, Callable[[], Sink]]":
-        """Return what makes each sink; the ones that fail early for cheap come first."""
-        makers: dict[str, Callable[[], Sink]] = {}
-        if self.metrics_port is not None:
-            port = self.metrics_port
-            makers["prometheus"] = lambda: _prometheus(port, state, tell)
-        if self.parquet is not None:
-            file = self.parquet
-            makers["parquet"] = lambda: _parquet(file, overwrite)
-        if self.tensorboard is not None:
-            directory = self.tensorboard
-            makers["tensorboard"] = lambda: _tensorboard(directory)
-        if self.otel:
-            makers["opentelemetry"] = _opentelemetry
-        if self.wandb:
-            makers["wandb"] = lambda: _wandb(self.wandb_project, name, config, tell)
-        return makers
 
 
 def _prometheus(port: int, state: "RolloutState", tell: Callable[[str], None] | None) -> "Sink":
@@ -138,24 +126,6 @@ def _prometheus(port: int, state: "RolloutState", tell: Callable[[str], None] | 
     if tell is not None:
         tell(f"metrics: {sink.url}")
     return sink
-
-
-def _parquet(file: Path, overwrite: bool) -> "Sink":
-    from envkit.sinks import ParquetSink
-
-    return ParquetSink(file, overwrite=overwrite)
-
-
-def _tensorboard(directory: Path) -> "Sink":
-    from envkit.sinks import TensorBoardSink
-
-    return TensorBoardSink(directory)
-
-
-def _opentelemetry() -> "Sink":
-    from envkit.sinks import OpenTelemetrySink
-
-    return OpenTelemetrySink()
 
 
 def _wandb(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envkit.cli.console import note, say, say_json
+from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory import verify_file
 from envkit.trajectory.files import replace_file
 from envkit.trajectory.storage import FILE_NAME
@@ -14,7 +15,6 @@ from envkit.trajectory.storage import FILE_NAME
 if TYPE_CHECKING:
     from envkit.report.document import Decode
 
-METRICS_FILE: Final = "metrics.json"
 REPORT_FILE: Final = "report.html"
 _PIPE_WIDTH: Final = 120
 """Columns of the table where no terminal shows it."""

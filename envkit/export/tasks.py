@@ -3,9 +3,9 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, cast
 
+from envkit.closing import Closing
 from envkit.env import Env
 from envkit.errors import ConfigurationError
 from envkit.export.tables import image_column, write_folder, write_table
@@ -19,7 +19,7 @@ from envkit.tasks import ListSource, Task, TaskSource
 _DEFAULT_SPLIT: Final = "train"
 
 
-class TaskDraw:
+class TaskDraw(Closing):
     """Draws tasks one after another; a context manager, because it holds an environment.
 
     A finite task source is taken in order, each task once. An endless one is drawn with each row's
@@ -101,17 +101,6 @@ class TaskDraw:
         """Yield the examples; a second iteration yields the same ones."""
         for index in range(self._start, self._start + self.count):
             yield self._example(index)
-
-    def __enter__(self) -> "TaskDraw":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the environment."""

@@ -5,18 +5,17 @@ the row's last sampled one. The messages of a row end with the same reply, so th
 ids say; they are never tokenised again where ids are used.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.export.task_rows import image_struct
-from envkit.messages import Message, images_of
+from envkit.messages import Message, images_of, text_of
 from envkit.rollout import role_of, rollout_id_of
 from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory
-from envkit.trajectory.plain import to_plain
 from envkit.trajectory.projection import rows_of
+from envkit.trajectory.text import json_text, optional_utf8, utf8
 
 IGNORED: Final = -100
 """The label of a token that is not trained, which PyTorch's losses leave out."""
@@ -116,8 +115,8 @@ def full_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
         "weight_versions": list(row.weight_versions),
         "env_id": trajectory.env_id,
         "seed": None if trajectory.seed is None else str(trajectory.seed),
-        "task": _json(trajectory.task, "task"),
-        "metadata": _json(trajectory.metadata, "metadata"),
+        "task": json_text(trajectory.task, "task"),
+        "metadata": json_text(trajectory.metadata, "metadata"),
     }
 
 
@@ -157,10 +156,10 @@ def _common(trajectory: Trajectory, row: Row, number: int) -> dict[str, Any]:
     return {
         "images": [image_struct(image) for image in row.images],
         "reward": trajectory.reward,
-        "episode_id": _utf8(trajectory.episode_id),
-        "group_id": None if trajectory.group_id is None else _utf8(trajectory.group_id),
+        "episode_id": utf8(trajectory.episode_id),
+        "group_id": optional_utf8(trajectory.group_id),
         "role": role_of(trajectory),
-        "rollout_id": _utf8(rollout_id_of(trajectory)),
+        "rollout_id": utf8(rollout_id_of(trajectory)),
         "row": number,
         "is_last": row.is_last,
         "stop_reason": trajectory.stop_reason.value,
@@ -175,7 +174,7 @@ def _until(messages: tuple[Message, ...], turn: int) -> tuple[Message, ...]:
 
 def _chat(messages: tuple[Message, ...], with_parts: bool) -> list[dict[str, Any]]:
     return [
-        {"role": entry["role"], "content": _parts(entry) if with_parts else _text(entry)}
+        {"role": entry["role"], "content": _parts(entry) if with_parts else utf8(text_of(entry))}
         for entry in messages
     ]
 
@@ -183,27 +182,10 @@ def _chat(messages: tuple[Message, ...], with_parts: bool) -> list[dict[str, Any
 def _parts(entry: Message) -> list[dict[str, str | None]]:
     content = entry["content"]
     if isinstance(content, str):
-        return [{"type": "text", "text": _utf8(content)}]
+        return [{"type": "text", "text": utf8(content)}]
     return [
-        {"type": "text", "text": _utf8(part["text"])}
+        {"type": "text", "text": utf8(part["text"])}
         if part["type"] == "text"
         else {"type": "image", "text": None}
         for part in content
     ]
-
-
-def _text(entry: Message) -> str:
-    content = entry["content"]
-    if isinstance(content, str):
-        return _utf8(content)
-    return _utf8("".join(part["text"] for part in content if part["type"] == "text"))
-
-
-def _utf8(text: str) -> str:
-    """Return text that any file can hold: a model may have sampled half a surrogate pair."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _json(value: Mapping[str, Any], where: str) -> str:
-    """Return free-form data as JSON text; its pictures by their hash, as in trajectory files."""
-    return json.dumps(to_plain(value, where, lambda _: None), sort_keys=True)

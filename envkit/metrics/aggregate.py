@@ -7,9 +7,7 @@ from envkit.metrics.distribution import Distribution, Histogram, Moments
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
-from envkit.trajectory.turn import TurnRecord
-
-_PARTS = ("queue", "generate", "env", "encode")
+from envkit.trajectory.turn import TIME_PARTS, TurnRecord
 
 
 class Aggregator:
@@ -89,9 +87,8 @@ class Aggregator:
         for segment in trajectory.segments:
             if segment.kind is not SegmentKind.PROMPT:
                 tokens[segment.kind] += len(segment.train_ids)
-            if not trajectory.is_faulted:
-                self._counts["trained"] += sum(segment.loss_mask)
             images += len(segment.images)
+        self._counts["trained"] += trajectory.trained_token_count
         if trajectory.segments:
             self._distributions["tokens/prompt"].add(len(trajectory.segments[0].train_ids))
         self._distributions["tokens/response"].add(tokens[SegmentKind.MODEL])
@@ -108,13 +105,7 @@ class Aggregator:
         self._retries.update(turn.env_retries)
         self._retries["engine"] += turn.engine_retries
         self._retries["resample"] += turn.resamples
-        seconds = (
-            turn.queue_seconds,
-            turn.generate_seconds,
-            turn.env_seconds,
-            turn.encode_seconds,
-        )
-        for part, value in zip(_PARTS, seconds, strict=True):
+        for part, value in turn.seconds.items():
             self._distributions[f"seconds/{part}"].add(value)
 
     def _episode_metrics(self) -> dict[str, float]:
@@ -189,7 +180,7 @@ class Aggregator:
 
     def _time_metrics(self, elapsed_seconds: float | None) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        for part in (*_PARTS, "episode"):
+        for part in (*TIME_PARTS, "episode"):
             seconds = self._distributions[f"seconds/{part}"]
             if seconds.count:
                 metrics[f"seconds/{part}/mean"] = seconds.mean

@@ -115,13 +115,13 @@ def branch(
             or no event loop runs here.
     """
     _require_anywidget()
-    from envkit.notebook.comparing import BranchWidget, rest_of
+    from envkit.notebook.branching import env_of
+    from envkit.notebook.comparing import BranchWidget, Rest
 
     if engine is not None and codec is None:
         raise ConfigurationError("an engine needs the codec of its model: branch(..., codec=codec)")
-    rest = rest_of(
-        trajectory, env, kwargs, engine=engine, codec=codec, limits=limits, sampling=sampling
-    )
+    made = env_of(trajectory, env, **kwargs)
+    rest = Rest(env=made, engine=engine, codec=codec, limits=limits, sampling=sampling)
     return BranchWidget(trajectory, turn, reply, rest)
 
 

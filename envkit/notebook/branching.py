@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from envkit.env import Env
 from envkit.errors import ConfigurationError, EnvFault
 from envkit.messages import text_of
-from envkit.notebook.game import factory_for
+from envkit.notebook.game import before_reply, factory_for
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.limits import Limits
@@ -107,14 +107,13 @@ def branch_point(trajectory: Trajectory, turn: int, reply_ids: tuple[int, ...]) 
         extras={EDITED: True},
     )
     before = [s for s in trajectory.segments if s.turn <= turn and not _is_reply(s, turn)]
-    replies = [i for i, entry in enumerate(trajectory.messages) if entry["role"] == "assistant"]
     return replace(
         trajectory,
         episode_id=f"{trajectory.episode_id}-branch-{turn}",
         group_id=None,
         segments=(*before, edited),
         turns=trajectory.turns[:turn],
-        messages=trajectory.messages[: replies[turn]],
+        messages=tuple(before_reply(trajectory.messages, turn)),
         reward=None,
         stop_reason=StopReason.ABORTED,
         fault=None,

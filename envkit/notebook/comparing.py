@@ -6,9 +6,8 @@ from typing import Any
 
 from envkit.errors import EnvkitError
 from envkit.messages import text_of
-from envkit.notebook.branching import check_branch, env_of, rerun
+from envkit.notebook.branching import check_branch, rerun
 from envkit.notebook.game import Game
-from envkit.notebook.outcome import safe_text
 from envkit.notebook.playing import game_view, play_wish
 from envkit.notebook.scene import episode_view
 from envkit.notebook.widget import EpisodeWidget, number_in, require_loop, text_in
@@ -16,6 +15,7 @@ from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.limits import Limits
 from envkit.tokens import ChatCodec
+from envkit.trajectory.text import utf8
 from envkit.trajectory.trajectory import Trajectory
 
 
@@ -53,13 +53,14 @@ class BranchWidget(EpisodeWidget):
         self._settled.set()
         super().__init__("branch", {})
         said = [text_of(m) for m in trajectory.messages if m["role"] == "assistant"]
+        left = episode_view(trajectory, self.shelf, codec=rest.codec)
         self.view = {
-            "title": f"{trajectory.env_id}, seed {trajectory.seed}",
-            "left": episode_view(trajectory, self.shelf, codec=rest.codec),
+            "title": left["title"],
+            "left": left,
             "right": None,
-            "replies": [safe_text(text) for text in said[: len(trajectory.turns)]],
+            "replies": [utf8(text) for text in said[: len(trajectory.turns)]],
             "turn": turn,
-            "edit": None if reply is None else safe_text(reply),
+            "edit": None if reply is None else utf8(reply),
             "by_hand": rest.engine is None,
             "is_busy": False,
             "error": None,
@@ -99,7 +100,7 @@ class BranchWidget(EpisodeWidget):
         if self.error is not None:
             self.complain(self.error)
         elif fill is not None:
-            self.send({"fill": safe_text(fill)})
+            self.send({"fill": utf8(fill)})
 
     async def _branch(self, turn: int, reply: str) -> None:
         check_branch(self.recorded, turn)
@@ -140,18 +141,3 @@ class BranchWidget(EpisodeWidget):
         elif self.game is not None:
             right = game_view(self.game, self.shelf, title=self.recorded.env_id)
         self.view = {**self.view, "right": right, "is_busy": False}
-
-
-def rest_of(
-    trajectory: Trajectory,
-    env: str | AnyEnv | EnvFactory | None,
-    kwargs: dict[str, Any],
-    *,
-    engine: Engine | None,
-    codec: ChatCodec | None,
-    limits: Limits | None,
-    sampling: Sampling | None,
-) -> Rest:
-    """Return who plays the rest."""
-    made = env_of(trajectory, env, **kwargs)
-    return Rest(env=made, engine=engine, codec=codec, limits=limits, sampling=sampling)

@@ -168,7 +168,7 @@ class Game:
                 raise ConfigurationError(
                     f"turn must be one of the {self.turn} replies so far, got {turn}"
                 )
-            kept = _before_reply(self.messages, turn)
+            kept = before_reply(self.messages, turn)
             outcomes, hashes = self.outcomes[:turn], self._hashes[:turn]
             snapshots, replies = self._snapshots[: turn + 1], list(self.replies[:turn])
             await self._bring_back(self._first, replies, hashes, snapshots[turn])
@@ -190,7 +190,7 @@ class Game:
             hashes = [record.observation_hash or "" for record in done]
             replies = [record.response_text for record in done]
             await self._bring_back(trajectory.initial_observation_hash, replies, hashes, None)
-            self.messages = _before_reply(trajectory.messages, turn)
+            self.messages = before_reply(trajectory.messages, turn)
             self.outcomes = [Outcome.of_record(record) for record in done]
             self._hashes, self._snapshots = hashes, [None] * turn
 
@@ -285,7 +285,7 @@ async def _kept(work: Awaitable[T]) -> T:
         raise lost.fault from lost
 
 
-def _before_reply(messages: Sequence[Message], turn: int) -> list[Message]:
+def before_reply(messages: Sequence[Message], turn: int) -> list[Message]:
     """Return the messages that stand before reply number `turn`."""
     replies = 0
     for index, entry in enumerate(messages):

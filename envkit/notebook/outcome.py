@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from envkit.trajectory.text import utf8
 from envkit.trajectory.turn import TurnRecord
 from envkit.turns import Step
 
@@ -48,8 +49,8 @@ class Outcome:
         rest = {key: value for key, value in self.info.items() if key not in _SHOWN_ELSEWHERE}
         return {
             "reward": None if self.reward is None else f"{self.reward:g}",
-            "terms": {safe_text(str(name)): _number(value) for name, value in terms.items()},
-            "parse_error": None if error is None else safe_text(str(error)),
+            "terms": {utf8(str(name)): _number(value) for name, value in terms.items()},
+            "parse_error": None if error is None else utf8(str(error)),
             "retries": dict(self.retries),
             "info": pretty(rest),
         }
@@ -59,13 +60,8 @@ def pretty(data: Mapping[str, Any]) -> str:
     """Return data as indented JSON for people, cut where it is very long."""
     text = json.dumps(data, indent=1, ensure_ascii=False, default=repr)
     kept = text if len(text) <= _LONGEST_INFO else f"{text[:_LONGEST_INFO]} ..."
-    return safe_text(kept)
-
-
-def safe_text(text: str) -> str:
-    """Return text that a message to the front end can hold: no lone surrogates."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return utf8(kept)
 
 
 def _number(value: object) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else safe_text(str(value))
+    return f"{value:g}" if isinstance(value, int | float) else utf8(str(value))

@@ -6,7 +6,7 @@ from typing import Any
 from envkit.errors import EnvkitError
 from envkit.images import Image
 from envkit.messages import Message
-from envkit.notebook.outcome import safe_text
+from envkit.trajectory.text import utf8
 
 
 class Shelf:
@@ -38,11 +38,11 @@ class Shelf:
         content = entry["content"]
         parts: list[dict[str, str]] = []
         if isinstance(content, str):
-            parts.append({"text": safe_text(content)})
+            parts.append({"text": utf8(content)})
         else:
             for part in content:
                 if part["type"] == "image":
                     parts.append({"image": self.keep(part["image"])})
                 else:
-                    parts.append({"text": safe_text(part["text"])})
+                    parts.append({"text": utf8(part["text"])})
         return {"role": entry["role"], "parts": parts}

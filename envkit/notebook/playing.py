@@ -4,17 +4,17 @@ from typing import Any
 
 from envkit.errors import ConfigurationError, EnvkitError
 from envkit.notebook.game import Game
-from envkit.notebook.outcome import safe_text
 from envkit.notebook.pictures import Shelf
 from envkit.notebook.scene import steps_of
 from envkit.notebook.widget import EpisodeWidget, number_in, require_loop, text_in
+from envkit.trajectory.text import utf8
 
 
 def game_view(game: Game, shelf: Shelf, *, title: str) -> dict[str, Any]:
     """Return what is shown of a game."""
     started = bool(game.messages)
     return {
-        "title": safe_text(f"{title}, seed {game.seed}"),
+        "title": utf8(f"{title}, seed {game.seed}"),
         "facts": [
             f"turn {game.turn} of at most {game.max_turns}" if started else "starting",
             f"reward {game.reward:g}",
@@ -87,7 +87,7 @@ class PlayWidget(EpisodeWidget):
         if error is not None:
             self.complain(error)
         elif text is not None:
-            self.send({"fill": safe_text(text)})
+            self.send({"fill": utf8(text)})
 
     def refresh(self) -> None:
         """Show the game as it is, such as after a reply that came from code."""

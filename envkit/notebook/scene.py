@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from envkit.errors import StorageError
 from envkit.messages import Message, text_of
-from envkit.notebook.outcome import Outcome, pretty, safe_text
+from envkit.notebook.outcome import Outcome, pretty
 from envkit.notebook.pictures import Shelf
 from envkit.tokens import ChatCodec
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.text import utf8
 from envkit.trajectory.trajectory import Trajectory
 
 _SHORTEST_RUN: Final = 4
@@ -46,7 +47,7 @@ def steps_of(messages: Sequence[Message], outcomes: Sequence[Outcome], shelf: Sh
             {
                 "turn": number,
                 "reads": reads,
-                "reply": safe_text(text_of(entry)),
+                "reply": utf8(text_of(entry)),
                 "outcome": outcome,
             }
         )
@@ -69,7 +70,7 @@ class Speller:
             return None
         # Twice, because the stop token at the end of a reply is left out of its text.
         ids = (token, token) if token in self.codec.stop_ids else (token,)
-        return safe_text(self.codec.decode(ids))
+        return utf8(self.codec.decode(ids))
 
 
 def episode_view(
@@ -98,34 +99,25 @@ def episode_view(
         ]
     fault = trajectory.fault
     return {
-        "title": safe_text(_title(trajectory)),
+        "title": utf8(f"{trajectory.env_id}, seed {trajectory.seed}"),
         "facts": _facts(trajectory),
         "task": pretty(trajectory.task),
         "fault": None
         if fault is None
-        else safe_text(f"fault in {fault.where} ({fault.kind}): {fault.message}"),
+        else utf8(f"fault in {fault.where} ({fault.kind}): {fault.message}"),
         "proof": _proof(trajectory, recorded),
-        "problems": [safe_text(str(problem)) for problem in check_trajectory(trajectory)],
+        "problems": [utf8(str(problem)) for problem in check_trajectory(trajectory)],
         "steps": steps,
     }
 
 
-def _title(trajectory: Trajectory) -> str:
-    return f"{trajectory.env_id}, seed {trajectory.seed}"
-
-
 def _facts(trajectory: Trajectory) -> list[str]:
-    trained = (
-        0
-        if trajectory.is_faulted
-        else sum(sum(segment.loss_mask) for segment in trajectory.segments)
-    )
     reward = "none" if trajectory.reward is None else f"{trajectory.reward:g}"
     return [
         f"reward {reward}",
         trajectory.stop_reason.value,
         f"{len(trajectory.turns)} turns",
-        f"{trajectory.token_count:,} tokens, {trained:,} trained",
+        f"{trajectory.token_count:,} tokens, {trajectory.trained_token_count:,} trained",
     ]
 
 
@@ -134,7 +126,7 @@ def _proof(trajectory: Trajectory, recorded: Certificate | None) -> View:
     try:
         found = certify(trajectory)
     except StorageError as error:
-        return {"seal": "", "status": safe_text(str(error)), "holds": False}
+        return {"seal": "", "status": utf8(str(error)), "holds": False}
     difference = None if recorded is None else recorded.difference(found)
     if difference is not None:
         return {"seal": found.seal, "status": f"broken: {difference}", "holds": False}

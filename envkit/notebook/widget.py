@@ -15,8 +15,8 @@ import anywidget
 import traitlets
 
 from envkit.errors import ConfigurationError, EnvkitError
-from envkit.notebook.outcome import safe_text
 from envkit.notebook.pictures import Shelf
+from envkit.trajectory.text import utf8
 
 _HERE: Final = Path(__file__).parent
 _LOGGER: Final = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class EpisodeWidget(anywidget.AnyWidget):
 
     def complain(self, error: Exception) -> None:
         """Show an error."""
-        self.view = {**self.view, "error": safe_text(f"{type(error).__name__}: {error}")}
+        self.view = {**self.view, "error": utf8(f"{type(error).__name__}: {error}")}
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work on the widget's loop, from any thread; its errors are shown."""

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -90,29 +90,23 @@ def write_diff(
     for side in sides:
         side.read(document.notes, with_tokens=decode is not None)
     matching = match(sides[0].facts, sides[1].facts)
-    document.notes[:0] = list(_unmatched(matching, sides))
     shown = matching.pairs[:max_episodes]
-    if len(shown) < len(matching.pairs):
-        document.notes.insert(
-            0,
-            f"The figures are of all {len(matching.pairs)} pairs; the list shows the first "
-            f"{len(shown)}.",
-        )
+    document.notes[:0] = _explanations(matching, sides, len(shown))
     for pair in shown:
         sides[0].put(document, f"a{pair.first.number}", pair.first)
         sides[1].put(document, f"b{pair.second.number}", pair.second)
     names = [side.run.name for side in sides]
     if names[0] == names[1]:
         names = [side.run.origin for side in sides]
+    counts = Counter(flip for pair in matching.pairs for flip in pair.flips)
+    listed = {flip for pair in shown for flip in pair.flips}
     fields = {
         "title": safe_html(title or f"What changed from {names[0]} to {names[1]}"),
         "subtitle": safe_html(f"A: {sides[0].run.origin} · B: {sides[1].run.origin}"),
-        "tiles": _tiles(matching),
-        "charts": _charts(matching),
+        "tiles": _tiles(matching, counts),
+        "charts": _charts(matching, counts),
         "outcomes": _outcomes(matching),
-        "flips": "".join(
-            f"<option>{flip}</option>" for flip in Flip if any(flip in p.flips for p in shown)
-        ),
+        "flips": "".join(f"<option>{flip}</option>" for flip in Flip if flip in listed),
     }
     rows = [_row(pair, number) for number, pair in enumerate(shown, start=1)]
     index = {"columns": COLUMNS, "rows": rows, "names": names}
@@ -142,7 +136,13 @@ class _Side:
         document.add_episode(name, self.episodes[facts.number], self.run.image_folder())
 
 
-def _unmatched(matching: Matching, sides: Sequence[_Side]) -> Iterator[str]:
+def _explanations(matching: Matching, sides: Sequence[_Side], shown_pairs: int) -> Iterator[str]:
+    """Say what the figures are of."""
+    if shown_pairs < len(matching.pairs):
+        yield (
+            f"The figures are of all {len(matching.pairs)} pairs; the list shows the first "
+            f"{shown_pairs}."
+        )
     both = zip(sides, (matching.only_first, matching.only_second), strict=True)
     for letter, (side, alone) in zip("AB", both, strict=True):
         if alone:
@@ -160,19 +160,12 @@ def _unmatched(matching: Matching, sides: Sequence[_Side]) -> Iterator[str]:
         )
 
 
-def _tiles(matching: Matching) -> str:
-    counts = _flip_counts(matching)
+def _tiles(matching: Matching, counts: Counter[Flip]) -> str:
     entries = [("pairs", f"{len(matching.pairs):,}", "")]
-    reward = mean_difference(matching.pairs, lambda facts: facts.reward)
-    if reward is not None:
-        entries.append(("mean reward", *_with_error(reward, ".3f")))
-    solved = mean_difference(matching.pairs, _solved)
-    if solved is not None:
-        entries.append(("share solved", *_with_error(solved, ".3f")))
-    for name, value in (("turns an episode", "turns"), ("sampled tokens an episode", "sampled")):
-        found = mean_difference(matching.pairs, lambda facts, v=value: float(getattr(facts, v)))
+    for name, shape, value in _MEANS:
+        found = mean_difference(matching.pairs, value)
         if found is not None:
-            entries.append((name, *_with_error(found, ".2f")))
+            entries.append((name, *_with_error(found, shape)))
     for flip in (Flip.NOW_SOLVED, Flip.NOW_FAILED, Flip.NEW_FAULT, Flip.FAULT_GONE):
         if counts[flip] or flip in (Flip.NOW_SOLVED, Flip.NOW_FAILED):
             entries.append((flip.value, f"{counts[flip]:,}", ""))
@@ -189,6 +182,15 @@ def _solved(facts: EpisodeFacts) -> float | None:
     return None if facts.reward is None else float(is_solved(facts))
 
 
+_MEANS: Final[tuple[tuple[str, str, Callable[[EpisodeFacts], float | None]], ...]] = (
+    ("mean reward", ".3f", lambda facts: facts.reward),
+    ("share solved", ".3f", _solved),
+    ("turns an episode", ".2f", lambda facts: facts.turns),
+    ("sampled tokens an episode", ".2f", lambda facts: facts.sampled),
+)
+"""What is compared by its mean: name, format, value of an episode."""
+
+
 def _with_error(found: MeanDifference, shape: str) -> tuple[str, str]:
     signed = f"{found.mean:+{shape}}".replace("-", "−")  # noqa: RUF001  # a minus sign is meant
     if found.standard_error is None:
@@ -196,8 +198,7 @@ def _with_error(found: MeanDifference, shape: str) -> tuple[str, str]:
     return signed, f"± {found.standard_error:{shape}}, {found.pairs:,} pairs, {found.seeds:,} seeds"
 
 
-def _charts(matching: Matching) -> str:
-    counts = _flip_counts(matching)
+def _charts(matching: Matching, counts: Counter[Flip]) -> str:
     if not matching.pairs:
         return ""
     whole = len(matching.pairs)
@@ -233,10 +234,6 @@ def _outcome(facts: EpisodeFacts) -> str:
     if facts.reward is None:
         return "no reward"
     return "solved" if is_solved(facts) else "failed"
-
-
-def _flip_counts(matching: Matching) -> Counter[Flip]:
-    return Counter(flip for pair in matching.pairs for flip in pair.flips)
 
 
 def _row(pair: Pair, number: int) -> list[Any]:  # JSON data

@@ -45,7 +45,7 @@ class Document:
         """Start a page.
 
         Args:
-            page: "report" or "diff": the name of its HTML and of its own script.
+            page: "report" or "diff": the name of its own HTML and of its own script.
         """
         self._page = page
         self._blocks: list[tuple[str, str]] = []
@@ -77,7 +77,7 @@ class Document:
 
         Args:
             target: The file.
-            fields: HTML for the places of the page's template.
+            fields: HTML for the places of the page's templates.
             index: JSON data of the page's list.
             decode: Turns token ids into text; None leaves ids.
 
@@ -98,16 +98,13 @@ class Document:
             f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; "
             f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
         )
-        head, tail = _asset(f"{self._page}.html").split("<!-- data -->")
+        head, tail = _asset("page.html").split("<!-- data -->")
         # First of all: a picture left out is a note in the head.
         images = list(self._pictures.blocks(IMAGE_BUDGET_BYTES, self.notes))
-        yield Template(head).substitute(
-            fields,
-            policy=policy,
-            style=style,
-            notes=_notes(self.notes),
-            dialogs=_asset("dialogs.html"),
+        content = Template(_asset(f"{self._page}.html")).substitute(
+            fields, notes=_notes(self.notes)
         )
+        yield Template(head).substitute(fields, policy=policy, style=style, content=content)
         # The list and the script stand before the episodes: they work while the rest is read.
         yield _block("index", "application/json", safe_json(index))
         yield f"<script>{script}</script>\n"

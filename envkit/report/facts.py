@@ -12,10 +12,8 @@ from envkit.trajectory.checks import Problem
 from envkit.trajectory.plain import plain_float, to_plain
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
-from envkit.trajectory.turn import TurnRecord
 
 _EXCERPT: Final = 140
-TIME_PARTS: Final = ("queue", "generate", "env", "encode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,17 +138,11 @@ def episode_facts(
     )
 
 
-def turn_seconds(turn: TurnRecord) -> dict[str, float]:
-    """Return where the time of a turn went, in the order of `TIME_PARTS`."""
-    values = (turn.queue_seconds, turn.generate_seconds, turn.env_seconds, turn.encode_seconds)
-    return dict(zip(TIME_PARTS, values, strict=True))
-
-
 def _slowest(trajectory: Trajectory) -> str:
     if not trajectory.turns:
         return ""
-    turn = max(trajectory.turns, key=lambda one: sum(turn_seconds(one).values()))
-    parts = turn_seconds(turn)
+    turn = max(trajectory.turns, key=lambda one: sum(one.seconds.values()))
+    parts = turn.seconds
     return f"turn {turn.turn}, {max(parts, key=lambda part: parts[part])}"
 
 

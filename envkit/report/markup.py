@@ -6,6 +6,8 @@ import zlib
 from html import escape
 from typing import Final
 
+from envkit.trajectory.text import utf8
+
 _COMPRESSION: Final = 6
 
 
@@ -26,4 +28,4 @@ def safe_json(data: object) -> str:
 
 def safe_html(text: str) -> str:
     """Return text for HTML; lone surrogates, which UTF-8 cannot hold, become question marks."""
-    return escape(text.encode("utf-8", "replace").decode("utf-8"))
+    return escape(utf8(text))

@@ -7,9 +7,10 @@ from typing import Final
 from envkit.metrics.aggregate import Aggregator
 from envkit.metrics.table import summary_rows
 from envkit.report.charts import Bar, bar_chart, histogram_chart
-from envkit.report.facts import TIME_PARTS, EpisodeFacts
+from envkit.report.facts import EpisodeFacts
 from envkit.report.markup import safe_html
 from envkit.trajectory.stop import StopReason
+from envkit.trajectory.turn import TIME_PARTS
 
 _SLOWEST: Final = 6
 _HISTOGRAMS: Final = (

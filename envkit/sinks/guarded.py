@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
+from envkit.closing import Closing
 from envkit.sinks.sink import Sink
 from envkit.trajectory.trajectory import Trajectory
 
@@ -37,7 +37,7 @@ class _Guarded:
         self.in_a_row = 0
 
 
-class GuardedSinks:
+class GuardedSinks(Closing):
     """Several sinks as one, which never raises.
 
     What a sink raises is told once and counted in `failures`. The others go on, and so does this
@@ -102,14 +102,3 @@ class GuardedSinks:
             if self.tell is not None:
                 self.tell(f"sink {one.name} failed, the run goes on: {message}")
         one.failures.failed += 1
-
-    def __enter__(self) -> "GuardedSinks":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -4,9 +4,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
+from envkit.closing import Closing
 from envkit.errors import ConfigurationError
 from envkit.trajectory.files import replace_file
 from envkit.trajectory.storage import Mode, TrajectoryWriter
@@ -15,7 +15,7 @@ from envkit.trajectory.trajectory import Trajectory
 METRICS_FILE: Final = "metrics.json"
 
 
-class JsonlSink:
+class JsonlSink(Closing):
     """A run directory: `trajectories.jsonl`, `images/` and `metrics.json`."""
 
     def __init__(
@@ -54,14 +54,3 @@ class JsonlSink:
     def close(self) -> None:
         """Close the trajectory file."""
         self._writer.close()
-
-    def __enter__(self) -> "JsonlSink":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

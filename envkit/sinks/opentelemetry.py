@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from envkit.sinks.span_batch import SpanBatch
-from envkit.sinks.text import utf8
 from envkit.sinks.window import episode_figures
+from envkit.trajectory.text import utf8
 from envkit.trajectory.trajectory import Trajectory
 from envkit.trajectory.turn import TurnRecord
 

@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 from envkit.messages import Message, text_of
 from envkit.rollout import role_of, rollout_id_of
-from envkit.sinks.text import json_text, optional_utf8, utf8
 from envkit.sinks.window import sampled_tokens
 from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.text import json_text, optional_utf8, utf8
 from envkit.trajectory.trajectory import Trajectory
 from envkit.trajectory.turn import TurnRecord
 
@@ -134,9 +134,7 @@ def _counts(trajectory: Trajectory) -> dict[str, int]:
         "prompt_tokens": len(segments[0].train_ids) if segments else 0,
         "response_tokens": sampled_tokens(trajectory),
         "observation_tokens": sum(len(segment.train_ids) for segment in observed),
-        "trained_tokens": 0
-        if trajectory.is_faulted
-        else sum(sum(segment.loss_mask) for segment in segments),
+        "trained_tokens": trajectory.trained_token_count,
         "image_count": sum(len(segment.images) for segment in segments),
         "tool_calls": sum(turn.tool_call is not None for turn in turns),
         "parse_errors": sum(turn.parse_error is not None for turn in turns),

@@ -10,7 +10,6 @@ from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 from envkit.trajectory.turn import TurnRecord
 
-_TURN_PARTS: Final = ("queue", "generate", "env", "encode")
 _TOKENS: Final = {SegmentKind.MODEL: "sampled", SegmentKind.OBSERVATION: "observed"}
 _REWARDS: Final = (-1.0, -0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 2.0, 5.0)
 _TURNS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200)
@@ -159,11 +158,5 @@ class _Instruments:
         for kind, number in retries.items():
             if number:
                 self.retries.labels(env=env, kind=kind).inc(number)
-        seconds = (
-            turn.queue_seconds,
-            turn.generate_seconds,
-            turn.env_seconds,
-            turn.encode_seconds,
-        )
-        for part, value in zip(_TURN_PARTS, seconds, strict=True):
+        for part, value in turn.seconds.items():
             self.part.labels(env=env, part=part).observe(value)

@@ -5,6 +5,7 @@ The summaries have the form of TensorBoard's own numpy writer (tensorboard/plugi
 """
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -109,8 +110,6 @@ class _Library:
             ) from error
 
     def event(self, summary: Any, step: int) -> Any:  # noqa: ANN401  # protobufs
-        import time
-
         return self._protobuf.Event(wall_time=time.time(), step=step, summary=summary)
 
     def scalar(self, tag: str, value: float) -> Any:  # noqa: ANN401  # a protobuf

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from envkit.errors import ConfigurationError, MissingDependencyError
-from envkit.sinks.text import last_reply, utf8
 from envkit.sinks.window import Window, episode_figures, shown_images
+from envkit.trajectory.text import last_reply, utf8
 from envkit.trajectory.trajectory import Trajectory
 
 WandbMode = Literal["online", "offline", "disabled"]

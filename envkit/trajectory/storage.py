@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, cast
 
 import numpy as np
 
+from envkit.closing import Closing
 from envkit.errors import ConfigurationError, EnvkitError, StorageError
 from envkit.images import Image
 from envkit.trajectory.certificate import Certificate, certify
@@ -47,7 +47,7 @@ class StoredLine:
     """The last line has no end: its writer was stopped, or the disk was full."""
 
 
-class TrajectoryWriter:
+class TrajectoryWriter(Closing):
     """Appends finished trajectories to a run directory.
 
     Every trajectory is on its way to the disk when `write` returns: a crash of this process loses
@@ -113,17 +113,6 @@ class TrajectoryWriter:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
-
-    def __enter__(self) -> "TrajectoryWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def save(trajectories: Trajectory | Iterable[Trajectory], path: Source) -> None:

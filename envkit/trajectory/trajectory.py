@@ -71,6 +71,13 @@ class Trajectory:
         """Train ids of all segments, over every sequence."""
         return sum(len(segment.train_ids) for segment in self.segments)
 
+    @property
+    def trained_token_count(self) -> int:
+        """Those of them with mask 1; 0 for a faulted episode."""
+        if self.is_faulted:
+            return 0
+        return sum(sum(segment.loss_mask) for segment in self.segments)
+
     def train_ids(self) -> tuple[int, ...]:
         """Return the whole sequence, (T,), placeholders expanded."""
         return tuple(i for segment in self._single() for i in segment.train_ids)

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from envkit.tokens.encoded import Encoded
+
+TIME_PARTS: Final = ("queue", "generate", "env", "encode")
+"""What the time of a turn goes to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,12 @@ class TurnRecord:
     """The environment's `info` of the step, deterministic JSON data."""
     observation_hash: str | None = None
     """Of the observation after the reply, to compare a replay with; None without a done step."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Where the time went, in the order of `TIME_PARTS`."""
+        values = (self.queue_seconds, self.generate_seconds, self.env_seconds, self.encode_seconds)
+        return dict(zip(TIME_PARTS, values, strict=True))
 
     def with_observation(self, encoded: Encoded, seconds: float) -> "TurnRecord":
         """Return the record of a turn whose observation is appended later, by a resumed episode."""

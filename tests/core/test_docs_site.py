@@ -9,10 +9,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from fakes.browsers import needs_browser
-from playwright.sync_api import Browser, Page, sync_playwright
-
-from envkit_computer_use.browser import find_browser
+from fakes.chromium import needs_chromium, running_chromium
+from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -58,11 +56,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"]
-        chromium = playwright.chromium.launch(executable_path=find_browser(), args=arguments)
-        yield chromium
-        chromium.close()
+    with running_chromium() as running:
+        yield running
 
 
 def watch(page: Page, site: str) -> list[str]:
@@ -78,7 +73,7 @@ def watch(page: Page, site: str) -> list[str]:
     return trouble
 
 
-@needs_browser
+@needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_opens_from_this_host_alone_and_fits(
     site: str, browser: Browser, scheme: str
@@ -101,7 +96,7 @@ def test_every_page_opens_from_this_host_alone_and_fits(
     assert trouble == []
 
 
-@needs_browser
+@needs_chromium
 def test_search_finds_the_loss_mask(site: str, browser: Browser) -> None:
     page = browser.new_page()
     trouble = watch(page, site)

@@ -9,12 +9,13 @@ pytest.importorskip("anywidget")
 pytest.importorskip("jupyterlab")
 pytest.importorskip("playwright")
 
-from fakes.jupyter_lab import Lab, chromium, jupyter_lab
+from fakes.chromium import needs_chromium
+from fakes.jupyter_lab import Lab, jupyter_lab
 from playwright.sync_api import Page
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(chromium() is None, reason="needs Chromium (apt: chromium)"),
+    needs_chromium,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # playwright's own transport
 ]
 HOSTILE = (

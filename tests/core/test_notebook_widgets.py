@@ -18,12 +18,13 @@ import envkit.notebook as notebook
 from envkit.env import Turn
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
 from envkit.notebook.comparing import BranchWidget
-from envkit.notebook.outcome import pretty, safe_text
+from envkit.notebook.outcome import pretty
 from envkit.notebook.pictures import Shelf
 from envkit.notebook.playing import PlayWidget
 from envkit.notebook.recorded import read_episode
 from envkit.notebook.scene import episode_view
 from envkit.trajectory import Trajectory, certify, save
+from envkit.trajectory.text import utf8
 
 
 class EchoEnv(envkit.Env):
@@ -242,5 +243,5 @@ def test_front_end_never_writes_markup() -> None:
 
 
 def test_shown_text_is_cut_and_cleaned() -> None:
-    assert safe_text("a\ud800b") == "a?b"
+    assert utf8("a\ud800b") == "a?b"
     assert pretty({"long": "x" * 30_000}).endswith(" ...")

@@ -1,37 +1,20 @@
 """A real browser for tests of pages: whether there is one, and a page that reports what it does."""
 
-import os
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from fakes.browsers import has_browser
+
+from envkit_computer_use.browser import find_browser
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-_PLACES = ("/usr/lib/chromium/chromium-headless-shell", "/usr/lib/chromium/headless_shell")
-_NAMES = (
-    "chromium-headless-shell",
-    "chrome-headless-shell",
-    "headless_shell",
-    "chromium",
-    "chrome",
-)
-
-
-def find_chromium() -> str | None:
-    """Return the binary of a Chromium, the one that `ENVKIT_BROWSER` names first."""
-    chosen = os.environ.get("ENVKIT_BROWSER")
-    found = (*_PLACES, *(path for name in _NAMES if (path := shutil.which(name))))
-    return chosen or next((path for path in found if Path(path).is_file()), None)
-
+    from playwright.sync_api import Browser, Page
 
 needs_chromium = pytest.mark.skipif(
-    find_chromium() is None or find_spec("playwright") is None,
+    not has_browser() or find_spec("playwright") is None,
     reason="chromium-headless-shell or playwright is missing",
 )
 
@@ -55,6 +38,19 @@ class Watched:
 
 
 @contextmanager
+def running_chromium() -> "Generator[Browser]":
+    """Start a real browser, and close it at the end."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
 def watched_page(
     *,
     width: int = 1280,
@@ -63,15 +59,9 @@ def watched_page(
     **options: Any,
 ) -> Generator[Watched]:
     """Open an empty page of a real browser, and close the browser at the end."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        try:
-            page = browser.new_page(
-                viewport={"width": width, "height": height}, color_scheme=scheme, **options
-            )
-            page.set_default_timeout(60_000)
-            yield Watched(page)
-        finally:
-            browser.close()
+    with running_chromium() as browser:
+        page = browser.new_page(
+            viewport={"width": width, "height": height}, color_scheme=scheme, **options
+        )
+        page.set_default_timeout(60_000)
+        yield Watched(page)

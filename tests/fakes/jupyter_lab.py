@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,15 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from playwright.sync_api import Browser, Page, sync_playwright
+from fakes.chromium import running_chromium
+from playwright.sync_api import Browser, Page
 
 _START_S = 60
-_CHROMIUM = ("chromium-headless-shell", "chromium", "google-chrome")
-
-
-def chromium() -> str | None:
-    """Return the browser's path; None where there is none."""
-    return next(filter(None, map(shutil.which, _CHROMIUM)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +50,6 @@ class Lab:
 @contextlib.contextmanager
 def jupyter_lab(folder: Path, *, theme: str = "JupyterLab Light") -> Generator[Lab]:
     """Start JupyterLab on a folder of its own, and a browser; both end with the block."""
-    path = chromium()
-    assert path is not None
     home, work = folder / "home", folder / "work"
     work.mkdir(parents=True)
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
@@ -82,10 +74,8 @@ def jupyter_lab(folder: Path, *, theme: str = "JupyterLab Light") -> Generator[L
         )
         try:
             _wait(address, server, folder / "lab.log")
-            with sync_playwright() as play:
-                browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            with running_chromium() as browser:
                 yield Lab(address=address, folder=work, browser=browser)
-                browser.close()
         finally:
             server.terminate()
             try:

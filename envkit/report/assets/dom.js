@@ -41,6 +41,7 @@ const number = (value) => (value === null ? "none" : typeof value === "object" ?
 const seconds = (value) => (typeof value !== "number" ? number(value) : value >= 10 ? `${value.toFixed(1)} s`
   : value >= 1 ? `${value.toFixed(2)} s` : `${(1000 * value).toFixed(value < 0.01 ? 1 : 0)} ms`);
 const grouped = (value) => value.toLocaleString("en-US");
+const plural = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 const isEmpty = (value) => value === null || value === undefined || (typeof value === "object" && !Object.keys(value).length);
 
 function json(value) {

@@ -60,8 +60,6 @@ function waterfall(turns, place) {
   return el("div", { class: "card" }, el("div", { class: "waterfall" }, bars), el("div", { class: "legend" }, names));
 }
 
-const plural = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-
 /** Returns what went wrong in a turn, as texts with a kind each. */
 function troubles(turn) {
   const retries = Object.entries(turn.env_retries).map(([kind, count]) => `${count} × ${kind}`);
@@ -69,7 +67,7 @@ function troubles(turn) {
     turn.parse_error !== null && ["bad", "not understood", turn.parse_error],
     retries.length > 0 && ["warn", "step retried", `${retries.join(", ")}; recovered`],
     turn.engine_retries > 0 && ["warn", "engine retried", `${plural(turn.engine_retries, "failed call")}; recovered`],
-    turn.resamples > 0 && ["warn", "sampled again", `${plural(turn.resamples, "reply")} that did not parse`.replace("replys", "replies")],
+    turn.resamples > 0 && ["warn", "sampled again", `${plural(turn.resamples, "reply", "replies")} that did not parse`],
     turn.finish_reason && turn.finish_reason !== "stop" && ["warn", "reply cut", turn.finish_reason],
   ].filter(Boolean);
 }

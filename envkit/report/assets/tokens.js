@@ -54,7 +54,7 @@ function strip(segment, trains, limit) {
 function drawSegment(segment, trains) {
   const wire = segment.wire === segment.ids.length ? "" : ` (${segment.wire} on the wire)`;
   const count = segment.images.length;
-  const images = count ? `, ${count} image${count > 1 ? "s" : ""}` : "";
+  const images = count ? `, ${plural(count, "image")}` : "";
   const version = segment.weight_version === null ? "" : `, weights ${segment.weight_version}`;
   const text = ` turn ${segment.turn}: ${segment.ids.length} tokens${wire}${images}${version}`;
   return el("div", { class: "segment" }, el("h3", {}, el("b", {}, segment.kind), text),
