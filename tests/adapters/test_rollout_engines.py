@@ -8,16 +8,24 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.browsers import needs_browser
 from fakes.models import tiny_model_dir
 
 import envkit
-from envkit.rollout import Engine, Limits, Sampling, collect
+from envkit.rollout import Engine, Limits, Sampling, collect, role_of, rollout_id_of
 from envkit.tokens import ChatCodec, load_codec
 from envkit.trajectory import SegmentKind, StopReason, Trajectory, save, verify_file
 from envkit_sglang import SGLangEngine
 from envkit_transformers import create_engine
 
-FAMILIES = ("computer-use-v0", "geo3k-v0", "search-v0")
+FAMILIES = (
+    "computer-use-v0",
+    "geo3k-v0",
+    "search-v0",
+    pytest.param("computer-use-page-v0", marks=[needs_browser, pytest.mark.slow]),
+    pytest.param("computer-use-miniwob-v0", marks=[needs_browser, pytest.mark.slow]),
+)
+AGENTS = {"solvers": 2, "task_env": "geo3k-v0"}
 EMBEDDED_TOLERANCE = 1e-4
 """float32 against a teacher-forced forward over the whole trajectory."""
 SERVER_TOLERANCE = 2e-3
@@ -88,9 +96,11 @@ async def test_embedded_rollout_with_images_matches_a_teacher_forced_forward(
     await engine.aclose()
 
 
-async def check_family(engine: Engine, folder: Any, env_id: str, run: Path) -> None:
+async def check_family(
+    engine: Engine, folder: Any, env_id: str, run: Path, **kwargs: Any
+) -> list[Trajectory]:
     """Play a family, store the run and check it as `envkit verify` does."""
-    env: Any = envkit.make(env_id).unwrapped
+    env: Any = envkit.make(env_id, **kwargs).unwrapped
     codec = load_codec(folder, tools=env.tools)
     trajectories = [
         trajectory
@@ -103,14 +113,24 @@ async def check_family(engine: Engine, folder: Any, env_id: str, run: Path) -> N
             concurrency=4,
             sampling=Sampling(max_new_tokens=12, seed=1),
             limits=Limits(max_turns=3),
+            env_kwargs=kwargs,
         )
     ]
-    assert [t.fault for t in trajectories] == [None] * 4
-    assert {t.stop_reason for t in trajectories} == {StopReason.MAX_TURNS}
+    assert [t.fault for t in trajectories] == [None] * len(trajectories)
+    assert len({rollout_id_of(t) for t in trajectories}) == 4
     save(trajectories, run)
     report = verify_file(run)
     assert report.problems == ()
     assert report.trained_tokens == sum(sum(t.loss_mask()) for t in trajectories) > 0
+    return trajectories
+
+
+def check_roles(trajectories: list[Trajectory]) -> None:
+    """What must hold of episodes with several agents: each record is of one role of one episode."""
+    seats = [(rollout_id_of(t), role_of(t)) for t in trajectories]
+    assert len(set(seats)) == len(seats)
+    assert all(sum(other == rollout for other, _ in seats) > 1 for rollout, _ in seats)
+    assert any(t.images() for t in trajectories)
 
 
 @pytest.mark.parametrize("env_id", FAMILIES)
@@ -118,7 +138,19 @@ async def test_embedded_rollout_of_a_family_is_verified(env_id: str, tmp_path: P
     folder = tiny_model_dir("qwen3_vl")
     engine = create_engine(folder, dtype="float32", threads=1)
     try:
-        await check_family(engine, folder, env_id, tmp_path / "run.jsonl")
+        played = await check_family(engine, folder, env_id, tmp_path / "run.jsonl")
+        assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
+    finally:
+        await engine.aclose()
+
+
+async def test_embedded_rollout_of_several_agents_is_verified(tmp_path: Path) -> None:
+    folder = tiny_model_dir("qwen3_vl")
+    engine = create_engine(folder, dtype="float32", threads=1)
+    try:
+        check_roles(
+            await check_family(engine, folder, "refine-v0", tmp_path / "run.jsonl", **AGENTS)
+        )
     finally:
         await engine.aclose()
 
@@ -131,7 +163,22 @@ async def test_sglang_rollout_of_a_family_is_verified(
     codec = geo3k_codec(sglang_model)
     engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
     try:
-        await check_family(engine, sglang_model, env_id, tmp_path / "run.jsonl")
+        played = await check_family(engine, sglang_model, env_id, tmp_path / "run.jsonl")
+        assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
+    finally:
+        await engine.aclose()
+
+
+@pytest.mark.sglang
+async def test_sglang_rollout_of_several_agents_is_verified(
+    sglang_url: str, sglang_model: str, tmp_path: Path
+) -> None:
+    codec = geo3k_codec(sglang_model)
+    engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
+    try:
+        check_roles(
+            await check_family(engine, sglang_model, "refine-v0", tmp_path / "run.jsonl", **AGENTS)
+        )
     finally:
         await engine.aclose()
 
