@@ -131,8 +131,7 @@ _REPLIES: Final = {
     ),
     5: (
         "choose-date-medium click-checkboxes-transfer click-scroll-list drag-sort-numbers "
-        "form-sequence-2 generate-number odd-or-even use-autocomplete "
-        "use-autocomplete-nodelay"
+        "form-sequence-2 odd-or-even use-autocomplete use-autocomplete-nodelay"
     ),
     6: (
         "ascending-numbers click-checkboxes email-inbox-forward email-inbox-noscroll "
@@ -144,7 +143,7 @@ _REPLIES: Final = {
         "email-inbox social-media"
     ),
     8: "click-shades login-user-popup multi-layouts multi-orderings",
-    11: "choose-list sign-agreement use-spinner",
+    11: "choose-list generate-number sign-agreement use-spinner",
     13: "form-sequence order-food social-media-some",
     14: "choose-date choose-date-nodelay click-checkboxes-large guess-number",
     15: "social-media-all",
@@ -153,7 +152,7 @@ _REPLIES: Final = {
     40: "use-slider",
 }
 """How many replies of one action the oracle needs at most for the tasks that it solves, the first
-look included: of 20 seeds each."""
+look included: of 20 seeds each, of 200 for generate-number, where chance decides."""
 _MOST_TURNS: Final = 40
 _UNKNOWN_TURNS: Final = 20
 _TURNS: Final = {
