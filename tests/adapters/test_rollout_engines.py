@@ -138,7 +138,7 @@ async def test_embedded_rollout_of_a_family_is_verified(env_id: str, tmp_path: P
     folder = tiny_model_dir("qwen3_vl")
     engine = create_engine(folder, dtype="float32", threads=1)
     try:
-        played = await check_family(engine, folder, env_id, tmp_path / "run.jsonl")
+        played = await check_family(engine, folder, env_id, tmp_path / "run.jsonl", max_turns=9)
         assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
     finally:
         await engine.aclose()
@@ -163,7 +163,9 @@ async def test_sglang_rollout_of_a_family_is_verified(
     codec = geo3k_codec(sglang_model)
     engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
     try:
-        played = await check_family(engine, sglang_model, env_id, tmp_path / "run.jsonl")
+        played = await check_family(
+            engine, sglang_model, env_id, tmp_path / "run.jsonl", max_turns=9
+        )
         assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
     finally:
         await engine.aclose()

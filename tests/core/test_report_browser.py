@@ -116,7 +116,7 @@ def test_episode_opens_by_click_and_shows_all_of_it(open_report: Open) -> None:
     assert "calc_score" in call.inner_text()
     assert call.locator("dd").inner_text() == "4"
     page.get_by_role("button", name="← all episodes").click()
-    assert page.locator("#overview").is_visible()
+    page.locator("#overview").wait_for()
 
 
 def test_straggler_is_marked_with_what_it_waited_for(open_report: Open) -> None:

@@ -39,8 +39,8 @@ class MiniwobEnv(AsyncEnv):
         is above 0, else 0.0; `scoring` has other rules. `info["raw_reward"]` is the page's own.
     Episode end: the page hands the task in, `terminate` or `answer`; `max_turns` replies truncate.
         The page's own time limit is off.
-    Budget: `max_turns` replies, one screenshot each; by default each task has its own, twice what
-        the oracle needs.
+    Budget: `max_turns` replies, one screenshot each; by default each task has its own, two for
+        each action that the oracle needs.
     Dataset: the package miniwob 1.1.0, MIT licence.
     Source: Farama-Foundation/miniwob-plusplus; its pages and rewards, on a clock of our own.
     """

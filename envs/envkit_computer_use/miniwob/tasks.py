@@ -36,8 +36,8 @@ class TaskEntry:
     name: str
     kind: Kind
     turns: int
-    """Replies that an episode has by default: twice what the oracle needs, 40 at most; 20 where it
-    has no plan. A random policy wins more the more it has."""
+    """Replies that an episode has by default: two for each action that the oracle needs, 40 at
+    most; 20 where it has no plan. A random policy wins more the more it has."""
     draws_goal: bool = False
     """The goal's bar holds a picture or a color that its text lacks, so that it is always shown."""
     reloads: bool = False
@@ -156,7 +156,7 @@ look included: of 20 seeds each, of 200 for generate-number, where chance decide
 _MOST_TURNS: Final = 40
 _UNKNOWN_TURNS: Final = 20
 _TURNS: Final = {
-    name: min(_MOST_TURNS, 2 * replies)
+    name: min(_MOST_TURNS, 2 * (replies - 1))
     for replies, names in _REPLIES.items()
     for name in names.split()
 }
