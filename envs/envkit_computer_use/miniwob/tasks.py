@@ -109,55 +109,55 @@ _RELOADED: Final = frozenset(
 """A second play of one seed began with another picture in these: numbers that widgets count up,
 what has the focus, what is scrolled."""
 
-_REPLIES: Final = {
-    2: (
+_ACTIONS: Final = {
+    1: (
         "buy-ticket click-button click-color click-dialog click-dialog-2 click-link "
         "click-shape click-tab click-tab-2-easy click-tab-2-medium click-test click-test-2 "
         "click-test-transfer click-widget count-shape drag-items email-inbox-delete "
         "email-inbox-important focus-text focus-text-2 grid-coordinate identify-shape "
         "unicode-test"
     ),
-    3: (
+    2: (
         "bisect-angle circle-center click-button-sequence click-collapsible "
         "click-collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay "
         "click-option click-tab-2 click-tab-2-hard drag-box drag-circle drag-single-shape "
         "draw-circle draw-line find-greatest find-midpoint highlight-text highlight-text-2 "
         "navigate-tree resize-textarea right-angle scroll-text-2 terminal"
     ),
-    4: (
+    3: (
         "choose-date-easy click-menu click-menu-2 drag-shapes enter-date enter-text "
         "enter-text-2 enter-text-dynamic enter-time find-word read-table scroll-text "
         "simple-algebra simple-arithmetic text-transform visual-addition"
     ),
-    5: (
+    4: (
         "choose-date-medium click-checkboxes-transfer click-scroll-list drag-sort-numbers "
         "form-sequence-2 odd-or-even use-autocomplete use-autocomplete-nodelay"
     ),
-    6: (
+    5: (
         "ascending-numbers click-checkboxes email-inbox-forward email-inbox-noscroll "
         "email-inbox-reply email-inbox-star-reply enter-password form-sequence-3 login-user "
         "phone-book read-table-2 search-engine"
     ),
-    7: (
+    6: (
         "click-checkboxes-soft copy-paste copy-paste-2 drag-items-grid drag-shapes-2 "
         "email-inbox social-media"
     ),
-    8: "click-shades login-user-popup multi-layouts multi-orderings",
-    11: "choose-list generate-number sign-agreement use-spinner",
-    13: "form-sequence order-food social-media-some",
-    14: "choose-date choose-date-nodelay click-checkboxes-large guess-number",
-    15: "social-media-all",
-    16: "number-checkboxes",
-    39: "use-slider-2",
-    40: "use-slider",
+    7: "click-shades login-user-popup multi-layouts multi-orderings",
+    10: "choose-list generate-number sign-agreement use-spinner",
+    12: "form-sequence order-food social-media-some",
+    13: "choose-date choose-date-nodelay click-checkboxes-large guess-number",
+    14: "social-media-all",
+    15: "number-checkboxes",
+    38: "use-slider-2",
+    39: "use-slider",
 }
-"""How many replies of one action the oracle needs at most for the tasks that it solves, the first
-look included: of 20 seeds each, of 200 for generate-number, where chance decides."""
+"""How many actions the oracle needs at most for the tasks that it solves: of 20 seeds each, of 200
+for generate-number, where chance decides."""
 _MOST_TURNS: Final = 40
 _UNKNOWN_TURNS: Final = 20
 _TURNS: Final = {
-    name: min(_MOST_TURNS, 2 * (replies - 1))
-    for replies, names in _REPLIES.items()
+    name: min(_MOST_TURNS, 2 * actions)
+    for actions, names in _ACTIONS.items()
     for name in names.split()
 }
 
