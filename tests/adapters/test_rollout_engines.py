@@ -3,10 +3,12 @@
 Every turn's prompt length and every log-probability is compared with an independent reckoning.
 """
 
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import torch
 from fakes.browsers import needs_browser
 from fakes.models import tiny_model_dir
@@ -133,56 +135,53 @@ def check_roles(trajectories: list[Trajectory]) -> None:
     assert any(t.images() for t in trajectories)
 
 
+@pytest_asyncio.fixture
+async def tiny() -> AsyncGenerator[tuple[Engine, Any]]:
+    """An embedded engine, and the folder of its model."""
+    folder = tiny_model_dir("qwen3_vl")
+    engine = create_engine(folder, dtype="float32", threads=1)
+    yield engine, folder
+    await engine.aclose()
+
+
 @pytest.mark.parametrize("env_id", FAMILIES)
-async def test_embedded_rollout_of_a_family_is_verified(env_id: str, tmp_path: Path) -> None:
-    folder = tiny_model_dir("qwen3_vl")
-    engine = create_engine(folder, dtype="float32", threads=1)
-    try:
-        played = await check_family(engine, folder, env_id, tmp_path / "run.jsonl", max_turns=9)
-        assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
-    finally:
-        await engine.aclose()
+async def test_embedded_rollout_of_a_family_is_verified(
+    tiny: tuple[Engine, Any], env_id: str, tmp_path: Path
+) -> None:
+    played = await check_family(*tiny, env_id, tmp_path / "run.jsonl", max_turns=9)
+    assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
 
 
-async def test_embedded_rollout_of_several_agents_is_verified(tmp_path: Path) -> None:
-    folder = tiny_model_dir("qwen3_vl")
-    engine = create_engine(folder, dtype="float32", threads=1)
-    try:
-        check_roles(
-            await check_family(engine, folder, "refine-v0", tmp_path / "run.jsonl", **AGENTS)
-        )
-    finally:
-        await engine.aclose()
+async def test_embedded_rollout_of_several_agents_is_verified(
+    tiny: tuple[Engine, Any], tmp_path: Path
+) -> None:
+    check_roles(await check_family(*tiny, "refine-v0", tmp_path / "run.jsonl", **AGENTS))
+
+
+@pytest_asyncio.fixture
+async def server(sglang_url: str, sglang_model: str) -> AsyncGenerator[SGLangEngine]:
+    """An engine of the real server."""
+    codec = geo3k_codec(sglang_model)
+    engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
+    yield engine
+    await engine.aclose()
 
 
 @pytest.mark.sglang
 @pytest.mark.parametrize("env_id", FAMILIES)
 async def test_sglang_rollout_of_a_family_is_verified(
-    sglang_url: str, sglang_model: str, env_id: str, tmp_path: Path
+    server: SGLangEngine, sglang_model: str, env_id: str, tmp_path: Path
 ) -> None:
-    codec = geo3k_codec(sglang_model)
-    engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
-    try:
-        played = await check_family(
-            engine, sglang_model, env_id, tmp_path / "run.jsonl", max_turns=9
-        )
-        assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
-    finally:
-        await engine.aclose()
+    played = await check_family(server, sglang_model, env_id, tmp_path / "run.jsonl", max_turns=9)
+    assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
 
 
 @pytest.mark.sglang
 async def test_sglang_rollout_of_several_agents_is_verified(
-    sglang_url: str, sglang_model: str, tmp_path: Path
+    server: SGLangEngine, sglang_model: str, tmp_path: Path
 ) -> None:
-    codec = geo3k_codec(sglang_model)
-    engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
-    try:
-        check_roles(
-            await check_family(engine, sglang_model, "refine-v0", tmp_path / "run.jsonl", **AGENTS)
-        )
-    finally:
-        await engine.aclose()
+    run = tmp_path / "run.jsonl"
+    check_roles(await check_family(server, sglang_model, "refine-v0", run, **AGENTS))
 
 
 def reference_model(folder: Any) -> Any:
@@ -214,19 +213,14 @@ def teacher_forced(model: Any, trajectory: Trajectory, banned: tuple[int, ...]) 
 
 @pytest.mark.sglang
 async def test_sglang_rollout_with_images_matches_the_servers_own_scoring(
-    sglang_url: str, sglang_model: str
+    server: SGLangEngine, sglang_model: str
 ) -> None:
-    codec = geo3k_codec(sglang_model)
-    engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
-    try:
-        trajectories = await roll(engine, codec)
-        assert len(trajectories) == 4
-        for trajectory in trajectories:
-            check_shape(trajectory)
-            scored = await engine.score(trajectory.wire_ids(), trajectory.images())
-            assert len(scored) == len(trajectory.train_ids())
-            pairs = zip(trajectory.logprobs(), scored, trajectory.loss_mask(), strict=True)
-            worst = max(abs(a - (b or 0.0)) for a, b, m in pairs if m)
-            assert worst < SERVER_TOLERANCE
-    finally:
-        await engine.aclose()
+    trajectories = await roll(server, geo3k_codec(sglang_model))
+    assert len(trajectories) == 4
+    for trajectory in trajectories:
+        check_shape(trajectory)
+        scored = await server.score(trajectory.wire_ids(), trajectory.images())
+        assert len(scored) == len(trajectory.train_ids())
+        pairs = zip(trajectory.logprobs(), scored, trajectory.loss_mask(), strict=True)
+        worst = max(abs(a - (b or 0.0)) for a, b, m in pairs if m)
+        assert worst < SERVER_TOLERANCE
