@@ -10,6 +10,9 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Processes that share the tests. Each imports torch: about 10 seconds and 1 GB.
+WORKERS ?= 2
+PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang \
@@ -44,11 +47,11 @@ demo: $(VENV)/.ready  ## Roll out geo3k-v0 with the embedded model, then with th
 templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
 	$(BIN)/python scripts/fetch_templates.py
 
-test: $(VENV)/.dev templates  ## Run the fast tests
-	$(BIN)/pytest -m 'not slow and not sglang and not gpu' --ignore tests/contracts
+test: $(VENV)/.dev templates  ## Run the fast tests; WORKERS=n shares them among n processes
+	$(PYTEST) --hypothesis-profile fast -m 'not slow and not sglang and not gpu'
 
-test-slow: $(VENV)/.dev templates  ## Run the tests marked slow
-	$(BIN)/pytest -m 'slow and not sglang and not gpu' --ignore tests/contracts
+test-slow: $(VENV)/.dev templates  ## Run the slow tests, and every property test with all its examples
+	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not sglang and not gpu'
 
 check: $(VENV)/.dev  ## Lint, check types and layers
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from envkit.rollout import Limits, ScriptedEngine, collect
+from envkit.rollout import Limits, RolloutConfig, ScriptedEngine, collect
 from envkit.tokens import ChatCodec, load_codec
 from envkit_computer_use.policies import oracle
 from envkit_transformers import builtin_model_dir
@@ -66,7 +66,7 @@ async def rollout(codec: ChatCodec, episodes: int, concurrency: int) -> dict[str
             codec,
             episodes=episodes,
             concurrency=concurrency,
-            limits=limits,
+            config=RolloutConfig(limits=limits),
         ):
             turns += len(trajectory.turns)
             solved += trajectory.reward == 1.0

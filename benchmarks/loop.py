@@ -6,6 +6,9 @@ share, which is what the codec takes for the same texts by itself.
 
 Makespan: thousands of episodes at once whose replies and steps take log-normal times. Ideal is the
 longest episode's own waiting; the rest is what the loop adds. The process is pinned to one core.
+
+Collections: how long the longest garbage collection held the event loop meanwhile, in CPU time of
+its thread, which others on a shared machine lengthen less than the clock's.
 """
 
 import argparse
@@ -112,12 +115,36 @@ def codec_share(codec: ChatCodec, times: int = 2000) -> float:
     return (time.process_time() - started) / times * 1e6
 
 
+class Collections:
+    """Times the garbage collections between the first request and the last result."""
+
+    def __init__(self) -> None:
+        self.longest_ms = 0.0
+        self._started = 0.0
+
+    def begin(self) -> None:
+        """Start, once."""
+        if self._note not in gc.callbacks:
+            gc.callbacks.append(self._note)
+
+    def end(self) -> None:
+        """Stop."""
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self._started = time.thread_time()
+        else:
+            self.longest_ms = max(self.longest_ms, 1e3 * (time.thread_time() - self._started))
+
+
 async def makespan(codec: ChatCodec, episodes: int, mean_s: float) -> dict[str, float]:
-    """Return ideal and measured seconds of all episodes at once."""
-    waits = Waits(episodes, mean_s, sigma=0.8)
+    """Return ideal and measured seconds of all episodes at once, and the longest collection."""
+    waits, collections, left = Waits(episodes, mean_s, sigma=0.8), Collections(), episodes
 
     def latency(request: GenerateRequest) -> float:
         assert request.context is not None
+        collections.begin()
         return waits.engine[int(request.context.task["number"])][request.context.turn]
 
     engine = ScriptedEngine(codec, reply, latency=latency)
@@ -131,9 +158,17 @@ async def makespan(codec: ChatCodec, episodes: int, mean_s: float) -> dict[str, 
         tasks=[{"number": number} for number in range(episodes)],
     ):
         assert trajectory.fault is None, trajectory.fault
+        left -= 1
+        if not left:
+            collections.end()
     measured = time.perf_counter() - started
     ideal = waits.ideal()
-    return {"ideal_s": ideal, "measured_s": measured, "ratio": measured / ideal}
+    return {
+        "ideal_s": ideal,
+        "measured_s": measured,
+        "ratio": measured / ideal,
+        "longest_collection_ms": collections.longest_ms,
+    }
 
 
 def main() -> None:
@@ -148,9 +183,10 @@ def main() -> None:
     codec = load_codec(options.model or builtin_model_dir())
     asyncio.run(overhead(codec, 20))  # warm up
     gc.collect()
-    gc.freeze()  # as `envkit rollout` does: a model's libraries need no collection
+    gc.freeze()  # so that the runs do not count the collection that each begins with
     runs = [asyncio.run(overhead(codec, 100)) for _ in range(5)]
     share = codec_share(codec)
+    gc.unfreeze()
     figures = {
         "turn_cpu_us_median": statistics.median(runs),
         "turn_cpu_us_best": min(runs),
@@ -163,7 +199,8 @@ def main() -> None:
         f"loop: {figures['overhead_us']:.0f} us CPU a turn beyond the codec's {share:.0f} us "
         f"(median of five runs); {options.episodes} episodes at once took "
         f"{figures['measured_s']:.1f} s, ideal {figures['ideal_s']:.1f} s, "
-        f"ratio {figures['ratio']:.3f}"
+        f"ratio {figures['ratio']:.3f}; "
+        f"longest collection {figures['longest_collection_ms']:.0f} ms"
     )
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)

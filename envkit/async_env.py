@@ -2,10 +2,9 @@
 
 import weakref
 from collections.abc import Coroutine
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from envkit.env import Capabilities, Env, Reset, Step, Turn
+from envkit.env import Env, Reset, Step, Turn
 from envkit.errors import ConfigurationError, ContractError
 from envkit.tasks import Task
 
@@ -23,13 +22,6 @@ class AsyncEnv(Env):
     work too, outside an event loop: they run on a loop of the instance's own, so that a connection
     opened by one call is usable in the next. Do not mix the two ways on one instance.
     """
-
-    capabilities: ClassVar[Capabilities] = Capabilities(async_native=True)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401  # Python's signature
-        super().__init_subclass__(**kwargs)
-        if not cls.capabilities.async_native:  # a subclass may declare its promises alone
-            cls.capabilities = replace(cls.capabilities, async_native=True)
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         super().__init__(max_turns=max_turns, render_mode=render_mode)

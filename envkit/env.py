@@ -11,7 +11,7 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -48,8 +48,6 @@ class Capabilities:
     compute_bound: bool = False
     """Steps compute and wait for nothing. Only few of them run at once then: Python has one thread
     compute at a time, and each further one would keep the event loop longer from its turn."""
-    async_native: bool = False
-    """`areset`, `astep` and `aclose` exist and never block the event loop."""
     replay_safe: bool = False
     """reset(seed, task) and the same replies rebuild the same state, without outside effects."""
     snapshot: bool = False
@@ -58,6 +56,11 @@ class Capabilities:
     """The same seed, task and replies give the same observations, rewards and info."""
     max_sessions: int | None = None
     """How many instances may live at once; None is unlimited."""
+    on_step_timeout: Literal["fault", "truncate"] = "fault"
+    """What a step past `RetryBudget.step_timeout_s` means. "fault" masks the episode: a slow
+    backend must not cost reward. "truncate" ends it with the rewards so far, for environments that
+    run what the model wrote: if a hang were always masked, a policy could learn to hang instead of
+    failing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +144,8 @@ class Env(gymnasium.Env[Observation, str]):
 
         Args:
             observation: What `step` returned.
-            tokens: About how many tokens there is room for, the template's own included.
+            tokens: About how many tokens there is room for, the template's own included;
+                `sys.maxsize` if only the number of images is over its limit.
         """
         return None
 

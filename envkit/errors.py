@@ -10,7 +10,8 @@ The tree::
     ├── EpisodeStateError (RuntimeError)       step before reset, or after the episode's end
     ├── TemplateError (ValueError)             a chat template cannot express what was asked of it
     ├── DatasetError (ValueError)              a data file has the wrong columns or a broken row
-    ├── ImageError (ValueError)                bytes that are no readable image, or too large a one
+    ├── ImageError (ValueError)                bytes that are not a readable image, or are too large
+    ├── RunFailedError (RuntimeError)          the episodes of a run all fail in the same way
     ├── StorageError (OSError)                 a trajectory file cannot be written or read
     └── Fault (RuntimeError)                   infrastructure failed; never a reward
         ├── EnvFault                           an environment's backend, its process or its deadline
@@ -21,12 +22,17 @@ A model's bad reply is none of these: it is an observation that says what was wr
 """
 
 import difflib
-from collections.abc import Iterable
+import reprlib
+import traceback
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 _MOST_NAMES: Final = 20
 _NEAR_NAMES: Final = 5
+_SHOWN_CHARACTERS: Final = 200
+_brief: Final = reprlib.Repr()
+_brief.maxstring = _brief.maxother = _SHOWN_CHARACTERS
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -38,6 +44,39 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.4)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def describe(error: BaseException) -> str:
+    """Return the type and the message of an exception, even if its `__str__` raises."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception, even if its `__str__` raises."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001  # foreign code
+        return "(its __str__ raises)"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an exception as text, even if its `__str__` raises."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001  # foreign code
+        return "".join(traceback.format_tb(error.__traceback__)) + describe(error)
+
+
+def shown(value: Any) -> str:  # noqa: ANN401  # foreign data
+    """Return the type of a foreign value and the start of its text, even if its `__repr__` raises.
+
+    Long texts and collections are cut before they are written out.
+    """
+    name = type(value).__name__
+    try:
+        return f"{name}: {_brief.repr(value):.{_SHOWN_CHARACTERS}}"
+    except BaseException:  # noqa: BLE001  # foreign code, or an integer too long to print
+        return f"{name} (its __repr__ raises)"
 
 
 class FaultKind(StrEnum):
@@ -76,13 +115,13 @@ class UnknownNameError(ConfigurationError, LookupError):
             known: Every name that would have worked.
         """
         names = sorted(known)
-        shown = names
+        listed = names
         if len(names) > _MOST_NAMES:
-            shown = difflib.get_close_matches(name, names, n=_NEAR_NAMES, cutoff=0.0)
-        hidden = len(names) - len(shown)
+            listed = difflib.get_close_matches(name, names, n=_NEAR_NAMES, cutoff=0.0)
+        hidden = len(names) - len(listed)
         rest = f" and {hidden} others" if hidden else ""
         hint = did_you_mean(name, names)
-        return cls(f"no {noun} {name!r} is registered.{hint} Registered: {shown}{rest}")
+        return cls(f"no {noun} {name!r} is registered.{hint} Registered: {listed}{rest}")
 
 
 class MissingDependencyError(ConfigurationError, ImportError):
@@ -114,7 +153,16 @@ class DatasetError(EnvkitError, ValueError):
 
 
 class ImageError(EnvkitError, ValueError):
-    """Bytes that are no readable image, or an image over the stated limits."""
+    """Bytes that are not a readable image, or an image over the stated limits."""
+
+
+class RunFailedError(EnvkitError, RuntimeError):
+    """The episodes of a run all fail in the same way, so the run is stopped."""
+
+    def __init__(self, message: str, played: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.played = tuple(played)
+        """Records of the last episode, which were not delivered."""
 
 
 class StorageError(EnvkitError, OSError):
@@ -150,6 +198,48 @@ class EnvFault(Fault):
 
 class EngineFault(Fault):
     """The engine, or the way to it, failed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: FaultKind = FaultKind.PERMANENT,
+        retryable: bool | None = None,
+        is_away: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
+        """Describe the failure.
+
+        Args:
+            message: What happened, and what to do about it.
+            kind: What a retry policy needs to know.
+            retryable: Whether the same request may succeed; None follows the kind.
+            is_away: Whether the engine itself is unreachable or refuses all requests for now (a
+                refused connection, a 429, a 503). All episodes then wait for it. False blames this
+                request alone.
+            retry_after_s: How long the server asked to be left alone; None if it did not say.
+        """
+        super().__init__(message, kind=kind, retryable=retryable)
+        self.is_away: bool = is_away
+        self.retry_after_s: float | None = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep every field when the fault crosses a process boundary."""
+        fields = (self.kind, self.retryable, self.is_away, self.retry_after_s)
+        return _rebuild_engine_fault, (type(self), str(self), *fields)
+
+
+def _rebuild_engine_fault(
+    cls: type[EngineFault],
+    message: str,
+    kind: FaultKind,
+    retryable: bool,
+    is_away: bool,
+    retry_after_s: float | None,
+) -> EngineFault:
+    return cls(
+        message, kind=kind, retryable=retryable, is_away=is_away, retry_after_s=retry_after_s
+    )
 
 
 class LedgerFault(Fault):

@@ -1,63 +1,79 @@
 """Immutable, content-addressed images.
 
-An `Image` is identified by the SHA-256 of its mode, size and pixels, is decoded at most once and
-encoded at most once per format. It is never copied: `copy.deepcopy` returns the same object, so a
-group of G trajectories that share a picture shares its bytes.
+An `Image` is identified by the SHA-256 of its mode, size and pixels. It keeps encoded bytes, each
+format once, and is never copied: `copy.deepcopy` returns the same object, so a group of G
+trajectories that share an image shares its bytes.
+
+Pixels are released. The process keeps those that were decoded last, `PIXEL_CACHE_BYTES` in all, and
+an image decodes its bytes again when it is asked for pixels that are gone. A drawn image keeps its
+pixels until it is encoded as PNG.
 """
 
 import base64
 import hashlib
 import io
 import os
-import struct
 import threading
-import zlib
+from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, final
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PilImage
 
 from envkit.errors import ImageError
-
-_PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-_FORMATS: Final = ("jpeg", "png", "webp")
-_DECODER_ERRORS: Final = (
-    OSError,  # with UnidentifiedImageError and truncated files
-    SyntaxError,
-    ValueError,
-    TypeError,
-    EOFError,
-    LookupError,
-    OverflowError,
-    MemoryError,
-    NotImplementedError,
-    struct.error,
-    zlib.error,
-    PilImage.DecompressionBombError,
-    PilImage.DecompressionBombWarning,
+from envkit.image_files import (
+    check_length,
+    check_size,
+    decode_image,
+    normalized,
+    read_image_file,
 )
-"""What Pillow's decoders raise on damaged bytes."""
-MAX_PIXELS: Final = 64 * 1024 * 1024
-"""Largest accepted width * height: a decoded RGB picture of 192 MiB."""
+
+_FORMATS: Final = ("jpeg", "png", "webp")
+PIXEL_CACHE_BYTES: Final = 256 * 1024 * 1024
+"""Most memory that decoded pixels take in a process, not counting those in use: two hundred
+screenshots of 672x448, so that hundreds of episodes can start at once and decode none twice."""
+_OVERHEAD_BYTES: Final = 4096
+"""Counted for each decoded image in addition to its pixels."""
 
 
-def _normalise(picture: PilImage.Image) -> PilImage.Image:
-    """Return the picture as L or RGB; transparency is composited onto white.
+class _RecentPixels:
+    """The images that have pixels in memory, in the order in which they were decoded.
 
-    A bare convert("RGB") turns transparent diagrams black.
+    An image that is dropped frees its pixels by itself; they still count until they are the oldest.
     """
-    if picture.mode in ("L", "RGB") and "transparency" not in picture.info:
-        return picture
-    if picture.mode.startswith("I;16"):  # convert() would clip 16-bit grey to white
-        return PilImage.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
-        rgba = picture.convert("RGBA")
-        white = PilImage.new("RGBA", rgba.size, "white")
-        return PilImage.alpha_composite(white, rgba).convert("RGB")
-    return picture.convert("RGB")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.reset()
+
+    def reset(self) -> None:
+        """Start empty, with a free lock."""
+        self._lock = threading.RLock()
+        self._images: deque[tuple[ref[Image], int]] = deque()
+        self._bytes = 0
+
+    def add(self, image: "Image", picture: PilImage.Image) -> "list[Image]":
+        """Count an image that has just been decoded; return the oldest ones beyond the limit."""
+        pixels = picture.width * picture.height * (1 if picture.mode == "L" else 4)
+        beyond: list[Image] = []
+        with self._lock:
+            self._images.append((ref(image), pixels + _OVERHEAD_BYTES))
+            self._bytes += pixels + _OVERHEAD_BYTES
+            while self._bytes > self.limit and len(self._images) > 1:
+                oldest, released = self._images.popleft()
+                self._bytes -= released
+                if (found := oldest()) is not None:
+                    beyond.append(found)
+        return beyond
+
+
+_recent: Final = _RecentPixels(PIXEL_CACHE_BYTES)
+if hasattr(os, "register_at_fork"):  # another thread may hold the lock while this one forks
+    os.register_at_fork(after_in_child=_recent.reset)
 
 
 @final
@@ -67,12 +83,24 @@ class Image:
     Build one with `from_pil`, `from_array`, `from_bytes`, `from_data_uri`, `open` or `deferred`.
     """
 
-    __slots__ = ("__weakref__", "_decoded", "_encoded", "_exact", "_lock", "_sha256", "_source")
+    __slots__ = (
+        "__weakref__",
+        "_decoded",
+        "_encoded",
+        "_is_png",
+        "_lock",
+        "_sha256",
+        "_shape",
+        "_source",
+    )
 
-    def __init__(self, source: PilImage.Image | bytes | Callable[[], bytes]) -> None:
-        self._source = source
+    def __init__(self, source: bytes | Callable[[], bytes] | None) -> None:
+        if isinstance(source, PilImage.Image):
+            raise ImageError("an image of a Pillow picture is built with Image.from_pil(picture)")
+        self._source = source  # None for a drawn image that has not been encoded yet
+        self._is_png = False  # whether the source is a PNG of exactly these pixels
         self._decoded: PilImage.Image | None = None
-        self._exact = False  # whether the source bytes decode to exactly these pixels
+        self._shape: tuple[str, tuple[int, int]] | None = None
         self._sha256: str | None = None
         self._encoded: dict[str, bytes] = {}
         self._lock = threading.RLock()
@@ -80,8 +108,11 @@ class Image:
     @classmethod
     def from_pil(cls, picture: PilImage.Image) -> "Image":
         """Take a Pillow picture; it is copied, so later edits do not reach the image."""
-        _check_size(picture.size)
-        return cls(_normalise(picture).copy())
+        check_size(picture.size)
+        image, drawn = cls(None), normalized(picture).copy()
+        drawn.info = {}  # metadata must not travel in the PNG
+        image._decoded, image._shape = drawn, (drawn.mode, drawn.size)
+        return image
 
     @classmethod
     def from_array(cls, array: NDArray[np.uint8]) -> "Image":
@@ -95,7 +126,12 @@ class Image:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Image":
-        """Take encoded bytes (PNG, JPEG, WebP, ...); they are decoded on first use."""
+        """Take a PNG, JPEG, WebP, GIF or BMP file; it is decoded on first use.
+
+        Raises:
+            ImageError: There are more than `envkit.image_files.MAX_BYTES` bytes.
+        """
+        check_length(len(data))
         return cls(bytes(data))
 
     @classmethod
@@ -104,6 +140,7 @@ class Image:
         _, separator, payload = uri.partition("base64,")
         if not separator:
             raise ImageError(f"a data URI must contain 'base64,', got {uri[:40]!r}...")
+        check_length(len(payload) // 4 * 3 - payload.count("=", -2))
         try:
             return cls.from_bytes(base64.b64decode(payload, validate=True))
         except ValueError as error:
@@ -114,10 +151,10 @@ class Image:
         """Read a file.
 
         Raises:
-            ImageError: It cannot be read.
+            ImageError: It cannot be read, or is too long.
         """
         try:
-            return cls.from_bytes(Path(path).read_bytes())
+            return cls.from_bytes(read_image_file(path))
         except OSError as error:
             raise ImageError(f"cannot read the image file {str(path)!r}: {error}") from error
 
@@ -133,49 +170,68 @@ class Image:
         return image
 
     def pil(self) -> PilImage.Image:
-        """Return the decoded picture, mode L or RGB. It is shared: copy before drawing on it."""
-        with self._lock:
-            if self._decoded is None:
-                self._decoded = self._decode()
-            return self._decoded
+        """Return the decoded picture, mode L or RGB. It is shared: copy before drawing on it.
 
-    def _decode(self) -> PilImage.Image:
-        if isinstance(self._source, PilImage.Image):
-            return self._source
-        if isinstance(self._source, bytes):
-            return self._decode_bytes(self._source)
-        data = self._source()
-        picture = self._decode_bytes(data)
-        if self._sha256 != (found := _identity(picture)):
-            raise ImageError(
-                f"the image must have sha256 {self._sha256}, got pixels of {found}; "
-                "its file was changed"
-            )
-        self._source = data
+        Holding on to it keeps its pixels in memory; asking again later is cheap.
+
+        Raises:
+            ImageError: The bytes are not an image, or not the one that was promised.
+        """
+        picture = self._decoded
+        if picture is None:
+            with self._lock:
+                picture = self._decoded
+                if picture is None:
+                    picture = self._decode()
+                    self._track(picture)
         return picture
 
-    def _decode_bytes(self, data: bytes) -> PilImage.Image:
-        try:
-            with PilImage.open(io.BytesIO(data)) as opened:
-                _check_size(opened.size)
-                opened.load()
-                picture = _normalise(opened)
-                self._exact = picture is opened
-                return picture  # loaded, so that it stays valid when the bytes are closed
-        except ImageError:
-            raise
-        except _DECODER_ERRORS as error:
-            raise ImageError(f"these {len(data)} bytes are no readable image: {error}") from error
+    def check(self) -> None:
+        """Read and decode the image without keeping its pixels.
+
+        Raises:
+            ImageError: As `pil`.
+        """
+        with self._lock:
+            if self._decoded is None:
+                self._decode()
+
+    def _track(self, picture: PilImage.Image) -> None:
+        self._decoded = picture
+        for image in _recent.add(self, picture):
+            image._decoded = None
+
+    def _decode(self) -> PilImage.Image:
+        source = self._source
+        is_read_now = callable(source)
+        data = source() if callable(source) else source
+        assert data is not None  # a drawn image has its pixels until it has bytes
+        found = decode_image(data)
+        if is_read_now and self._sha256 != (identity := _identity(found.picture)):
+            raise ImageError(
+                f"the image must have sha256 {self._sha256}, got pixels of {identity}; "
+                "its file was changed"
+            )
+        self._is_png = found.image_format == "png" and found.exact is not None
+        self._source = found.exact or data
+        self._shape = (found.picture.mode, found.picture.size)
+        return found.picture
 
     @property
     def size(self) -> tuple[int, int]:
         """Width and height in pixels."""
-        return self.pil().size
+        return self._known_shape()[1]
 
     @property
     def mode(self) -> str:
         """Pixel mode: "L" (grey) or "RGB"."""
-        return self.pil().mode
+        return self._known_shape()[0]
+
+    def _known_shape(self) -> tuple[str, tuple[int, int]]:
+        if self._shape is None:
+            picture = self.pil()
+            return picture.mode, picture.size
+        return self._shape
 
     @property
     def sha256(self) -> str:
@@ -195,7 +251,7 @@ class Image:
         """Return the picture in a file format ("png", "jpeg", "webp"), encoded once and kept.
 
         PNG and WebP are lossless here. Bytes that came in as PNG are returned as they came when
-        they decode to exactly these pixels; a transparent PNG is written anew without it.
+        they decode to exactly these pixels, without metadata; a transparent PNG is encoded again.
 
         Raises:
             ImageError: The format is another one, or the bytes behind the image are broken.
@@ -207,13 +263,8 @@ class Image:
             return self._encoded[name]
 
     def _encode(self, name: str) -> bytes:
-        self.pil()  # broken bytes must not travel just because they start like a PNG
-        if (
-            name == "png"
-            and self._exact
-            and isinstance(self._source, bytes)
-            and self._source.startswith(_PNG_SIGNATURE)
-        ):
+        picture = self.pil()  # broken bytes must not travel just because they start like a PNG
+        if name == "png" and self._is_png and isinstance(self._source, bytes):
             return self._source
         if name not in _FORMATS:
             raise ImageError(f"an image format must be one of {_FORMATS}, got {name!r}")
@@ -223,12 +274,18 @@ class Image:
         elif name == "webp":
             options["lossless"] = True
         buffer = io.BytesIO()
-        self.pil().save(buffer, format=name.upper(), **options)
-        return buffer.getvalue()
+        picture.save(buffer, format=name.upper(), **options)
+        data = buffer.getvalue()
+        if name == "png":  # from here on the pixels can be had from it
+            is_drawn = self._source is None
+            self._source, self._is_png = data, True
+            if is_drawn:
+                self._track(picture)
+        return data
 
     def is_ready(self) -> bool:
-        """Whether pixels, identity and PNG bytes can be had without any work on pixels."""
-        if self._decoded is None or self._sha256 is None:
+        """Whether size, identity and PNG bytes can be had without any work on pixels."""
+        if self._shape is None or self._sha256 is None:
             return False
         return "png" in self._encoded
 
@@ -261,9 +318,9 @@ class Image:
         return Image.from_bytes, (self.png_bytes(),)
 
     def __repr__(self) -> str:
-        if self._decoded is None and self._sha256 is not None:
+        if self._shape is None and self._sha256 is not None:
             return f"Image(not read yet, sha256={self._sha256[:12]})"
-        if self._decoded is None and isinstance(self._source, bytes):
+        if self._shape is None and isinstance(self._source, bytes):
             # An error message may show an image that turns out to be broken.
             return f"Image({len(self._source)} bytes, not decoded yet)"
         width, height = self.size
@@ -274,11 +331,3 @@ def _identity(picture: PilImage.Image) -> str:
     digest = hashlib.sha256(f"{picture.mode}:{picture.width}x{picture.height}:".encode())
     digest.update(picture.tobytes())
     return digest.hexdigest()
-
-
-def _check_size(size: tuple[int, int]) -> None:
-    width, height = size
-    if width <= 0 or height <= 0 or width * height > MAX_PIXELS:
-        raise ImageError(
-            f"an image must have 1 to {MAX_PIXELS} pixels, got {width}x{height}; resize it first"
-        )

@@ -237,6 +237,29 @@ def make(
     return _checked(made, found)
 
 
+def make_configured(env_id: str, arguments: Mapping[str, Any]) -> AnyEnv:
+    """Make an environment as settings ask for it: wrong arguments are wrong settings.
+
+    Raises:
+        UnknownNameError: As `make` does.
+        ConfigurationError: The constructor does not take the arguments, or needs others.
+        ContractError: As `make` does.
+    """
+    try:
+        return make(env_id, **arguments)
+    except EnvkitError:
+        raise
+    except TypeError as error:
+        from envkit.signature import takes  # needed for the message of an error only
+
+        found = spec(env_id)
+        if takes(_creator(found), {**found.kwargs, **arguments}):
+            raise
+        raise ConfigurationError(
+            f"{env_id} cannot be made with {dict(arguments)}: {error}. See `envkit info {env_id}`"
+        ) from error
+
+
 def make_plugin(plugin: str, **kwargs: Any) -> AnyEnv:  # noqa: ANN401  # as in make
     """Make a plugin's environment for `gymnasium.make`, which knows it by this function only.
 

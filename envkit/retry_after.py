@@ -15,6 +15,9 @@ from typing import Final
 LONGEST_S: Final = 1e9
 """More seconds than that count as so many; about thirty years."""
 
+AWAY_STATUS: Final = frozenset({429, 502, 503, 504})
+"""Answers of a server that takes no requests for now, whatever is asked."""
+
 _DECIMAL: Final = re.compile(r"[ \t]*-?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})[ \t]*", re.ASCII)
 
 

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -59,6 +59,30 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
             required.append(parameter.name)
     schema = {"type": "object", "properties": properties}
     return summary, ({**schema, "required": required} if required else schema)
+
+
+def known_arguments(maker: Any) -> set[str]:  # noqa: ANN401  # a class or a function
+    """Return the arguments that a function takes, or a class and those it inherits from."""
+    kinds = maker.__mro__ if isinstance(maker, type) else (maker,)
+    return {
+        name
+        for kind in kinds
+        for name, parameter in inspect.signature(
+            kind.__init__ if isinstance(kind, type) else kind
+        ).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name != "self"
+    }
+
+
+def takes(maker: Any, names: Iterable[str]) -> bool:  # noqa: ANN401  # as above
+    """Return whether a class or function can be called with these arguments by name."""
+    given = dict.fromkeys(names)
+    try:
+        inspect.signature(maker).bind(**given)
+    except TypeError:
+        return False
+    return given.keys() <= known_arguments(maker)
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:

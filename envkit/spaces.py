@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envkit.errors import ConfigurationError
-from envkit.images import MAX_PIXELS, Image
+from envkit.image_files import MAX_PIXELS
+from envkit.images import Image
 
 MAX_TEXT_LENGTH: Final = 1_000_000
 """Longest text of an action or an observation, in characters."""

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, ObservationRole, Policy, Turn
@@ -50,8 +50,6 @@ class ToolEnv(AsyncEnv):
         timeout, dropped. `parse_error` is set where the model wrote something wrong, not where a
         tool failed.
     """
-
-    capabilities: ClassVar[Capabilities] = Capabilities(async_native=True)
 
     def __init__(
         self,
@@ -103,7 +101,7 @@ class ToolEnv(AsyncEnv):
         self.rewards = Rewards.of(reward)
         if is_pure:
             self.capabilities = Capabilities(  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by their tools
-                async_native=True, replay_safe=True, deterministic=True
+                replay_safe=True, deterministic=True
             )
         self._prompt, self._format, self._oracle = prompt, format, oracle
         self._feedback_role: ObservationRole = feedback_role

@@ -37,13 +37,11 @@ from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
 import envkit
-from envkit.rollout import Sampling, ScriptedEngine, collect
-from envkit.rollout.config import RolloutConfig
+from envkit.rollout import RolloutConfig, ScriptedEngine, collect
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.seeds import derive_seed
 from envkit.tokens import ChatCodec, concatenate
-from envkit.trajectory.projection import whole_row
-from envkit.trajectory.row import Row
+from envkit.trajectory import Row, whole_row
 from envkit.wrappers import BlankImage, SwapImage
 from envkit_transformers import TransformersEngine
 from envkit_trl.trainer import EnvGRPOTrainer
@@ -133,7 +131,8 @@ def oracle_rows(codec: ChatCodec, episodes: int, *, seed: int) -> list[Row]:
     engine = ScriptedEngine(codec, env.oracle())
 
     async def play() -> list[Row]:
-        found = collect(ENV_ID, engine, codec, episodes=episodes, seed=seed, env_kwargs=ENV)
+        config = RolloutConfig(env_kwargs=ENV, seed=seed)
+        found = collect(ENV_ID, engine, codec, episodes=episodes, config=config)
         # They come as they finish; a run is to be the same again.
         played = sorted([trajectory async for trajectory in found], key=lambda t: t.seed or 0)
         return [whole_row(trajectory, filler_id=codec.stop_ids[0]) for trajectory in played]
@@ -286,15 +285,13 @@ def evaluate(
         envs["blank"] = lambda: BlankImage(make())
         envs["swapped"] = lambda: SwapImage(make())
 
+    config = RolloutConfig(
+        seed=derive_seed("evaluation", options.seed),
+        sampling={"max_new_tokens": 8, "seed": options.seed},
+    )
+
     async def play(factory: Any) -> float:  # noqa: ANN401
-        found = collect(
-            factory,
-            engine,
-            codec,
-            episodes=options.evaluate,
-            seed=derive_seed("evaluation", options.seed),
-            sampling=Sampling(max_new_tokens=8, seed=options.seed),
-        )
+        found = collect(factory, engine, codec, episodes=options.evaluate, config=config)
         return float(np.mean([t.reward async for t in found if t.reward is not None]))
 
     return {name: asyncio.run(play(factory)) for name, factory in envs.items()}

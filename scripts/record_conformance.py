@@ -13,7 +13,7 @@ import asyncio
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
 from fakes.envs import AdderEnv  # noqa: E402
+from fakes.playing import play_one  # noqa: E402
 from fakes.templates import image_processor, make_codec  # noqa: E402
 
 from envkit.conformance import load_recordings, save_recordings  # noqa: E402
@@ -30,6 +31,7 @@ from envkit.conformance.recordings import ABOUT_KEY, FILLER_KEY, NAME_KEY  # noq
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn  # noqa: E402
 from envkit.errors import EngineFault, EnvFault, FaultKind  # noqa: E402
 from envkit.images import Image  # noqa: E402
+from envkit.messages import Message, text_of  # noqa: E402
 from envkit.rollout import (  # noqa: E402
     GenerateRequest,
     Generation,
@@ -38,11 +40,10 @@ from envkit.rollout import (  # noqa: E402
     RetryBudget,
     Sampling,
     ScriptedEngine,
-    play,
     resume,
 )
 from envkit.tasks import Task  # noqa: E402
-from envkit.tokens import ChatCodec  # noqa: E402
+from envkit.tokens import ChatCodec, Encoded  # noqa: E402
 from envkit.trajectory import StopReason, Trajectory, check_trajectory  # noqa: E402
 
 TARGET = ROOT / "envkit" / "conformance" / "recordings"
@@ -52,8 +53,8 @@ NO_RETRIES = RetryBudget(
     max_engine_retries_per_turn=0,
     max_episode_restarts=0,
 )
-TIMEOUT_S = 3.0
-"""Of the episode that runs out of time: long enough for its first turn on a busy machine."""
+STEP_TIMEOUT_S = 3.0
+"""Of the episode with a hung step: long enough for its first step on a busy machine."""
 
 
 class Gallery(Env):
@@ -72,11 +73,11 @@ class Gallery(Env):
         side: int = 56,
         pictures: bool = True,
         fails_at: int | None = None,
-        slow_at: int | None = None,
+        hangs_at: int | None = None,
     ) -> None:
         super().__init__(max_turns=max_turns)
         self._turns, self._side, self._has_pictures = turns, side, pictures
-        self._fails_at, self._slow_at = fails_at, slow_at
+        self._fails_at, self._hangs_at = fails_at, hangs_at
 
     def on_reset(self, task: Task) -> Turn:
         """Show the first picture."""
@@ -88,8 +89,8 @@ class Gallery(Env):
         """Go on to the next room."""
         if self._fails_at == self.turn:
             raise EnvFault("the lights went out", kind=FaultKind.PERMANENT)
-        if self._slow_at == self.turn:
-            time.sleep(TIMEOUT_S + 1.0)
+        if self._hangs_at == self.turn:
+            time.sleep(STEP_TIMEOUT_S + 1.0)
         room = self.turn + 1
         done = room >= self._turns
         reward = 0.25 * room - 0.125
@@ -109,6 +110,14 @@ class Gallery(Env):
         pixels[: height // 2, : width // 3] = (250 - 4 * number, 30, 2 * number)
         pixels[height // 2 :, width // 2 :] = (20, 5 * number, 230)
         return Image.from_array(pixels)
+
+
+class Interpreter(Gallery):
+    """A gallery whose slow steps are the reply's doing."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True, replay_safe=True, deterministic=True, on_step_timeout="truncate"
+    )
 
 
 class Recorder(ScriptedEngine):
@@ -176,6 +185,9 @@ class Scene:
     sampling: Sampling = field(default_factory=Sampling)
     engine_fails_at: int | None = None
     abort_at: int | None = None
+    retries: RetryBudget = NO_RETRIES
+    late_at: int | None = None
+    """The deadline passes after this turn, while its observation is encoded."""
 
 
 def text_room(*, turns: int = 4) -> Callable[[], Env]:
@@ -260,10 +272,16 @@ SCENES = (
     ),
     Scene(
         name="episode_timeout",
-        about="Limits.episode_timeout_s passed while the environment was stepping",
+        about="Limits.episode_timeout_s passed between the second turn and the third",
         stop=STOP.EPISODE_TIMEOUT,
-        env=lambda: Gallery(slow_at=1),
-        limits=Limits(episode_timeout_s=TIMEOUT_S),
+        late_at=1,
+    ),
+    Scene(
+        name="step_timeout",
+        about="the second step passed its deadline, which this environment blames on the reply",
+        stop=STOP.STEP_TIMEOUT,
+        env=lambda: Interpreter(hangs_at=1),
+        retries=replace(NO_RETRIES, step_timeout_s=STEP_TIMEOUT_S),
     ),
     Scene(
         name="reply_cut",
@@ -322,6 +340,18 @@ SCENES = (
 )
 
 
+def fire_after(codec: ChatCodec, interrupt: Interrupt, *, turn: int) -> None:
+    """Let the episode's deadline pass while the observation after a turn is encoded."""
+    encode = codec.encode_observation
+
+    def late(messages: Sequence[Message], **options: Any) -> Encoded:  # noqa: ANN401  # as the codec takes them
+        if f"Room {turn + 1}." in text_of(messages[0]):
+            interrupt.fire(StopReason.EPISODE_TIMEOUT)
+        return encode(messages, **options)
+
+    codec.encode_observation = late
+
+
 async def record(scene: Scene) -> Trajectory:
     """Play one scene and return its record without times."""
     images = image_processor(scene.template) if scene.template.endswith("-vl") else None
@@ -335,15 +365,17 @@ async def record(scene: Scene) -> Trajectory:
         asyncio.get_running_loop().call_later(0.01, interrupt.fire)
         return 60.0
 
+    if scene.late_at is not None:
+        fire_after(codec, interrupt, turn=scene.late_at)
     engine = Recorder(codec, scene.policy, fails_at=scene.engine_fails_at, latency=latency)
     settings: dict[str, Any] = {
         "limits": scene.limits,
         "sampling": scene.sampling,
-        "retries": NO_RETRIES,
+        "retries": scene.retries,
     }
     filler = codec.stop_ids[0]
     facts: Mapping[str, Any] = {NAME_KEY: scene.name, ABOUT_KEY: scene.about, FILLER_KEY: filler}
-    made = await play(
+    made = await play_one(
         scene.env,
         engine,
         codec,
@@ -368,7 +400,8 @@ def without_times(made: Trajectory) -> Trajectory:
     """Return the trajectory with every time 0, so that equal runs are equal files."""
     zero = {f"{name}_seconds": 0.0 for name in ("queue", "generate", "env", "encode")}
     turns = tuple(replace(turn, **zero) for turn in made.turns)
-    return replace(made, turns=turns, duration_seconds=0.0)
+    fault = None if made.fault is None else replace(made.fault, traceback=None)
+    return replace(made, turns=turns, duration_seconds=0.0, fault=fault)
 
 
 async def record_all() -> list[Trajectory]:

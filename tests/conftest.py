@@ -1,8 +1,10 @@
 """Settings of the whole test run, made before torch is imported."""
 
 import contextlib
-import importlib
 import os
+from typing import Final
+
+import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
@@ -10,7 +12,28 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spin-waiting threads star
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# Before a command calls gc.freeze: behind it hypothesis takes the random generators of a plugin for
-# lost, and a run without a property test would end in its warning.
+# Imported before a command calls gc.freeze: after it, hypothesis takes the random generators of a
+# plugin for lost, and a run without a property test would end in its warning.
 with contextlib.suppress(ImportError):
-    importlib.import_module("hypothesis")
+    from hypothesis import HealthCheck, settings
+
+    # `make test` draws a quarter of the examples, `make test-slow` all of them. Neither profile
+    # measures time: tests share their cores.
+    settings.register_profile(
+        "thorough", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.register_profile("fast", settings.get_profile("thorough"), max_examples=25)
+    settings.load_profile("thorough")
+
+_HEAVY: Final = frozenset({"gemma3", "gpt-oss", "mistral-nemo"})
+"""Tokenizers that take seconds to load, in every process that tests share."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before "-m" looks at the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave tests of heavy tokenizers to the slow run."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        values = () if callspec is None else callspec.params.values()
+        if any(isinstance(value, str) and value in _HEAVY for value in values):
+            item.add_marker(pytest.mark.slow)

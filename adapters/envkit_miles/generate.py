@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from envkit.errors import LedgerFault
+from envkit_slime.engine import EXPERTS, START, Span
 from envkit_slime.pieces import Piece
-from envkit_slime.relay import EXPERTS, START, Span
 from envkit_slime.rollout import roll
 from envkit_slime.runtime import GenerateState
 from envkit_slime.sample import Sample

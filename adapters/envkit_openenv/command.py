@@ -4,8 +4,16 @@ from typing import Annotated
 
 import typer
 
+from envkit.cli.console import say, say_access
 from envkit.cli.examples import with_examples
-from envkit.cli.options import EnvId, EnvKwargs, parse_env_kwargs
+from envkit.cli.options import (
+    AllowRemote,
+    EnvId,
+    EnvKwargs,
+    NoKey,
+    ServerKey,
+    parse_env_kwargs,
+)
 
 
 @with_examples(
@@ -19,19 +27,43 @@ def serve_openenv(
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
     max_sessions: Annotated[int, typer.Option(min=1, help="Environments at once.")] = 64,
     session_timeout: Annotated[
-        float | None,
+        float,
         typer.Option(metavar="SECONDS", help="End a session without messages after so long."),
-    ] = None,
+    ] = 1800.0,
+    step_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="End a session whose step takes longer."),
+    ] = 600.0,
+    key: ServerKey = None,
+    no_key: NoKey = False,
+    allow_remote: AllowRemote = False,
 ) -> None:
-    """Serve an environment to OpenEnv clients, until interrupted."""
-    from envkit_openenv.server import serve
+    """Serve an environment to OpenEnv clients, until interrupted.
 
+    The key is random unless --key or the variable ENVKIT_OPENENV_KEY says it. OpenEnv's own client
+    takes it in its address: http://:KEY@HOST:PORT.
+    """
+    from envkit.access import choose_access
+    from envkit_openenv.guard import ServerLimits
+    from envkit_openenv.server import serve
+    from envkit_openenv.session import KEY_VARIABLE
+
+    access = choose_access(
+        key, host=host, variable=KEY_VARIABLE, without_key=no_key, allow_remote=allow_remote
+    )
+
+    def tell(address: str) -> None:
+        say(f"serving {env_id} at {address}")
+        say_access(access)
+
+    limits = ServerLimits(
+        max_sessions=max_sessions, session_timeout_s=session_timeout, step_timeout_s=step_timeout
+    )
     serve(
         env_id,
         parse_env_kwargs(env_kwargs),
-        host=host,
+        access=access,
         port=port,
-        max_sessions=max_sessions,
-        session_timeout_s=session_timeout,
-        on_ready=lambda address: typer.echo(f"serving {env_id} at {address}"),
+        limits=limits,
+        on_ready=tell,
     )

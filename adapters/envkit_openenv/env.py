@@ -1,15 +1,17 @@
 """An OpenEnv server as an environment."""
 
 import asyncio
+import os
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from envkit.access import bearer
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Reset, Step, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
-from envkit.rollout.retries import Backoff
+from envkit.rollout.limits import Backoff
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
@@ -26,7 +28,7 @@ from envkit_openenv.interface import (
 )
 from envkit_openenv.protocol import InvalidAction, Outcome, read_outcome
 from envkit_openenv.results import Gathered, envkit_turn, show_outcome
-from envkit_openenv.session import Session, SessionLimits, fetch_schema
+from envkit_openenv.session import KEY_VARIABLE, Session, SessionLimits, fetch_schema
 
 _DEFAULT_TURNS: Final = 32
 _SEEDS: Final = 2**31
@@ -45,8 +47,6 @@ class OpenEnvEnv(AsyncEnv):
     Source: OpenEnv (openenv-core 0.3), https://github.com/meta-pytorch/OpenEnv.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(async_native=True)
-
     def __init__(
         self,
         *,
@@ -59,6 +59,7 @@ class OpenEnvEnv(AsyncEnv):
         picture_fields: Sequence[str] = (),
         instructions: str | None = None,
         reset_arguments: Mapping[str, Any] | None = None,
+        key: str | None = None,
         headers: Mapping[str, str] | None = None,
         limits: SessionLimits | Mapping[str, Any] | None = None,
         is_repeatable: bool = False,
@@ -81,7 +82,9 @@ class OpenEnvEnv(AsyncEnv):
             instructions: The system prompt; None takes the one of an envkit environment, and else
                 none.
             reset_arguments: Parameters of every reset; a task's own come on top.
-            headers: Of every connection, such as a key.
+            key: Of the server; None takes the variable ENVKIT_OPENENV_KEY, which no record of a
+                run holds.
+            headers: Of every connection.
             limits: Of time, size and attempts; None takes the defaults.
             is_repeatable: Promises that a seed, a task and the same actions give the same episode.
             max_sessions: How many sessions the server has for us; None is unlimited.
@@ -106,10 +109,10 @@ class OpenEnvEnv(AsyncEnv):
         self._most, self._picture_fields = calls_per_turn, tuple(picture_fields)
         self._own_turns, self._instructions = max_turns, instructions
         self.system_prompt = instructions
-        self._reset_arguments, self._headers = dict(reset_arguments or {}), dict(headers or {})
+        self._reset_arguments = dict(reset_arguments or {})
+        self._headers = bearer(key or os.environ.get(KEY_VARIABLE), headers)
         self._limits = limits if isinstance(limits, SessionLimits) else _limits(limits or {})
         self.capabilities = Capabilities(  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by their server
-            async_native=True,
             replay_safe=is_repeatable,
             deterministic=is_repeatable,
             max_sessions=max_sessions,
@@ -262,11 +265,10 @@ class OpenEnvEnv(AsyncEnv):
         return CalledTools(tools, is_mcp=is_mcp, call_format=self._call_format, most=self._most)
 
     async def _take_over(self) -> None:
-        """Take the served environment's prompt, tools, task and last turn."""
+        """Take the served environment's prompt, tools and last turn; its task stays there."""
         state = await self.state()
         try:
             self.tools = tuple(ToolSpec.from_json(entry) for entry in state["tools"])
-            self.task = dict(state["task"])
             if self._own_turns is None:
                 self.max_turns = int(state["max_turns"])
             if self._instructions is None:
@@ -347,6 +349,11 @@ def _address(base_url: object) -> str:
         raise ConfigurationError(
             "openenv-v0 plays a server: base_url must be its address, such as "
             f"'http://127.0.0.1:8000', got {base_url!r:.120}"
+        )
+    if "@" in parts.netloc:
+        raise ConfigurationError(
+            "base_url must have no user and no password, because messages show it: give the "
+            "password as key"
         )
     return text
 

@@ -6,22 +6,23 @@ because the `metadata` of an observation does not travel. A typed fault becomes 
 that a client of envkit reads back as that fault, and that other clients raise.
 """
 
-import threading
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from socket import socket
 from typing import Any, Final, Literal
 
 import envkit
+from envkit.access import Access
 from envkit.env import Env, Observation, Step
 from envkit.errors import (
     ConfigurationError,
     EnvFault,
     EpisodeStateError,
-    FaultKind,
     MissingDependencyError,
 )
+from envkit_openenv.guard import Guard, ServerLimits
 from envkit_openenv.protocol import write_fault
 
 try:
@@ -32,8 +33,11 @@ try:
 except ImportError as error:
     raise MissingDependencyError.for_extra("serving OpenEnv", "openenv-core", "openenv") from error
 
-DEFAULT_SESSIONS: Final = 64
 DEFAULT_PORT: Final = 8000
+_IDLE_S: Final = 10.0
+"""How long a connection may wait before its first request, in seconds."""
+_SPARE_CONNECTIONS: Final = 64
+"""Beyond two for each session: for the health, for schemas and for clients that are refused."""
 
 
 class EnvkitAction(openenv.Action):
@@ -55,10 +59,12 @@ class EnvkitObservation(openenv.Observation):
 
 
 class EnvkitState(openenv.State):
-    """What a client needs to know of the session."""
+    """What a client needs to know of the session.
+
+    Not the task: it holds the answers, and whatever plays the session could ask for them.
+    """
 
     env_id: str
-    task: dict[str, Any]
     system_prompt: str | None
     tools: list[dict[str, Any]]
     """In the chat-completions form."""
@@ -88,8 +94,6 @@ class EnvkitEnvironment(Environment):
         super().__init__()
         self._served = served
         self._env: Env | None = None
-        self._is_closed = False
-        self._lock = threading.Lock()  # the idle timer closes a session while it may step
         self._episode_id: str | None = None
 
     def reset(
@@ -100,8 +104,7 @@ class EnvkitEnvironment(Environment):
         **kwargs: Any,  # noqa: ANN401  # OpenEnv's signature; others are passed over, as it does
     ) -> EnvkitObservation:
         """Start an episode; `task` plays that one, as `options={"task": ...}` does."""
-        with self._lock, _ToldFaults():
-            self._require_open()
+        with _ToldFaults():
             if self._env is None:
                 self._env = self._served.make()
             self._episode_id = episode_id
@@ -116,8 +119,7 @@ class EnvkitEnvironment(Environment):
         **kwargs: Any,  # noqa: ANN401  # OpenEnv's signature
     ) -> EnvkitObservation:
         """Play a reply."""
-        with self._lock, _ToldFaults():
-            self._require_open()
+        with _ToldFaults():
             if self._env is None:
                 raise EpisodeStateError("the episode never began: reset before the first step")
             step = Step(*self._env.step(action.response_text))
@@ -131,7 +133,6 @@ class EnvkitEnvironment(Environment):
             episode_id=self._episode_id,
             step_count=env.turn if env is not None else 0,
             env_id=self._served.env_id,
-            task=env.task if env is not None else {},
             system_prompt=env.system_prompt if env is not None else None,
             tools=[spec.to_json() for spec in env.tools] if env is not None else [],
             max_turns=env.max_turns if env is not None else 1,
@@ -146,17 +147,10 @@ class EnvkitEnvironment(Environment):
         )
 
     def close(self) -> None:
-        """Close the environment; a later step is a fault."""
-        with self._lock:
-            env, self._env, self._is_closed = self._env, None, True
-            if env is not None:
-                env.close()
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise EnvFault(
-                "the session was idle for too long and has ended", kind=FaultKind.CRASHED
-            )
+        """Close the environment."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
 
 class _ToldFault(RuntimeError):
@@ -175,52 +169,49 @@ def make_app(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
     *,
-    max_sessions: int = DEFAULT_SESSIONS,
-    session_timeout_s: float | None = None,
+    access: Access,
+    limits: ServerLimits | None = None,
 ) -> FastAPI:
-    """Return OpenEnv's application for an environment.
+    """Return OpenEnv's application for an environment, behind its guard.
 
     Args:
         env_id: As for `envkit.make`.
         env_kwargs: Its constructor's arguments.
-        max_sessions: Environments at once; what the environment itself allows is the most.
-        session_timeout_s: Seconds without a message after which a session ends; None is never.
+        access: Who may play.
+        limits: None takes the defaults. What the environment itself allows bounds the sessions
+            too.
 
     Raises:
         UnknownNameError: No environment has the id.
-        ConfigurationError: It does not take the arguments, or a limit is not positive.
+        ConfigurationError: It does not take the arguments.
         ContractError: Its package cannot be imported.
     """
-    if max_sessions < 1 or (session_timeout_s is not None and session_timeout_s <= 0):
-        raise ConfigurationError(
-            "max_sessions must be at least 1 and session_timeout_s positive, got "
-            f"{max_sessions} and {session_timeout_s}"
-        )
     spec = envkit.spec(env_id)
     served = Served(env_id=spec.id, env_kwargs=env_kwargs or {}, description=spec.description)
     probe = served.make()  # what is wrong with the arguments is said now, not at a reset
     allowed = probe.capabilities.max_sessions
     probe.close()
-    return create_app(
+    bounds = limits or ServerLimits()
+    if allowed is not None:
+        bounds = replace(bounds, max_sessions=min(bounds.max_sessions, allowed))
+    app = create_app(
         lambda: EnvkitEnvironment(served),
         EnvkitAction,
         EnvkitObservation,
         env_name=spec.id,
-        concurrency_config=openenv.ConcurrencyConfig(
-            max_concurrent_envs=max_sessions if allowed is None else min(max_sessions, allowed),
-            session_timeout=session_timeout_s,
-        ),
+        max_concurrent_envs=bounds.max_sessions,
     )
+    app.add_middleware(Guard, access=access, limits=bounds)
+    return app
 
 
 def serve(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
     *,
-    host: str = "127.0.0.1",
+    access: Access,
     port: int = DEFAULT_PORT,
-    max_sessions: int = DEFAULT_SESSIONS,
-    session_timeout_s: float | None = None,
+    limits: ServerLimits | None = None,
     on_ready: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Serve an environment until interrupted.
@@ -228,19 +219,25 @@ def serve(
     Args:
         env_id: As for `envkit.make`.
         env_kwargs: Its constructor's arguments.
-        host: Address to listen on.
+        access: Who may play, and the address to listen on.
         port: 0 takes a free one.
-        max_sessions: As for `make_app`.
-        session_timeout_s: As for `make_app`.
+        limits: As for `make_app`.
         on_ready: Called with the server's address once it listens.
 
     Raises:
         ConfigurationError: As `make_app` does; or the address cannot be listened on.
     """
-    app = make_app(
-        env_id, env_kwargs, max_sessions=max_sessions, session_timeout_s=session_timeout_s
+    bounds, host = limits or ServerLimits(), access.host
+    app = make_app(env_id, env_kwargs, access=access, limits=bounds)
+    settings = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        log_config=None,  # the program's own: a message may hold what a client sent
+        ws_max_size=bounds.message_bytes,
+        limit_concurrency=2 * bounds.max_sessions + _SPARE_CONNECTIONS,
     )
-    settings = uvicorn.Config(app, host=host, port=port, log_level="warning")
     server = _Server(settings, on_ready)
     try:
         server.run()
@@ -256,13 +253,36 @@ class _Server(uvicorn.Server):
     def __init__(self, settings: uvicorn.Config, on_ready: Callable[[str], object]) -> None:
         super().__init__(settings)
         self._on_ready = on_ready
+        self._idle_watch: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Listen, and tell the address."""
         await super().startup(sockets)
         if self.started and self.servers:
             port = self.servers[0].sockets[0].getsockname()[1]
-            self._on_ready(f"http://{self.config.host}:{port}")
+            name = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+            self._on_ready(f"http://{name}:{port}")
+            self._idle_watch = asyncio.create_task(self._close_silent_connections())
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """End the watch, then the connections."""
+        if self._idle_watch is not None:
+            self._idle_watch.cancel()
+        await super().shutdown(sockets)
+
+    async def _close_silent_connections(self) -> None:
+        """Close connections that have sent no whole request; uvicorn waits for ever."""
+        waiting: set[Any] = set()
+        while True:
+            await asyncio.sleep(_IDLE_S)
+            silent: set[Any] = {
+                connection
+                for connection in self.server_state.connections
+                if getattr(connection, "cycle", connection) is None  # of HTTP, before a request
+            }
+            for connection in silent & waiting:
+                connection.transport.close()
+            waiting = silent
 
 
 def _observed(

@@ -27,6 +27,8 @@ import aiohttp
 from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
 from envkit_openenv.protocol import read_message
 
+KEY_VARIABLE: Final = "ENVKIT_OPENENV_KEY"
+"""The key of a server; `envkit serve-openenv` reads it too."""
 _SHOWN: Final = 300
 _PARSE_ON_THREAD: Final = 1 << 18
 """Characters from which on a message is parsed off the event loop."""
@@ -147,7 +149,8 @@ class Session:
                 kind = FaultKind.PERMANENT if is_large else FaultKind.CRASHED
                 raise _fault(self._address, f"broke the session off: {reason}", kind)
             case _:
-                reason = f"code {self._socket.close_code}"
+                said = f": {received.extra}"[:_SHOWN] if received.extra else ""
+                reason = f"code {self._socket.close_code}{said}"
                 raise _fault(self._address, f"closed the session ({reason})", FaultKind.CRASHED)
 
 
@@ -189,7 +192,8 @@ def _opening_fault(address: str, error: BaseException, timeout_s: float) -> Base
     if isinstance(error, aiohttp.ClientResponseError):  # a handshake's error is one, too
         is_passing = error.status >= 500 or error.status == 429
         kind = FaultKind.TRANSIENT if is_passing else FaultKind.PERMANENT
-        return _fault(address, f"answered {error.status}: {error.message[:_SHOWN]!r}", kind)
+        hint = ". Is the key right?" if error.status in (401, 403) else ""
+        return _fault(address, f"answered {error.status}: {error.message[:_SHOWN]!r}{hint}", kind)
     if isinstance(error, TimeoutError):
         what = f"did not answer within {timeout_s:g} s"
         return _fault(address, what, FaultKind.TIMEOUT)

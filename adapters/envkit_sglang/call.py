@@ -1,13 +1,11 @@
-"""One request and its attempts: a deadline, retries with back-off, abort and cancellation.
+"""One request: its deadline, its abort and its cancellation. Nothing is tried twice here.
 
-Every attempt has a rid of its own, so that a second attempt never collides with a first one that
-the server still works on. What is given up (deadline, cancellation, broken connection) is aborted
-at the server in the background.
+The rollout retries. Every request has a rid of its own, so that a second attempt never collides
+with a first one that the server still works on. An abandoned request (deadline, cancellation,
+broken connection) is aborted at the server in the background.
 """
 
 import asyncio
-import itertools
-import random
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.images import Image
-from envkit.rollout.retries import Backoff
 from envkit_sglang import faults, payload
 from envkit_sglang.transport import Answer, Transport
 
@@ -34,9 +31,6 @@ class CallSettings:
     http: Transport
     timeout_s: float
     abort_grace_s: float
-    max_retries: int
-    backoff: Backoff
-    rng: random.Random
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     """Runs something in the background and waits for it when the engine is closed."""
 
@@ -52,96 +46,79 @@ class Call:
         *,
         session_id: str | None = None,
     ) -> None:
-        self.rid = ""
-        """What the running attempt is called at the server."""
-        self.retries = 0
+        self.rid = uuid.uuid4().hex
+        """What the request is called at the server."""
         self._settings = settings
         self._http = settings.http
-        self._fields = fields
+        self._fields = {**fields, "rid": self.rid}
         self._images = images
         self._headers = {} if session_id is None else {ROUTING_HEADER: session_id}
-        self._deadline = asyncio.get_running_loop().time() + settings.timeout_s
-        self._aborted = asyncio.Event()
+        self._is_aborted = False
         self._scope: asyncio.Timeout | None = None
 
     async def run(self) -> Answer | None:
         """Return the answer with status 200, or None when the call was aborted without one.
 
         Raises:
-            EngineFault: No attempt succeeded.
+            EngineFault: No such answer came.
         """
-        limit = self._settings.max_retries
-        for attempt in itertools.count():
-            cause: BaseException | None = None
-            try:
-                answer = await self._attempt()
-                if answer is None or answer.status == 200:
-                    return answer
-                fault = faults.status_fault(self._http.base_url, answer.status, answer.body)
-                may_retry = faults.is_worth_retrying(answer.status, attempt, limit)
-            except faults.CONNECTION_ERRORS as error:
-                cause = error
-                fault = faults.connection_fault(
-                    self._http.base_url, error, reached_before=self._http.reached
-                )
-                may_retry = attempt < limit
-            delay = self._settings.backoff.delay(attempt, self._settings.rng)
-            if not may_retry or asyncio.get_running_loop().time() + delay >= self._deadline:
-                raise fault from cause
-            self.retries += 1
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._aborted.wait(), delay)
-        return None
-
-    async def _attempt(self) -> Answer | None:
-        if self._aborted.is_set():
-            return None
-        self.rid = uuid.uuid4().hex
+        http = self._http
         try:
-            async with asyncio.timeout_at(self._deadline) as self._scope:
-                body = await self._body()
-                if self._aborted.is_set():
-                    return None
-                return await self._http.post("/generate", body, headers=self._headers)
+            answer = await self._answer()
         except faults.CONNECTION_ERRORS as error:
+            if self._is_aborted:
+                return None
             if isinstance(error, faults.BROKEN_CONNECTION):
                 self._give_up()
-            raise
-        except TimeoutError as error:
-            self._give_up()
-            if self._aborted.is_set():
-                return None
-            raise faults.timeout_fault(
-                self._http.base_url, self._settings.timeout_s, self.rid
+            raise faults.connection_fault(
+                http.base_url, error, reached_before=http.reached
             ) from error
         except asyncio.CancelledError:
             self._give_up()
             raise
+        if answer is not None and answer.status != 200:
+            raise faults.status_fault(http.base_url, answer)
+        return answer
+
+    async def _answer(self) -> Answer | None:
+        timeout_s = self._settings.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as self._scope:
+                body = await self._body()
+                if self._is_aborted:
+                    return None
+                return await self._http.post("/generate", body, headers=self._headers)
+        except TimeoutError as error:
+            if isinstance(error, faults.CONNECTION_ERRORS):
+                raise  # no connection within `connect_timeout_s`
+            self._give_up()
+            if self._is_aborted:
+                return None
+            raise faults.timeout_fault(self._http.base_url, timeout_s, self.rid) from error
         finally:
             self._scope = None
 
     async def _body(self) -> bytes:
-        fields = {**self._fields, "rid": self.rid}
         if not self._images and len(self._fields["input_ids"]) <= _INLINE_IDS:
-            return payload.encode_body(fields, ())
+            return payload.encode_body(self._fields, ())
         # Encoding pictures takes tens of milliseconds each the first time.
-        return await asyncio.to_thread(payload.encode_body, fields, self._images)
+        return await asyncio.to_thread(payload.encode_body, self._fields, self._images)
 
     def _give_up(self) -> None:
-        self._settings.spawn(self._post_abort(self.rid))
+        self._settings.spawn(self._post_abort())
 
     async def abort(self) -> None:
         """Ask the server to stop; `run` then returns the tokens so far, or None after a grace."""
-        self._aborted.set()
+        self._is_aborted = True
         if self._scope is not None and not self._scope.expired():
             grace_ends = asyncio.get_running_loop().time() + self._settings.abort_grace_s
             ends = self._scope.when()
             if ends is not None and grace_ends < ends:
                 self._scope.reschedule(grace_ends)
-            await self._post_abort(self.rid)
+            await self._post_abort()
 
-    async def _post_abort(self, rid: str) -> None:
-        body = payload.encode_body({"rid": rid}, ())
+    async def _post_abort(self) -> None:
+        body = payload.encode_body({"rid": self.rid}, ())
         # A server that cannot be told is one that the request itself reports.
         with suppress(TimeoutError, *faults.CONNECTION_ERRORS):
             async with asyncio.timeout(_ABORT_TIMEOUT_S):

@@ -4,7 +4,6 @@ What is sent is in `payload`, what comes back in `response`, attempts and deadli
 """
 
 import asyncio
-import random
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -12,7 +11,6 @@ from urllib.parse import urlsplit
 from envkit.errors import ConfigurationError, ContractError, EngineFault
 from envkit.images import Image
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
-from envkit.rollout.retries import Backoff
 from envkit_sglang import payload, response
 from envkit_sglang.call import Call, CallSettings
 from envkit_sglang.probe import ServerProbe
@@ -41,14 +39,11 @@ class SGLangEngine:
         timeout_s: float = 600.0,
         connect_timeout_s: float = 10.0,
         abort_grace_s: float = 10.0,
-        max_retries: int = 3,
-        backoff: Backoff | None = None,
         max_connections: int = 512,
         compare_prompts: int = 4,
         check_logprobs: bool = True,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
-        seed: int | None = None,
     ) -> None:
         """Note the settings; nothing is connected before the first request.
 
@@ -58,13 +53,11 @@ class SGLangEngine:
                 surplus images then vanish silently on the server.
             vocabulary_size: Ids must be below it; a server crashes on others. None is unchecked.
             context_length: Bound on prompt plus new tokens. None asks the server once.
-            timeout_s: Seconds for one `generate`, retries included. The first request with an
-                image can take 20 s on a slow machine.
+            timeout_s: Seconds for one `generate`. The first request with an image can take 20 s on
+                a slow machine.
             connect_timeout_s: Seconds to make a connection.
             abort_grace_s: Seconds that an aborted request has to return its tokens; after them it
                 counts as aborted without any.
-            max_retries: Further attempts after retryable failures of one `generate`.
-            backoff: Waiting between attempts; None takes the default one.
             max_connections: Requests in flight; more wait for a free connection.
             compare_prompts: For so many first requests the server returns its prompt ids, and they
                 are compared with ours.
@@ -72,15 +65,14 @@ class SGLangEngine:
                 than 0 and 1, which log-probabilities it reports.
             api_key: Sent as a bearer token.
             headers: Sent with every request.
-            seed: Of the jitter between attempts; None is random.
 
         Raises:
-            ConfigurationError: The address is no http(s) URL, or a number is out of range.
+            ConfigurationError: The address is not an http(s) URL, or a number is out of range.
         """
         self._url = _checked_url(base_url)
         for name, value, least in (
             ("timeout_s", timeout_s, 1e-3), ("connect_timeout_s", connect_timeout_s, 1e-3),
-            ("abort_grace_s", abort_grace_s, 0), ("max_retries", max_retries, 0),
+            ("abort_grace_s", abort_grace_s, 0),
             ("max_connections", max_connections, 1), ("compare_prompts", compare_prompts, 0),
         ):  # fmt: skip
             if not value >= least:
@@ -107,9 +99,6 @@ class SGLangEngine:
             http=self._http,
             timeout_s=timeout_s,
             abort_grace_s=abort_grace_s,
-            max_retries=max_retries,
-            backoff=backoff or Backoff(),
-            rng=random.Random(seed),
             spawn=self._spawn,
         )
 
@@ -132,7 +121,8 @@ class SGLangEngine:
         """Sample one turn.
 
         Raises:
-            EngineFault: TRANSIENT, TIMEOUT, CRASHED or PERMANENT; retries are used up then.
+            EngineFault: TRANSIENT, TIMEOUT, CRASHED or PERMANENT. `is_away` if the server is
+                unreachable or takes no requests for now.
             LedgerFault: The request's ids and images, or the server's counts, do not agree.
             ConfigurationError: `sampling.extras` holds an unknown key.
             ContractError: A request with this id is running already.
@@ -156,6 +146,10 @@ class SGLangEngine:
         self._live[request.request_id] = call
         try:
             answer = await call.run()
+        except EngineFault as fault:
+            if fault.is_away:
+                self._probe.forget()
+            raise
         finally:
             del self._live[request.request_id]
         if answer is None:
@@ -164,15 +158,12 @@ class SGLangEngine:
                 logprobs=(),
                 finish_reason=FinishReason.ABORT,
                 prompt_tokens=None,
-                retries=call.retries,
                 extras={"rid": call.rid},
             )
         parsed = await _parse(answer)
         if compare and response.check_prompt_ids(parsed, request.wire_ids, self._image_token_id):
             self._compare_left = max(0, self._compare_left - 1)
-        return response.parse_generation(
-            parsed, train_length=request.train_length, rid=call.rid, retries=call.retries
-        )
+        return response.parse_generation(parsed, train_length=request.train_length, rid=call.rid)
 
     def _check(self, ids: Sequence[int], images: Sequence[Image]) -> None:
         payload.check_ids(
@@ -225,6 +216,14 @@ class SGLangEngine:
         if pending:
             await asyncio.gather(*pending, return_exceptions=True)
         await self._http.aclose()
+
+    async def probe(self) -> None:
+        """Return if the server takes requests; the rollout asks while it waits for one.
+
+        Raises:
+            EngineFault: It does not, with `is_away`.
+        """
+        await self._probe.check_health()
 
     async def server_info(self, *, timeout_s: float = 30.0) -> ServerInfo:
         """Return what the server says about itself.

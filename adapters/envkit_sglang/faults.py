@@ -1,4 +1,4 @@
-"""Which failure of a server is which fault, and whether the same call is worth repeating.
+"""Which failure of a server is which fault: of the server itself, or of one request.
 
 SGLang answers errors in four shapes (python/sglang/srt/entrypoints/http_server.py, 0.5.23):
 `{"error": "text"}` from its schema gate, `{"error": {"message": ...}}` for a ValueError,
@@ -6,14 +6,18 @@ SGLang answers errors in four shapes (python/sglang/srt/entrypoints/http_server.
 """
 
 import json
+import reprlib
 from typing import Any, Final
 
 import aiohttp
 
 from envkit.errors import EngineFault, FaultKind
+from envkit.retry_after import AWAY_STATUS
+from envkit_sglang.transport import Answer
 
-_RETRYABLE_STATUS: Final = frozenset({408, 425, 429, 502, 503, 504})
+_TRANSIENT_STATUS: Final = frozenset({408, 425})
 _SHOWN_CHARACTERS: Final = 500
+_READ_BYTES: Final = 1 << 16
 
 CONNECTION_ERRORS: Final = (aiohttp.ClientError, ConnectionError)
 """What the HTTP client raises when it does not reach a server, or loses it."""
@@ -23,32 +27,51 @@ BROKEN_CONNECTION: Final = (
     ConnectionResetError,
 )
 """Those after which the server may still be working on the request."""
+_WRONG_ADDRESS: Final = (
+    aiohttp.InvalidURL,
+    aiohttp.ClientSSLError,
+    aiohttp.ClientResponseError,
+    aiohttp.ClientConnectorCertificateError,
+)
+"""No server comes back from these: a bad address or certificate, or something that is not HTTP."""
 
 
 def error_message(body: bytes) -> str:
     """Return the human part of an error body, whatever its shape."""
-    text = body.decode(errors="replace").strip()
+    text = body[:_READ_BYTES].decode(errors="replace").strip()
     try:
         answer: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text[:_SHOWN_CHARACTERS] or "(empty body)"
     if isinstance(answer, dict):
         error = answer.get("error", answer)
         if isinstance(error, dict):
             error = error.get("message", error)
-        return str(error)[:_SHOWN_CHARACTERS]
-    return str(answer)[:_SHOWN_CHARACTERS]
+        return _shown(error)
+    return _shown(answer)
 
 
-def status_fault(url: str, status: int, body: bytes) -> EngineFault:
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else reprlib.repr(value)
+    return text[:_SHOWN_CHARACTERS].encode(errors="replace").decode()
+
+
+def status_fault(url: str, answer: Answer) -> EngineFault:
     """Return the fault of an answer that is not 200.
 
-    A 400 never succeeds on a second try. A 500 is an unexpected exception in the server: worth one
-    more try, because it may have been a passing one, and permanent after that; see
-    `is_worth_retrying`.
+    A 400 never succeeds on a second try. A 500 is an unexpected exception in the server, which may
+    pass: it is retryable.
     """
-    message = f"SGLang at {url} answered {status}: {error_message(body)}"
-    if status in _RETRYABLE_STATUS or status > 500:
+    status = answer.status
+    message = f"SGLang at {url} answered {status}: {error_message(answer.body)}"
+    if status in AWAY_STATUS:
+        return EngineFault(
+            message,
+            kind=FaultKind.TRANSIENT,
+            is_away=True,
+            retry_after_s=answer.retry_after_s,
+        )
+    if status in _TRANSIENT_STATUS or status > 500:
         return EngineFault(message, kind=FaultKind.TRANSIENT)
     if status == 500:
         message += (
@@ -59,20 +82,16 @@ def status_fault(url: str, status: int, body: bytes) -> EngineFault:
         message += ". Pass api_key=... as the server was started with --api-key"
     if status == 404:
         message += ". Is this the address of an SGLang server, without a path such as /v1?"
-    return EngineFault(message, kind=FaultKind.PERMANENT)
+    return EngineFault(message, kind=FaultKind.PERMANENT, retryable=status == 500)
 
 
-def is_worth_retrying(status: int, attempt: int, max_retries: int) -> bool:
-    """Tell whether an answer with this status is worth another attempt, a 500 only once.
-
-    Args:
-        status: HTTP status, not 200.
-        attempt: Number of the attempt that got it, from 0.
-        max_retries: How many repetitions a retryable failure may have.
-    """
-    if status == 500:
-        return attempt < min(1, max_retries)
-    return (status in _RETRYABLE_STATUS or status > 500) and attempt < max_retries
+def abort_fault(status: int, message: object) -> EngineFault:
+    """Return the fault of a request that the server gave up with a status of its own."""
+    return EngineFault(
+        f"SGLang gave the request up with status {status}: {_shown(message)}",
+        kind=FaultKind.TRANSIENT if status >= 500 else FaultKind.PERMANENT,
+        is_away=status in AWAY_STATUS,
+    )
 
 
 def connection_fault(url: str, error: BaseException, *, reached_before: bool) -> EngineFault:
@@ -84,17 +103,30 @@ def connection_fault(url: str, error: BaseException, *, reached_before: bool) ->
         reached_before: True when this server has answered this client before.
     """
     reason = str(error) or type(error).__name__
+    if isinstance(error, _WRONG_ADDRESS):
+        return EngineFault(f"no SGLang server can be reached at {url}: {reason}")
+    if isinstance(error, BROKEN_CONNECTION):
+        return EngineFault(
+            f"the SGLang server at {url} broke the connection of a request: {reason}. It probably "
+            "crashed or was stopped: look at the end of its log and start it again",
+            kind=FaultKind.CRASHED,
+            is_away=True,
+        )
+    if isinstance(error, aiohttp.ClientConnectorDNSError) and not reached_before:
+        return EngineFault(f"no host of {url} is known: {reason}", kind=FaultKind.TRANSIENT)
     if reached_before:
         return EngineFault(
             f"the SGLang server at {url} stopped answering: {reason}. It has answered before, so "
             "it probably crashed or was stopped: look at the end of its log and start it again",
-            kind=FaultKind.CRASHED,
+            kind=FaultKind.TRANSIENT,
+            is_away=True,
         )
     return EngineFault(
         f"no SGLang server could be reached at {url}: {reason}. Check that it is running, that "
         "its log says it is ready, that host and port are right, and that no proxy or firewall "
         f"is in between; `curl {url}/health` must answer 200",
         kind=FaultKind.TRANSIENT,
+        is_away=True,
     )
 
 

@@ -6,11 +6,11 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from envkit.errors import EngineFault
+from envkit.errors import EngineFault, FaultKind
 from envkit.rollout.engine import LogprobKind
 from envkit_sglang import faults, payload, server_facts
 from envkit_sglang.server_facts import ServerHealth, ServerInfo
-from envkit_sglang.transport import Transport
+from envkit_sglang.transport import Answer, Transport
 
 _TIMEOUT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 30.0
@@ -31,6 +31,8 @@ class ServerProbe:
         self._http = http
         self._timeout_s = min(_TIMEOUT_S, timeout_s)
         self._info = ServerInfo(context_length=context_length)
+        self._served: str | None = None
+        self._asks_for_info = context_length is None
         self._is_info_known = context_length is not None
         self._is_kind_known = not check_logprobs
         self._ask_again_at = 0.0
@@ -46,7 +48,8 @@ class ServerProbe:
             token: Any token id of the served model, for a probe.
 
         Raises:
-            EngineFault: The server reports log-probabilities of the wrong kind.
+            EngineFault: The server reports log-probabilities of the wrong kind, or serves another
+                model than before.
         """
         wants_kind = temperature not in (0.0, 1.0)
         if self._is_info_known and (self._is_kind_known or not wants_kind):
@@ -61,9 +64,33 @@ class ServerProbe:
     async def _learn_info(self) -> None:
         # Not every router offers the facts; when the server is away, the request itself says so.
         self._ask_again_at = time.monotonic() + _ASK_AGAIN_S
-        with suppress(EngineFault):
-            self._info = await self.fetch_info(self._timeout_s)
-            self._is_info_known = True
+        try:
+            info = await self.fetch_info(self._timeout_s)
+        except EngineFault:
+            return
+        self._check_model(info.served_model_name)
+        self._info, self._is_info_known = info, True
+
+    def _check_model(self, name: str | None) -> None:
+        """Refuse a server that is another one than before.
+
+        Raises:
+            EngineFault: It serves another model now.
+        """
+        if self._served is None:
+            self._served = name
+        elif name is not None and name != self._served:
+            self._ask_again_at = 0.0
+            raise EngineFault(
+                f"the SGLang server at {self._http.base_url} came back as another model, "
+                f"{name!r}; it was {self._served!r} before. Start it with the same --model-path, "
+                "or with the same --served-model-name if the weights are the right ones"
+            )
+
+    def forget(self) -> None:
+        """Ask again before the next request: the server was away and may be another one now."""
+        if self._asks_for_info:
+            self._is_info_known, self._ask_again_at = False, 0.0
 
     async def _learn_kind(self, token: int) -> None:
         body = payload.encode_body(server_facts.logprob_probe(token), ())
@@ -91,15 +118,22 @@ class ServerProbe:
         except TimeoutError as error:
             raise faults.timeout_fault(url, timeout_s, "/server_info") from error
         if answer.status != 200:
-            raise faults.status_fault(url, answer.status, answer.body)
+            raise faults.status_fault(url, answer)
         return server_facts.parse_server_info(answer.body)
 
     async def health(self, timeout_s: float) -> ServerHealth:
         """Return whether the server samples; faults become the detail of the result."""
         started = time.perf_counter()
         info: ServerInfo | None = None
-        healthy, detail = await self._ask_health(timeout_s)
+        healthy = False
+        try:
+            answer = await self._ask_health(timeout_s)
+            healthy = answer.status == 200
+            detail = "" if healthy else _health_fault(self._http.base_url, answer)
+        except EngineFault as fault:
+            detail = str(fault)
         if healthy:
+            detail = "an SGLang server, or its router, answers"
             with suppress(EngineFault):
                 info = await self.fetch_info(timeout_s)
                 detail = f"SGLang {info.version}, model {info.model}, context {info.context_length}"
@@ -111,16 +145,35 @@ class ServerProbe:
             info=info,
         )
 
-    async def _ask_health(self, timeout_s: float) -> tuple[bool, str]:
+    async def check_health(self) -> None:
+        """Return if `/health` says that the server takes requests, or if it has no such page.
+
+        Raises:
+            EngineFault: It does not, with `is_away`.
+        """
+        answer = await self._ask_health(self._timeout_s)
+        if answer.status >= 500 or answer.status == 429:
+            raise EngineFault(
+                _health_fault(self._http.base_url, answer),
+                kind=FaultKind.TRANSIENT,
+                is_away=True,
+                retry_after_s=answer.retry_after_s,
+            )
+
+    async def _ask_health(self, timeout_s: float) -> Answer:
         url = self._http.base_url
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._http.get("/health")
+                return await self._http.get("/health")
         except faults.CONNECTION_ERRORS as error:
-            return False, str(faults.connection_fault(url, error, reached_before=False))
-        except TimeoutError:
-            return False, f"{url}/health gave no answer in {timeout_s:g} s: it is overloaded"
-        if answer.status == 200:
-            return True, "an SGLang server, or its router, answers"
-        fault = faults.status_fault(url, answer.status, answer.body)
-        return False, f"{fault}. It may still be loading its model"
+            raise faults.connection_fault(url, error, reached_before=self._http.reached) from error
+        except TimeoutError as error:
+            raise EngineFault(
+                f"{url}/health gave no answer in {timeout_s:g} s: the server is overloaded",
+                kind=FaultKind.TIMEOUT,
+                is_away=True,
+            ) from error
+
+
+def _health_fault(url: str, answer: Answer) -> str:
+    return f"{faults.status_fault(url, answer)}. It may still be loading its model"

@@ -8,12 +8,14 @@ python/sglang/srt/managers/scheduler_components/output_streamer.py). The `text` 
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from envkit.errors import EngineFault, FaultKind, LedgerFault
+from envkit.errors import EngineFault, LedgerFault
 from envkit.rollout.engine import FinishReason, Generation
+from envkit_sglang import faults
 
 # Read into fields of Generation, or repeated per token: not passed through as extras.
 _CONSUMED: Final = frozenset({
@@ -24,8 +26,8 @@ _CONSUMED: Final = frozenset({
 
 def _malformed(what: str, got: object) -> EngineFault:
     return EngineFault(
-        f"an SGLang answer must have {what}, got {str(got)[:200]}; is this an SGLang server of "
-        "release 0.5.15 or later?"
+        f"an SGLang answer must have {what}, got {reprlib.repr(got)[:200]}; is this an SGLang "
+        "server of release 0.5.15 or later?"
     )
 
 
@@ -37,30 +39,27 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """
     try:
         answer: Any = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _malformed("a JSON body", body[:80]) from error
     if not isinstance(answer, dict) or not isinstance(answer.get("meta_info"), dict):
         raise _malformed("a meta_info object", answer)
     return answer
 
 
-def parse_generation(
-    answer: Mapping[str, Any], *, train_length: int, rid: str, retries: int = 0
-) -> Generation:
+def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
     """Return what the server sampled.
 
     Args:
         answer: From `parse_object`.
         train_length: How long the prompt is with images expanded.
         rid: What the request was called at the server; kept in the extras for log look-ups.
-        retries: Failed attempts before this answer.
 
     Raises:
         EngineFault: The answer is not one of SGLang's, or the server gave the request up.
         LedgerFault: Counts or ids contradict each other, or the prompt had another length.
     """
     meta: Mapping[str, Any] = answer["meta_info"]
-    reason, matched = _finish(meta)
+    reason = _finish_reason(meta)
     token_ids, logprobs = _tokens(answer, meta)
     prompt_tokens = _count(meta, "prompt_tokens")
     if prompt_tokens is None and reason is not FinishReason.ABORT:
@@ -80,32 +79,26 @@ def parse_generation(
         token_ids=token_ids,
         logprobs=logprobs,
         finish_reason=reason,
-        matched_stop=matched,
         prompt_tokens=prompt_tokens,
         cached_tokens=_count(meta, "cached_tokens") or 0,
-        weight_version=None if meta.get("weight_version") is None else str(meta["weight_version"]),
+        weight_version=_weight_version(meta.get("weight_version")),
         queue_seconds=_seconds(meta.get("queue_time")),
-        retries=retries,
         extras={"rid": rid, **extras},
     )
 
 
-def _finish(meta: Mapping[str, Any]) -> tuple[FinishReason, int | str | None]:
+def _finish_reason(meta: Mapping[str, Any]) -> FinishReason:
     finish: Any = meta.get("finish_reason")
     kind = finish.get("type") if isinstance(finish, dict) else None
-    if kind not in set(FinishReason):
+    if not isinstance(kind, str) or kind not in set(FinishReason):
         raise _malformed("a finish_reason of type stop, length or abort", finish)
     reason = FinishReason(kind)
     if reason is FinishReason.ABORT and finish.get("status_code"):
         status = finish["status_code"]
-        raise EngineFault(
-            f"SGLang gave the request up with status {status}: {finish.get('message')}",
-            kind=FaultKind.TRANSIENT if status >= 500 else FaultKind.PERMANENT,
-        )
-    matched = finish.get("matched")
-    if isinstance(matched, list):
-        matched = matched[-1] if matched else None
-    return reason, matched if isinstance(matched, int | str) else None
+        if isinstance(status, bool) or not isinstance(status, int):
+            raise _malformed("an integer as status_code of its finish_reason", status)
+        raise faults.abort_fault(status, finish.get("message"))
+    return reason
 
 
 def _tokens(
@@ -114,18 +107,14 @@ def _tokens(
     entries = meta.get("output_token_logprobs")
     if not isinstance(entries, list):
         raise _malformed("meta_info.output_token_logprobs", entries)
-    try:
-        logprobs = tuple(float(entry[0]) for entry in entries)
-        token_ids = tuple(int(entry[1]) for entry in entries)
-    except (TypeError, ValueError, LookupError) as error:
-        raise _malformed("[log-probability, id, ...] for every token", entries) from error
+    logprobs, token_ids = _columns(entries)
     if not all(map(math.isfinite, logprobs)):
-        raise LedgerFault(f"log-probabilities must be finite, got {logprobs[:20]}...")
+        raise LedgerFault(f"log-probabilities must be finite, got {reprlib.repr(logprobs)}")
     output_ids = answer.get("output_ids")
     if not isinstance(output_ids, list) or tuple(output_ids) != token_ids:
         raise LedgerFault(
             "output_ids must equal the ids of output_token_logprobs, got "
-            f"{str(output_ids)[:80]} and {str(token_ids)[:80]}"
+            f"{reprlib.repr(output_ids)} and {reprlib.repr(token_ids)}"
         )
     completion_tokens = _count(meta, "completion_tokens")
     if completion_tokens is not None and completion_tokens != len(token_ids):
@@ -133,6 +122,24 @@ def _tokens(
             f"completion_tokens must count the tokens, got {completion_tokens} for {len(token_ids)}"
         )
     return token_ids, logprobs
+
+
+def _columns(entries: list[Any]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    wanted = "[log-probability, id, ...] for every token"
+    try:
+        logprobs = [entry[0] for entry in entries]
+        token_ids = [entry[1] for entry in entries]
+        if set(map(type, logprobs)) <= {int, float} and set(map(type, token_ids)) <= {int}:
+            return tuple(map(float, logprobs)), tuple(token_ids)
+    except (TypeError, ArithmeticError, LookupError) as error:
+        raise _malformed(wanted, entries) from error
+    raise _malformed(wanted, entries)
+
+
+def _weight_version(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
+        raise _malformed("a text as meta_info.weight_version", value)
+    return None if value is None else str(value)
 
 
 def _count(meta: Mapping[str, Any], key: str) -> int | None:
@@ -145,9 +152,14 @@ def _count(meta: Mapping[str, Any], key: str) -> int | None:
 
 
 def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """Return a time that the server measured, 0 for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    return max(0.0, float(value))
+    try:
+        seconds = float(value)
+    except OverflowError:
+        return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
 def check_prompt_ids(
@@ -177,8 +189,8 @@ def check_prompt_ids(
         )  # fmt: skip
         raise LedgerFault(
             f"the server changed the prompt at token {first}: sent {expected[first : first + 8]}, "
-            f"it used {found[first : first + 8]}; it decodes and re-tokenises ids instead of "
-            "keeping them (SGLANG_MM_AVOID_RETOKENIZE, a patched image processor)"
+            f"it used {reprlib.repr(found[first : first + 8])}; it decodes and re-tokenises ids "
+            "instead of keeping them (SGLANG_MM_AVOID_RETOKENIZE, a patched image processor)"
         )
     return True
 
@@ -201,5 +213,5 @@ def parse_input_logprobs(answer: Mapping[str, Any]) -> tuple[float | None, ...]:
         raise _malformed("meta_info.input_token_logprobs", entries)
     try:
         return tuple(None if entry[0] is None else float(entry[0]) for entry in entries)
-    except (TypeError, ValueError, LookupError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise _malformed("[log-probability, id, ...] for every prompt token", entries) from error

@@ -20,6 +20,8 @@ class ServerInfo:
     version: str | None = None
     model: str | None = None
     """Folder or name of the served model."""
+    served_model_name: str | None = None
+    """What the server calls the model. It stays when new weights are loaded from a folder."""
     context_length: int | None = None
     """Bound on prompt plus new tokens, images expanded."""
     max_prompt_length: int | None = None
@@ -62,7 +64,7 @@ def parse_server_info(body: bytes) -> ServerInfo:
     """
     try:
         answer: Any = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineFault(f"/server_info must answer JSON, got {body[:80]!r}") from error
     if not isinstance(answer, dict):
         raise EngineFault(f"/server_info must answer a JSON object, got {body[:80]!r}")
@@ -72,6 +74,7 @@ def parse_server_info(body: bytes) -> ServerInfo:
     return ServerInfo(
         version=_text(answer.get("version")),
         model=_text(answer.get("model_path")),
+        served_model_name=_text(answer.get("served_model_name")),
         context_length=_integer(answer.get("context_length")),
         max_prompt_length=_integer(longest),
         weight_version=_text(answer.get("weight_version")),
@@ -99,7 +102,7 @@ def probed_kind(body: bytes) -> LogprobKind | None:
     try:
         top: Any = json.loads(body)["meta_info"]["output_top_logprobs"][0]
         values = [float(entry[0]) for entry in top]
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         return None
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None

@@ -11,8 +11,13 @@ from typing import Final
 
 import aiohttp
 
+from envkit.errors import EngineFault
+from envkit.retry_after import retry_after
+
 _JSON: Final = {"Content-Type": "application/json"}
 _CONTROL_CONNECTIONS: Final = 16
+_MAX_BODY_BYTES: Final = 512 << 20
+"""Of an answer, decompressed. Routed experts of a long reply are tens of megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,8 @@ class Answer:
 
     status: int
     body: bytes
+    retry_after_s: float | None = None
+    """How long the server asked to be left alone; None if it did not say."""
 
 
 class Transport:
@@ -65,19 +72,34 @@ class Transport:
         """
         # A reader instead of the bytes: aiohttp then writes in pieces and yields between them.
         async with self._session(is_control=is_control).post(
-            self.base_url + path, data=io.BytesIO(body), headers={**_JSON, **(headers or {})}
+            self.base_url + path,
+            data=io.BytesIO(body),
+            headers={**_JSON, **(headers or {})},
+            allow_redirects=False,  # prompts and keys go to no other address
         ) as response:
             return await self._read(response)
 
     async def get(self, path: str) -> Answer:
         """Fetch a path, over the control pool."""
-        async with self._session(is_control=True).get(self.base_url + path) as response:
+        async with self._session(is_control=True).get(
+            self.base_url + path, allow_redirects=False
+        ) as response:
             return await self._read(response)
 
     async def _read(self, response: aiohttp.ClientResponse) -> Answer:
-        body = await response.read()
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > _MAX_BODY_BYTES:
+                raise EngineFault(
+                    f"{response.url} answered with more than {_MAX_BODY_BYTES >> 20} MiB"
+                )
         self.reached = True
-        return Answer(status=response.status, body=body)
+        body = b"".join(chunks)
+        wait = None if response.status == 200 else retry_after(response.headers)
+        return Answer(status=response.status, body=body, retry_after_s=wait)
 
     def _session(self, *, is_control: bool) -> aiohttp.ClientSession:
         key = (asyncio.get_running_loop(), is_control)

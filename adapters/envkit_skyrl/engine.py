@@ -14,13 +14,14 @@ from typing import Any, Final
 import aiohttp
 
 from envkit.errors import ContractError, EngineFault, EnvkitError, FaultKind, LedgerFault
+from envkit.retry_after import AWAY_STATUS, retry_after
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
 from envkit_skyrl.contracts import InferenceClient
 from envkit_skyrl.images import ImageRenderer, expand
 from envkit_skyrl.sampling import to_params
 
 _LOG: Final = logging.getLogger(__name__)
-_TRANSIENT_STATUS: Final = frozenset({408, 425, 429})
+_TRANSIENT_STATUS: Final = frozenset({408, 425})
 _ABORTED: Final = Generation(
     token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
 )
@@ -61,6 +62,7 @@ class SkyRLEngine:
             None if image_token_id is None else ImageRenderer(client, image_token_id=image_token_id)
         )
         self._running: dict[str, asyncio.Future[Generation]] = {}
+        self._aborted: set[str] = set()
         self._salts: dict[str, str] = {}
 
     @property
@@ -83,16 +85,16 @@ class SkyRLEngine:
         """
         if request.request_id in self._running:
             raise ContractError(f"request_id {request.request_id!r} is already running")
-        task = asyncio.ensure_future(self._ask(request))
+        task = asyncio.ensure_future(self._contained(request))
         self._running[request.request_id] = task
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await task
         except asyncio.CancelledError:
             current = asyncio.current_task()
-            if current is not None and current.cancelling():
+            if request.request_id not in self._aborted or (current and current.cancelling()):
                 raise
-            return _ABORTED  # `abort` cancelled the request, nobody cancelled the episode
+            return _ABORTED
         except TimeoutError as error:
             raise EngineFault(
                 f"SkyRL's inference client gave no answer in {self._timeout_s} s; the server may "
@@ -105,6 +107,7 @@ class SkyRLEngine:
             raise _fault(error) from error
         finally:
             del self._running[request.request_id]
+            self._aborted.discard(request.request_id)
 
     async def abort(self, request_id: str) -> None:
         """Stop a running request; its `generate` returns ABORT without tokens.
@@ -113,6 +116,7 @@ class SkyRLEngine:
         """
         task = self._running.get(request_id)
         if task is not None:
+            self._aborted.add(request_id)
             task.cancel()
 
     async def end_session(self, session_id: str) -> None:
@@ -127,6 +131,13 @@ class SkyRLEngine:
 
     async def aclose(self) -> None:
         """Release nothing: the client is the trainer's."""
+
+    async def _contained(self, request: GenerateRequest) -> Generation:
+        """Ask; what would end the event loop, raised inside a task, becomes a fault."""
+        try:
+            return await self._ask(request)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise _fault(error) from error
 
     async def _ask(self, request: GenerateRequest) -> Generation:
         version: int | None = getattr(self._client, "weight_version", None)
@@ -196,12 +207,22 @@ def parse_generation(
     )
 
 
-def _fault(error: Exception) -> EngineFault:
+def _fault(error: BaseException) -> EngineFault:
     """Wrap what the client raised, once, with what a retry policy needs to know."""
     message = f"SkyRL's inference client failed: {type(error).__name__}: {error}"
     if isinstance(error, aiohttp.ClientResponseError):
+        if error.status in AWAY_STATUS:
+            return EngineFault(
+                message,
+                kind=FaultKind.TRANSIENT,
+                is_away=True,
+                retry_after_s=retry_after(error.headers or {}),
+            )
         worth_it = error.status in _TRANSIENT_STATUS or error.status >= 500
         return EngineFault(message, kind=FaultKind.TRANSIENT if worth_it else FaultKind.PERMANENT)
+    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
+        return EngineFault(message, kind=FaultKind.TRANSIENT, is_away=True)
     if isinstance(error, aiohttp.ClientError | OSError):
-        return EngineFault(message, kind=FaultKind.TRANSIENT)
+        is_away = isinstance(error, ConnectionError)
+        return EngineFault(message, kind=FaultKind.TRANSIENT, is_away=is_away)
     return EngineFault(message, kind=FaultKind.PERMANENT)

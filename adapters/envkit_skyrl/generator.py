@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, Final
 
 from envkit.agents import share_one_reward
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, RunFailedError
 from envkit.rollout.engine import Sampling
-from envkit.rollout.limits import Limits
+from envkit.rollout.limits import Backoff, Limits
+from envkit.rollout.multi_agent import has_role
 from envkit.rollout.player import Player
-from envkit.rollout.retries import Backoff
-from envkit.rollout.shared import is_shared
+from envkit.rollout.setup import EpisodeSpec
 from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -168,9 +168,9 @@ class EnvGenerator(GeneratorInterface):
                 await asyncio.sleep(self._backoff.delay(resumes, self._rng))
                 resumes += 1
                 # Several agents start anew: none can go on without its siblings.
-                earlier = None if is_shared(played[0]) else played[0]
+                earlier = None if has_role(played[0]) else played[0]
                 played = await self._episode(player, sample, sampling, limits, earlier)
-            if is_shared(played[0]):
+            if has_role(played[0]):
                 self._check_siblings(played)
         except Exception as caught:  # noqa: BLE001  # one sample must not cost the batch
             error, played = caught, ()
@@ -198,21 +198,18 @@ class EnvGenerator(GeneratorInterface):
             raise sample.request
         source = sample.request.factory()
         if earlier is None:
-            return await player.play_all(
-                source,
+            spec = EpisodeSpec(
                 seed=sample.seed,
                 task=sample.request.task,
                 episode_id=sample.episode_id,
                 group_id=sample.group,
                 group_start=sample.start,
                 member=sample.member,
-                limits=limits,
-                sampling=sampling,
             )
-        resumed = await player.resume(
+            return await player.play(source, spec, limits=limits, sampling=sampling)
+        return await player.resume(
             earlier, source, member=sample.member, limits=limits, sampling=sampling
         )
-        return (resumed,)
 
     def _check_siblings(self, played: tuple[Trajectory, ...]) -> None:
         """Refuse what would compare the agents of an episode wrongly.
@@ -270,9 +267,7 @@ class EnvGenerator(GeneratorInterface):
         loop = asyncio.get_running_loop()
         if self._player is None or self._player[0] is not loop:
             rollout = self._options.rollout
-            player = Player(
-                self._engine, self._codec, retries=rollout.retries, roles=rollout.role_plan()
-            )
+            player = Player(self._engine, self._codec, rollout)
             self._player = loop, player, loop.create_task(_close_at_end(player))
         return self._player[1]
 
@@ -290,8 +285,12 @@ class EnvGenerator(GeneratorInterface):
 
         Raises:
             ConfigurationError: Of the first sample; the same will happen to every batch.
+            RunFailedError: The first episodes all failed in the same way.
         """
         errors = [sample.error for sample in played]
+        for error in errors:
+            if isinstance(error, RunFailedError):
+                raise error
         if all(isinstance(error, ConfigurationError) for error in errors):
             first = errors[0]
             raise ConfigurationError(

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from envkit.env import Env, Step
 from envkit.errors import ConfigurationError, EnvFault, EnvkitError, EpisodeStateError
 from envkit.messages import Message, images_of, text_of
+from envkit.rollout.boundary import checked_step
 from envkit.rollout.host import AnyEnv
-from envkit.rollout.outcome import checked_step
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.seeds import derive_seed
 from envkit_skyrl.dependencies import require_skyrl

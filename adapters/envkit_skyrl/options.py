@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import LogprobKind
-from envkit.trajectory.row import RewardPlacement
+from envkit.trajectory.projection import RewardPlacement
 
 
 class GeneratorKind(StrEnum):

@@ -17,7 +17,7 @@ import torch
 
 from envkit.rollout.engine import FinishReason
 from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows, whole_row
-from envkit.trajectory.row import RewardPlacement, Row
+from envkit.trajectory.projection import RewardPlacement, Row
 from envkit.trajectory.stop import StopReason
 from envkit_skyrl.contracts import ERROR, LENGTH, STOP, GeneratorOutput, TrajectoryId
 from envkit_skyrl.validation import Pictures

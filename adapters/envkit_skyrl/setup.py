@@ -13,7 +13,7 @@ from envkit.registration import spec
 from envkit.rollout.engine import LogprobKind, Sampling
 from envkit.rollout.limits import Limits
 from envkit.tokens import ChatCodec
-from envkit.trajectory.row import RewardPlacement, Row
+from envkit.trajectory.projection import RewardPlacement, Row
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.rows import RowPlan
 from envkit_skyrl.validation import Pictures

@@ -37,7 +37,7 @@ def delivered(
     """
     clear(sample)
     sample.metadata[SUMMARY_KEY] = summarise(trajectory)
-    write_row(form, args, sample, trajectory, row, tokenizer=_NoText())
+    write_row(form, args, sample, row, tokenizer=_NoText())
     finish(args, sample, trajectory)
     start = len(sample.tokens) - sample.response_length
     return DeliveredRow(

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from envkit_slime.engine import Span
 from envkit_slime.pieces import Piece
-from envkit_slime.relay import Span
 from envkit_slime.rollout import roll
 from envkit_slime.runtime import GenerateState
 from envkit_slime.sample import Sample

@@ -1,16 +1,15 @@
 """A training row cut into what was sampled and what the environment said.
 
-Rows come from envkit's projections; this says which segments of the ledger a row consists of, so
-that a trainer's sample gets each reply together with what the server reported about it.
+A row of envkit's projections knows its segments of the ledger. A trainer's sample gets each reply
+together with what the server reported about it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from envkit.errors import LedgerFault
-from envkit.trajectory import Row, Segment, SegmentKind, Trajectory
-from envkit_slime.relay import META
+from envkit.trajectory import Row, Segment, SegmentKind
+from envkit_slime.engine import META
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,34 +25,19 @@ class Piece:
     """One placeholder per image, for readable text."""
 
 
-def pieces_of(trajectory: Trajectory, row: Row) -> tuple[Piece, ...]:
-    """Return the pieces of a row, in order; none for a placeholder.
+def pieces_of(row: Row) -> tuple[Piece, ...]:
+    """Return the pieces of a row of `whole_row` or `step_rows`, in order; none for a placeholder.
 
     Raises:
-        LedgerFault: The row is not one of this trajectory's.
+        LedgerFault: `merge_rows` joined the row, which no longer knows its segments.
     """
+    if sum(len(segment.train_ids) for segment in row.segments) == len(row.response_ids):
+        return tuple(_piece(segment) for segment in row.segments)
     if row.is_placeholder:
         return ()
-    for sequence in trajectory.sequences():
-        found = _segments(sequence, row)
-        if found:
-            return tuple(_piece(segment) for segment in found)
-    raise LedgerFault("this row is none of the trajectory's, so it cannot be cut at its segments")
-
-
-def _segments(sequence: Sequence[Segment], row: Row) -> list[Segment]:
-    """Return the segments of the row's response, or none if it is not in this sequence."""
-    found: list[Segment] = []
-    start = length = 0
-    for segment in sequence:
-        if start >= len(row.prompt_ids) and length < len(row.response_ids):
-            found.append(segment)
-            length += len(segment.train_ids)
-        start += len(segment.train_ids)
-    ids = [identity for segment in found for identity in segment.train_ids]
-    if not found or found[0].turn != row.turns[0] or tuple(ids) != row.response_ids:
-        return []
-    return found
+    raise LedgerFault(
+        "a row of merge_rows cannot be cut at its segments; use step_rows(merge=True)"
+    )
 
 
 def _piece(segment: Segment) -> Piece:

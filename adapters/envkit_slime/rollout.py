@@ -1,8 +1,9 @@
-"""One sample from start to end: planned, played or played on, and written; it never raises.
+"""One sample from start to end: planned, played or resumed, and written.
 
-slime and miles both come here, each with its own `Form`. An exception that left a generate function
-would end slime's whole rollout (slime/rollout/sglang_rollout.py awaits every task), so whatever
-goes wrong becomes a failed sample that is counted and not trained on.
+slime and miles both come here, each with its own `Form`. An exception that leaves a generate
+function ends slime's whole rollout (slime/rollout/sglang_rollout.py awaits every task). A wrong
+setting must do that. Whatever else goes wrong becomes a failed sample that is counted and not
+trained on.
 """
 
 import asyncio
@@ -12,10 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from envkit.errors import ConfigurationError, EnvFault, StorageError
-from envkit.rollout import Interrupt, Player, is_shared, role_of
-from envkit.trajectory import FaultRecord, StopReason, Trajectory, step_rows, whole_row
-from envkit_slime.relay import CURRENT, Call, Span
+from envkit.errors import (
+    ConfigurationError,
+    EnvFault,
+    FaultKind,
+    RunFailedError,
+    StorageError,
+    TemplateError,
+)
+from envkit.rollout import EpisodeSpec, Interrupt, Player, has_role, role_of
+from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, step_rows, whole_row
+from envkit_slime.engine import CURRENT, Call, Span
 from envkit_slime.runtime import GenerateState, Runtime, record, runtime_of
 from envkit_slime.sample import STATE_KEY, SUMMARY_KEY, Sample
 from envkit_slime.settings import FanOut, Plan, plan_episode
@@ -99,7 +107,9 @@ async def roll(
         return await asyncio.to_thread(
             _write, form, args, sample, plan, played, earlier, evaluation
         )
-    except Exception as error:  # noqa: BLE001  # see above: nothing may leave
+    except (ConfigurationError, RunFailedError, TemplateError):
+        raise  # a wrong setting fails every sample, and training on nothing looks like success
+    except Exception as error:  # noqa: BLE001  # see above
         _fail(form, args, sample, error)
         return sample
 
@@ -209,7 +219,7 @@ async def _play_once(
 ) -> tuple[Trajectory, ...]:
     env = plan.request.factory()
     if earlier is not None:
-        resumed = await player.resume(
+        return await player.resume(
             earlier,
             env,
             member=plan.member,
@@ -217,25 +227,23 @@ async def _play_once(
             limits=plan.limits,
             sampling=plan.sampling,
         )
-        return (resumed,)
-    return await player.play_all(
-        env,
+    spec = EpisodeSpec(
         seed=plan.seed,
         task=plan.request.task,
         episode_id=form.session_id(sample),
         group_id=plan.group_id,
         group_start=runtime.group_start(plan.group_id),
         member=plan.member,
-        interrupt=interrupt,
-        limits=plan.limits,
-        sampling=plan.sampling,
         metadata={"sample_index": sample.index},
+    )
+    return await player.play(
+        env, spec, interrupt=interrupt, limits=plan.limits, sampling=plan.sampling
     )
 
 
 def _has_roles(played: Sequence[Trajectory]) -> bool:
     """Whether the episode had several agents."""
-    return all(map(is_shared, played))
+    return all(map(has_role, played))
 
 
 def _thawed(state: object) -> Trajectory | None:
@@ -250,7 +258,7 @@ def _thawed(state: object) -> Trajectory | None:
 def _given_up(trajectory: Trajectory, count: int) -> Trajectory:
     """Return an aborted trajectory as a faulted one."""
     message = f"the server aborted the episode's request {count} times; is it being shut down?"
-    fault = FaultRecord(where="generate", kind="transient", message=message)
+    fault = FaultRecord(where=FaultPlace.GENERATE, kind=FaultKind.TRANSIENT, message=message)
     return replace(trajectory, stop_reason=StopReason.ENGINE_FAULT, fault=fault, reward=None)
 
 
@@ -287,7 +295,7 @@ def _write(
     if is_aborted and row.is_placeholder:
         sample.status = type(sample.status)("aborted")  # nothing was sampled: it starts anew
         return sample
-    write_row(form, args, sample, trajectory, row, tokenizer=tokenizer, earlier=earlier)
+    write_row(form, args, sample, row, tokenizer=tokenizer, earlier=earlier)
     finish(args, sample, trajectory, sets_reward=form.sets_reward(args))
     return sample
 
@@ -317,7 +325,7 @@ def _fan_out(
     siblings: list[Sample] = []
     for number, row in enumerate(rows):
         own = sample if number == len(rows) - 1 else _sibling(sample)
-        write_row(form, args, own, trajectory, row, tokenizer=form.state.tokenizer)
+        write_row(form, args, own, row, tokenizer=form.state.tokenizer)
         finish(args, own, trajectory, sets_reward=form.sets_reward(args))
         siblings.append(own)
     return siblings
@@ -348,7 +356,7 @@ def _write_roles(
                 )
             else:
                 own.metadata[SUMMARY_KEY] = {"sibling": True, "role": role_of(trajectory)}
-            write_row(form, args, own, trajectory, row, tokenizer=form.state.tokenizer)
+            write_row(form, args, own, row, tokenizer=form.state.tokenizer)
             finish(args, own, trajectory, sets_reward=form.sets_reward(args))
             siblings.append(own)
     return siblings

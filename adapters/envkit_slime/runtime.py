@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from envkit.errors import ConfigurationError, EnvkitError
 from envkit.rollout import GroupStart, Interrupt, Player
 from envkit.rollout.config import RolloutConfig
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory, TrajectoryWriter
 from envkit_sglang import SGLangEngine
 from envkit_sglang.factory import model_facts
-from envkit_slime.relay import RelayEngine, RolloutState
+from envkit_slime.engine import RolloutState, SlimeEngine
 from envkit_slime.upstream import require
 
 POLL_S: Final = 0.05
@@ -58,7 +59,11 @@ class Runtime:
         context = getattr(args, "sglang_context_length", None)
         if context is not None:
             known["context_length"] = int(context)
-        self.engine = RelayEngine(SGLangEngine(base_url, **{**known, **options}))
+        self._vocabulary_size: int | None = known.get("vocabulary_size")
+        try:
+            self.engine = SlimeEngine(SGLangEngine(base_url, **{**known, **options}))
+        except TypeError as error:
+            raise ConfigurationError(f"envkit.engine: {error}") from error
         self._codecs: dict[str, ChatCodec] = {}
         self._players: dict[str, Player] = {}
         self._building = asyncio.Lock()
@@ -72,26 +77,33 @@ class Runtime:
 
         Raises:
             TemplateError: The model's chat template cannot be made exact.
+            ConfigurationError: The codec cannot be built for another reason.
         """
-        codec_key = json.dumps([config.history, dict(config.template_kwargs)], sort_keys=True)
+        codec_key = json.dumps(
+            [config.history, dict(config.template_kwargs)], sort_keys=True, default=str
+        )
         key = f"{codec_key}{config.retries}{config.adjust_rewards}"
         async with self._building:
             if codec_key not in self._codecs:
                 self._codecs[codec_key] = await asyncio.to_thread(self._codec, config)
             if key not in self._players:
                 codec = self._codecs[codec_key]
-                self._players[key] = Player(
-                    self.engine, codec, retries=config.retries, roles=config.role_plan()
-                )
+                self._players[key] = Player(self.engine, codec, config)
         return self._players[key]
 
     def _codec(self, config: RolloutConfig) -> ChatCodec:
-        return ChatCodec(
-            self.state.processor or self.state.tokenizer,
-            template_kwargs=config.template_kwargs,
-            history=config.history,
-            stop_ids=self.stop_ids,
-        )
+        try:
+            return ChatCodec(
+                self.state.processor or self.state.tokenizer,
+                template_kwargs=config.template_kwargs,
+                history=config.history,
+                stop_ids=self.stop_ids,
+                vocabulary_size=self._vocabulary_size,
+            )
+        except EnvkitError:
+            raise
+        except Exception as error:  # every sample would fail by it
+            raise ConfigurationError(f"the model's codec cannot be built: {error!r}") from error
 
     @contextmanager
     def episode(self) -> Generator[Interrupt]:

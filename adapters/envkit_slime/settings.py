@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest, Limits, RolloutConfig, Sampling
+from envkit.rollout.setting_types import check_types
 from envkit.seeds import derive_seed
 from envkit_slime.sample import Sample
 
@@ -73,6 +74,7 @@ class Settings:
         if "fan_out" in own:
             own["fan_out"] = _fan_out(own["fan_out"])
         _check_fields(own.get("task_fields", {}))
+        check_types(cls, own, "envkit")
         return cls(rollout=RolloutConfig.from_mapping(data), **own)
 
 

@@ -19,7 +19,7 @@ def summarise(trajectory: Trajectory, *, server_aborts: int = 0) -> dict[str, An
         "stop_reason": trajectory.stop_reason.value,
         "fault": None
         if fault is None
-        else {"where": fault.where, "kind": fault.kind, "message": fault.message},
+        else {"where": fault.where.value, "kind": fault.kind.value, "message": fault.message},
         "reward": trajectory.reward,
         "turns": len(trajectory.turns),
         "images": sum(len(segment.images) for segment in trajectory.segments),

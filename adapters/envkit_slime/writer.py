@@ -98,7 +98,6 @@ def write_row(
     form: SampleForm,
     args: Namespace,
     sample: Sample,
-    trajectory: Trajectory,
     row: Row,
     *,
     tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
@@ -110,12 +109,11 @@ def write_row(
         form: How the trainer's sample takes a response.
         args: The trainer's arguments.
         sample: A cleared one.
-        trajectory: What the row was made of.
-        row: One of its projections.
+        row: A row of `whole_row` or `step_rows`.
         tokenizer: Decodes the response for people and for text graders.
         earlier: What the sample held before this part of the episode; None for a new one.
     """
-    pieces = pieces_of(trajectory, row)
+    pieces = pieces_of(row)
     sample.tokens = list(row.prompt_ids)
     if pieces:
         form.append(args, sample, pieces)

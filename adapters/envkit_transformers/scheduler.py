@@ -147,7 +147,7 @@ class Scheduler:
         """End a request with the tokens so far. Unknown ones are ignored."""
         ticket = self._tickets.get(request_id)
         if ticket is not None:
-            self._finish(ticket, FinishReason.ABORT, None)
+            self._finish(ticket, FinishReason.ABORT)
 
     def end_session(self, session_id: str) -> None:
         """Free an episode's cache, after its running request if there is one."""
@@ -265,11 +265,11 @@ class Scheduler:
         self._sampled += 1
         ended = ticket.stop_rule.check(ticket.tokens)
         if ended is not None:
-            self._finish(ticket, *ended)
+            self._finish(ticket, ended)
 
-    def _finish(self, ticket: Ticket, reason: FinishReason, matched: int | str | None) -> None:
+    def _finish(self, ticket: Ticket, reason: FinishReason) -> None:
         self._forget(ticket)
-        ticket.complete(ticket.generation(reason, matched, weight_version=self.weight_version))
+        ticket.complete(ticket.generation(reason, weight_version=self.weight_version))
 
     def _fail(self, ticket: Ticket, fault: Fault) -> None:
         self._forget(ticket)

@@ -47,18 +47,13 @@ class StopRule:
         longest = max((len(text.encode()) for text in sampling.stop), default=0)
         self._window = longest + _EXTRA_TOKENS
 
-    def check(self, tokens: Sequence[int]) -> tuple[FinishReason, int | str | None] | None:
+    def check(self, tokens: Sequence[int]) -> FinishReason | None:
         """Return why the request ends after the last of these tokens, or None to go on."""
-        if tokens[-1] in self._ids:
-            return FinishReason.STOP, tokens[-1]
-        if self._strings:
-            matched = self._matched_string(tokens)
-            if matched is not None:
-                return FinishReason.STOP, matched
-        return (FinishReason.LENGTH, None) if len(tokens) >= self.budget else None
+        if tokens[-1] in self._ids or (self._strings and self._has_string(tokens)):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(tokens) >= self.budget else None
 
-    def _matched_string(self, tokens: Sequence[int]) -> str | None:
+    def _has_string(self, tokens: Sequence[int]) -> bool:
         tokenizer: Any = self._tokenizer
         text: str = tokenizer.decode(list(tokens[-self._window :]), skip_special_tokens=False)
-        found = [(text.find(stop), stop) for stop in self._strings if stop in text]
-        return min(found)[1] if found else None
+        return any(stop in text for stop in self._strings)

@@ -124,16 +124,13 @@ class Ticket:
             wants_logits=stop == known,
         )
 
-    def generation(
-        self, reason: FinishReason, matched: int | str | None, *, weight_version: str
-    ) -> Generation:
+    def generation(self, reason: FinishReason, *, weight_version: str) -> Generation:
         """Return the outcome, with the tokens so far."""
         now = time.monotonic()
         return Generation(
             token_ids=list(self.tokens),
             logprobs=list(self.logprobs),
             finish_reason=reason,
-            matched_stop=matched,
             prompt_tokens=None if self.started_at is None else len(self.prompt),
             cached_tokens=self.cached_tokens,
             weight_version=weight_version,

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Sampling
+from envkit.rollout.multi_agent import has_role
 from envkit.rollout.player import Player
 from envkit.rollout.request import EpisodeRequest
-from envkit.rollout.setup import GroupStart
-from envkit.rollout.shared import is_shared
+from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.seeds import derive_seed
 from envkit.trajectory.trajectory import Trajectory
 
@@ -44,7 +44,7 @@ async def play_batch(
 
     Raises:
         ConfigurationError: Engine, sampling or an environment do not fit together.
-        ContractError: An environment returned something its contract does not allow.
+        RunFailedError: The first episodes all failed in the same way.
     """
     starts: dict[int, GroupStart] = {}
     if sampling.seed is not None:  # else a task that comes again would get the same replies
@@ -56,16 +56,15 @@ async def play_batch(
         seed = request.seed
         if seed is None:
             seed = derive_seed("group", place.run_seed, place.is_training, place.step, group)
-        played = await player.play_all(
-            request.factory(),
+        spec = EpisodeSpec(
             seed=seed,
             task=request.task,
             group_id=f"{place.step}-{group}",
             group_start=starts.setdefault(group, GroupStart()),
             member=member,
-            sampling=sampling,
         )
-        if is_shared(played[0]):
+        played = await player.play(request.factory(), spec, sampling=sampling)
+        if has_role(played[0]):
             raise ConfigurationError(
                 f"{request.env_id} has several agents, each with a row of its own, and TRL's "
                 "GRPOTrainer takes exactly one row for each prompt: use AsyncGRPOTrainer with "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from envkit.trajectory.row import Row
+from envkit.trajectory.projection import Row
 
 _EPSILON = 1e-4
 """Added to a standard deviation, as TRL does."""

@@ -15,7 +15,8 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Env
 from envkit.errors import ConfigurationError, EnvkitError, Fault
 from envkit.rollout.host import AnyEnv
-from envkit.rollout.request import ENVKIT_COLUMN, EnvSource, EpisodeRequest
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.sources import EnvSource
 from envkit.seeds import derive_seed
 from envkit.tools import ToolSpec
 from envkit.turns import Observation

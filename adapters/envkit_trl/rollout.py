@@ -6,6 +6,7 @@ TRL calls it with one prompt for each row, groups already repeated, and takes to
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from envkit.errors import ConfigurationError
@@ -82,7 +83,7 @@ class EnvRollout:
         Raises:
             ConfigurationError: A prompt without a request, an environment with pictures, or
                 arguments that the rollouts cannot honour.
-            ContractError: An environment returned something its contract does not allow.
+            RunFailedError: The first episodes all failed in the same way.
         """
         index, policy, loop = self._prepare(trainer)
         requests = [index.find(prompt) for prompt in prompts]
@@ -163,9 +164,7 @@ class EnvRollout:
         return Player(
             policy.engine,
             codec,
-            limits=limits_of(trainer.args, config.limits),
-            retries=config.retries,
-            sampling=sampling_of(trainer.args, config),
+            replace(config, limits=limits_of(trainer.args, config.limits)),
         )
 
 

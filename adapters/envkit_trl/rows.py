@@ -9,10 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from envkit.errors import LedgerFault
-from envkit.trajectory.projection import whole_row
-from envkit.trajectory.row import Row
-from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory import Row, StopReason, Trajectory, whole_row
 
 REWARD_COLUMN: Final = "env_reward"
 """What a reward function finds the environments' rewards under."""

@@ -10,10 +10,8 @@ import numpy as np
 
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, images_of, text_of
-from envkit.rollout.shared import role_of
-from envkit.trajectory.projection import MergeTally, merge_rows, step_rows
-from envkit.trajectory.row import Row
-from envkit.trajectory.trajectory import Trajectory
+from envkit.rollout.multi_agent import role_of
+from envkit.trajectory import MergeTally, Row, Trajectory, merge_rows, step_rows
 
 _TINY = 1e-8
 

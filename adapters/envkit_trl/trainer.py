@@ -7,7 +7,7 @@ room for them. Three more private methods are wrapped, none is copied. Written f
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -18,7 +18,7 @@ from envkit.rollout.engine import Engine
 from envkit.rollout.player import Player
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.tokens import ChatCodec, concatenate
-from envkit.trajectory.row import Row
+from envkit.trajectory.projection import Row
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlace, play_batch
 from envkit_trl.credit import turn_advantages
@@ -255,9 +255,7 @@ class EnvGRPOTrainer(GRPOTrainer):
             self._player = Player(
                 self._policy.engine,
                 self._codec,
-                limits=self._limits,
-                retries=self._config.retries,
-                sampling=self._sampling,
+                replace(self._config, limits=self._limits),
             )
         place = BatchPlace(
             run_seed=self._config.seed,

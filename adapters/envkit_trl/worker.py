@@ -20,7 +20,7 @@ from envkit.rollout.engine import Engine
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.player import Player
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.rollout.setup import GroupStart
+from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.seeds import derive_seed
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
@@ -157,10 +157,7 @@ class EnvRolloutWorker:
         player = Player(
             self._engine,
             self._codec,
-            limits=self._limits,
-            retries=self._config.retries,
-            sampling=self._sampling,
-            roles=self._config.role_plan(),
+            replace(self._config, limits=self._limits),
         )
         try:
             await gather_or_cancel(
@@ -203,15 +200,15 @@ class EnvRolloutWorker:
         start = GroupStart()
 
         async def episode(member: int) -> tuple[Trajectory, ...]:
-            played = await player.play_all(
-                request.factory(),
+            spec = EpisodeSpec(
                 seed=seed,
                 task=request.task,
                 group_id=str(group),
                 group_start=start,
                 member=member,
-                interrupt=interrupt,
-                sampling=sampling,
+            )
+            played = await player.play(
+                request.factory(), spec, interrupt=interrupt, sampling=sampling
             )
             self._progress = time.monotonic()
             return played

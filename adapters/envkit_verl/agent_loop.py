@@ -6,16 +6,21 @@ Valid for verl 0.7.1 to 0.9.1 and for both workers: `AgentLoopWorker` (V0) and `
 
 import difflib
 import logging
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
 from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, EnvFault, Fault, FaultKind
-from envkit.rollout import ENVKIT_COLUMN, EnvSource, EpisodeRequest, RolloutConfig
+from envkit.rollout import (
+    ENVKIT_COLUMN,
+    EnvSource,
+    EpisodeRequest,
+    EpisodeSpec,
+    RolloutConfig,
+)
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement, Trajectory
 from envkit_verl.groups import Member
@@ -80,7 +85,7 @@ class EnvAgentLoop(AgentLoopBase):
 
         Raises:
             ConfigurationError: No environment is named, or an option does not work with V0.
-            ContractError: The environment broke its contract.
+            RunFailedError: The first episodes all failed in the same way.
             Fault: The episode failed, and `on_fault` is "raise".
         """
         shared = shared_rollout(
@@ -105,16 +110,15 @@ class EnvAgentLoop(AgentLoopBase):
             source = request.factory()
             if not is_v1:
                 await _refuse_roles(shared, source)
-            played = await shared.player.play_all(
-                source,
-                seed=_seed(request, kwargs, shared.config.seed),
+            seed = _seed(request, kwargs, shared.config.seed)
+            spec = EpisodeSpec(
                 task=None if request.task is None else dict(request.task),
-                episode_id=uuid.uuid4().hex,
                 group_id=None if uid is None else str(uid),
                 group_start=member.group.start,
                 member=member.number,
-                sampling=sampling,
             )
+            spec = spec if seed is None else replace(spec, seed=seed)
+            played = await shared.player.play(source, spec, sampling=sampling)
             scored = await self._scored_roles(played, shared, member)
         # Siblings have one reward, which no turn of a single one has earned.
         placement = self._placement if len(scored) == 1 else RewardPlacement.LAST
@@ -167,7 +171,7 @@ class EnvAgentLoop(AgentLoopBase):
         _LOGGER.warning("%s", text)
         member.leave(None)
         if self._on_fault == "raise":
-            raise Fault(text, kind=FaultKind.PERMANENT if fault is None else FaultKind(fault.kind))
+            raise Fault(text, kind=FaultKind.PERMANENT if fault is None else fault.kind)
         mean = await member.group.mean()
         return Scored(trajectory=trajectory, rows=rows, problem=problem, reward=mean or 0.0)
 

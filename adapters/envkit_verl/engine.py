@@ -7,18 +7,25 @@ does not take (verl 0.9.1, workers/rollout/llm_server.py:99-168).
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.images import Image
+from envkit.retry_after import AWAY_STATUS
 from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit.tokens.placeholders import repeat_each
 from envkit_verl.settings import SGLANG, VLLM, VerlSettings
 
 _ABORTED: Final = ("aborted", "abort")
 _PERMANENT: Final = (ValueError, TypeError, AttributeError, LookupError, AssertionError)
+_AWAY: Final = frozenset({"ActorUnavailableError", "ClientConnectionError", "ConnectionError"})
+"""Of Ray, aiohttp and Python, by name: the server may come back."""
+_DEAD: Final = frozenset({"RayActorError"})
+"""Of Ray, by name: an actor that died."""
 _BAN_BIAS: Final = -10_000.0
 """Added to the logit of a banned token on SGLang, which does not ban media placeholders itself."""
 
@@ -170,7 +177,7 @@ class VerlEngine:
         if self._mm_kwargs and request.images and self._settings.backend == VLLM:
             arguments["mm_processor_kwargs"] = dict(self._mm_kwargs)
         call = self._manager.generate(request.session_id, sampling_params=sent, **arguments)
-        task = self._running[request.request_id] = asyncio.ensure_future(call)
+        task = self._running[request.request_id] = asyncio.ensure_future(_contained(call))
         try:
             return await task
         except asyncio.CancelledError:
@@ -204,6 +211,7 @@ class VerlEngine:
         first = last if first is None else first
         experts = output.routed_experts
         if experts is not None:
+            experts = np.asarray(experts)
             self.routing_shape = tuple(int(size) for size in experts.shape[1:])
         found = {
             "min_global_steps": first,
@@ -274,15 +282,29 @@ def _finish_reason(
     return FinishReason.STOP  # a stop string
 
 
+async def _contained(call: Awaitable[Any]) -> Any:  # noqa: ANN401  # TokenOutput
+    """Await a call; what would end the event loop, raised inside a task, becomes a fault."""
+    try:
+        return await call
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _fault(error) from error
+
+
 def _fault(error: BaseException) -> EngineFault:
     """Wrap a failure once; Ray's task errors carry the server's own as their cause."""
     cause: Any = getattr(error, "cause", None)
     real = cause if isinstance(cause, BaseException) else error
     if isinstance(real, EngineFault):
         return real
+    message = f"verl's server failed: {type(real).__name__}: {real}"
+    names = {entry.__name__ for entry in type(real).__mro__}
+    if names & _AWAY or getattr(real, "status", None) in AWAY_STATUS:
+        return EngineFault(message, kind=FaultKind.TRANSIENT, is_away=True)
+    if names & _DEAD:
+        return EngineFault(message, kind=FaultKind.CRASHED)
     kind = FaultKind.TRANSIENT
     if isinstance(real, TimeoutError):
         kind = FaultKind.TIMEOUT
-    elif isinstance(real, _PERMANENT):
+    elif isinstance(real, _PERMANENT) or not isinstance(real, Exception):
         kind = FaultKind.PERMANENT
-    return EngineFault(f"verl's server failed: {type(real).__name__}: {real}", kind=kind)
+    return EngineFault(message, kind=kind)

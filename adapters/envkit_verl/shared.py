@@ -8,12 +8,13 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.rollout import Player, RolloutConfig
-from envkit.tokens import ChatCodec
+from envkit.tokens import ChatCodec, vocabulary_size_of
 from envkit_verl.engine import VerlEngine
 from envkit_verl.groups import Groups
 from envkit_verl.settings import VLLM, VerlSettings
@@ -56,9 +57,7 @@ class SharedRollout:
         self.player = Player(
             self.engine,
             self.codec,
-            limits=self.settings.limits(self.config.limits),
-            retries=self.config.retries,
-            roles=self.config.role_plan(),
+            replace(self.config, limits=self.settings.limits(self.config.limits)),
         )
         self.groups = Groups()
 
@@ -143,6 +142,7 @@ def _codec(
             parts.tokenizer if parts.processor is None else parts.processor,
             template_kwargs=kwargs,
             stop_ids=_generation_stops(parts.tokenizer),
+            vocabulary_size=_vocabulary_size(parts.tokenizer),
             history=config.history,
             image_processor=image_processor,
             lazy_features=True,  # verl's worker processes the pictures itself
@@ -174,3 +174,9 @@ def _generation_stops(tokenizer: Any) -> list[int]:  # noqa: ANN401  # a transfo
         loaded = GenerationConfig.from_pretrained(tokenizer.name_or_path, local_files_only=True)
         stops = loaded.eos_token_id
     return [stops] if isinstance(stops, int) else list(stops or ())
+
+
+def _vocabulary_size(tokenizer: Any) -> int | None:  # noqa: ANN401  # a transformers tokenizer
+    """Return how many ids the model can sample; None takes the tokenizer's."""
+    folder = str(getattr(tokenizer, "name_or_path", ""))
+    return vocabulary_size_of(folder) if folder and Path(folder).is_dir() else None

@@ -194,9 +194,10 @@ class _Session:
                 await self._reset()
             call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
             key = StepKey(episode_id=self.episode_id, turn=self.turn or 0, attempt=0)
-            step = await self.host.step(
+            outcome = await self.host.step(
                 f"<tool_call>\n{call}\n</tool_call>", key=key, timeout_s=self.budget.step_timeout_s
             )
+            step = outcome.step
             self.turn = (self.turn or 0) + 1
             self.is_over = step.terminated or step.truncated
             return _response(step.observation), step.reward

@@ -1,6 +1,7 @@
-"""Several agents in one episode: the authors' contract, the table they sit at, their rewards."""
+"""Several agents in one episode: the authors' contract, the joint episode, their rewards."""
 
 from envkit.agents.env import MultiAgentEnv
+from envkit.agents.joint import JointEpisode, Verdict
 from envkit.agents.policy import RolePolicy, by_role
 from envkit.agents.rewards import (
     UNADJUSTED,
@@ -13,16 +14,15 @@ from envkit.agents.rewards import (
     team_mean,
     with_total,
 )
-from envkit.agents.seat import Seat
-from envkit.agents.table import Table, Verdict
+from envkit.agents.role_env import RoleEnv
 
 __all__ = [
     "UNADJUSTED",
     "AdjustRewards",
+    "JointEpisode",
     "MultiAgentEnv",
+    "RoleEnv",
     "RolePolicy",
-    "Seat",
-    "Table",
     "Verdict",
     "by_role",
     "credit",

@@ -2,12 +2,12 @@
 
 The form is that of PettingZoo's parallel API: a hook says who speaks next and what each reads, and
 is called again when all of them have replied. A rollout gives every role its own conversation and
-its own trajectory (see `envkit.agents.table`).
+its own trajectory (see `envkit.agents.joint`).
 
 To everything else such an environment is an ordinary `Env` of *joint* replies: the observation is
 a JSON object of what each role reads, the reply a JSON object of what each role says, and a turn is
 one round. So checks, audits, golden files and fault injection need to know nothing about roles. A
-reply that is no such object counts as what every role says.
+reply that is not such an object counts as what every role says.
 """
 
 import json

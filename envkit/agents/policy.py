@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from envkit.agents.env import MultiAgentEnv
-from envkit.agents.seat import Seat
+from envkit.agents.role_env import RoleEnv
 from envkit.env import Policy, PolicyContext
 from envkit.errors import ConfigurationError
 from envkit.seeds import derive_seed
@@ -24,8 +24,8 @@ def by_role(write: RolePolicy) -> Policy:
 
     def reply(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped
-        if isinstance(env, Seat):
-            return _write(env.game, env.role, context)
+        if isinstance(env, RoleEnv):
+            return _write(env.joint_env, env.role, context)
         if not isinstance(env, MultiAgentEnv):
             raise ConfigurationError(
                 f"this policy plays environments with several agents, got {type(env).__name__}"

@@ -25,6 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     for name, value in _THREAD_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    from envkit.cli.app import app
+    from envkit.cli.app import EXIT_ERROR, app
+    from envkit.cli.console import make_standard_error_printable, note_traceback
 
-    app(args=None if arguments is None else list(arguments), prog_name="envkit")
+    make_standard_error_printable()
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="envkit")
+    except Exception as error:
+        note_traceback(error)
+        raise SystemExit(EXIT_ERROR) from error

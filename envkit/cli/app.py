@@ -16,7 +16,7 @@ from envkit.cli.audit_env import audit_environment
 from envkit.cli.catalog import info, list_environments
 from envkit.cli.check import check
 from envkit.cli.conformance import conformance
-from envkit.cli.console import note, one_line, say
+from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
 from envkit.cli.examples import EXAMPLES, epilog
 from envkit.cli.export import export
@@ -67,12 +67,20 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message += _meant(error.message)
+            error.message = printable(error.message + _meant(error.message))
             raise
         except EnvkitError as error:
             if ctx.params.get("debug"):
                 raise
             note(f"envkit: error: {one_line(error)}")
+            raise typer.Exit(EXIT_ERROR) from error
+        except SystemExit as error:  # no command raises it: an environment or an engine did
+            if ctx.params.get("debug"):
+                note_traceback(error)
+            note(
+                f"envkit: error: an environment, an engine or a policy ended the command by "
+                f"sys.exit({error.code!r})"
+            )
             raise typer.Exit(EXIT_ERROR) from error
         except KeyboardInterrupt as error:
             note("envkit: interrupted")

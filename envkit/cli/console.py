@@ -1,42 +1,116 @@
 """What the commands write: results on standard output, everything else on standard error.
 
-Lines are written plainly, so that a path can be copied and a pipe gets whole lines; only the
-progress bar of a rollout is drawn.
+Lines are written plainly, so that a path can be copied and a pipe gets whole lines; only progress
+and `envkit view` are drawn, by `rich_console`. All of it goes through `printable`: what models,
+environments and servers said must not move the cursor, rename the window or hide a line.
 """
 
 import json
+import logging
+import sys
+import threading
+import traceback
+import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from envkit.access import Access
+
+_DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Marks that turn the reading direction of whatever follows them."""
+_UNSEEN: Final = (*range(0x7F, 0xA0), *range(0xD800, 0xE000), *_DIRECTIONS)
+_SHOWN: Final = {
+    **{code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"},
+    **dict.fromkeys(_UNSEEN, "\N{REPLACEMENT CHARACTER}"),
+}
+
+
+def printable(text: str) -> str:
+    """Return a text whose control characters are visible symbols; newline and tab stay."""
+    return text.translate(_SHOWN)
 
 
 def say(line: str = "") -> None:
     """Write a line of the result."""
-    typer.echo(line)
+    typer.echo(printable(line))
 
 
 def note(line: str = "") -> None:
     """Write a line beside the result."""
-    typer.echo(line, err=True)
+    typer.echo(printable(line), err=True)
 
 
 def say_json(data: Any) -> None:  # noqa: ANN401  # any JSON data
-    """Write the result as one JSON document."""
-    typer.echo(json.dumps(data, indent=2, sort_keys=True, default=str))
+    """Write the result as one JSON document, in ASCII."""
+    text = json.dumps(data, indent=2, sort_keys=True, default=str)
+    typer.echo(text.replace("\x7f", "\\u007f"))  # the one control character that JSON leaves
+
+
+def say_access(access: "Access") -> None:
+    """Write the key that a server made, or that it has none."""
+    if access.is_made:
+        say(f"key {access.key}")
+    elif access.key is None:
+        note("no key: every client that reaches the server is let in")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table with aligned columns; without a heading where the names are empty."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[" ".join(str(cell).splitlines()) for cell in row] for row in rows]
     lines = [list(columns), *cells] if any(columns) else cells
     widths = [max((len(line[n]) for line in lines), default=0) for n in range(len(columns))]
     for line in lines:
         padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  ".join(padded).rstrip())
+        say("  ".join(padded).rstrip())
 
 
 def one_line(error: BaseException) -> str:
     """Return an error's message and its notes on one line."""
     parts = [str(error) or type(error).__name__, *getattr(error, "__notes__", ())]
     return " ".join("; ".join(parts).split())
+
+
+def note_traceback(error: BaseException) -> None:
+    """Write an error's traceback as the interpreter would."""
+    note("".join(traceback.format_exception(error)).rstrip())
+
+
+def make_standard_error_printable() -> None:
+    """Let warnings, log lines and errors of threads pass through `printable` too.
+
+    What a stream's encoding cannot hold is written as an escape.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)  # a replaced stream may have none
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    as_warning = warnings.formatwarning
+
+    def printable_warning(*args: Any, **kwargs: Any) -> str:  # noqa: ANN401  # as the original
+        return printable(as_warning(*args, **kwargs))
+
+    warnings.formatwarning = printable_warning
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableFormatter())
+    threading.excepthook = _note_thread_error
+    sys.unraisablehook = _note_unraisable
+
+
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _note_thread_error(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is not None and not isinstance(failed.exc_value, SystemExit):
+        note(f"Exception in thread {failed.thread.name if failed.thread else '?'}:")
+        note_traceback(failed.exc_value)
+
+
+def _note_unraisable(failed: "sys.UnraisableHookArgs") -> None:
+    note(f"{failed.err_msg or 'Exception ignored in'}: {failed.object!r}")
+    if failed.exc_value is not None:
+        note_traceback(failed.exc_value)

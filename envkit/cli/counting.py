@@ -16,19 +16,20 @@ class CountingBar(Closing):
         self._task: Any = None
         if is_quiet or not sys.stderr.isatty():
             return
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
+        from envkit.cli.rich_console import PrintableConsole
+
         self._bar = RichProgress(
-            TextColumn(label),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=PrintableConsole(stderr=True),
             transient=True,
         )
-        self._task = self._bar.add_task("", total=None)
+        self._task = self._bar.add_task(label, total=None)
 
     def __enter__(self) -> Self:
         if self._bar is not None:

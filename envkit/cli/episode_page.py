@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from envkit.cli.console import printable
 from envkit.cli.pictures import PictureStyle, half_blocks, sixels
 from envkit.errors import StorageError
 from envkit.images import Image
@@ -15,9 +16,6 @@ from envkit.messages import Message
 from envkit.trajectory.trajectory import Trajectory
 
 _ROLES: Final = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
-_ALLOWED: Final = "\n\t"
-_DIRECTIONS: Final = frozenset((0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
-"""Marks that turn the reading direction of whatever follows them."""
 _WIDEST_PICTURE: Final = 64
 """Columns; a larger terminal leaves the rest free."""
 
@@ -34,7 +32,7 @@ def print_episode(
         title: What to call the episode.
         style: Of pictures; AUTO must be resolved before.
     """
-    console.print(Rule(Text(plain(f"{title}: {trajectory.episode_id}")), style="bold"))
+    console.print(Rule(Text(printable(f"{title}: {trajectory.episode_id}")), style="bold"))
     for line in _facts(trajectory):
         console.print(line)
     reply = 0
@@ -46,25 +44,10 @@ def print_episode(
             reply += 1
 
 
-def plain(text: str) -> str:
-    """Return text without control characters; each becomes a picture of itself."""
-    return "".join(
-        character
-        if character in _ALLOWED or not _is_control(character)
-        else (chr(0x2400 + ord(character)) if ord(character) < 32 else "�")
-        for character in text
-    )
-
-
-def _is_control(character: str) -> bool:
-    code = ord(character)
-    return code < 32 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in _DIRECTIONS
-
-
 def _facts(trajectory: Trajectory) -> Iterator[Text]:
     reward = "none" if trajectory.reward is None else f"{trajectory.reward:g}"
     yield Text(
-        plain(
+        printable(
             f"{trajectory.env_id}  seed {trajectory.seed}  reward {reward}  "
             f"{trajectory.stop_reason.value}  {len(trajectory.turns)} turns  "
             f"{trajectory.token_count:,} tokens, {trajectory.trained_token_count:,} trained  "
@@ -72,23 +55,25 @@ def _facts(trajectory: Trajectory) -> Iterator[Text]:
         ),
         style="bold",
     )
-    yield Text(plain("task " + _json(trajectory.task)), style="dim")
+    yield Text(printable("task " + _json(trajectory.task)), style="dim")
     fault = trajectory.fault
     if fault is not None:
-        yield Text(plain(f"fault in {fault.where} ({fault.kind}): {fault.message}"), style="red")
+        yield Text(
+            printable(f"fault in {fault.where} ({fault.kind}): {fault.message}"), style="red"
+        )
 
 
 def _print_message(entry: Message, console: Console, style: PictureStyle) -> None:
     role, content = entry["role"], entry["content"]
-    console.print(Text(f"[{role}]", style=f"bold {_ROLES.get(role, '')}"))
+    console.print(Text(printable(f"[{role}]"), style=f"bold {_ROLES.get(role, '')}"))
     if isinstance(content, str):
-        console.print(Text(plain(content)))
+        console.print(Text(printable(content)))
         return
     for part in content:
         if part["type"] == "image":
             _print_image(part["image"], console, style)
         else:
-            console.print(Text(plain(part["text"])))
+            console.print(Text(printable(part["text"])))
 
 
 def _print_image(image: Image, console: Console, style: PictureStyle) -> None:
@@ -100,7 +85,7 @@ def _print_image(image: Image, console: Console, style: PictureStyle) -> None:
         elif style is PictureStyle.SIXEL:
             console.file.write(sixels(image, columns) + "\n")
     except StorageError as error:
-        console.print(Text(plain(f"[image missing: {error}]"), style="red"))
+        console.print(Text(printable(f"[image missing: {error}]"), style="red"))
         return
     console.print(Text(f"[image {size} {image.sha256[:12]}]", style="dim"))
 
@@ -117,9 +102,9 @@ def _turn(trajectory: Trajectory, number: int) -> Text:
         parts.append(f"reward {turn.reward:g}")
     if turn.env_retries or turn.engine_retries:
         parts.append(f"retries {dict(turn.env_retries)} {turn.engine_retries}")
-    line = Text(plain("  " + "; ".join(parts)), style="dim")
+    line = Text(printable("  " + "; ".join(parts)), style="dim")
     if turn.parse_error is not None:
-        line.append(plain(f"\n  not understood: {turn.parse_error}"), style="yellow")
+        line.append(printable(f"\n  not understood: {turn.parse_error}"), style="yellow")
     return line
 
 

@@ -1,6 +1,5 @@
 """Options that several commands share, and values read from the command line."""
 
-import inspect
 import json
 from collections.abc import Iterable, Sequence
 from pkgutil import resolve_name
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from envkit.errors import ConfigurationError, EnvkitError, did_you_mean
+from envkit.errors import ConfigurationError, ContractError, EnvkitError, describe, did_you_mean
 
 if TYPE_CHECKING:
     from envkit.env import Env
@@ -65,6 +64,17 @@ EnvKwargs = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same tasks.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
 
+ServerKey = Annotated[
+    str | None,
+    typer.Option("--key", help="What clients must send (default: a random key, printed)."),
+]
+NoKey = Annotated[
+    bool, typer.Option("--no-key", help="Let in every client; listens on this machine only.")
+]
+AllowRemote = Annotated[
+    bool, typer.Option("--allow-remote", help="With --no-key, listen beyond this machine too.")
+]
+
 
 def parse_env_kwargs(
     pairs: Sequence[str] | None, *, option: str = "--env-kwargs"
@@ -98,34 +108,23 @@ def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
 
     try:
         return make(env_id, disable_env_checker=True, **arguments)
-    except TypeError as error:
-        if isinstance(error, EnvkitError) or not arguments:
-            raise
-        raise ConfigurationError(
-            f"{env_id} cannot be made with {arguments}: {error}."
-            f"{_meant(env_id, arguments)} See `envkit info {env_id}`"
-        ) from error
+    except (EnvkitError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # foreign code; SystemExit would look like success
+        if isinstance(error, TypeError) and arguments:
+            raise ConfigurationError(
+                f"{env_id} cannot be made with {arguments}: {error}."
+                f"{_meant(env_id, arguments)} See `envkit info {env_id}`"
+            ) from error
+        raise ContractError(f"{env_id} cannot be built: {describe(error)}") from error
 
 
 def _meant(env_id: str, arguments: Iterable[str]) -> str:
     """Return the nearest arguments that the environment takes, for those that it does not."""
     from envkit.registration import spec
+    from envkit.signature import known_arguments
 
     place = spec(env_id).entry_point
     maker: Any = resolve_name(place) if isinstance(place, str) else place
     known = known_arguments(maker)
     return "".join(did_you_mean(name, known) for name in arguments if name not in known)
-
-
-def known_arguments(maker: Any) -> set[str]:  # noqa: ANN401  # a class or a function
-    """Return the arguments that a function takes, or a class and those it inherits from."""
-    kinds = maker.__mro__ if isinstance(maker, type) else (maker,)
-    return {
-        name
-        for kind in kinds
-        for name, parameter in inspect.signature(
-            kind.__init__ if isinstance(kind, type) else kind
-        ).parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and name != "self"
-    }

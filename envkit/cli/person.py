@@ -8,6 +8,7 @@ import typer
 
 from envkit.cli.console import note, say
 from envkit.cli.options import EnvId, EnvKwargs, make_env, parse_env_kwargs
+from envkit.files import storage_errors
 
 if TYPE_CHECKING:
     from envkit.env import Env
@@ -75,8 +76,6 @@ class _Pictures:
         self._folder = folder
 
     def save(self, name: str, png: bytes) -> Path:
-        from envkit.trajectory.files import storage_errors
-
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="envkit-play-"))
         path = self._folder / name

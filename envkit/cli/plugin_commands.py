@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import typer
 from typer.core import TyperCommand
 
+from envkit.cli.console import printable
 from envkit.cli.examples import epilog, examples_of
 from envkit.errors import ContractError, EnvkitError
 
@@ -26,8 +27,11 @@ class PluginCommand(TyperCommand):
     """Stands in for a command of a plugin until it is run."""
 
     def __init__(self, name: str, points: Sequence[EntryPoint]) -> None:
+        from rich.markup import escape  # here: slow, and most commands load no rich
+
         super().__init__(name=name, callback=None)
-        self.short_help = _first_line(points[0]) or f"From {_owners(points)}."
+        line = _first_line(points[0]) or f"From {_owners(points)}."
+        self.short_help = escape(printable(line))
         self._points = points
 
     def make_context(

@@ -76,6 +76,9 @@ class _Tally:
         ]
         if state.retried:
             parts.append(f"{state.retried} played again")
+        outage = None if state.availability is None else state.availability.outage
+        if outage is not None:
+            parts.append(str(outage))
         return ", ".join(parts)
 
 
@@ -109,12 +112,13 @@ class LiveBar(Closing):
     """
 
     def __init__(self, state: RolloutState) -> None:
-        from rich.console import Console
         from rich.live import Live
+
+        from envkit.cli.rich_console import PrintableConsole
 
         self._state = state
         self._tally = _Tally()
-        self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._live = Live(console=PrintableConsole(stderr=True), transient=True, auto_refresh=False)
         self._started = time.monotonic()
         self._shown: tuple[int, ...] = ()
         self._refresher: asyncio.Task[None] | None = None
@@ -136,7 +140,7 @@ class LiveBar(Closing):
 
     def tell(self, line: str) -> None:
         """Write a line above the bar."""
-        self._live.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._live.console.print(line, soft_wrap=True)
 
     def draw(self) -> None:
         """Draw a frame, unless it would say the same as the last one."""

@@ -1,8 +1,10 @@
 """`envkit rollout`: play many episodes and keep what was played."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -10,10 +12,9 @@ from envkit.cli.options import (
     AsJson,
     BaseUrl,
     EngineName,
-    EnvId,
     EnvKwargs,
     ModelName,
-    Seed,
+    complete_id,
     parse_env_kwargs,
 )
 from envkit.cli.sinks import (
@@ -26,6 +27,11 @@ from envkit.cli.sinks import (
     WithWandb,
 )
 
+if TYPE_CHECKING:
+    from envkit.rollout import RolloutConfig
+
+_EPISODES: Final = 8
+_CONCURRENCY: Final = 16
 _DEFAULT_NEW_TOKENS: Final = 96
 """Long enough for a short calculation and an answer, quick for a small model on two cores."""
 
@@ -50,16 +56,25 @@ class Wrap(StrEnum):
     SWAP_IMAGE = "swap-image"
 
 
-_LIMITS: Final = "Limits"
-_SAMPLING: Final = "Sampling"
+_SETTINGS: Final = "Settings"
 
 
 def rollout(
-    env_id: EnvId,
-    count: Annotated[int, typer.Option("-n", "--episodes", min=1, help="Episodes in all.")] = 8,
+    env_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="An environment; see `envkit list`. Not with --resume.",
+            autocompletion=complete_id,
+        ),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option("-n", "--episodes", min=1, help=f"Episodes in all (default: {_EPISODES})."),
+    ] = None,
     group: Annotated[
-        int, typer.Option(min=1, help="Episodes of one task; -n must be a multiple.")
-    ] = 1,
+        int | None, typer.Option(min=1, help="Episodes per task; -n must be a multiple.")
+    ] = None,
     engine: EngineName = None,
     model: ModelName = None,
     base_url: BaseUrl = None,
@@ -67,17 +82,28 @@ def rollout(
         str | None,
         typer.Option(metavar="NAME", help="A scripted policy of the environment, no model."),
     ] = None,
-    seed: Seed = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="The same seed gives the same tasks (default: 0).")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Run directory (default: runs/ID-ENGINE-seedN)."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
-    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Complete an interrupted run: continue what is unfinished, play what is missing.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help=f"Episodes at once (default: {_CONCURRENCY}).")
+    ] = None,
     env_kwargs: EnvKwargs = None,
     wrap: Annotated[
         Wrap | None,
-        typer.Option(help="Change what the model sees or gets: wrong pictures, faults, films ..."),
+        typer.Option(help="Change what the model sees or gets: wrong images, faults, films ..."),
     ] = None,
     wrap_kwargs: Annotated[
         list[str] | None,
@@ -85,40 +111,46 @@ def rollout(
             metavar="KEY=VALUE", help="An argument of the wrapper, as --env-kwargs; repeatable."
         ),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings as YAML or JSON; the keys are those of `envkit.rollout.RolloutConfig`.",
+            rich_help_panel=_SETTINGS,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting, such as limits.max_images=4; repeatable.",
+            rich_help_panel=_SETTINGS,
+        ),
+    ] = None,
     on_fault: Annotated[
-        OnFault, typer.Option(help="What an infrastructure failure does to its group.")
-    ] = OnFault.MASK,
+        OnFault | None,
+        typer.Option(
+            help="What an infrastructure failure does to its group (default: mask).",
+            rich_help_panel=_SETTINGS,
+        ),
+    ] = None,
     max_turns: Annotated[
-        int | None, typer.Option(min=1, help="Replies of an episode.", rich_help_panel=_LIMITS)
+        int | None,
+        typer.Option(min=1, help="Replies per episode.", rich_help_panel=_SETTINGS),
     ] = None,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help=f"Tokens of a reply; a longer one is cut (default: {_DEFAULT_NEW_TOKENS}).",
-            rich_help_panel=_LIMITS,
+            help=f"Tokens per reply; a longer one is cut (default: {_DEFAULT_NEW_TOKENS}).",
+            rich_help_panel=_SETTINGS,
         ),
     ] = None,
-    max_tokens_per_turn: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Tokens of a reply; a longer one ends the episode.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    max_context: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of the whole context.", rich_help_panel=_LIMITS),
-    ] = None,
-    step_timeout: Annotated[
-        float,
-        typer.Option(help="Seconds that a step of the env may take.", rich_help_panel=_LIMITS),
-    ] = 120.0,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="0 is greedy.", rich_help_panel=_SAMPLING)
-    ] = 1.0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, rich_help_panel=_SAMPLING)] = 1.0,
+        float | None,
+        typer.Option(min=0.0, help="0 is greedy (default: 1).", rich_help_panel=_SETTINGS),
+    ] = None,
     tensorboard: TensorBoardDir = None,
     wandb: WithWandb = False,
     wandb_project: WandbProject = None,
@@ -130,47 +162,91 @@ def rollout(
 ) -> None:
     """Play episodes with a model, a server or a scripted policy.
 
-    The run directory gets trajectories.jsonl, images/, metrics.json and report.html. Ctrl-C ends
-    running episodes early and keeps them; a second one drops them.
+    The run directory gets run.json, trajectories.jsonl, images/, metrics.json and report.html. The
+    first Ctrl-C, SIGTERM or SIGHUP ends running episodes early and stores them; the second does not
+    wait for their running calls. --resume completes the run.
     """
     from envkit.cli.engines import EngineChoice
-    from envkit.cli.run_plan import RunPlan
+    from envkit.cli.run_plan import RolloutPlan
     from envkit.cli.run_rollout import run_rollout
-    from envkit.rollout import FaultPolicy, Limits, RetryBudget, Sampling
 
-    plan = RunPlan(
-        env_id=env_id,
-        env_kwargs=parse_env_kwargs(env_kwargs),
+    sinks = SinkChoice(
+        tensorboard=tensorboard,
+        wandb=wandb,
+        wandb_project=wandb_project,
+        parquet=parquet,
+        metrics_port=metrics_port,
+        otel=otel,
+    )
+    if resume is not None:
+        fixed = {
+            "ID": env_id, "-n": count, "--group": group, "--engine": engine, "--model": model,
+            "--policy": policy, "--seed": seed, "--out": out, "--overwrite": overwrite or None,
+            "--concurrency": concurrency, "--env-kwargs": env_kwargs, "--wrap": wrap,
+            "--wrap-kwargs": wrap_kwargs, "--config": config, "--set": settings,
+            "--on-fault": on_fault, "--max-turns": max_turns, "--max-new-tokens": max_new_tokens,
+            "--temperature": temperature,
+        }  # fmt: skip
+        _refuse_beside_resume(fixed)
+        plan = RolloutPlan.resumed(
+            resume, base_url=base_url, sinks=sinks, is_quiet=quiet, as_json=as_json
+        )
+        raise typer.Exit(run_rollout(plan))
+    overrides: dict[str, Any] = {
+        "env_id": env_id,
+        "seed": seed,
+        "on_fault": None if on_fault is None else on_fault.value,
+        "env_kwargs": parse_env_kwargs(env_kwargs),
+        "limits": {"max_turns": max_turns},
+        "sampling": {"max_new_tokens": max_new_tokens, "temperature": temperature},
+    }
+    read = _config(config, settings or (), overrides)
+    if read.env_id is None:
+        raise typer.BadParameter("name an environment, or an interrupted run with --resume")
+    plan = RolloutPlan(
+        env_id=read.env_id,
+        config=read,
         choice=EngineChoice(name=engine, model=model, base_url=base_url, policy=policy),
-        episodes=count,
-        group_size=group,
-        concurrency=concurrency,
-        seed=seed,
-        limits=Limits(
-            max_turns=max_turns,
-            max_tokens_per_turn=max_tokens_per_turn,
-            max_context_tokens=max_context,
-        ),
-        retries=RetryBudget(step_timeout_s=step_timeout),
-        sampling=Sampling(
-            temperature=temperature,
-            top_p=top_p,
-            max_new_tokens=max_new_tokens or max_tokens_per_turn or _DEFAULT_NEW_TOKENS,
-        ),
-        on_fault=FaultPolicy(on_fault.value),
+        episodes=count or _EPISODES,
+        group_size=group or 1,
+        concurrency=concurrency or _CONCURRENCY,
         wrap=None if wrap is None else wrap.value,
         wrap_kwargs=parse_env_kwargs(wrap_kwargs, option="--wrap-kwargs"),
-        sinks=SinkChoice(
-            tensorboard=tensorboard,
-            wandb=wandb,
-            wandb_project=wandb_project,
-            parquet=parquet,
-            metrics_port=metrics_port,
-            otel=otel,
-        ),
+        sinks=sinks,
         out=out,
         overwrite=overwrite,
         is_quiet=quiet,
         as_json=as_json,
     )
     raise typer.Exit(run_rollout(plan))
+
+
+def _refuse_beside_resume(options: Mapping[str, object]) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise typer.BadParameter(
+            f"--resume takes its settings from the run: drop {', '.join(given)}"
+        )
+
+
+def _config(
+    file: Path | None, pairs: Iterable[str], overrides: Mapping[str, Any]
+) -> "RolloutConfig":
+    """Return the settings: of the file, then of --set, then of the options that have a name."""
+    from envkit.rollout import RolloutConfig
+    from envkit.rollout.config import read_settings, with_overrides
+
+    data = with_overrides({} if file is None else read_settings(file), pairs)
+    for name, value in overrides.items():
+        if isinstance(value, dict):
+            given = cast("dict[str, Any]", value)
+            section = {key: entry for key, entry in given.items() if entry is not None}
+            before: object = data.get(name) or {}
+            if not isinstance(before, dict):
+                continue  # refused below
+            data[name] = {**cast("dict[str, Any]", before), **section}
+        elif value is not None:
+            data[name] = value
+    config = RolloutConfig.from_mapping(data)
+    most = config.limits.max_tokens_per_turn or _DEFAULT_NEW_TOKENS
+    return replace(config, sampling={"max_new_tokens": most, **config.sampling})

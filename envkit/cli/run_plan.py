@@ -1,7 +1,8 @@
-"""What one `envkit rollout` does, and where it puts it."""
+"""What one `envkit rollout` plays, and where it stores it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,38 +10,37 @@ from envkit.cli.engines import EngineChoice
 from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
 from envkit.registration import make
-from envkit.rollout import FaultPolicy, Limits, RetryBudget, Sampling
+from envkit.rollout import RolloutConfig, RunPlan
 from envkit.rollout.host import AnyEnv, EnvFactory
+from envkit.rollout.run_folder import RUN_FILE, RunFolder, read_settings
+from envkit.rollout.sources import FunctionSource
 from envkit.trajectory.storage import FILE_NAME
 
 _RUNS: Final = "runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
+class RolloutPlan:
     """The options of a rollout, read and checked."""
 
     env_id: str
-    env_kwargs: Mapping[str, Any]
+    config: RolloutConfig
     choice: EngineChoice
     episodes: int
     group_size: int
     concurrency: int
-    seed: int
-    limits: Limits
-    retries: RetryBudget
-    sampling: Sampling
-    on_fault: FaultPolicy
-    wrap: str | None
+    wrap: str | None = None
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
     wrap_kwargs: Mapping[str, Any]
     """Arguments of the wrapper; empty without one."""
     sinks: SinkChoice
-    out: Path | None
+    out: Path | None = None
     """None takes the first free folder of `runs/`."""
-    overwrite: bool
-    is_quiet: bool
-    as_json: bool
+    overwrite: bool = False
+    is_resumed: bool = False
+    """Whether `out` holds an interrupted run of this plan."""
+    is_quiet: bool = False
+    as_json: bool = False
 
     def __post_init__(self) -> None:
         if self.episodes % self.group_size:
@@ -51,65 +51,144 @@ class RunPlan:
         if self.wrap_kwargs and self.wrap is None:
             raise ConfigurationError("--wrap-kwargs are those of a wrapper: add --wrap NAME")
 
+    @classmethod
+    def resumed(
+        cls,
+        folder: Path,
+        *,
+        base_url: str | None,
+        sinks: SinkChoice,
+        is_quiet: bool,
+        as_json: bool,
+    ) -> "RolloutPlan":
+        """Return the plan of an interrupted run.
+
+        Args:
+            folder: The run's folder.
+            base_url: Where its server is now; None takes the recorded address.
+            sinks: What gets the records in addition to the folder.
+            is_quiet: As for a new run.
+            as_json: As for a new run.
+
+        Raises:
+            StorageError: The folder is not a run.
+            ConfigurationError: Another version of envkit made it, or it was changed.
+        """
+        recorded = read_settings(folder)
+        engine = recorded["engine"]
+        return cls(
+            env_id=recorded["env_id"],
+            config=RolloutConfig.from_mapping(recorded["config"]),
+            choice=EngineChoice(**{**engine, "base_url": base_url or engine["base_url"]}),
+            episodes=recorded["episodes"],
+            group_size=recorded["group_size"],
+            concurrency=recorded["concurrency"],
+            wrap=recorded["wrap"],
+            wrap_kwargs=recorded["wrap_kwargs"],
+            sinks=sinks,
+            out=folder,
+            is_resumed=True,
+            is_quiet=is_quiet,
+            as_json=as_json,
+        )
+
     def environment(self) -> str | EnvFactory:
         """Return the environment's id, or what builds it in its wrapper."""
         if self.wrap is None:
             return self.env_id
         from envkit.wrappers import wrapping
 
-        wrap = wrapping(self.wrap, self.wrap_kwargs)
+        wrapping(self.wrap, self.wrap_kwargs)  # refuses wrong arguments now
+        build = partial(_wrapped, self.env_id, self.config.env_kwargs, self.wrap, self.wrap_kwargs)
+        return FunctionSource(self.env_id, build)
 
-        def build() -> AnyEnv:
-            return wrap(make(self.env_id, **self.env_kwargs))
+    def run_plan(self, metadata: Mapping[str, Any]) -> RunPlan:
+        """Return which episodes are played.
 
-        build.__name__ = self.env_id  # what the records call the environment
-        return build
+        Args:
+            metadata: JSON data to keep with every record.
+        """
+        return RunPlan(
+            episodes=self.episodes,
+            group_size=self.group_size,
+            concurrency=self.concurrency,
+            metadata=metadata,
+        )
 
-    def config(self) -> dict[str, Any]:
-        """Return what is played and how, as JSON data."""
-        choice = self.choice
+    def settings(self) -> dict[str, Any]:
+        """Return everything that decides what is played, as JSON data."""
         return {
             "env_id": self.env_id,
-            "env_kwargs": dict(self.env_kwargs),
-            "engine": choice.label,
-            "model": choice.model,
+            "config": {
+                **self.config.to_mapping(),
+                "env_kwargs": _without_keys(self.config.env_kwargs),
+            },
+            "engine": asdict(self.choice),
             "episodes": self.episodes,
             "group_size": self.group_size,
             "concurrency": self.concurrency,
-            "seed": self.seed,
-            "limits": asdict(self.limits),
-            "retries": asdict(self.retries),
-            "sampling": asdict(self.sampling),
-            "on_fault": self.on_fault.value,
             "wrap": self.wrap,
             "wrap_kwargs": dict(self.wrap_kwargs),
         }
 
-    def directory(self) -> Path:
-        """Return the run directory: the one named, else one named after what is played.
+    def open(self, folder: Path) -> RunFolder:
+        """Open the run's folder for writing.
+
+        Args:
+            folder: As `folder` returned it.
 
         Raises:
-            StorageError: The named one holds a run already, or is a file.
+            StorageError: It holds a run already, is being written, or cannot be written.
+            ConfigurationError: The run to resume does not fit.
+        """
+        if self.is_resumed:
+            return RunFolder.resume(folder)
+        return RunFolder.create(folder, self.settings(), overwrite=self.overwrite)
+
+    def folder(self) -> Path:
+        """Return where the run goes: the folder named, else one named after what is played.
+
+        Raises:
+            StorageError: The folder that `--out` names holds a run already, or is a file.
         """
         if self.out is not None:
             if self.out.exists() and not self.out.is_dir():
                 raise StorageError(f"--out must be a folder, got the file {str(self.out)!r}")
-            if _is_taken(self.out) and not self.overwrite:
+            if is_taken(self.out) and not (self.overwrite or self.is_resumed):
                 raise StorageError(
-                    f"{self.out} holds a run already: name another --out, or add --overwrite"
+                    f"{self.out} holds a run already: name another --out, complete it with "
+                    f"--resume {self.out}, or add --overwrite"
                 )
             return self.out
         wrap = "" if self.wrap is None else f"-{self.wrap}"
-        stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.seed}"
+        stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.config.seed}"
         base = Path(_RUNS) / stem
-        if self.overwrite or not _is_taken(base):
+        if self.overwrite or not is_taken(base):
             return base
         number = 2
-        while _is_taken(base.with_name(f"{stem}-{number}")):
+        while is_taken(base.with_name(f"{stem}-{number}")):
             number += 1
         return base.with_name(f"{stem}-{number}")
 
 
-def _is_taken(folder: Path) -> bool:
+def _without_keys(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave secrets out of the record; a resumed run reads them from the environment's variable."""
+    return {
+        name: value
+        for name, value in arguments.items()
+        if name != "key" and not name.endswith("_key")
+    }
+
+
+def _wrapped(
+    env_id: str, env_kwargs: Mapping[str, Any], wrap: str, wrap_kwargs: Mapping[str, Any]
+) -> AnyEnv:
+    from envkit.wrappers import wrapping
+
+    return wrapping(wrap, wrap_kwargs)(make(env_id, **env_kwargs))
+
+
+def is_taken(folder: Path) -> bool:
+    """Return whether a folder holds a run."""
     file = folder / FILE_NAME
-    return file.is_file() and file.stat().st_size > 0
+    return (folder / RUN_FILE).exists() or (file.is_file() and file.stat().st_size > 0)

@@ -1,29 +1,31 @@
-"""Runs a `RunPlan`: plays, stores, aggregates, verifies and reports."""
+"""Runs a `RolloutPlan`: plays, stores, aggregates, verifies and reports."""
 
 import asyncio
-import gc
 import time
 from collections import Counter
 from collections.abc import Generator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from envkit.cli.console import note
 from envkit.cli.engines import Built, build
 from envkit.cli.options import make_env
 from envkit.cli.progress import Progress, progress_for
-from envkit.cli.run_plan import RunPlan
-from envkit.cli.stop_keys import StopKeys
+from envkit.cli.run_plan import RolloutPlan
+from envkit.cli.stop_signals import StopSignals
 from envkit.cli.summary import REPORT_FILE, summarise
-from envkit.errors import EnvkitError, StorageError
+from envkit.errors import EnvkitError, RunFailedError, StorageError
+from envkit.files import storage_errors
 from envkit.metrics import Aggregator
-from envkit.rollout import RolloutState, collect
+from envkit.rollout import Player, RolloutState, Run
+from envkit.rollout.boundary import describe
+from envkit.rollout.run import Played
+from envkit.rollout.run_folder import RUN_FILE, RunFolder
 from envkit.sinks import GuardedSinks
 from envkit.sinks.jsonl import METRICS_FILE
-from envkit.trajectory import StopReason, Trajectory, TrajectoryWriter
-from envkit.trajectory.files import storage_errors
+from envkit.trajectory import StopReason, Trajectory
 from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
@@ -33,11 +35,10 @@ if TYPE_CHECKING:
 EXIT_OK: Final = 0
 EXIT_ERROR: Final = 1
 EXIT_ALL_FAULTED: Final = 3
-EXIT_INTERRUPTED: Final = 130
 _SHOWN_FAULTS: Final = 5
-_HOPELESS: Final = 32
-"""Faulted episodes in a row, but at least two for each one that runs at once, that end a rollout:
-what failed then fails for good, and every further episode only waits for its retries."""
+_SHOWN_IDS: Final = 20
+_LOOK_S: Final = 5.0
+"""Between two checks of whether the engine is away."""
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class _Outcome:
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
     images: int = 0
-    """Pictures in all ledgers."""
+    """Images in all ledgers."""
     completed: int = 0
     """Neither faulted nor aborted."""
     started: float = field(default_factory=time.perf_counter)
@@ -57,17 +58,15 @@ class _Outcome:
     """From the first request to the end."""
     faults: Counter[str] = field(default_factory=Counter[str])
     """Faulted episodes by what failed and its message."""
-    faults_in_a_row: int = 0
-    gave_up: bool = False
-    """Whether the rollout ended itself because nothing but faults came."""
     dropped: int = 0
-    """Episodes of groups that --on-fault drop_group withheld."""
+    """Episodes of groups that on_fault "drop_group" withheld."""
+    failure: RunFailedError | None = None
+    """Why the run stopped by itself."""
 
     def add(self, trajectory: Trajectory) -> None:
         self.count += 1
         self.images += sum(len(segment.images) for segment in trajectory.segments)
         self.metrics.add(trajectory)
-        self.faults_in_a_row = self.faults_in_a_row + 1 if trajectory.is_faulted else 0
         ended_early = trajectory.stop_reason is StopReason.ABORTED
         self.completed += not (trajectory.is_faulted or ended_early)
         if trajectory.fault is not None:
@@ -83,34 +82,54 @@ class _Outcome:
         return self.faults.total()
 
 
-def run_rollout(plan: RunPlan) -> int:
+def run_rollout(plan: RolloutPlan) -> int:
     """Play the plan and return the exit code.
 
     Raises:
         EnvkitError: What ended the rollout; finished trajectories are kept.
     """
-    env = make_env(plan.env_id, dict(plan.env_kwargs))
-    try:
-        directory = plan.directory()
-        keys, state = StopKeys(), RolloutState()
+    with _closed_after(_first_env(plan)) as env:
+        directory = plan.folder()
+        signals, state = StopSignals(), RolloutState()
         with _sinks(plan, directory, state) as sinks:
-            outcome = asyncio.run(_play(plan, env, directory, keys, state, sinks))
+            outcome = asyncio.run(_play(plan, env, directory, signals, state, sinks))
             if outcome.count:
                 sinks.write_metrics(outcome.figures())
-    finally:
-        env.close()
-    code = _finish(plan, directory, outcome, was_stopped=keys.was_pressed)
+        code = _finish(plan, directory, outcome, signals)
     return EXIT_ERROR if code == EXIT_OK and sinks.failures else code
 
 
+def _first_env(plan: RolloutPlan) -> "Env":
+    """Return the environment that gives the codec its tools, and the policy."""
+    env = make_env(plan.env_id, dict(plan.config.env_kwargs))
+    if plan.config.isolation == "none":
+        return env
+    from envkit.rollout.sources import isolated, source_of
+
+    env.close()  # it only showed that the arguments are right
+    return cast("Env", isolated(source_of(plan.env_id, plan.config.env_kwargs))())
+
+
 @contextmanager
-def _sinks(plan: RunPlan, directory: Path, state: RolloutState) -> Generator[GuardedSinks]:
+def _closed_after(env: "Env") -> Generator["Env"]:
+    """Close the environment after everything is written; what it raises then is only told."""
+    try:
+        yield env
+    finally:
+        try:
+            env.close()
+        except BaseException as error:  # noqa: BLE001  # foreign code; SystemExit would look like success
+            note(f"closing {type(env).__name__} failed: {describe(error)}")
+
+
+@contextmanager
+def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator[GuardedSinks]:
     """Open the sinks, close them, and say which of them are not complete."""
     sinks = plan.sinks.open(
         name=directory.name,
-        config=plan.config(),
+        config=plan.settings(),
         state=state,
-        overwrite=plan.overwrite,
+        overwrite=plan.overwrite or plan.is_resumed,
         tell=None if plan.is_quiet else note,
     )
     try:
@@ -122,140 +141,182 @@ def _sinks(plan: RunPlan, directory: Path, state: RolloutState) -> Generator[Gua
 
 
 async def _play(
-    plan: RunPlan,
+    plan: RolloutPlan,
     env: "Env",
     directory: Path,
-    keys: StopKeys,
+    signals: StopSignals,
     state: RolloutState,
     sinks: GuardedSinks,
 ) -> _Outcome:
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
     built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
-    gc.collect()
-    gc.freeze()  # collecting what a model's libraries hold would block the event loop for 100 ms
     outcome = _Outcome(decode=built.codec.decode_all)
     try:
-        with (
-            _writer(directory, plan) as writer,
-            progress_for(state, is_quiet=plan.is_quiet) as progress,
-            keys.installed(progress.tell),
-        ):
-            if not plan.is_quiet:
-                sinks.tell = progress.tell
-            await _collect(plan, built, _Keep(writer, sinks), outcome, state, keys, progress)
-    except asyncio.CancelledError:
-        if not keys.was_pressed:
-            raise
-    except EnvkitError as error:
-        if isinstance(error, StorageError):
-            error.add_note("free some space, or name another disk with --out")
-        if outcome.count:
-            error.add_note(f"{outcome.count} finished trajectories are kept in {directory}")
-        raise
+        with plan.open(directory) as folder:
+            _drop_old_figures(directory)
+            await _fill(plan, built, folder, signals, state, sinks, outcome)
     finally:
         await built.engine.aclose()
-        _tidy(directory)
+        if not plan.is_resumed:
+            _tidy(directory)
     outcome.seconds = time.perf_counter() - outcome.started
     outcome.dropped = len(state.dropped)
     return outcome
 
 
+async def _fill(
+    plan: RolloutPlan,
+    built: Built,
+    folder: RunFolder,
+    signals: StopSignals,
+    state: RolloutState,
+    sinks: GuardedSinks,
+    outcome: _Outcome,
+) -> None:
+    """Play what is missing in the folder."""
+    if plan.is_resumed:
+        for trajectory in folder.finished():  # figures and sinks are of the whole run
+            outcome.add(trajectory)
+            sinks.write(trajectory)
+    player = Player(built.engine, built.codec, plan.config)
+    run = Run(
+        plan.environment(),
+        player,
+        plan.run_plan(_metadata(plan, built)),
+        interrupt=signals.interrupt,
+        state=state,
+        progress=folder.progress,
+    )
+    try:
+        with (
+            progress_for(state, is_quiet=plan.is_quiet) as progress,
+            signals.installed(progress.tell),
+        ):
+            if not plan.is_quiet:
+                sinks.tell = progress.tell
+                _tell_resumed(plan, folder, progress)
+            watching = asyncio.create_task(_tell_outages(state, progress))
+            try:
+                await run.play(_Delivery(folder, sinks, outcome, progress))
+            finally:
+                watching.cancel()
+        if not signals.was_stopped:
+            folder.complete()
+    except asyncio.CancelledError:
+        if not signals.was_stopped:
+            raise
+    except RunFailedError as failure:
+        _explain(failure, folder, outcome, run)
+        outcome.failure = failure
+    except EnvkitError as error:
+        _explain(error, folder, outcome, run)
+        raise
+    finally:
+        await player.aclose()
+
+
 @dataclass(frozen=True, slots=True)
-class _Keep:
-    """Writes a trajectory: first to the run's own record, then to the other sinks."""
+class _Delivery:
+    """Stores an episode first, then tells everybody else."""
 
-    writer: TrajectoryWriter
+    folder: RunFolder
     sinks: GuardedSinks
+    outcome: _Outcome
+    progress: Progress
 
-    def write(self, trajectory: Trajectory) -> None:
-        self.writer.write(trajectory)
-        self.sinks.write(trajectory)
+    async def __call__(self, played: Played) -> None:
+        stored = await self.folder.deliver(played, then=self.sinks.write)
+        for trajectory in stored:
+            self.outcome.add(trajectory)
+            self.progress.finished(trajectory)
 
 
-def _writer(directory: Path, plan: RunPlan) -> TrajectoryWriter:
-    if plan.overwrite:  # figures of the old run must not stand beside a new one that fails
-        for name in (METRICS_FILE, REPORT_FILE):
-            with storage_errors(f"cannot replace {directory / name}"):
-                (directory / name).unlink(missing_ok=True)
-    return TrajectoryWriter(directory, mode="overwrite" if plan.overwrite else "create")
+def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run) -> None:
+    """Say in the error's notes what became of the finished episodes."""
+    if (folder.path / FILE_NAME).exists():
+        if isinstance(error, StorageError):
+            error.add_note(f"free some space, then complete the run with --resume {folder.path}")
+        if outcome.count:
+            error.add_note(f"{outcome.count} finished trajectories are kept in {folder.path}")
+    if not run.undelivered:
+        return
+    ids = [one.episode_id for played in run.undelivered for one in played]
+    shown = ", ".join(ids[:_SHOWN_IDS])
+    try:
+        where = f"are in {folder.rescue(run.undelivered)}"
+    except StorageError:
+        where = "could not be written anywhere"
+    error.add_note(f"{len(ids)} more {where}: {shown}")
+
+
+async def _tell_outages(state: RolloutState, progress: Progress) -> None:
+    """Say when the engine is away, and when it is back."""
+    was_away = False
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        outage = None if state.availability is None else state.availability.outage
+        if outage is not None and not was_away:
+            progress.tell(f"{outage}: {outage.reason}")
+        elif outage is None and was_away:
+            progress.tell("the engine is back")
+        was_away = outage is not None
+
+
+def _tell_resumed(plan: RolloutPlan, folder: RunFolder, progress: Progress) -> None:
+    if plan.is_resumed:
+        done, parts = len(folder.progress.delivered), len(folder.progress.unfinished)
+        progress.tell(f"resuming: {done} of {plan.episodes} episodes are done, {parts} begun")
+
+
+def _drop_old_figures(directory: Path) -> None:
+    """Remove an older run's figures: they must not remain if the new run fails."""
+    for name in (METRICS_FILE, REPORT_FILE):
+        with storage_errors(f"cannot replace {directory / name}"):
+            (directory / name).unlink(missing_ok=True)
 
 
 def _tidy(directory: Path) -> None:
-    """Leave no empty run behind."""
+    """Remove a run in which no episode was stored."""
     file = directory / FILE_NAME
     with suppress(OSError):
         if file.stat().st_size == 0:
             file.unlink()
+            (directory / RUN_FILE).unlink()
             directory.rmdir()  # refuses a folder that holds anything
 
 
-async def _collect(
-    plan: RunPlan,
-    built: Built,
-    keep: "_Keep",
-    outcome: _Outcome,
-    state: RolloutState,
-    keys: StopKeys,
-    progress: Progress,
-) -> None:
-    """Write every episode as it finishes."""
-    played = collect(
-        plan.environment(),
-        built.engine,
-        built.codec,
-        episodes=plan.episodes,
-        group_size=plan.group_size,
-        concurrency=plan.concurrency,
-        seed=plan.seed,
-        limits=plan.limits,
-        retries=plan.retries,
-        sampling=plan.sampling,
-        env_kwargs=plan.env_kwargs if plan.wrap is None else None,
-        on_fault=plan.on_fault,
-        interrupt=keys.interrupt,
-        state=state,
-        metadata=_metadata(plan, built),
-    )
-    hopeless = max(_HOPELESS, 2 * plan.concurrency)
-    async with aclosing(played) as trajectories:
-        async for trajectory in trajectories:
-            await asyncio.to_thread(keep.write, trajectory)
-            outcome.add(trajectory)
-            progress.finished(trajectory)
-            if outcome.faults_in_a_row >= hopeless and not outcome.gave_up:
-                outcome.gave_up = True
-                progress.tell(f"giving up: {outcome.faults_in_a_row} episodes in a row faulted")
-                keys.interrupt.fire()
-
-
-def _metadata(plan: RunPlan, built: Built) -> dict[str, object]:
+def _metadata(plan: RolloutPlan, built: Built) -> dict[str, object]:
     wrap = {} if plan.wrap is None else {"wrap": plan.wrap, "wrap_kwargs": dict(plan.wrap_kwargs)}
-    return {"model": built.model, "rollout_seed": plan.seed, **wrap}
+    return {"model": built.model, "rollout_seed": plan.config.seed, **wrap}
 
 
-def _finish(plan: RunPlan, directory: Path, outcome: _Outcome, *, was_stopped: bool) -> int:
+def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: StopSignals) -> int:
     """Verify, aggregate and report what was written; return the exit code."""
     if outcome.dropped:
         note(f"{outcome.dropped} episodes were dropped with their groups, because some faulted")
     if outcome.count == 0:
         note("no episode was kept")
-        return EXIT_INTERRUPTED if was_stopped else EXIT_ALL_FAULTED
-    _tell_faults(outcome)
+        return signals.exit_code or EXIT_ALL_FAULTED
+    if outcome.failure is None:
+        _tell_faults(outcome)
     is_sound = summarise(directory, outcome.figures(), outcome.decode, as_json=plan.as_json)
-    if was_stopped:
-        return EXIT_INTERRUPTED
+    if signals.was_stopped:
+        note(f"complete the run with: envkit rollout --resume {directory}")
+        return signals.exit_code
+    if outcome.failure is not None:
+        raise outcome.failure
     if _is_blind_wrap(plan) and outcome.completed and not outcome.images:
-        note(f"--wrap {plan.wrap} changed nothing: no episode of {plan.env_id} showed a picture")
+        note(f"--wrap {plan.wrap} changed nothing: no episode of {plan.env_id} showed an image")
         return EXIT_ERROR
     if outcome.completed == 0:
         note("no episode ended without a fault; nothing can be trained on")
         return EXIT_ALL_FAULTED
-    return EXIT_OK if is_sound and not outcome.gave_up else EXIT_ERROR
+    return EXIT_OK if is_sound else EXIT_ERROR
 
 
-def _is_blind_wrap(plan: RunPlan) -> bool:
-    """Whether the wrapper changes nothing but pictures."""
+def _is_blind_wrap(plan: RolloutPlan) -> bool:
+    """Whether the wrapper changes nothing but images."""
     from envkit.wrappers.named import IMAGE_WRAPPERS
 
     return plan.wrap in IMAGE_WRAPPERS

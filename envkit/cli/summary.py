@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envkit.cli.console import note, say, say_json
+from envkit.files import replace_file
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory import verify_file
-from envkit.trajectory.files import replace_file
 from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
@@ -60,9 +60,8 @@ def summarise(
 
 
 def _show(metrics: Mapping[str, float]) -> None:
-    from rich.console import Console
-
+    from envkit.cli.rich_console import PrintableConsole
     from envkit.metrics import summary_table
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    Console(width=width, highlight=False).print(summary_table(metrics))
+    PrintableConsole(width=width).print(summary_table(metrics))

@@ -34,9 +34,8 @@ def view(
 
     Where no terminal reads, all are written, pictures as a line each unless --images says how.
     """
-    from rich.console import Console
-
     from envkit.cli.pictures import PictureStyle, resolved
+    from envkit.cli.rich_console import PrintableConsole
 
     if images not in list(PictureStyle):
         names = ", ".join(PictureStyle)
@@ -46,8 +45,7 @@ def view(
     if style is PictureStyle.AUTO:
         style = resolved(style) if is_seen else PictureStyle.NONE
     has_colours = is_seen or style is PictureStyle.BLOCKS
-    console = Console(
-        highlight=False,
+    console = PrintableConsole(
         width=None if is_seen else _PLAIN_WIDTH,
         force_terminal=has_colours,
         color_system="auto" if is_seen or not has_colours else "truecolor",

@@ -18,12 +18,12 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
+from envkit.errors import ConfigurationError, FaultKind, MissingDependencyError, StorageError
 from envkit.export.dump_ledger import Columns, Decode, conversation, rebuild
 from envkit.export.dump_texts import prompt_messages
 from envkit.messages import Message, message
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.trajectory import FaultRecord, StopReason, Trajectory
+from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory
 
 _ENDS: Final = {
     "completed": StopReason.TERMINATED,
@@ -126,7 +126,11 @@ def _trajectory(
         turns = conversation(ledger, options.decode)
     else:
         turns = (message("assistant", str(sample.get("response") or "")),)
-    fault = FaultRecord(where="step", kind="permanent", message=f"{options.name} calls it failed")
+    fault = FaultRecord(
+        where=FaultPlace.STEP,
+        kind=FaultKind.PERMANENT,
+        message=f"{options.name} calls it failed",
+    )
     group = sample.get("group_index")
     return Trajectory(
         episode_id=f"{options.name}-{rollout}-{sample.get('index', number)}-{number}",

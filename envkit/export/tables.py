@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
-from envkit.trajectory.files import replace_file, storage_errors
+from envkit.files import replace_file, storage_errors
 
 Row = Mapping[str, Any]
 _BATCH_ROWS: Final = 128

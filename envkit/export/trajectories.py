@@ -16,8 +16,8 @@ from envkit.export.trajectory_rows import (
     rows_of_trajectory,
     schema_of_rows,
 )
+from envkit.files import storage_errors
 from envkit.trajectory import read_trajectories
-from envkit.trajectory.files import storage_errors
 from envkit.trajectory.storage import Source, trajectory_file
 
 _SPLIT: Final = "train"

@@ -13,9 +13,9 @@ from envkit.errors import ConfigurationError, DatasetError
 from envkit.export.task_rows import image_struct
 from envkit.messages import Message, images_of, text_of
 from envkit.rollout import role_of, rollout_id_of
+from envkit.text import optional_utf8, utf8
 from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory
-from envkit.trajectory.projection import rows_of
-from envkit.trajectory.text import json_text, optional_utf8, utf8
+from envkit.trajectory.plain import json_text
 
 IGNORED: Final = -100
 """The label of a token that is not trained, which PyTorch's losses leave out."""
@@ -61,7 +61,7 @@ def rows_of_trajectory(trajectory: Trajectory, selection: Selection) -> tuple[Ro
             f"episode {trajectory.episode_id!r} is more than one sequence, because its template "
             "rewrote the history; add --merge, or --steps for a row each turn"
         )
-    rows = rows_of(trajectory, merge=selection.merge or not selection.steps)
+    rows = trajectory.steps(merge=selection.merge or not selection.steps)
     if selection.only_trained:
         rows = tuple(row for row in rows if any(row.loss_mask))
     return rows

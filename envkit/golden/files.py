@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from envkit.errors import StorageError
+from envkit.files import replace_file
 from envkit.golden.recording import FORMAT
 
 
@@ -33,8 +34,6 @@ def save(golden: Mapping[str, Any], path: str | Path) -> None:
     Raises:
         StorageError: It cannot be written.
     """
-    from envkit.trajectory.files import replace_file
-
     head = {key: golden[key] for key in ("format", "env_id", "kwargs", "made_with")}
     tasks = ",\n".join(f"{json.dumps(key)}: {line(task)}" for key, task in golden["tasks"].items())
     episodes = ",\n".join(line(episode) for episode in golden["episodes"])

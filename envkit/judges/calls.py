@@ -19,7 +19,7 @@ from envkit.judges.failure import CallFailure
 from envkit.judges.model import JudgeModel
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
-from envkit.rollout.retries import Backoff
+from envkit.rollout.limits import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from envkit.metrics.distribution import Distribution, Histogram, Moments
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import Trajectory
-from envkit.trajectory.turn import TIME_PARTS, TurnRecord
+from envkit.trajectory.trajectory import TIME_PARTS, Trajectory, TurnRecord
 
 
 class Aggregator:
@@ -102,6 +101,7 @@ class Aggregator:
         counts["cached_tokens"] += min(turn.cached_tokens, turn.prompt_tokens)
         counts["image_bytes"] += turn.image_bytes
         counts["parse_errors"] += turn.parse_error is not None
+        counts["clamped_logprobs"] += turn.clamped_logprobs
         self._retries.update(turn.env_retries)
         self._retries["engine"] += turn.engine_retries
         self._retries["resample"] += turn.resamples
@@ -148,6 +148,7 @@ class Aggregator:
             "tokens/response/total": named["tokens/response"].total,
             "tokens/trained": counts["trained"],
         }
+        metrics["tokens/logprobs_clamped"] = counts["clamped_logprobs"]
         if counts["prompt_tokens"]:
             metrics["tokens/cached_share"] = counts["cached_tokens"] / counts["prompt_tokens"]
         metrics |= {

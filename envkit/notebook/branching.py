@@ -14,13 +14,12 @@ from envkit.messages import text_of
 from envkit.notebook.game import before_reply, factory_for
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.limits import Limits
-from envkit.rollout.play import resume
-from envkit.rollout.retries import RetryBudget
-from envkit.rollout.shared import is_shared
+from envkit.rollout.limits import Limits, RetryBudget
+from envkit.rollout.multi_agent import has_role
+from envkit.rollout.player import resume
 from envkit.tokens import ChatCodec
 from envkit.trajectory.segment import Segment, SegmentKind
-from envkit.trajectory.stop import StopReason
+from envkit.trajectory.stop import FaultPlace, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 EDITED: Final = "edited"
@@ -35,7 +34,7 @@ def check_branch(trajectory: Trajectory, turn: int) -> None:
     Raises:
         ConfigurationError: No such turn, several agents, or no seed.
     """
-    if is_shared(trajectory):
+    if has_role(trajectory):
         raise ConfigurationError(
             "a role's trajectory cannot be branched without its siblings: play the episode again"
         )
@@ -154,7 +153,7 @@ async def rerun(
     Raises:
         ConfigurationError: The episode cannot be branched there, or codec or environment are not
             those that it was recorded with.
-        EnvFault: The replay took another course than the record.
+        EnvFault: The replay differed from the record.
     """
     check_branch(trajectory, turn)
     _check_codec(trajectory, codec)
@@ -168,7 +167,7 @@ async def rerun(
         retries=retries,
         sampling=sampling,
     )
-    if branch.fault is not None and branch.fault.where == "reset":
+    if branch.fault is not None and branch.fault.where is FaultPlace.RESET:
         raise EnvFault(
             f"the recorded episode could not be played again up to turn {turn}: "
             f"{branch.fault.message}",

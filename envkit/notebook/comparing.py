@@ -14,8 +14,8 @@ from envkit.notebook.widget import EpisodeWidget, number_in, require_loop, text_
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.limits import Limits
+from envkit.text import utf8
 from envkit.tokens import ChatCodec
-from envkit.trajectory.text import utf8
 from envkit.trajectory.trajectory import Trajectory
 
 

@@ -8,20 +8,19 @@ a replay is compared outcome by outcome. No token is made here: an engine plays 
 import asyncio
 import secrets
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError, EnvFault, EpisodeStateError
-from envkit.messages import Message, check_message, images_of, message, text_of
+from envkit.messages import Message, images_of, message, text_of
 from envkit.notebook.clicks import Clickable
 from envkit.notebook.outcome import Outcome
 from envkit.registration import make, spec
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
-from envkit.rollout.outcome import observation_hash
-from envkit.rollout.recovery import EpisodeLostError, RecoveringEnv
-from envkit.rollout.retries import RetryBudget
+from envkit.rollout.limits import RetryBudget
+from envkit.rollout.recovery import RecoveringEnv
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
@@ -118,11 +117,10 @@ class Game:
         return self._takes_clicks
 
     async def start(self) -> None:
-        """Begin the episode, or begin it anew.
+        """Start the episode, or restart it.
 
         Raises:
             EnvFault: The environment failed, and its retries are spent.
-            ContractError: It broke its contract.
             ConfigurationError: It has several agents.
         """
         async with self._turn_lock:
@@ -133,20 +131,18 @@ class Game:
 
         Raises:
             EpisodeStateError: The episode is over, or did not start.
-            EnvFault: The environment failed and cannot go on; `start` begins anew.
-            ContractError: It broke its contract.
+            EnvFault: The environment failed and cannot continue; `start` starts again.
         """
         async with self._turn_lock:
             if self.is_over or not self.messages:
                 raise EpisodeStateError("the episode is over or never began: start it anew")
             snapshot = await self._running.snapshot()
-            step = await _kept(self._running.step(text))
+            played = await self._running.step(text)
+            step, entry = played.step, played.message
             self._snapshots.append(snapshot)
-            self._hashes.append(self._running.last_hash)
+            self._hashes.append(played.hash)
             outcome = Outcome.of_step(step, self._running.retries)
             self.messages.append(message("assistant", text))
-            entry = self._running.format_observation(step.observation)
-            check_message(entry, source=f"{type(self.env).__name__}.format_observation")
             if text_of(entry) or images_of([entry]):
                 self.messages.append(entry)
             self.outcomes.append(outcome)
@@ -161,7 +157,7 @@ class Game:
 
         Raises:
             ConfigurationError: There is no such reply.
-            EnvFault: The environment has neither snapshot nor replay, or took another course.
+            EnvFault: The environment has neither snapshot nor replay, or the replay differed.
         """
         async with self._turn_lock:
             if not 0 <= turn < self.turn:
@@ -183,7 +179,7 @@ class Game:
             turn: Index of the first reply that is not replayed.
 
         Raises:
-            EnvFault: The replay took another course than the record, or cannot be had.
+            EnvFault: The replay differed from the record, or cannot be had.
         """
         async with self._turn_lock:
             done = trajectory.turns[:turn]
@@ -239,18 +235,17 @@ class Game:
         if isinstance(env, MultiAgentEnv):
             raise ConfigurationError(
                 f"{type(env).__name__} has several agents, and one person is one policy: "
-                "play it with play_agents"
+                "play it with Player.play"
             )
-        self._first = observation_hash(reset.observation)
+        self._first = reset.hash
         self.max_turns, self._takes_clicks = env.max_turns, isinstance(env, Clickable)
         try:
             self._oracle = env.oracle()
         except ConfigurationError:
             self._oracle = None
-        entry = self._running.format_observation(reset.observation)
-        check_message(entry, source=f"{type(env).__name__}.format_observation")
-        system = [] if env.system_prompt is None else [message("system", env.system_prompt)]
-        self.messages = [*system, entry]
+        prompt = reset.system_prompt
+        system = [] if prompt is None else [message("system", prompt)]
+        self.messages = [*system, reset.message]
 
     def _recovering(self) -> RecoveringEnv:
         return RecoveringEnv(
@@ -273,16 +268,8 @@ class Game:
                 "with the arguments that the episode was recorded with",
                 retryable=False,
             )
-        await _kept(self._running.take_over(replies, hashes, snapshot))
+        await self._running.take_over(replies, hashes, snapshot)
         self.is_over = False
-
-
-async def _kept(work: Awaitable[T]) -> T:
-    """Await a call of the recovery ladder; a lost episode is a fault here."""
-    try:
-        return await work
-    except EpisodeLostError as lost:
-        raise lost.fault from lost
 
 
 def before_reply(messages: Sequence[Message], turn: int) -> list[Message]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from envkit.trajectory.text import utf8
-from envkit.trajectory.turn import TurnRecord
+from envkit.text import utf8
+from envkit.trajectory.trajectory import TurnRecord
 from envkit.turns import Step
 
 _LONGEST_INFO: Final = 20_000

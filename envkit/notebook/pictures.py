@@ -6,7 +6,7 @@ from typing import Any
 from envkit.errors import EnvkitError
 from envkit.images import Image
 from envkit.messages import Message
-from envkit.trajectory.text import utf8
+from envkit.text import utf8
 
 
 class Shelf:

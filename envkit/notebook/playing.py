@@ -7,7 +7,7 @@ from envkit.notebook.game import Game
 from envkit.notebook.pictures import Shelf
 from envkit.notebook.scene import steps_of
 from envkit.notebook.widget import EpisodeWidget, number_in, require_loop, text_in
-from envkit.trajectory.text import utf8
+from envkit.text import utf8
 
 
 def game_view(game: Game, shelf: Shelf, *, title: str) -> dict[str, Any]:

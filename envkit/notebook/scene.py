@@ -13,11 +13,11 @@ from envkit.errors import StorageError
 from envkit.messages import Message, text_of
 from envkit.notebook.outcome import Outcome, pretty
 from envkit.notebook.pictures import Shelf
+from envkit.text import utf8
 from envkit.tokens import ChatCodec
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.segment import Segment, SegmentKind
-from envkit.trajectory.text import utf8
 from envkit.trajectory.trajectory import Trajectory
 
 _SHORTEST_RUN: Final = 4

@@ -16,7 +16,7 @@ import traitlets
 
 from envkit.errors import ConfigurationError, EnvkitError
 from envkit.notebook.pictures import Shelf
-from envkit.trajectory.text import utf8
+from envkit.text import utf8
 
 _HERE: Final = Path(__file__).parent
 _LOGGER: Final = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from envkit.files import replace_file
 from envkit.report.episodes import Episode
 from envkit.report.markup import safe_html, safe_json
 from envkit.report.pictures import Pictures
-from envkit.trajectory.files import replace_file
 from envkit.trajectory.image_folder import ImageFolder
 
 Decode = Callable[[Sequence[int]], str]

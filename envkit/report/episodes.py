@@ -11,8 +11,8 @@ from envkit.report.facts import EpisodeFacts, ending_kind, episode_facts
 from envkit.report.markup import pack
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import check_trajectory
-from envkit.trajectory.plain import plain_float, to_plain
-from envkit.trajectory.record import TURN_FIELDS, Keep
+from envkit.trajectory.plain import Keep, plain_float, to_plain
+from envkit.trajectory.record import write_fields
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
@@ -61,10 +61,7 @@ def draw_episode(
         "problems": [{"rule": p.rule.value, "message": p.message} for p in problems],
         **_parts(trajectory, keep),
         "messages": [_message(entry, keep) for entry in trajectory.messages],
-        "turns": [
-            {name: to_plain(getattr(turn, name), name, keep) for name in TURN_FIELDS}
-            for turn in trajectory.turns
-        ],
+        "turns": [write_fields(turn, "turn", keep) for turn in trajectory.turns],
         "segments": [_segment(segment, keep) for segment in trajectory.segments],
     }
     segments = trajectory.segments if with_tokens else ()

@@ -6,7 +6,7 @@ import zlib
 from html import escape
 from typing import Final
 
-from envkit.trajectory.text import utf8
+from envkit.text import utf8
 
 _COMPRESSION: Final = 6
 

@@ -10,7 +10,7 @@ from envkit.report.charts import Bar, bar_chart, histogram_chart
 from envkit.report.facts import EpisodeFacts
 from envkit.report.markup import safe_html
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.turn import TIME_PARTS
+from envkit.trajectory.trajectory import TIME_PARTS
 
 _SLOWEST: Final = 6
 _HISTOGRAMS: Final = (

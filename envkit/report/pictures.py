@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from envkit.errors import ImageError, StorageError
+from envkit.image_files import read_image_file
 from envkit.images import Image
 from envkit.trajectory.image_folder import ImageFolder
 
@@ -87,9 +88,9 @@ def _data_uri(image: Image, folder: ImageFolder | None) -> str:
     data = b""
     if folder is not None:
         try:
-            data = folder.file(image.sha256).read_bytes()
+            data = read_image_file(folder.file(image.sha256))
         except OSError:
             data = b""  # the image itself says what is wrong with its file
-    if is_whole_png(data):
-        return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
-    return image.data_uri()
+    if not is_whole_png(data):
+        data = image.png_bytes()  # not `data_uri`, which the image would keep
+    return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"

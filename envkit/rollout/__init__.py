@@ -1,24 +1,25 @@
-"""Rolling out: engines, the one loop, limits, retries and the runner."""
+"""Rolling out: engines, the one loop, limits, retries, players and runs."""
 
-from envkit.rollout.config import RolloutConfig
+from envkit.rollout.availability import Outage, availability_of
+from envkit.rollout.config import FaultPolicy, RolloutConfig
 from envkit.rollout.engine import (
     Engine,
     FinishReason,
     GenerateRequest,
     Generation,
     LogprobKind,
+    ProbingEngine,
     Sampling,
 )
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.limits import Limits
-from envkit.rollout.play import play, play_agents, resume
-from envkit.rollout.player import Player
-from envkit.rollout.request import ENVKIT_COLUMN, EnvSource, EpisodeRequest
-from envkit.rollout.retries import Backoff, RetryBudget
-from envkit.rollout.runner import FaultPolicy, RolloutState, collect
+from envkit.rollout.limits import Backoff, Limits, RetryBudget
+from envkit.rollout.multi_agent import has_role, role_of, rollout_id_of
+from envkit.rollout.player import Player, play, resume
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.run import Progress, RolloutState, Run, RunPlan, collect, delivered
 from envkit.rollout.scripted import ScriptedEngine
-from envkit.rollout.setup import GroupStart, RolePlan
-from envkit.rollout.shared import is_shared, role_of, rollout_id_of
+from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan
+from envkit.rollout.sources import EnvSource
 
 __all__ = [
     "ENVKIT_COLUMN",
@@ -26,6 +27,7 @@ __all__ = [
     "Engine",
     "EnvSource",
     "EpisodeRequest",
+    "EpisodeSpec",
     "FaultPolicy",
     "FinishReason",
     "GenerateRequest",
@@ -34,17 +36,23 @@ __all__ = [
     "Interrupt",
     "Limits",
     "LogprobKind",
+    "Outage",
     "Player",
+    "ProbingEngine",
+    "Progress",
     "RetryBudget",
     "RolePlan",
     "RolloutConfig",
     "RolloutState",
+    "Run",
+    "RunPlan",
     "Sampling",
     "ScriptedEngine",
+    "availability_of",
     "collect",
-    "is_shared",
+    "delivered",
+    "has_role",
     "play",
-    "play_agents",
     "resume",
     "role_of",
     "rollout_id_of",

@@ -1,19 +1,36 @@
-"""A rollout's settings as a mapping, for trainers that take YAML or command-line overrides."""
+"""Every setting of a rollout, declared once.
 
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar, cast
+Python, the command line (`--config FILE`, `--set limits.max_images=4`) and the adapters' `envkit:`
+mappings read the same class.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, cast
 
 from envkit.agents import load_adjust
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
 from envkit.rollout.engine import Sampling
-from envkit.rollout.limits import Limits
+from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import EpisodeRequest
-from envkit.rollout.retries import Backoff, RetryBudget
+from envkit.rollout.setting_types import check_types
 from envkit.rollout.setup import RolePlan
 
 T = TypeVar("T")
+
+
+class FaultPolicy(StrEnum):
+    """What happens to a group if infrastructure failed one of its episodes."""
+
+    MASK = "mask"
+    """The faulted trajectory is delivered, without reward and with mask 0."""
+    RETRY = "retry"
+    """The episode is played again with a fresh environment; if that faults too, it is masked."""
+    DROP_GROUP = "drop_group"
+    """No member of the group is delivered; `RolloutState.dropped` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +55,14 @@ class RolloutConfig:
     `module:function`; None keeps the environment's rewards."""
     seed: int = 0
     """Of the run; every group's seed is derived from it."""
+    on_fault: FaultPolicy = FaultPolicy.MASK
+    """What a fault does to its group, in envkit's own runs; trainers have their own settings."""
+    isolation: Literal["none", "process"] = "none"
+    """"process" runs every environment in a worker process, which may die without harm to the
+    run."""
+    worker_memory_mb: int | None = None
+    """Address space of each worker process; None is unlimited. Not for browsers, which reserve far
+    more than they use."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> "RolloutConfig":
@@ -51,7 +76,7 @@ class RolloutConfig:
             ConfigurationError: An unknown key (the nearest one is named), or a value that does not
                 fit.
         """
-        data = dict(mapping or {})
+        data = {} if mapping is None else dict(_section(mapping, "the configuration"))
         nested: dict[str, Any] = {}
         if "limits" in data:
             nested["limits"] = _build(Limits, data["limits"], "limits")
@@ -60,14 +85,32 @@ class RolloutConfig:
         for name in ("env_kwargs", "sampling", "template_kwargs", "engine"):
             if name in data:
                 nested[name] = _section(data[name], name)
-        if data.get("history", "keep") not in ("keep", "rerender"):
-            raise ConfigurationError(
-                f"history must be 'keep' or 'rerender', got {data['history']!r}"
-            )
+        for name, choices in _CHOICES.items():
+            if name in data and data[name] not in choices:
+                raise ConfigurationError(f"{name} must be one of {choices}, got {data[name]!r}")
+        if "on_fault" in data:
+            nested["on_fault"] = FaultPolicy(data["on_fault"])
         config = _build(cls, {**data, **nested}, "the configuration")
+        if config.worker_memory_mb is not None and config.worker_memory_mb < 1:
+            raise ConfigurationError(
+                f"worker_memory_mb must be at least 1 or null, got {config.worker_memory_mb}"
+            )
         config.sampling_over(Sampling())
         config.role_plan()
         return config
+
+    @classmethod
+    def from_file(cls, path: Path) -> "RolloutConfig":
+        """Read settings from a JSON or YAML file; the keys are those of `from_mapping`.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or holds a key or value that does not fit.
+        """
+        return cls.from_mapping(read_settings(path))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the settings as JSON data that `from_mapping` reads."""
+        return {**asdict(self), "on_fault": self.on_fault.value}
 
     def role_plan(self) -> RolePlan:
         """Return what differs between the roles of environments with several agents.
@@ -92,14 +135,85 @@ class RolloutConfig:
         """Return the trainer's sampling with this configuration's own values.
 
         Raises:
-            ConfigurationError: An unknown key.
+            ConfigurationError: An unknown key, or a value that does not fit.
         """
         _check_keys(Sampling, self.sampling, "sampling")
+        check_types(Sampling, self.sampling, "sampling")
+        for name, is_allowed, rule in _SAMPLING_RANGES:
+            value = self.sampling.get(name)
+            if value is not None and not is_allowed(value):
+                raise ConfigurationError(f"sampling: {name} must be {rule}, got {value!r}")
         values = {
-            key: tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+            key: tuple(value) if key in _SAMPLING_LISTS else value
             for key, value in self.sampling.items()
         }
         return replace(trainer, **values)
+
+
+_SAMPLING_LISTS: Final = ("stop", "stop_ids", "banned_ids")
+_SAMPLING_RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
+    ("temperature", lambda value: value >= 0, "at least 0"),
+    ("top_p", lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    ("top_k", lambda value: value >= 1, "at least 1, or null for every token"),
+    ("max_new_tokens", lambda value: value >= 1, "at least 1"),
+)
+_CHOICES: Mapping[str, list[str]] = {
+    "history": ["keep", "rerender"],
+    "on_fault": [policy.value for policy in FaultPolicy],
+    "isolation": ["none", "process"],
+}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the mapping of a JSON or YAML file.
+
+    Raises:
+        ConfigurationError: It cannot be read, or holds something other than a mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        value: object = json.loads(text) if path.suffix == ".json" else _yaml(text)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
+    return dict(_section(value, str(path)))
+
+
+def _yaml(text: str) -> object:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError.for_extra("a YAML configuration", "pyyaml", "yaml") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the settings with `path.to.key=value` overrides, values as JSON or plain text.
+
+    Raises:
+        ConfigurationError: A pair without "=", or a path through something other than a mapping.
+    """
+    changed: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+    for pair in pairs:
+        path, separator, text = pair.partition("=")
+        *parents, name = path.split(".")
+        if not separator or not name:
+            raise ConfigurationError(
+                f"--set takes KEY=VALUE, such as limits.max_images=4, got {pair!r}"
+            )
+        place = changed
+        for parent in parents:
+            section: object = place.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise ConfigurationError(f"--set {pair!r}: {parent!r} is not a section")
+            place = cast("dict[str, Any]", section)
+        try:
+            place[name] = json.loads(text)
+        except ValueError:
+            place[name] = text
+    return changed
 
 
 def _retries(value: object) -> RetryBudget:
@@ -120,6 +234,7 @@ def _section(value: object, name: str) -> Mapping[str, Any]:
 def _build(cls: type[T], value: object, where: str) -> T:
     data = _section(value, where)
     _check_keys(cls, data, where)
+    check_types(cls, data, where)
     try:
         return cls(**data)
     except TypeError as error:
@@ -130,6 +245,5 @@ def _check_keys(cls: type, data: Mapping[str, Any], where: str) -> None:
     known = [entry.name for entry in fields(cls)]
     for key in data:
         if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise ConfigurationError(f"{where} has no key {key!r}{hint} Known: {known}")
+            hint = did_you_mean(str(key), known)
+            raise ConfigurationError(f"{where} has no key {key!r}.{hint} Known: {known}")

@@ -7,7 +7,7 @@ decoded by the codec.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from envkit.env import PolicyContext
 from envkit.images import Image
@@ -86,7 +86,6 @@ class Generation:
     logprobs: Sequence[float]
     """(T,) of the sampled distribution."""
     finish_reason: FinishReason
-    matched_stop: int | str | None = None
     prompt_tokens: int | None
     """Length of the prompt that the engine saw, images expanded. None only when the request was
     aborted in the queue."""
@@ -96,8 +95,6 @@ class Generation:
     """None when the engine does not tell."""
     queue_seconds: float = 0.0
     """Time spent waiting before the first forward, as far as the engine knows it."""
-    retries: int = 0
-    """Failed attempts before this answer; every one was retryable and counted."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What else the engine reported (routed experts, speculative statistics), passed through."""
 
@@ -106,7 +103,9 @@ class Engine(Protocol):
     """Whatever samples tokens from token ids.
 
     Errors: an `EngineFault` with its kind, and nothing else, for every failure of the
-    infrastructure. `generate` is cancellation-safe: a cancelled call frees the request.
+    infrastructure. `is_away` of the fault says that the engine is unreachable or refuses all
+    requests. An engine does not retry by itself: the rollout does. `generate` is cancellation-safe:
+    a cancelled call frees the request.
     """
 
     @property
@@ -133,4 +132,20 @@ class Engine(Protocol):
 
     async def aclose(self) -> None:
         """Release everything; closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class ProbingEngine(Protocol):
+    """An engine that can be asked cheaply whether it is back.
+
+    Optional. For an engine without it, one waiting request is sent instead.
+    """
+
+    async def probe(self) -> None:
+        """Return if requests are served.
+
+        Raises:
+            EngineFault: They are not, with `is_away`.
+        """
         ...

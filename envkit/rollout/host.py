@@ -1,20 +1,31 @@
-"""Calls an environment for the rollout: off the event loop, under deadlines, validated.
+"""Call an environment for the rollout: off the event loop, under deadlines, checked.
 
-What it does not know: retries and recovery (`recovery.py`) and tokens (`loop.py`).
+Retries and recovery (`recovery.py`) and tokens (`loop.py`) are not its business.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
 import gymnasium
 
 from envkit.async_env import AsyncEnv
-from envkit.env import Env, Observation, Reset, Step, StepKey
-from envkit.errors import ContractError, EnvFault, EnvkitError, FaultKind
-from envkit.images import Image
+from envkit.env import Capabilities, Env, Observation, StepKey
+from envkit.errors import ConfigurationError, ContractError, EnvFault, FaultKind
 from envkit.messages import Message
-from envkit.rollout.outcome import checked_reset, checked_step
+from envkit.rollout.boundary import (
+    ResetOutcome,
+    StepOutcome,
+    as_env_fault,
+    checked_capabilities,
+    formatted,
+    guarded,
+    hook,
+    is_own_cancellation,
+    reset_outcome,
+    step_outcome,
+    warmed,
+)
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.threads.workers import DeadlineError, Worker
@@ -25,6 +36,12 @@ AnyEnv = gymnasium.Env[Observation, str]
 """An `envkit.Env`, possibly inside Gymnasium wrappers."""
 EnvFactory = Callable[[], AnyEnv]
 _CLOSE_TIMEOUT_S: Final = 10.0
+_CANCEL_TIMEOUT_S: Final = 1.0
+"""How long a cancelled call may take to return; one that hangs is left to its daemon thread."""
+
+
+class StepDeadlineError(EnvFault):
+    """A step ran past `step_timeout_s` in an environment that attributes this to the reply."""
 
 
 def factory_of(env: AnyEnv) -> EnvFactory | None:
@@ -38,7 +55,8 @@ def factory_of(env: AnyEnv) -> EnvFactory | None:
 class EnvHost:
     """One environment and the thread or loop that it runs on.
 
-    Not safe for two calls at once; a trajectory never makes two.
+    Not safe for two calls at once; a trajectory never makes two. Whatever goes wrong in a call is
+    raised as an `EnvFault`.
     """
 
     def __init__(
@@ -46,40 +64,31 @@ class EnvHost:
     ) -> None:
         self._pool = pool
         self._outer = env
+        self._inner: Env | None = None
         self._owned = env is None
         self._factory = factory if factory is not None or env is None else factory_of(env)
         self._worker: Worker | None = None
         self._broken = False
-        self._leaving = set[asyncio.Future[None]]()
-        """Clean-ups behind calls that were cancelled; `close` waits for them."""
+        self._known: Capabilities | None = None
+        self.was_built = env is not None
+        """Whether an environment was ever built here."""
+        self._cleanups = set[asyncio.Future[None]]()
+        """Clean-ups after calls that were cancelled; `close` waits for them."""
 
     @property
     def env(self) -> Env:
         """The environment itself, without wrappers. Only after `ensure`."""
-        return cast(Env, self._outer_env.unwrapped)
+        if self._inner is None:
+            outer = self._outer_env
+            self._inner = guarded(lambda: cast(Env, outer.unwrapped), "unwrapped")()
+        return self._inner
 
     @property
-    def _awaits(self) -> bool:
-        """Whether calls are awaited; wrappers know only the synchronous form of an `AsyncEnv`."""
-        return self._outer is self.env and isinstance(self.env, AsyncEnv)
-
-    def format_observation(self, observation: Observation) -> Message:
-        """Return the chat message to append, as the outermost wrapper that defines it makes it."""
-        return self._hook("format_observation")(observation)
-
-    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return a shorter form, as the outermost wrapper that defines it makes it, or None."""
-        return self._hook("shorten")(observation, tokens)
-
-    def _hook(self, name: str) -> Any:  # noqa: ANN401  # the environment's method or a wrapper's
-        env = self.env
-        return getattr(env, name) if self._outer is env else self._outer_env.get_wrapper_attr(name)
-
-    @property
-    def _outer_env(self) -> AnyEnv:
-        if self._outer is None:
-            raise ContractError("the environment is not built yet: await ensure() first")
-        return self._outer
+    def capabilities(self) -> Capabilities:
+        """What the environment declares. Only after `ensure`."""
+        if self._known is None:
+            self._known = guarded(lambda: checked_capabilities(self.env), "capabilities")()
+        return self._known
 
     @property
     def is_usable(self) -> bool:
@@ -88,14 +97,15 @@ class EnvHost:
 
     @property
     def can_rebuild(self) -> bool:
-        """Whether a fresh environment can be had."""
+        """Whether a fresh environment can be built."""
         return self._factory is not None
 
     async def ensure(self, *, timeout_s: float | None) -> None:
-        """Have a usable environment: build one where there is none, or where it broke.
+        """Have a usable environment: build one if there is none, or if it broke.
 
         Raises:
             EnvFault: It could not be built, or not in time.
+            ConfigurationError: The arguments are wrong, or what is built is not an `envkit.Env`.
         """
         if self.is_usable:
             return
@@ -109,126 +119,181 @@ class EnvHost:
         await self._discard()
         async with self._pool.starting.turn():
             worker = Worker(self._pool.mailbox)
-            env = await self._build(self._factory, worker, timeout_s)
-        if not isinstance(env.unwrapped, Env):
-            worker.stop()
-            raise ContractError(
-                f"a rollout needs an envkit.Env, got {type(env.unwrapped).__name__}"
-            )
-        self._outer, self._owned, self._broken = env, True, False
-        if self.env.capabilities.thread_safe or self._awaits:
+            env, capabilities = await self._build(self._factory, worker, timeout_s)
+        self._take(env)
+        self._owned, self._broken, self._known = True, False, capabilities
+        self.was_built = True
+        if capabilities.thread_safe or self._awaits:
             worker.stop()
         else:
             self._worker = worker
 
-    async def _build(self, factory: EnvFactory, worker: Worker, timeout_s: float | None) -> AnyEnv:
-        built = list[AnyEnv]()
+    async def reset(
+        self, *, seed: int | None, task: Task | None, timeout_s: float | None
+    ) -> ResetOutcome:
+        """Start an episode.
 
-        def build() -> AnyEnv:
-            built.append(factory())
-            return built[0]
+        Raises:
+            EnvFault: The environment failed, broke its contract, or did not answer in time.
+        """
+        options = None if task is None else {"task": task}
+        env, outer = self.env, self._outer_env
+
+        def call() -> Any:  # noqa: ANN401  # checked by `reset_outcome`
+            if self._awaits:
+                return cast(AsyncEnv, env).areset(seed=seed, options=options)
+            return outer.reset(seed=seed, options=options)
+
+        def finish(value: Any) -> tuple[Env, Capabilities, ResetOutcome]:  # noqa: ANN401  # foreign
+            inner = cast(Env, outer.unwrapped)  # a wrapper may have put another one inside
+            capabilities = checked_capabilities(inner)  # a reset may learn them from a server
+            return inner, capabilities, reset_outcome(warmed(value), inner, outer)
+
+        self._inner, self._known, outcome = await self._call(
+            call, finish, timeout_s, "reset", may_await=True
+        )
+        return outcome
+
+    async def step(self, text: str, *, key: StepKey, timeout_s: float | None) -> StepOutcome:
+        """Play one reply.
+
+        Raises:
+            StepDeadlineError: It did not answer in time, and attributes that to the reply.
+            EnvFault: The environment failed, broke its contract, or did not answer in time.
+        """
+        env, outer = self.env, self._outer_env
+
+        def call() -> Any:  # noqa: ANN401  # checked by `step_outcome`
+            env.step_key = key
+            return cast(AsyncEnv, env).astep(text) if self._awaits else outer.step(text)
+
+        def finish(value: Any) -> StepOutcome:  # noqa: ANN401  # foreign data
+            return step_outcome(warmed(value), env, outer)
+
+        try:
+            return await self._call(call, finish, timeout_s, "step", may_await=True)
+        except EnvFault as fault:
+            is_late = isinstance(fault.__cause__, DeadlineError)
+            if is_late and self.capabilities.on_step_timeout == "truncate":
+                raise StepDeadlineError(str(fault), kind=FaultKind.TIMEOUT, retryable=False) from (
+                    fault.__cause__
+                )
+            raise
+
+    async def snapshot(self, *, timeout_s: float | None) -> bytes:
+        """Return the environment's state.
+
+        Raises:
+            EnvFault: The environment failed, or returned something else than bytes.
+        """
+        return await self._call(self.env.snapshot, _checked_snapshot, timeout_s, "snapshot")
+
+    async def restore(self, data: bytes, *, timeout_s: float | None) -> None:
+        """Put a state back.
+
+        Raises:
+            EnvFault: The environment failed.
+        """
+        env = self.env
+        await self._call(lambda: env.restore(data), lambda value: value, timeout_s, "restore")
+
+    async def shorten(
+        self, observation: Observation, tokens: int, *, timeout_s: float | None
+    ) -> Message | None:
+        """Return the message of a shorter observation, or None if there is none.
+
+        Raises:
+            EnvFault: The environment failed, or broke its contract.
+        """
+        env, outer = self.env, self._outer_env
+
+        def finish(shorter: Any) -> Message | None:  # noqa: ANN401  # foreign data
+            return None if shorter is None else formatted(shorter, env, outer)
+
+        return await self._call(
+            lambda: hook(env, outer, "shorten")(observation, tokens), finish, timeout_s, "shorten"
+        )
+
+    def mark_broken(self) -> None:
+        """Say that the environment must not be called again."""
+        self._broken = True
+
+    def forget_cleanups(self) -> None:
+        """Have `close` not wait for calls that a deadline cut: they may hang for ever."""
+        self._cleanups.clear()
+
+    async def close(self) -> None:
+        """Close the environment if it was built here, and end its thread.
+
+        A call that was cancelled may still run on its thread, and closes the environment when it
+        returns: wait for that too, so that a cancelled rollout leaves none open.
+        """
+        await self._discard()
+        if self._cleanups:
+            await asyncio.wait(self._cleanups, timeout=_CANCEL_TIMEOUT_S)
+
+    @property
+    def _awaits(self) -> bool:
+        """Whether calls are awaited; wrappers know only the synchronous form of an `AsyncEnv`."""
+        return self._outer is self.env and isinstance(self.env, AsyncEnv)
+
+    @property
+    def _outer_env(self) -> AnyEnv:
+        if self._outer is None:
+            raise ContractError("the environment is not built yet: await ensure() first")
+        return self._outer
+
+    async def _build(
+        self, factory: EnvFactory, worker: Worker, timeout_s: float | None
+    ) -> tuple[AnyEnv, Capabilities]:
+        built = list[AnyEnv]()
+        where = "building the environment"
+
+        def build() -> tuple[AnyEnv, Capabilities] | ConfigurationError:
+            try:
+                built.append(factory())
+            except ConfigurationError as error:  # a wrong argument, which ends the whole run
+                return error
+            return _checked_env(built[0])
 
         def close_late() -> None:
             for env in built:
                 env.close()
 
         try:
-            return await worker.call(build, timeout_s=timeout_s)
+            found = await worker.call(guarded(build, where), timeout_s=timeout_s)
         except asyncio.CancelledError:
-            self._outlast(worker.abandon(close_late))
+            self._keep_cleanup(worker.abandon(guarded(close_late, where)))
             raise
         except DeadlineError as error:
-            worker.abandon(close_late)
-            raise _as_fault(error, "building the environment") from error
-        except Exception as error:
+            worker.abandon(guarded(close_late, where))
+            raise as_env_fault(TimeoutError(str(error)), where) from error
+        except EnvFault:
             worker.stop()
-            raise _as_fault(error, "building the environment") from error
-
-    async def reset(self, *, seed: int | None, task: Task | None, timeout_s: float | None) -> Reset:
-        """Start an episode.
-
-        Raises:
-            EnvFault: The environment failed, or did not answer in time.
-            ContractError: It returned something that is no reset.
-        """
-        options = None if task is None else {"task": task}
-        env, outer = self.env, self._outer
-        if self._awaits and isinstance(env, AsyncEnv):
-            value: Any = await self._await(
-                env.areset(seed=seed, options=options), timeout_s, "reset"
-            )
-        else:
-            value = await self._call(
-                lambda: _warmed(cast(AnyEnv, outer).reset(seed=seed, options=options)),
-                timeout_s,
-                "reset",
-            )
-        reset = checked_reset(value, type(env).__name__)
-        if self._awaits and reset.observation["images"]:
-            await self._pool.computing.run(lambda: _warmed(reset))
-        return reset
-
-    async def step(self, text: str, *, key: StepKey, timeout_s: float | None) -> Step:
-        """Play one reply.
-
-        Raises:
-            EnvFault: The environment failed, or did not answer in time.
-            ContractError: It returned something that is no step.
-        """
-        env, outer = self.env, self._outer
-        env.step_key = key
-        if self._awaits and isinstance(env, AsyncEnv):
-            value: Any = await self._await(env.astep(text), timeout_s, "step")
-        else:
-            value = await self._call(
-                lambda: _warmed(cast(AnyEnv, outer).step(text)), timeout_s, "step"
-            )
-        step = checked_step(value, type(env).__name__)
-        if self._awaits and step.observation["images"]:
-            await self._pool.computing.run(lambda: _warmed(step))
-        return step
-
-    async def snapshot(self, *, timeout_s: float | None) -> bytes:
-        """Return the environment's state."""
-        return await self._call(self.env.snapshot, timeout_s, "snapshot")
-
-    async def restore(self, data: bytes, *, timeout_s: float | None) -> None:
-        """Put a state back."""
-        env = self.env
-        await self._call(lambda: env.restore(data), timeout_s, "restore")
-
-    def mark_broken(self) -> None:
-        """Say that the environment must not be called again."""
-        self._broken = True
-
-    async def close(self) -> None:
-        """Close the environment if it was built here, and end its thread.
-
-        A call that was cancelled may still run on its thread, and closes the environment when it
-        returns: wait for that too, so that a cancelled rollout leaves none open behind it.
-        """
-        await self._discard()
-        if self._leaving:
-            await asyncio.wait(self._leaving, timeout=_CLOSE_TIMEOUT_S)
+            raise
+        if isinstance(found, ConfigurationError):
+            worker.stop()
+            raise found
+        return found
 
     async def _discard(self) -> None:
-        outer, worker = self._outer, self._worker
+        outer, inner, worker = self._outer, self._inner, self._worker
         if outer is None or not self._owned:
-            self._outer = None if self._broken else outer
+            self._take(None if self._broken else outer)
             self._end_worker()
             return
-        self._outer, self._worker = None, None
-        env = cast(Env, outer.unwrapped)
+        self._take(None)
+        self._worker = None
+        close = _closing(outer)
         try:
-            if outer is env and isinstance(env, AsyncEnv):
-                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                    await env.aclose()
+            if outer is inner and isinstance(inner, AsyncEnv):
+                await self._await(inner.aclose, lambda value: value, _CLOSE_TIMEOUT_S, "close")
             elif worker is not None:
-                await worker.call(outer.close, timeout_s=_CLOSE_TIMEOUT_S)
+                await worker.call(close, timeout_s=_CLOSE_TIMEOUT_S)
             else:
-                await self._pool.run(outer.close, timeout_s=_CLOSE_TIMEOUT_S)
-        except Exception:  # noqa: BLE001  # what is thrown away may fail to close
-            return
+                await self._pool.run(close, timeout_s=_CLOSE_TIMEOUT_S)
+        except (EnvFault, DeadlineError):
+            return  # a discarded environment may fail to close
         finally:
             if worker is not None:
                 worker.stop()
@@ -238,86 +303,169 @@ class EnvHost:
             self._worker.stop()
             self._worker = None
 
-    async def _call(self, function: Callable[[], T], timeout_s: float | None, where: str) -> T:
-        env = self.env
+    def _take(self, outer: AnyEnv | None) -> None:
+        self._outer, self._inner = outer, None
+
+    async def _call(
+        self,
+        function: Callable[[], Any],
+        finish: Callable[[Any], T],
+        timeout_s: float | None,
+        where: str,
+        *,
+        may_await: bool = False,
+    ) -> T:
+        """Call a method and check its result, on a thread.
+
+        Args:
+            function: The call.
+            finish: Checks what it returned.
+            timeout_s: Seconds that it may take; None waits for ever.
+            where: Name of the method.
+            may_await: Whether an `AsyncEnv` has an asynchronous form of it, which `function` uses.
+        """
+        name = f"{type(self.env).__name__}.{where}"
+        if may_await and self._awaits:
+            return await self._await(function, finish, timeout_s, name)
+        call = guarded(lambda: finish(function()), name)
+        capabilities = self.capabilities
         try:
-            if env.capabilities.thread_safe:
-                pool = self._pool.computing if env.capabilities.compute_bound else self._pool
-                return await pool.run(function, timeout_s=timeout_s)
+            if capabilities.thread_safe:
+                pool = self._pool.computing if capabilities.compute_bound else self._pool
+                return await pool.run(call, timeout_s=timeout_s)
             if self._worker is None:
                 self._worker = Worker(self._pool.mailbox)
-            return await self._worker.call(function, timeout_s=timeout_s)
+            return await self._worker.call(call, timeout_s=timeout_s)
         except asyncio.CancelledError:
             late = self._abandon()
             if late is not None:
-                self._outlast(late)
+                self._keep_cleanup(late)
             raise
         except DeadlineError as error:
             self._abandon()
-            raise _as_fault(error, f"{type(env).__name__}.{where}") from error
-        except Exception as error:
-            fault = _as_fault(error, f"{type(env).__name__}.{where}")
-            self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
-            raise fault from error
+            raise _late(name, error) from error
+        except EnvFault as fault:
+            self._note(fault)
+            raise
+
+    async def _await(
+        self,
+        function: Callable[[], Awaitable[Any]],
+        finish: Callable[[Any], T],
+        timeout_s: float | None,
+        name: str,
+    ) -> T:
+        """Await a method on the event loop, in a task of its own.
+
+        A hook that swallows its cancellation, or raises SystemExit, harms that task alone.
+        """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+        task = asyncio.create_task(_report(function, name, outcome))
+        timer = None
+        if timeout_s is not None:
+            timer = loop.call_later(timeout_s, _expire, outcome, timeout_s)
+        try:
+            return await self._finished(await outcome, finish, name)
+        except asyncio.CancelledError:
+            task.cancel()
+            self._broken = True
+            await asyncio.wait((task,), timeout=_CANCEL_TIMEOUT_S)
+            raise
+        except DeadlineError as error:
+            task.cancel()
+            self._broken = True
+            raise _late(name, error) from error
+        except EnvFault as fault:
+            self._note(fault)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _finished(self, value: Any, finish: Callable[[Any], T], name: str) -> T:  # noqa: ANN401  # foreign data
+        if _shows_images(value):
+            await self._pool.computing.run(guarded(lambda: warmed(value), name))
+        return guarded(lambda: finish(value), name)()
+
+    def _note(self, fault: EnvFault) -> None:
+        self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
 
     def _abandon(self) -> asyncio.Future[None] | None:
-        """Give up on a call that hangs; its thread closes what was built here if it returns.
+        """Abandon a call that hangs; its thread closes what was built here when it returns.
 
         Returns:
-            Done once it was closed there; None where it was not built here, or has no thread.
+            Done once it was closed there; None if it was not built here, or has no thread.
         """
         self._broken = True
         outer, worker, self._worker = self._outer, self._worker, None
         if outer is None or worker is None:
             return None
-        self._outer = None
+        self._take(None)
         if self._owned:
-            return worker.abandon(outer.close)
+            return worker.abandon(_closing(outer))
         worker.stop()
         return None
 
-    def _outlast(self, late: asyncio.Future[None]) -> None:
-        self._leaving.add(late)
-        late.add_done_callback(self._leaving.discard)
-
-    async def _await(self, call: Any, timeout_s: float | None, where: str) -> Any:  # noqa: ANN401  # validated by the caller
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await call
-        except asyncio.CancelledError:
-            self._broken = True
-            raise
-        except Exception as error:
-            fault = _as_fault(error, f"{type(self.env).__name__}.{where}")
-            self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
-            raise fault from error
+    def _keep_cleanup(self, late: asyncio.Future[None]) -> None:
+        self._cleanups.add(late)
+        late.add_done_callback(self._cleanups.discard)
 
 
-def _warmed(answer: T) -> T:
-    """Decode, hash and encode new images on this thread, so that the event loop never does.
+def _closing(env: AnyEnv) -> Callable[[], None]:
+    def close() -> None:
+        env.close()
 
-    The record and HTTP engines want PNG.
+    return guarded(close, "close")
+
+
+async def _report(
+    function: Callable[[], Awaitable[Any]], name: str, outcome: asyncio.Future[Any]
+) -> None:
+    """Await foreign code and report its outcome, if anybody still waits for that.
+
+    The end of the task would reach who waits an iteration of the event loop later.
     """
-    foreign: Any = answer
     try:
-        images: Any = foreign[0]["images"]
+        value = await function()
+    except BaseException as error:  # foreign code may raise anything
+        if outcome.done():  # cancelled by us, most likely
+            if is_own_cancellation(error):
+                raise
+            return
+        fault = as_env_fault(error, name)
+        outcome.set_exception(fault)
+    else:
+        if not outcome.done():
+            outcome.set_result(value)
+
+
+def _expire(outcome: asyncio.Future[Any], timeout_s: float) -> None:
+    if not outcome.done():
+        outcome.set_exception(DeadlineError(timeout_s))
+
+
+def _checked_env(env: AnyEnv) -> tuple[AnyEnv, Capabilities] | ConfigurationError:
+    inner: Any = getattr(env, "unwrapped", env)
+    if not isinstance(inner, Env):
+        return ConfigurationError(f"a rollout needs an envkit.Env, got {type(inner).__name__}")
+    return env, checked_capabilities(inner)
+
+
+def _late(name: str, error: DeadlineError) -> EnvFault:
+    fault = EnvFault(f"{name} failed: {error}", kind=FaultKind.TIMEOUT)
+    fault.__cause__ = error
+    return fault
+
+
+def _shows_images(value: Any) -> bool:  # noqa: ANN401  # foreign data
+    try:
+        return bool(value[0]["images"])
     except (TypeError, KeyError, IndexError):
-        return answer  # `checked_reset` and `checked_step` say what is wrong with it
-    for image in images:
-        if isinstance(image, Image):
-            _ = image.sha256, image.png_bytes()
-    return answer
+        return False
 
 
-def _as_fault(error: Exception, where: str) -> EnvFault:
-    """Wrap a foreign exception once, at this boundary; contract errors pass through."""
-    if isinstance(error, EnvFault):
-        return error
-    if isinstance(error, EnvkitError):
-        raise error
-    message = f"{where} failed: {type(error).__name__}: {error}"
-    if isinstance(error, (TimeoutError, DeadlineError)):
-        return EnvFault(message, kind=FaultKind.TIMEOUT)
-    if isinstance(error, OSError):
-        return EnvFault(message, kind=FaultKind.TRANSIENT)
-    return EnvFault(message, kind=FaultKind.PERMANENT)
+def _checked_snapshot(value: Any) -> bytes:  # noqa: ANN401  # foreign data
+    if not isinstance(value, bytes):
+        raise ContractError(f"snapshot must return bytes, got {type(value).__name__}")
+    return value

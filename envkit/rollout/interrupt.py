@@ -1,71 +1,227 @@
-"""Stopping a running episode so that what it has so far stays valid.
+"""Stop running episodes early without losing what they have recorded.
 
-Cancelling a task throws its work away. An `Interrupt` asks instead: the running request is aborted
-at the engine, which answers with the tokens so far, and `play` returns a partial trajectory.
+Cancelling a task discards its work. An `Interrupt` asks instead: requests at the engine are
+aborted, which return their tokens so far, calls of the environment are cut after a grace period,
+and the episode ends as a valid partial trajectory (ABORTED) or as a fault (EPISODE_TIMEOUT).
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, Protocol, TypeVar
 
-from envkit.errors import Fault
-from envkit.rollout.engine import Engine
+from envkit.rollout.boundary import is_own_cancellation
 from envkit.trajectory.stop import StopReason
 
+T = TypeVar("T")
+
 _REPEAT_S: Final = 0.5
-"""An abort that overtakes its own request is ignored by a server, so it is sent again."""
+"""A server ignores an abort that overtakes its own request, so it is sent again."""
+GRACE_S: Final = 5.0
+"""How long a call of an environment may still take after an abort. A job scheduler that sends
+SIGTERM waits about 30 s before it kills."""
+
+
+class CallCutError(Exception):
+    """An interrupt ended a call before it returned."""
+
+
+class Brake:
+    """Holds episodes back before their next step while finished ones wait to be written."""
+
+    def __init__(self) -> None:
+        self._clear = asyncio.Event()
+        self._clear.set()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether episodes must wait."""
+        return not self._clear.is_set()
+
+    def hold(self) -> None:
+        """Stop episodes before their next step."""
+        self._clear.clear()
+
+    def release(self) -> None:
+        """Let them continue."""
+        self._clear.set()
+
+    async def wait(self) -> None:
+        """Wait until episodes may continue."""
+        await self._clear.wait()
+
+
+class Abortable(Protocol):
+    """Where a request runs or waits: an engine, or the queue for one that is away."""
+
+    async def abort(self, request_id: str) -> None:
+        """Stop the request."""
+        ...
+
+
+class _Scope:
+    """A call that an interrupt may cut: `asyncio.timeout` without its cost for every call."""
+
+    __slots__ = ("_cancelling", "_is_cut", "_task", "_timer", "patience_s")
+
+    def __init__(self, patience_s: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "an interrupt needs a task that it can cancel"
+        self.patience_s = patience_s
+        self._task, self._cancelling = task, task.cancelling()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_cut = False
+
+    def end_at(self, when: float) -> None:
+        """Cut the call at this time of the loop; one that was cut already is left to its end."""
+        if self._is_cut:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._cut)
+
+    def close(self) -> bool:
+        """Return whether the call was cut, and nobody else has cancelled the task."""
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._is_cut and self._task.uncancel() <= self._cancelling
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        self._task.cancel()
 
 
 class Interrupt:
     """A request to stop, shared by any number of episodes of one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace_s: float = GRACE_S) -> None:
+        """Make an interrupt that has not fired.
+
+        Args:
+            grace_s: Seconds that a call of an environment may still take after an abort.
+        """
         self.reason: StopReason | None = None
         """None until somebody asked."""
-        self._active: dict[str, Engine] = {}
+        self.brake: Brake | None = None
+        """Set by a run that bounds how many finished episodes are unwritten."""
+        self._grace_s = grace_s
+        self._deadline: float | None = None
+        self._until = 0.0
+        self._active: dict[str, Abortable] = {}
+        self._scopes: set[_Scope] = set()
         self._children: set[Interrupt] = set()
         self._aborting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def fire(self, reason: StopReason = StopReason.ABORTED) -> None:
         """Ask every episode to stop; running requests are aborted. The first reason stays."""
         if self.reason is not None:
             return
         self.reason = reason
-        if self._active:
-            self._aborting = asyncio.get_running_loop().create_task(self._abort_all())
+        if self._active or self._scopes:
+            loop = asyncio.get_running_loop()
+            self._until = self._cut_time(loop)
+            for scope in self._scopes:
+                scope.end_at(self._until + scope.patience_s)
+            if self._active:
+                self._aborting = loop.create_task(self._abort_all())
         for child in tuple(self._children):
             child.fire(reason)
 
-    def child(self) -> "Interrupt":
-        """Return an interrupt for one episode: it fires with this one, but not the reverse."""
-        child = Interrupt()
-        child.reason = self.reason
+    def check_deadline(self) -> bool:
+        """Return whether the episode's time is over, even if the loop has not noticed yet."""
+        if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
+            self.fire(StopReason.EPISODE_TIMEOUT)
+        return self.reason is StopReason.EPISODE_TIMEOUT
+
+    def hurry(self) -> None:
+        """Cut every running call now, instead of after its grace period."""
+        self._grace_s = 0.0
+        if self._scopes:
+            self._until = asyncio.get_running_loop().time()
+            for scope in self._scopes:
+                scope.end_at(self._until)
+        for child in tuple(self._children):
+            child.hurry()
+
+    def child(self, *, timeout_s: float | None = None) -> "Interrupt":
+        """Return an interrupt for one episode: it fires with this one, but not the reverse.
+
+        Args:
+            timeout_s: Seconds after which it fires by itself with EPISODE_TIMEOUT; None is never.
+        """
+        child = Interrupt(grace_s=self._grace_s)
+        child.reason, child.brake = self.reason, self.brake
+        if self.reason is not None:
+            child._until = self._until or self._cut_time(asyncio.get_running_loop())
+        if timeout_s is not None:
+            loop = asyncio.get_running_loop()
+            child._deadline = loop.time() + timeout_s
+            child._timer = loop.call_at(child._deadline, child.fire, StopReason.EPISODE_TIMEOUT)
         self._children.add(child)
         return child
 
-    def discard(self, child: "Interrupt") -> None:
+    async def discard(self, child: "Interrupt") -> None:
         """Forget an episode that has ended."""
         self._children.discard(child)
+        await child.close()
 
-    def enter(self, request_id: str, engine: Engine) -> None:
-        """Note that a request runs."""
-        self._active[request_id] = engine
+    async def cut(self, call: Awaitable[T], *, patience_s: float = 0.0) -> T:
+        """Await a call, but no longer than the episode may last.
+
+        Args:
+            call: Of an environment or an engine.
+            patience_s: Seconds beyond that, for an engine that answers an abort.
+
+        Raises:
+            CallCutError: The episode has to stop, and the call did not return in time.
+        """
+        scope = _Scope(patience_s)
+        self._scopes.add(scope)
+        if self.reason is not None:
+            scope.end_at(self._limit() + patience_s)
+        try:
+            result = await call
+        except BaseException as error:
+            self._scopes.discard(scope)
+            if scope.close() and isinstance(error, asyncio.CancelledError):
+                raise CallCutError(str(self.reason)) from error
+            raise
+        self._scopes.discard(scope)
+        scope.close()
+        return result
+
+    def enter(self, request_id: str, target: Abortable) -> None:
+        """Note that a request runs or waits."""
+        self._active[request_id] = target
 
     def leave(self, request_id: str) -> None:
         """Note that it has ended."""
         self._active.pop(request_id, None)
 
     async def close(self) -> None:
-        """End the task that sends aborts."""
+        """End the timer and the task that sends aborts."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._aborting is not None:
             self._aborting.cancel()
             await asyncio.gather(self._aborting, return_exceptions=True)
             self._aborting = None
+
+    def _limit(self) -> float:
+        if not self._until:
+            self._until = self._cut_time(asyncio.get_running_loop())
+        return self._until
+
+    def _cut_time(self, loop: asyncio.AbstractEventLoop) -> float:
+        grace = 0.0 if self.reason is StopReason.EPISODE_TIMEOUT else self._grace_s
+        return loop.time() + grace
 
     async def _abort_all(self) -> None:
         while self._active:
             for request_id, engine in tuple(self._active.items()):
                 try:
                     await engine.abort(request_id)
-                except Fault:
-                    continue  # the request's own answer says what is wrong with the engine
+                except BaseException as error:  # foreign code; the request's own answer tells more
+                    if is_own_cancellation(error):
+                        raise
             await asyncio.sleep(_REPEAT_S)

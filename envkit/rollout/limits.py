@@ -1,11 +1,12 @@
-"""Where an episode ends if the environment does not end it.
+"""Bounds of an episode: limits that end it, and budgets for retries.
 
 Order of the checks, before every reply: abort, episode timeout, turns, response tokens, context
 tokens. An observation is checked before it is appended, so none is ever cut in the middle, and the
 ledger never ends with one.
 """
 
-from dataclasses import dataclass, fields
+import random
+from dataclasses import dataclass, field, fields
 
 from envkit.errors import ConfigurationError
 from envkit.trajectory.stop import StopReason
@@ -39,10 +40,93 @@ class Limits:
         for entry in fields(self):
             value = getattr(self, entry.name)
             floor = 0 if entry.name == "max_images" else 1e-9
-            if value is not None and value < floor:
+            if value is not None and not value >= floor:
                 raise ConfigurationError(
                     f"{entry.name} must be positive or None for unlimited, got {value!r}"
                 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Exponential waiting with jitter. Times are seconds."""
+
+    initial_s: float = 0.2
+    factor: float = 2.0
+    maximum_s: float = 10.0
+    jitter: float = 0.2
+    """Share of the delay that is drawn at random, so that failed calls do not return together."""
+
+    def __post_init__(self) -> None:
+        """Refuse waiting times that are none.
+
+        Raises:
+            ConfigurationError: A negative time or factor, or a jitter above 1.
+        """
+        for name in ("initial_s", "factor", "maximum_s", "jitter"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise ConfigurationError(f"{name} must be 0 or more, got {value!r}")
+        if self.jitter > 1:
+            raise ConfigurationError(f"jitter must be at most 1, got {self.jitter!r}")
+
+    def delay(self, attempt: int, rng: random.Random) -> float:
+        """Return how long to wait after failed attempt number `attempt`, from 0."""
+        base = min(self.maximum_s, self.initial_s * self.factor**attempt)
+        return base * (1.0 - self.jitter * rng.random())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryBudget:
+    """What may be retried, and for how long a call may take.
+
+    A failed step is recovered by what the environment declares: the snapshot taken before it, else
+    reset and replay of the recorded replies with every observation compared, else a restart of the
+    whole episode with a fresh environment, else a fault. The model's reply is kept, never
+    re-sampled, except by a restart.
+    """
+
+    max_env_retries_per_turn: int = 2
+    max_env_retries_per_episode: int = 6
+    max_engine_retries_per_turn: int = 2
+    """Of `generate`, for failures of one request. An engine that is away is waited for instead."""
+    engine_away_s: float | None = 600.0
+    """How long a turn waits for an engine that is away (unreachable, or it refuses all requests).
+    One episode at a time tries it; the others wait. None waits for ever, 0 not at all."""
+    max_episode_restarts: int = 1
+    """With a fresh environment and a new ledger, where a step could not be recovered."""
+    resample_on_parse_error: int = 0
+    """Replies of one turn that may be thrown away and sampled again because they did not parse;
+    needs an environment with snapshot or replay. 0 keeps them as turns, which is what a policy
+    should learn from."""
+    step_timeout_s: float | None = 120.0
+    """Of one `step`; None waits for ever."""
+    reset_timeout_s: float | None = 300.0
+    """Of one `reset`, including building the environment; None waits for ever."""
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        """Refuse negative budgets.
+
+        Raises:
+            ConfigurationError: A negative count, or a timeout that is not positive.
+        """
+        for name in (
+            "max_env_retries_per_turn",
+            "max_env_retries_per_episode",
+            "max_engine_retries_per_turn",
+            "max_episode_restarts",
+            "resample_on_parse_error",
+        ):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.engine_away_s is not None and not self.engine_away_s >= 0:
+            raise ConfigurationError(
+                f"engine_away_s must be 0 or more, or None, got {self.engine_away_s!r}"
+            )
+        for name in ("step_timeout_s", "reset_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"{name} must be positive or None, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

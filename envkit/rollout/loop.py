@@ -1,6 +1,6 @@
 """The one rollout loop: an environment, an engine, a codec, and the record of what they did.
 
-Every engine and every trainer goes through `play`. The order of events in a turn:
+Every engine and every trainer goes through `Episode`. The order of events in a turn:
 
 1. limits are checked (see `limits.py` for the order);
 2. the engine samples; its ids go into the ledger as they came;
@@ -8,10 +8,12 @@ Every engine and every trainer goes through `play`. The order of events in a tur
 4. the reward is recorded; the episode ends if the environment says so or a limit is reached;
 5. the observation is encoded as a delta and appended.
 
-An infrastructure failure becomes a faulted trajectory: no reward, no trained token.
+Whatever fails inside an episode becomes a faulted trajectory: no reward, no trained token. A
+deadline that interrupts a call is such a failure; one that passes between two turns ends the
+episode as a truncation with the rewards so far.
 """
 
-import asyncio
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -28,110 +30,123 @@ from envkit.errors import (
     ImageError,
     LedgerFault,
     TemplateError,
+    describe,
 )
-from envkit.messages import Message, check_message, images_of, message, text_of
+from envkit.messages import Message, images_of, message, text_of
+from envkit.rollout.boundary import ResetOutcome
 from envkit.rollout.engine import FinishReason
-from envkit.rollout.host import EnvHost
+from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, observation_stop, room_for_reply
-from envkit.rollout.outcome import observation_hash
 from envkit.rollout.record import EpisodeRecord, TurnDraft
-from envkit.rollout.recovery import EpisodeLostError, RecoveringEnv
+from envkit.rollout.recovery import (
+    Attempt,
+    CutFault,
+    EpisodeLostError,
+    end_session,
+    play_with_restarts,
+)
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import Encoded, RoleStatus
+from envkit.tools import ToolSpec
 from envkit.trajectory.segment import Segment
-from envkit.trajectory.stop import StopReason
+from envkit.trajectory.stop import FaultPlace, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _INLINE_CHARACTERS: Final = 20_000
 """Text up to this length is tokenised on the event loop: about 5 ms. More, and every image whose
-pixels are still to be worked on, goes to a worker thread, since the loop must never be blocked for
+pixels still need processing, goes to a worker thread, since the loop must never be blocked for
 longer than 50 ms."""
 
 
 class Episode:
     """One attempt at an episode, from the reset to its end."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        spec: EpisodeSpec,
-        host: EnvHost,
-        pool: WorkerPool,
-        interrupt: Interrupt,
-        *,
-        life: str,
-        spent_retries: int = 0,
-    ) -> None:
-        self._setup, self._spec, self._pool, self._interrupt = setup, spec, pool, interrupt
-        self._sampler = Sampler(setup, spec, interrupt)
+    def __init__(self, setup: Setup, spec: EpisodeSpec, pool: WorkerPool, attempt: Attempt) -> None:
+        self._setup, self._spec, self._pool = setup, spec, pool
+        self.env, self._interrupt = attempt.env, attempt.interrupt
+        self._sampler = Sampler(setup, spec, attempt.interrupt)
         # A template without a tool role (Gemma 3, Mistral 7B) reads a tool's answer as a user's.
         tool_role = setup.codec.audit().roles["tool"]
         self._knows_tools = tool_role.status is RoleStatus.EXACT
-        self._rewritten = False  # whether the last delta is a prompt of its own
+        self._opening: ResetOutcome | None = None
         self.record = EpisodeRecord()
-        self.env = RecoveringEnv(
-            host,
-            setup.retries,
-            episode_id=life,
-            seed=spec.seed,
-            task=spec.task,
-            spent=spent_retries,
-        )
 
     async def run(self, earlier: Trajectory | None = None) -> StopReason:
         """Play until the episode ends and return why; faults are noted in the record.
 
         Args:
-            earlier: An aborted trajectory to go on with; None starts a new one.
+            earlier: An aborted trajectory to resume; None starts a new one.
 
         Raises:
-            EpisodeLostError: The environment's state cannot be rebuilt; start anew.
+            EpisodeLostError: The environment's state cannot be rebuilt; start again.
+            ConfigurationError: The environment cannot be built with its arguments, or cannot be
+                played by this loop.
         """
-        where = "reset"
+        place = FaultPlace.RESET
         try:
             await self._begin(earlier)
             reason: StopReason | None = None
             while reason is None:
-                where = "step"
+                place = FaultPlace.STEP
                 reason = await self._turn()
             if reason is StopReason.ABORTED:
-                where = "snapshot"
+                place = FaultPlace.SNAPSHOT
                 self.record.env_snapshot = await self.env.snapshot()
-        except EngineFault as fault:
-            return self._faulted("generate", fault, StopReason.ENGINE_FAULT)
-        except (LedgerFault, TemplateError, ImageError) as fault:
-            return self._faulted("ledger", fault, StopReason.LEDGER_FAULT)
-        except EnvFault as fault:
-            if self._interrupt.reason is StopReason.EPISODE_TIMEOUT:
-                return StopReason.EPISODE_TIMEOUT  # the deadline cut the call short
-            return self._faulted(where, fault, StopReason.ENV_FAULT)
+        except (EpisodeLostError, ConfigurationError):
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever fails ends this episode alone
+            return self._ended_by(error, place)
+        return reason
+
+    def _ended_by(self, error: Exception, place: FaultPlace) -> StopReason:
+        """Return why an exception ends the episode, and note it in the record."""
+        is_aborted = self._interrupt.reason is StopReason.ABORTED
+        if isinstance(error, CutFault) and is_aborted:
+            return StopReason.ABORTED  # the record is valid as far as it goes
+        if isinstance(error, StepDeadlineError):
+            return StopReason.STEP_TIMEOUT
+        if isinstance(error, EnvFault):
+            if place is FaultPlace.RESET and not self.env.was_built:
+                place = FaultPlace.BUILD
+            return self._faulted(place, error, StopReason.ENV_FAULT)
+        if isinstance(error, EngineFault):
+            return self._faulted(FaultPlace.GENERATE, error, StopReason.ENGINE_FAULT)
+        if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
+            error = LedgerFault(f"the episode failed: {describe(error)}").with_traceback(
+                error.__traceback__
+            )
+        return self._faulted(FaultPlace.LEDGER, error, StopReason.LEDGER_FAULT)
+
+    def _faulted(self, place: FaultPlace, fault: Exception, reason: StopReason) -> StopReason:
+        self.record.faulted(place, fault)
         return reason
 
     async def _begin(self, earlier: Trajectory | None) -> None:
         record = self.record
-        reset = await self.env.reset()
+        reset = self._opening = await self.env.reset()
         if isinstance(self.env.env, MultiAgentEnv):
             raise ConfigurationError(
-                f"{type(self.env.env).__name__} has several agents, each with a trajectory of its "
-                "own: play it with play_agents, Player.play_all or collect"
+                f"{type(self.env.env).__name__} has several agents, each with its own trajectory: "
+                "play it with Player.play or collect"
             )
-        record.task = dict(self.env.env.task)
-        record.reset_info = dict(reset.info)
-        record.initial_observation_hash = observation_hash(reset.observation)
+        record.task = dict(reset.task)
+        record.reset_info = reset.info
+        record.initial_observation_hash = reset.hash
         if self._spec.group_start is not None:
-            self._spec.group_start.check(record.initial_observation_hash)
-        if earlier is not None:
+            self._spec.group_start.compare(reset.hash)
+        if earlier is not None and earlier.segments:
             await self._take_over(earlier)
             return
-        prompt = self.env.env.system_prompt
-        if prompt is not None:
-            record.messages.append(message("system", prompt))
-        record.messages.append(self._message(reset.observation))
+        if reset.system_prompt is not None:
+            record.messages.append(message("system", reset.system_prompt))
+        record.messages.append(self._readable(reset.message))
         encoded = await self._encode(record.messages, self._encode_prompt)
         record.ledger.start(encoded, turn=0)
+        if self._spec.group_start is not None:  # one that cannot be encoded proves nothing
+            self._spec.group_start.expected = reset.hash
 
     async def _take_over(self, earlier: Trajectory) -> None:
         """Continue an aborted trajectory: ledger, messages, turns and the environment's state."""
@@ -170,13 +185,11 @@ class Episode:
         return whole
 
     async def _turn(self) -> StopReason | None:
-        """Play one turn; return why the episode ends, or None to go on."""
+        """Play one turn; return why the episode ends, or None to continue."""
         record, ledger = self.record, self.record.ledger
-        if self._interrupt.reason is not None:
-            return self._interrupt.reason
-        limits = self._setup.limits
-        if limits.max_turns is not None and record.turn >= limits.max_turns:
-            return StopReason.MAX_TURNS
+        ended = self._stop_before_turn()
+        if ended is not None:
+            return ended
         room = self._room()
         known = ledger.whole_reply(record.turn)  # an abort came between a reply and its step
         if known is None and room.tokens < 1:
@@ -192,15 +205,40 @@ class Episode:
                 self._take_reply(draft, known)
             elif (ended := await self._reply(draft, room)) is not None:
                 return ended
-            if self._is_aborted():
-                return StopReason.ABORTED  # the step is taken when the episode goes on
-            step = await self._step(draft)
+            if await self._is_aborted_before_step(draft):
+                return StopReason.ABORTED  # the step is taken when the episode is resumed
+            step, entry = await self._step(draft)
             if not await self._rejected(draft, step):
-                return await self._after_step(draft, step)
+                return await self._after_step(draft, step, entry)
             known, room = None, self._room()
 
-    def _is_aborted(self) -> bool:
+    def _stop_before_turn(self) -> StopReason | None:
+        limits = self._setup.limits
+        if self._is_late() and not self.record.turns:
+            raise self._deadline_fault("before the first turn ended")
+        if self._interrupt.reason is not None:
+            return self._interrupt.reason
+        if limits.max_turns is not None and self.record.turn >= limits.max_turns:
+            return StopReason.MAX_TURNS
+        return None
+
+    async def _is_aborted_before_step(self, draft: TurnDraft) -> bool:
+        brake = self._interrupt.brake
+        if brake is not None and brake.is_held and self._interrupt.reason is None:
+            await brake.wait()
+        if self._is_late():  # an unanswered reply must not be trained with reward 0
+            raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
         return self._interrupt.reason is StopReason.ABORTED
+
+    def _is_late(self) -> bool:
+        return self._interrupt.check_deadline()
+
+    def _deadline_fault(self, when: str) -> EngineFault:
+        return EngineFault(
+            f"the episode's deadline (limits.episode_timeout_s) passed {when}",
+            kind=FaultKind.TIMEOUT,
+            retryable=False,
+        )
 
     def _room(self) -> Room:
         ledger = self.record.ledger
@@ -225,16 +263,18 @@ class Episode:
                 turn=draft.turn,
                 finish_reason=generation.finish_reason.value,
                 weight_version=generation.weight_version,
-                extras=generation.extras,
+                extras=generation.extras or {},  # an empty one may still be the engine's own
             )
         aborted = generation.finish_reason is FinishReason.ABORT
         if aborted and not ledger.reply_ids(draft.turn):
             record.draft = None  # aborted in the queue: there was no turn
-            return self._interrupt.reason or StopReason.ABORTED
-        draft.response_text = self._setup.codec.decode(ledger.reply_ids(draft.turn))
-        record.messages.append(message("assistant", draft.response_text))
+        else:
+            draft.response_text = self._setup.codec.decode(ledger.reply_ids(draft.turn))
+            record.messages.append(message("assistant", draft.response_text))
         if aborted:
-            return self._interrupt.reason or StopReason.ABORTED
+            if self._is_late():
+                raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
+            return StopReason.ABORTED
         is_cut = generation.finish_reason is FinishReason.LENGTH
         return room.reason if is_cut and len(generation.token_ids) >= room.tokens else None
 
@@ -245,15 +285,15 @@ class Episode:
         draft.response_text = self._setup.codec.decode(self.record.ledger.reply_ids(draft.turn))
         self.record.messages.append(message("assistant", draft.response_text))
 
-    async def _step(self, draft: TurnDraft) -> Step:
+    async def _step(self, draft: TurnDraft) -> tuple[Step, Message]:
         started = time.perf_counter()
         try:
-            draft.step = await self.env.step(draft.response_text)
-            draft.step_hash = self.env.last_hash
+            outcome = await self.env.step(draft.response_text)
         finally:
             draft.env_seconds += time.perf_counter() - started
             draft.env_retries = dict(self.env.retries)
-        return draft.step
+        draft.step, draft.step_hash = outcome.step, outcome.hash
+        return outcome.step, self._readable(outcome.message)
 
     async def _rejected(self, draft: TurnDraft, step: Step) -> bool:
         """Take back a reply that did not parse, where the budget asks for another sample."""
@@ -269,9 +309,10 @@ class Episode:
         draft.response_tokens, draft.step, draft.step_hash = 0, None, None
         return True
 
-    async def _after_step(self, draft: TurnDraft, step: Step) -> StopReason | None:
+    async def _after_step(
+        self, draft: TurnDraft, step: Step, observation: Message
+    ) -> StopReason | None:
         record = self.record
-        observation = self._message(step.observation)
         if not (text_of(observation) or images_of([observation])) and step.terminated:
             record.close_turn()
             return StopReason.TERMINATED
@@ -303,16 +344,16 @@ class Episode:
         encoded = await self._encode(pending, lambda: self._encode_delta(pending))
         stop = self._overshoot(encoded)
         if stop is not None and observation is not None:
-            shorter = self.env.shorten(observation, self._space())
+            shorter = await self.env.shorten(observation, self._space())
             if shorter is not None:
-                pending = (self._message(shorter),)
+                pending = (self._readable(shorter),)
                 self.record.messages[-1] = pending[0]
                 encoded = await self._encode(pending, lambda: self._encode_delta(pending))
                 stop = self._overshoot(encoded)
         if stop is not None:
             return stop
         next_turn = self.record.turn + (draft is not None)
-        if self._rewritten:
+        if encoded.is_prompt:
             self.record.ledger.start(encoded, turn=next_turn)
         else:
             self.record.ledger.add_observation(encoded, turn=next_turn)
@@ -324,12 +365,13 @@ class Episode:
         return None
 
     def _overshoot(self, encoded: Encoded) -> StopReason | None:
-        ledger, added = self.record.ledger, len(encoded.train_ids)
+        ledger, added, images = self.record.ledger, len(encoded.train_ids), len(encoded.images)
+        starts_anew = encoded.is_prompt
         return observation_stop(
             self._setup.limits,
-            response_tokens=ledger.response_tokens + (0 if self._rewritten else added),
-            context_tokens=added + (0 if self._rewritten else ledger.train_length),
-            images=len(encoded.images) + (0 if self._rewritten else len(ledger.images)),
+            response_tokens=ledger.response_tokens + (0 if starts_anew else added),
+            context_tokens=added + (0 if starts_anew else ledger.train_length),
+            images=images + (0 if starts_anew else len(ledger.images)),
         )
 
     def _space(self) -> int:
@@ -343,12 +385,14 @@ class Episode:
             )
             if bound is not None
         ]
-        return max(0, min(bounds, default=0))
+        return max(0, min(bounds, default=sys.maxsize))
+
+    @property
+    def _tools(self) -> tuple[ToolSpec, ...] | None:
+        return (self._opening.tools or None) if self._opening is not None else None
 
     def _encode_prompt(self) -> Encoded:
-        return self._setup.codec.encode_prompt(
-            self.record.messages, tools=self.env.env.tools or None
-        )
+        return self._setup.codec.encode_prompt(self.record.messages, tools=self._tools)
 
     def _encode_delta(self, pending: tuple[Message, ...]) -> Encoded:
         """Encode an observation as what follows the ledger, or as a new prompt.
@@ -357,13 +401,12 @@ class Episode:
         begins with the ledger, the rest is the delta; where not, a new sequence starts.
         """
         ledger, codec, messages = self.record.ledger, self._setup.codec, self.record.messages
-        self._rewritten = False
         if codec.history == "rerender" and codec.rewrites_history:
-            whole = codec.encode_prompt(messages, tools=self.env.env.tools or None)
-            length = len(ledger.wire_ids)
-            if list(whole.wire_ids[:length]) != ledger.wire_ids:
-                self._rewritten = True
-                return whole
+            whole = codec.encode_prompt(messages, tools=self._tools)
+            sent = ledger.wire_ids
+            length = len(sent)
+            if whole.wire_ids[:length] != sent:
+                return replace(whole, is_prompt=True)
             known = len(ledger.images)
             return Encoded(
                 wire_ids=whole.wire_ids[length:],
@@ -376,9 +419,15 @@ class Episode:
             pending,
             sampled_ids=ledger.reply_ids(last_turn),
             history=messages[: len(messages) - len(pending)],
-            tools=self.env.env.tools or None,
+            tools=self._tools,
             previous_images=len(ledger.images),
         )
+
+    def _readable(self, entry: Message) -> Message:
+        """Return a message in a role that the template knows."""
+        if entry["role"] == "tool" and not self._knows_tools:
+            return {**entry, "role": "user"}
+        return entry
 
     async def _encode(self, messages: Sequence[Message], encode: Callable[[], Encoded]) -> Encoded:
         """Encode on this thread if it is quick, else on a worker's."""
@@ -395,17 +444,6 @@ class Episode:
 
         return await self._pool.computing.run(work)
 
-    def _message(self, observation: Observation) -> Message:
-        entry = self.env.format_observation(observation)
-        check_message(entry, source=f"{type(self.env.env).__name__}.format_observation")
-        if entry["role"] == "tool" and not self._knows_tools:
-            return {**entry, "role": "user"}
-        return entry
-
-    def _faulted(self, where: str, fault: Exception, reason: StopReason) -> StopReason:
-        self.record.faulted(where, fault)
-        return reason
-
 
 async def play_episode(
     setup: Setup,
@@ -415,7 +453,7 @@ async def play_episode(
     interrupt: Interrupt,
     earlier: Trajectory | None = None,
 ) -> Trajectory:
-    """Play an episode to its end, starting anew with a fresh environment where one was lost.
+    """Play an episode to its end, starting again with a fresh environment if one was lost.
 
     Args:
         setup: Engine, codec, limits, budgets.
@@ -423,46 +461,26 @@ async def play_episode(
         host: Where its environment lives; usable for another episode afterwards.
         pool: Threads for blocking calls.
         interrupt: Fires to end the episode early with a valid partial trajectory.
-        earlier: An aborted trajectory to go on with.
+        earlier: An aborted trajectory to resume.
+
+    Raises:
+        ConfigurationError: The environment cannot be built with its arguments, or cannot be played
+            by this loop.
     """
-    own = interrupt.child()
-    timeout = setup.limits.episode_timeout_s
-    timer = None
-    if timeout is not None:
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout, own.fire, StopReason.EPISODE_TIMEOUT)
-    started, restarts, spent = time.perf_counter(), 0, 0
-    life = spec.episode_id if earlier is None else f"{spec.episode_id}~{uuid.uuid4().hex[:8]}"
+
+    async def play(attempt: Attempt) -> Trajectory:
+        episode = Episode(setup, spec, pool, attempt)
+        reason = await episode.run(earlier if attempt.restarts == 0 else None)
+        is_suspect = reason.is_fault and reason is not StopReason.ENGINE_FAULT
+        if (is_suspect or reason is StopReason.STEP_TIMEOUT) and host.can_rebuild:
+            host.mark_broken()  # the next episode starts with a fresh environment
+        episode.record.started = attempt.started
+        return episode.record.trajectory(
+            reason, spec, env_restarts=attempt.restarts, engine=setup.engine.name
+        )
+
+    life = None if earlier is None else f"{spec.episode_id}~{uuid.uuid4().hex[:8]}"
     try:
-        while True:
-            episode = Episode(setup, spec, host, pool, own, life=life, spent_retries=spent)
-            try:
-                reason = await episode.run(earlier)
-            except EpisodeLostError as lost:
-                host.mark_broken()
-                await setup.engine.end_session(spec.episode_id)
-                if restarts < setup.retries.max_episode_restarts and host.can_rebuild:
-                    restarts, spent, earlier = restarts + 1, episode.env.spent, None
-                    continue
-                episode.record.faulted("step", lost.fault)
-                reason = StopReason.ENV_FAULT
-            if reason is StopReason.ENV_FAULT and host.can_rebuild:
-                host.mark_broken()  # the next episode starts with a fresh environment
-            record = episode.record
-            record.started = started
-            return record.trajectory(
-                reason,
-                episode_id=spec.episode_id,
-                env_id=spec.env_id,
-                seed=spec.seed,
-                group_id=spec.group_id,
-                env_restarts=restarts,
-                engine=setup.engine.name,
-                metadata=spec.metadata,
-            )
+        return await play_with_restarts(setup, spec, host, interrupt, play, life=life)
     finally:
-        if timer is not None:
-            timer.cancel()
-        interrupt.discard(own)
-        await own.close()
-        await setup.engine.end_session(spec.episode_id)
+        await end_session(setup.engine, spec.episode_id)

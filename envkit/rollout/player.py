@@ -1,34 +1,37 @@
-"""Plays single episodes for somebody who asks for many: a trainer's rollout workers.
+"""Play single episodes for a caller that asks for many: a trainer's rollout workers, or a run.
 
 Threads are shared, and an environment is used again for the next episode that asks for the same
 one. A player belongs to the event loop that it was made on.
 """
 
 import asyncio
-import secrets
-import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Final
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
-from envkit.errors import ConfigurationError, EnvFault
+from envkit.errors import ConfigurationError, EngineFault, RunFailedError
+from envkit.rollout.boundary import is_own_cancellation
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.limits import Limits
+from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.loop import play_episode
-from envkit.rollout.request import EnvSource
-from envkit.rollout.retries import RetryBudget
-from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan, Setup
-from envkit.rollout.shared import is_shared, play_all
+from envkit.rollout.multi_agent import has_role, play_any
+from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
+from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolated
+from envkit.rollout.supervision import FirstEpisodes
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
-from envkit.trajectory.stop import StopReason
+from envkit.trajectory.stop import FaultPlace, StopReason
 from envkit.trajectory.trajectory import Trajectory
+
+_NO_LIMIT_S: Final = 86_400.0
 
 
 class Player:
@@ -38,119 +41,69 @@ class Player:
         self,
         engine: Engine,
         codec: ChatCodec,
+        config: RolloutConfig | None = None,
         *,
-        limits: Limits | None = None,
-        retries: RetryBudget | None = None,
-        sampling: Sampling | None = None,
         roles: RolePlan | None = None,
     ) -> None:
         """Make a player on the running event loop.
 
         Args:
-            engine: Samples the replies; it stays the caller's to close.
+            engine: Samples the replies; the caller closes it.
             codec: Encodes what the environments say.
-            limits: Where episodes end; None bounds nothing but the environments' own turns.
-            retries: Deadlines and budgets; None takes the defaults.
-            sampling: Temperature and length of replies; None takes the defaults.
-            roles: What differs between the roles of environments with several agents; None is
-                nothing.
+            config: Limits, retries, sampling and isolation; None takes the defaults.
+            roles: What differs between the roles of environments with several agents; None takes
+                the configuration's.
 
         Raises:
-            ConfigurationError: Engine and sampling do not fit together.
+            ConfigurationError: Engine and settings do not fit together.
         """
+        self.config = config or RolloutConfig()
         self._setup = Setup(
             engine=engine,
             codec=codec,
-            limits=limits or Limits(),
-            retries=retries or RetryBudget(),
-            sampling=sampling or Sampling(),
-            roles=roles or RolePlan(),
+            limits=self.config.limits,
+            retries=self.config.retries,
+            sampling=self.config.sampling_over(Sampling()),
+            roles=roles or self.config.role_plan(),
         )
         self._pool = WorkerPool()
-        self._shelves: dict[EnvSource, _Shelf] = {}
+        self._env_pools: dict[Source, EnvPool] = {}
+        self._first = FirstEpisodes()
 
     async def play(
         self,
         env: AnyEnv | EnvFactory,
+        spec: EpisodeSpec | None = None,
         *,
-        seed: int | None = None,
-        task: Task | None = None,
-        episode_id: str | None = None,
-        group_id: str | None = None,
-        group_start: GroupStart | None = None,
-        member: int = 0,
         interrupt: Interrupt | None = None,
-        metadata: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         sampling: Sampling | None = None,
-    ) -> Trajectory:
-        """Play one episode of an environment with one agent and return its record.
+    ) -> tuple[Trajectory, ...]:
+        """Play one episode and return a record for each role that replied.
+
+        An environment with one agent gives one record. The records of several agents share
+        `rollout_id` in their metadata, and their episode and group ids end with the role. Whatever
+        fails inside the episode becomes a faulted record.
 
         Args:
-            env: An environment, which stays the caller's to close; a function that builds one,
-                which is closed after the episode; or an `EnvSource`, whose environments are kept
-                for later episodes.
-            seed: Of the environment; None draws one, which is in the record.
-            task: Plays this task; None draws one with the seed.
-            episode_id: Identifies the episode, also to the engine; None makes one.
-            group_id: Marks the episodes that a trainer compares.
-            group_start: Shared by a group's members, which must start from the same observation.
-            member: Index in the group; makes sampling seeds differ between its members.
+            env: An environment, which the caller closes; a function that builds one, which is
+                closed after the episode; or a `Source`, whose environments are kept for later
+                episodes.
+            spec: Which episode; None draws one.
             interrupt: Ends the episode early with a valid partial trajectory.
-            metadata: JSON data to keep with the record.
             limits: For this episode instead of the player's.
             sampling: For this episode instead of the player's.
 
         Raises:
-            ConfigurationError: Engine, sampling or environment do not fit together, or the
-                environment has several agents.
-            ContractError: The environment returned something its contract does not allow.
-        """
-        spec = _spec(env, seed, task, episode_id, group_id, group_start, member, metadata)
-        return await self._run(env, spec, None, interrupt, limits, sampling)
-
-    async def play_all(
-        self,
-        env: AnyEnv | EnvFactory,
-        *,
-        seed: int | None = None,
-        task: Task | None = None,
-        episode_id: str | None = None,
-        group_id: str | None = None,
-        group_start: GroupStart | None = None,
-        member: int = 0,
-        interrupt: Interrupt | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
-    ) -> tuple[Trajectory, ...]:
-        """Play one episode of any environment and return a record for each role that spoke.
-
-        An environment with one agent gives one record, that of `play`. The records of several
-        agents share `rollout_id` in their metadata, and their episode and group ids end with the
-        role. The arguments are those of `play`.
-
-        Raises:
             ConfigurationError: Engine, sampling or environment do not fit together.
-            ContractError: The environment returned something its contract does not allow.
+            RunFailedError: This player's first episodes all failed in the same way.
         """
-        spec = _spec(env, seed, task, episode_id, group_id, group_start, member, metadata)
+        spec = spec or EpisodeSpec()
+        spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
         setup = self._setup_with(limits, sampling)
-        async with self._host(env) as host:
-            return await play_all(setup, spec, host, self._pool, interrupt or Interrupt())
-
-    async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
-        """Return the roles of an environment with several agents; none where it has one agent.
-
-        Args:
-            env: As for `play`; it is built where it is a function or a source.
-
-        Raises:
-            EnvFault: It could not be built.
-        """
-        async with self._host(env) as host:
-            await host.ensure(timeout_s=self._setup.retries.reset_timeout_s)
-            return host.env.roles if isinstance(host.env, MultiAgentEnv) else ()
+        interrupt = interrupt or Interrupt()
+        async with self._lend(env) as host:
+            return await self._recorded(spec, play_any(setup, spec, host, self._pool, interrupt))
 
     async def resume(
         self,
@@ -161,62 +114,66 @@ class Player:
         interrupt: Interrupt | None = None,
         limits: Limits | None = None,
         sampling: Sampling | None = None,
-    ) -> Trajectory:
-        """Go on with an aborted trajectory, images included, and return the whole record.
+    ) -> tuple[Trajectory, ...]:
+        """Resume an aborted trajectory, images included, and return the whole record.
+
+        Its snapshot, or a replay of the recorded replies that is compared outcome by outcome,
+        restores the environment. A reply that was cut in the middle is continued: its tokens so far
+        keep their own segment, log-probabilities and weight version.
 
         Args:
             trajectory: One whose `stop_reason` is ABORTED.
             env: As for `play`.
-            member: As for `play`.
+            member: `EpisodeSpec.member` of the episode.
             interrupt: As for `play`.
-            limits: As for `play`; the budgets count what was there already.
+            limits: As for `play`; the budgets count what the trajectory has already used.
             sampling: As for `play`.
 
         Raises:
             ConfigurationError: The trajectory did not end by an abort, or has no seed.
+            RunFailedError: As for `play`.
         """
-        if trajectory.stop_reason is not StopReason.ABORTED:
-            raise ConfigurationError(
-                "only an aborted trajectory can be resumed, got one that ended with "
-                f"{trajectory.stop_reason.value!r}"
-            )
-        if is_shared(trajectory):
-            raise ConfigurationError(
-                "a role's trajectory cannot be resumed without its siblings: play the episode again"
-            )
-        if trajectory.seed is None:
-            raise ConfigurationError("a trajectory without a seed cannot be resumed")
-        spec = EpisodeSpec(
-            env_id=trajectory.env_id,
-            seed=trajectory.seed,
-            task=dict(trajectory.task) or None,
-            episode_id=trajectory.episode_id,
-            group_id=trajectory.group_id,
-            member=member,
-            metadata=trajectory.metadata,
-        )
-        return await self._run(env, spec, trajectory, interrupt, limits, sampling)
+        spec = _resumable(trajectory, member)
+        setup = self._setup_with(limits, sampling)
+        async with self._lend(env) as host:
+            rest = play_episode(setup, spec, host, self._pool, interrupt or Interrupt(), trajectory)
+            return await self._recorded(spec, _alone(rest))
+
+    async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
+        """Return the roles of an environment with several agents; empty if it has one agent.
+
+        Args:
+            env: As for `play`; a function or a source is called.
+
+        Raises:
+            EnvFault: It could not be built.
+            ConfigurationError: Its arguments are wrong.
+        """
+        async with self._lend(env) as host:
+            await host.ensure(timeout_s=self._setup.retries.reset_timeout_s)
+            return host.env.roles if isinstance(host.env, MultiAgentEnv) else ()
+
+    @property
+    def engine(self) -> Engine:
+        """What samples the replies."""
+        return self._setup.engine
+
+    async def max_sessions(self, source: Source) -> int | None:
+        """Return how many instances of an environment may live at once; None is unlimited.
+
+        Args:
+            source: Builds the first instance, which is kept for an episode.
+
+        Raises:
+            ConfigurationError: Its arguments are wrong.
+        """
+        return await self._env_pool(source).max_sessions()
 
     async def aclose(self) -> None:
         """Close the environments that are kept, and end the threads; closing twice is fine."""
-        shelves, self._shelves = self._shelves, {}
-        await asyncio.gather(*(shelf.close() for shelf in shelves.values()))
+        pools, self._env_pools = self._env_pools, {}
+        await asyncio.gather(*(pool.close() for pool in pools.values()))
         self._pool.close()
-
-    async def _run(
-        self,
-        env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec,
-        earlier: Trajectory | None,
-        interrupt: Interrupt | None,
-        limits: Limits | None,
-        sampling: Sampling | None,
-    ) -> Trajectory:
-        setup = self._setup_with(limits, sampling)
-        async with self._host(env) as host:
-            return await play_episode(
-                setup, spec, host, self._pool, interrupt or Interrupt(), earlier
-            )
 
     def _setup_with(self, limits: Limits | None, sampling: Sampling | None) -> Setup:
         setup = self._setup
@@ -224,97 +181,184 @@ class Player:
             return setup
         return replace(setup, limits=limits or setup.limits, sampling=sampling or setup.sampling)
 
+    async def _recorded(
+        self, spec: EpisodeSpec, playing: Awaitable[tuple[Trajectory, ...]]
+    ) -> tuple[Trajectory, ...]:
+        """Play an episode in its own task; whatever fails ends this episode alone."""
+        try:
+            played = await asyncio.ensure_future(playing)
+        except asyncio.CancelledError as error:
+            if is_own_cancellation(error):
+                raise
+            played = (self._failed(spec, EngineFault("the engine cancelled its own task")),)
+        except ConfigurationError as error:
+            if not self._first.any_succeeded(spec.env_id):
+                raise
+            played = (self._failed(spec, error),)
+        except Exception as error:  # noqa: BLE001  # see above
+            played = (self._failed(spec, error),)
+        failure = self._first.note(spec.env_id, played)
+        if failure is not None:
+            raise RunFailedError(failure, played)
+        return played
+
+    def _failed(self, spec: EpisodeSpec, error: Exception) -> Trajectory:
+        """Return the record of an episode that failed before it had one."""
+        is_engine = isinstance(error, EngineFault)
+        record = EpisodeRecord()
+        record.task = dict(spec.task or {})
+        record.faulted(FaultPlace.GENERATE if is_engine else FaultPlace.RESET, error)
+        reason = StopReason.ENGINE_FAULT if is_engine else StopReason.ENV_FAULT
+        return record.trajectory(reason, spec, env_restarts=0, engine=self._setup.engine.name)
+
     @asynccontextmanager
-    async def _host(self, env: AnyEnv | EnvFactory) -> AsyncGenerator[EnvHost]:
-        if isinstance(env, EnvSource):
-            shelf = self._shelves.get(env)
-            if shelf is None:
-                timeout_s = self._setup.retries.reset_timeout_s
-                shelf = self._shelves[env] = _Shelf(env, self._pool, timeout_s)
-            async with shelf.lend() as host:
+    async def _lend(self, env: AnyEnv | EnvFactory) -> AsyncGenerator[EnvHost]:
+        if isinstance(env, (EnvSource, FunctionSource)):
+            async with self._env_pool(env).lend() as host:
                 yield host
             return
-        host = EnvHost(self._pool, factory=env) if callable(env) else EnvHost(self._pool, env=env)
+        host = (
+            EnvHost(self._pool, factory=self._isolated(env))
+            if callable(env)
+            else EnvHost(self._pool, env=self._in_this_process(env))
+        )
         try:
             yield host
         finally:
             await host.close()
 
+    def _env_pool(self, source: Source) -> EnvPool:
+        pool = self._env_pools.get(source)
+        if pool is None:
+            timeout_s = self._setup.retries.reset_timeout_s
+            pool = EnvPool(self._isolated(source), self._pool, timeout_s=timeout_s)
+            self._env_pools[source] = pool
+        return pool
 
-class _Shelf:
-    """The environments of one source: lent to one episode at a time, kept in between."""
+    def _isolated(self, factory: EnvFactory) -> EnvFactory:
+        if self.config.isolation == "none":
+            return factory
+        return isolated(
+            factory,
+            memory_mb=self.config.worker_memory_mb,
+            start_timeout_s=self.config.retries.reset_timeout_s or _NO_LIMIT_S,
+        )
 
-    def __init__(self, source: EnvSource, pool: WorkerPool, timeout_s: float | None) -> None:
-        self._source, self._pool, self._timeout_s = source, pool, timeout_s
-        self._idle: list[EnvHost] = []
-        self._first = asyncio.Lock()
-        self._sessions: asyncio.Semaphore | None = None
-        self._known = False
-        self._closed = False
-
-    @asynccontextmanager
-    async def lend(self) -> AsyncGenerator[EnvHost]:
-        """Lend a host, waiting while as many are in use as the environment allows."""
-        await self._ask_sessions()
-        if self._sessions is not None:
-            await self._sessions.acquire()
-        host = self._idle.pop() if self._idle else EnvHost(self._pool, factory=self._source)
-        try:
-            yield host
-        finally:
-            if self._closed:
-                await host.close()
-            else:
-                self._idle.append(host)
-            if self._sessions is not None:
-                self._sessions.release()
-
-    async def _ask_sessions(self) -> None:
-        """Build the first environment and obey its `max_sessions`."""
-        async with self._first:
-            if self._known:
-                return
-            host = EnvHost(self._pool, factory=self._source)
-            self._idle.append(host)
-            try:
-                await host.ensure(timeout_s=self._timeout_s)
-            except EnvFault:
-                return  # its episode builds it again, under the retry budget
-            most = host.env.capabilities.max_sessions
-            self._sessions = None if most is None else asyncio.Semaphore(most)
-            self._known = True
-
-    async def close(self) -> None:
-        """Close what is idle; what is lent is closed when it comes back."""
-        self._closed = True
-        idle, self._idle = self._idle, []
-        await asyncio.gather(*(host.close() for host in idle))
+    def _in_this_process(self, env: AnyEnv) -> AnyEnv:
+        if self.config.isolation == "none":
+            return env
+        raise ConfigurationError(
+            "isolation 'process' needs a function that builds the environment, got one that is "
+            "built already; pass its id or an EnvSource"
+        )
 
 
-def _spec(
+async def play(
     env: AnyEnv | EnvFactory,
-    seed: int | None,
-    task: Task | None,
-    episode_id: str | None,
-    group_id: str | None,
-    group_start: GroupStart | None,
-    member: int,
-    metadata: Mapping[str, Any] | None,
-) -> EpisodeSpec:
+    engine: Engine,
+    codec: ChatCodec,
+    *,
+    limits: Limits | None = None,
+    retries: RetryBudget | None = None,
+    sampling: Sampling | None = None,
+    seed: int | None = None,
+    task: Task | None = None,
+) -> Trajectory:
+    """Play one episode of an environment with one agent and return its record.
+
+    A failure inside the episode does not raise: it gives a trajectory with a fault, no reward and
+    no trained token. `Player.play` takes more settings, and environments with several agents.
+
+    Args:
+        env: An environment, which the caller closes, or a function that builds one, which is closed
+            here. One that is bound to the thread that made it must come as a function.
+        engine: Samples the replies.
+        codec: Encodes what the environment says, as the model's chat template does.
+        limits: Where to end; None bounds nothing but the environment's own turns.
+        retries: Deadlines and budgets; None takes the defaults.
+        sampling: Temperature and length of replies; None takes the defaults.
+        seed: Of the environment; None draws one, which is in the record.
+        task: Plays this task; None draws one with the seed.
+
+    Raises:
+        ConfigurationError: Engine, sampling or environment do not fit together, or the environment
+            has several agents.
+    """
+    spec = EpisodeSpec(task=task) if seed is None else EpisodeSpec(seed=seed, task=task)
+    player = Player(engine, codec, _config(limits, retries))
+    try:
+        played = await player.play(env, spec, sampling=sampling)
+    finally:
+        await player.aclose()
+    if has_role(played[0]):
+        raise ConfigurationError("this environment has several agents: play it with Player.play")
+    return played[0]
+
+
+async def resume(
+    trajectory: Trajectory,
+    env: AnyEnv | EnvFactory,
+    engine: Engine,
+    codec: ChatCodec,
+    *,
+    limits: Limits | None = None,
+    retries: RetryBudget | None = None,
+    sampling: Sampling | None = None,
+) -> Trajectory:
+    """Resume an aborted trajectory and return the whole record; see `Player.resume`.
+
+    Args:
+        trajectory: One whose `stop_reason` is ABORTED.
+        env: As for `play`.
+        engine: As for `play`.
+        codec: As for `play`; the same template as before.
+        limits: As for `play`; the budgets count what the trajectory has already used.
+        retries: As for `play`.
+        sampling: As for `play`.
+
+    Raises:
+        ConfigurationError: The trajectory did not end by an abort, or has no seed.
+    """
+    player = Player(engine, codec, _config(limits, retries))
+    try:
+        return (await player.resume(trajectory, env, sampling=sampling))[0]
+    finally:
+        await player.aclose()
+
+
+async def _alone(playing: Awaitable[Trajectory]) -> tuple[Trajectory, ...]:
+    return (await playing,)
+
+
+def _config(limits: Limits | None, retries: RetryBudget | None) -> RolloutConfig:
+    return RolloutConfig(limits=limits or Limits(), retries=retries or RetryBudget())
+
+
+def _resumable(trajectory: Trajectory, member: int) -> EpisodeSpec:
+    if trajectory.stop_reason is not StopReason.ABORTED:
+        raise ConfigurationError(
+            "only an aborted trajectory can be resumed, got one that ended with "
+            f"{trajectory.stop_reason.value!r}"
+        )
+    if has_role(trajectory):
+        raise ConfigurationError(
+            "a role's trajectory cannot be resumed without its siblings: play the episode again"
+        )
+    if trajectory.seed is None:
+        raise ConfigurationError("a trajectory without a seed cannot be resumed")
     return EpisodeSpec(
-        env_id=_env_id(env),
-        seed=secrets.randbits(31) if seed is None else seed,
-        task=task,
-        episode_id=episode_id or uuid.uuid4().hex,
-        group_id=group_id,
-        group_start=group_start,
+        env_id=trajectory.env_id,
+        seed=trajectory.seed,
+        task=dict(trajectory.task) or None,
+        episode_id=trajectory.episode_id,
+        group_id=trajectory.group_id,
         member=member,
-        metadata=metadata or {},
+        metadata=trajectory.metadata,
     )
 
 
 def _env_id(env: AnyEnv | EnvFactory) -> str:
-    if isinstance(env, EnvSource):
+    if isinstance(env, (EnvSource, FunctionSource)):
         return env.env_id
     spec = getattr(env, "spec", None)  # a factory has none
     if spec is not None:

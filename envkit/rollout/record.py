@@ -1,92 +1,65 @@
 """The record of one episode while it is written."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any, Final
 
 from envkit.env import Step
-from envkit.errors import Fault
 from envkit.messages import Message
 from envkit.rollout.engine import Generation
+from envkit.rollout.setup import EpisodeSpec
 from envkit.tasks import Task
 from envkit.tokens.encoded import Encoded
 from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import SegmentKind
-from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import FaultRecord, Trajectory
-from envkit.trajectory.turn import TurnRecord
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit.trajectory.trajectory import Trajectory, TurnRecord, observed
+
+_FIRST: Final = TurnRecord(turn=0, prompt_tokens=0)
+_BLANK: Final = {
+    **{field.name: getattr(_FIRST, field.name) for field in fields(TurnRecord)},
+    "step": None,
+    "step_hash": None,
+}
 
 
-@dataclass(kw_only=True)
-class TurnDraft:
-    """What is known of the turn in progress."""
+class TurnDraft(SimpleNamespace):
+    """The turn in progress: every field of `TurnRecord`, mutable, and what the environment did."""
 
-    turn: int
-    prompt_tokens: int
-    cached_tokens: int = 0
-    response_tokens: int = 0
-    observation_tokens: int = 0
-    image_count: int = 0
-    image_bytes: int = 0
-    queue_seconds: float = 0.0
-    generate_seconds: float = 0.0
-    env_seconds: float = 0.0
-    encode_seconds: float = 0.0
-    env_retries: Mapping[str, int] = field(default_factory=dict[str, int])
-    engine_retries: int = 0
-    resamples: int = 0
-    response_text: str = ""
-    finish_reason: str = ""
-    weight_version: str | None = None
-    step: Step | None = None
-    step_hash: str | None = None
+    step: Step | None
+    step_hash: str | None
+
+    def __init__(self, *, turn: int, prompt_tokens: int, response_tokens: int) -> None:
+        super().__init__(**_BLANK)
+        self.turn, self.prompt_tokens = turn, prompt_tokens
+        self.response_tokens = response_tokens
 
     def add_generation(self, generation: Generation, seconds: float) -> None:
         """Take over what the engine reported."""
-        self.cached_tokens = generation.cached_tokens
-        self.response_tokens += len(generation.token_ids)
-        self.queue_seconds += generation.queue_seconds
-        self.generate_seconds += seconds
-        self.engine_retries += generation.retries
-        self.finish_reason = generation.finish_reason.value
-        self.weight_version = generation.weight_version
+        values: dict[str, Any] = vars(self)
+        values["cached_tokens"] = generation.cached_tokens
+        values["response_tokens"] += len(generation.token_ids)
+        values["queue_seconds"] += generation.queue_seconds
+        values["generate_seconds"] += seconds
+        values["finish_reason"] = generation.finish_reason.value
+        values["weight_version"] = generation.weight_version
 
     def add_observation(self, encoded: Encoded, seconds: float) -> None:
         """Take over what was appended after the reply."""
-        self.observation_tokens = len(encoded.train_ids)
-        self.image_count = len(encoded.images)
-        self.image_bytes = sum(len(image.png_bytes()) for image in encoded.images)
-        self.encode_seconds += seconds
+        vars(self).update(observed(encoded))
+        vars(self)["encode_seconds"] += seconds
 
     def finish(self) -> TurnRecord:
         """Return the record."""
-        step = self.step
-        info: Mapping[str, Any] = {} if step is None else step.info
-        return TurnRecord(
-            turn=self.turn,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            response_tokens=self.response_tokens,
-            observation_tokens=self.observation_tokens,
-            image_count=self.image_count,
-            image_bytes=self.image_bytes,
-            queue_seconds=self.queue_seconds,
-            generate_seconds=self.generate_seconds,
-            env_seconds=self.env_seconds,
-            encode_seconds=self.encode_seconds,
-            env_retries=dict(self.env_retries),
-            engine_retries=self.engine_retries,
-            resamples=self.resamples,
-            response_text=self.response_text,
-            tool_call=info.get("tool_call"),
-            parse_error=info.get("parse_error"),
-            reward=None if step is None else step.reward,
-            finish_reason=self.finish_reason,
-            weight_version=self.weight_version,
-            info=info,
-            observation_hash=self.step_hash,
-        )
+        values: dict[str, Any] = dict(vars(self))
+        step: Step | None = values.pop("step")
+        values["observation_hash"] = values.pop("step_hash")
+        if step is not None:
+            info = step.info
+            values |= {"info": info, "reward": step.reward, "tool_call": info.get("tool_call")}
+            values["parse_error"] = info.get("parse_error")
+        return TurnRecord(**values)
 
 
 class EpisodeRecord:
@@ -109,40 +82,25 @@ class EpisodeRecord:
         """Index of the next reply."""
         return len(self.turns)
 
-    @property
-    def image_count(self) -> int:
-        """Images in the context."""
-        return len(self.ledger.images)
-
     def close_turn(self) -> None:
         """File the turn in progress, complete or not."""
         if self.draft is not None:
             self.turns.append(self.draft.finish())
             self.draft = None
 
-    def faulted(self, where: str, fault: Exception) -> None:
+    def faulted(self, where: FaultPlace, fault: BaseException) -> None:
         """Note the failure that ends the episode."""
-        kind = fault.kind.value if isinstance(fault, Fault) else "permanent"
-        self.fault = FaultRecord(where=where, kind=kind, message=str(fault))
+        self.fault = FaultRecord.of(where, fault)
 
     def unanswered(self) -> tuple[Message, ...]:
-        """Return the messages behind the last assistant message."""
+        """Return the messages after the last assistant message."""
         for index in range(len(self.messages) - 1, -1, -1):
             if self.messages[index]["role"] == "assistant":
                 return tuple(self.messages[index + 1 :])
         return tuple(self.messages)
 
     def trajectory(
-        self,
-        stop_reason: StopReason,
-        *,
-        episode_id: str,
-        env_id: str,
-        seed: int | None,
-        group_id: str | None,
-        env_restarts: int,
-        engine: str,
-        metadata: Mapping[str, Any],
+        self, stop_reason: StopReason, spec: EpisodeSpec, *, env_restarts: int, engine: str
     ) -> Trajectory:
         """Return the finished record."""
         self.close_turn()
@@ -155,11 +113,11 @@ class EpisodeRecord:
             last = segments[-1].turn
             turns = [turn.without_observation() if turn.turn == last else turn for turn in turns]
         return Trajectory(
-            episode_id=episode_id,
-            env_id=env_id,
-            seed=seed,
+            episode_id=spec.episode_id,
+            env_id=spec.env_id,
+            seed=spec.seed,
             task=self.task,
-            group_id=group_id,
+            group_id=spec.group_id,
             segments=segments,
             turns=tuple(turns),
             messages=tuple(self.messages),
@@ -172,5 +130,5 @@ class EpisodeRecord:
             duration_seconds=time.perf_counter() - self.started,
             engine=engine,
             env_snapshot=self.env_snapshot,
-            metadata=metadata,
+            metadata=spec.metadata,
         )

@@ -1,37 +1,45 @@
 """An episode's environment under a retry budget: the recovery ladder.
 
 A failed step is never simply called again, since it may have happened. What the environment
-declares decides how its state is put back first:
+declares decides how its state is restored first:
 
 1. `snapshot`: restore the snapshot taken before the step;
 2. `replay_safe`: reset with the same seed and task, replay the recorded replies, and compare every
    outcome with the recorded one;
-3. otherwise the episode cannot go on with this state: `EpisodeLostError` asks the caller to start
-   it anew with a fresh environment.
+3. otherwise the episode cannot continue from this state: `EpisodeLostError` asks
+   `play_with_restarts` to start it again with a fresh environment.
 
 After a time-out or a crash, steps 1 and 2 happen on a fresh environment.
 """
 
 import asyncio
 import random
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from envkit.env import Capabilities, Env, Observation, Reset, Step, StepKey
+from envkit.env import Capabilities, Env, Observation, StepKey
 from envkit.errors import EnvFault, FaultKind
 from envkit.messages import Message
+from envkit.rollout.boundary import ResetOutcome, StepOutcome, is_own_cancellation
+from envkit.rollout.engine import Engine
 from envkit.rollout.host import EnvHost
-from envkit.rollout.outcome import observation_hash, step_hash
-from envkit.rollout.retries import RetryBudget
+from envkit.rollout.interrupt import CallCutError, Interrupt
+from envkit.rollout.limits import RetryBudget
+from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.tasks import Task
+
+T = TypeVar("T")
 
 
 class EpisodeLostError(Exception):
-    """The state of an episode cannot be rebuilt. Carries the fault that lost it."""
+    """The state of an episode cannot be rebuilt, but a fresh start is allowed."""
 
-    def __init__(self, fault: EnvFault) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
+
+class CutFault(EnvFault):
+    """The end of the episode interrupted a call of its environment."""
 
 
 class RecoveringEnv:
@@ -45,9 +53,24 @@ class RecoveringEnv:
         episode_id: str,
         seed: int | None,
         task: Task | None,
+        interrupt: Interrupt | None = None,
         spent: int = 0,
+        can_restart: bool = False,
     ) -> None:
-        self._host, self._budget = host, budget
+        """Take an environment for one attempt at an episode.
+
+        Args:
+            host: Where the environment lives.
+            budget: Deadlines and retries.
+            episode_id: Part of every `StepKey`.
+            seed: Of the reset.
+            task: Plays this task; None draws one with the seed.
+            interrupt: Cuts calls short when the episode has to stop; None never does.
+            spent: Retries of earlier attempts.
+            can_restart: Whether a lost episode raises `EpisodeLostError` instead of its fault.
+        """
+        self._host, self._budget, self._can_restart = host, budget, can_restart
+        self._interrupt = interrupt or Interrupt()
         self._episode_id, self._seed, self._task = episode_id, seed, task
         self._rng = random.Random(episode_id)  # jitter of waiting times
         self._replies: list[str] = []
@@ -61,28 +84,21 @@ class RecoveringEnv:
         """Retries of the current turn, by `FaultKind`."""
 
     @property
-    def last_hash(self) -> str:
-        """`step_hash` of the last completed step."""
-        return self._hashes[-1]
-
-    @property
     def env(self) -> Env:
         """The environment as it is now; a recovery may replace it."""
         return self._host.env
 
-    def format_observation(self, observation: Observation) -> Message:
-        """Return the chat message to append, wrappers included."""
-        return self._host.format_observation(observation)
+    @property
+    def was_built(self) -> bool:
+        """Whether there has been an environment at all."""
+        return self._host.was_built
 
-    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return a shorter form of an observation, wrappers included, or None."""
-        return self._host.shorten(observation, tokens)
-
-    async def reset(self) -> Reset:
+    async def reset(self) -> ResetOutcome:
         """Start the episode; a failed reset is tried again, on a fresh environment if need be.
 
         Raises:
             EnvFault: The budget is spent, or the fault is not retryable.
+            ConfigurationError: The environment cannot be built with its arguments.
         """
         self.retries.clear()
         while True:
@@ -91,11 +107,11 @@ class RecoveringEnv:
             except EnvFault as fault:
                 await self._pay(fault)
             else:
-                self._reset_hash = observation_hash(reset.observation)
-                self._capabilities = self.env.capabilities
+                self._reset_hash = reset.hash
+                self._capabilities = self._host.capabilities
                 return reset
 
-    async def step(self, text: str) -> Step:
+    async def step(self, text: str) -> StepOutcome:
         """Play one reply; the reply is kept through every recovery.
 
         Raises:
@@ -103,14 +119,24 @@ class RecoveringEnv:
             EpisodeLostError: The fault is retryable but the state cannot be rebuilt.
         """
         self.retries.clear()
-        self._before = await self._snapshot()
-        step = await self._step_with_recovery(text)
+        await self._take_snapshot()
+        outcome = await self._step_with_recovery(text)
         self._replies.append(text)
-        self._hashes.append(step_hash(step))
-        return step
+        self._hashes.append(outcome.hash)
+        return outcome
+
+    async def shorten(self, observation: Observation, tokens: int) -> Message | None:
+        """Return the message of a shorter observation, wrappers included, or None.
+
+        Raises:
+            EnvFault: The environment failed.
+        """
+        return await self._cut(
+            self._host.shorten(observation, tokens, timeout_s=self._budget.step_timeout_s)
+        )
 
     async def rewind(self) -> bool:
-        """Put the state back to before the last step. False when the environment cannot.
+        """Restore the state before the last step. False if the environment cannot.
 
         Raises:
             EnvFault: The budget was spent on it.
@@ -129,18 +155,18 @@ class RecoveringEnv:
     async def take_over(
         self, replies: list[str], hashes: list[str], snapshot: bytes | None
     ) -> None:
-        """Bring a reset environment to the state behind some recorded replies.
+        """Bring a reset environment to the state after some recorded replies.
 
         Args:
             replies: What the model said, in order.
             hashes: `step_hash` of what the environment answered to each.
-            snapshot: State behind the last of them; None replays the replies instead.
+            snapshot: State after the last of them; None replays the replies instead.
 
         Raises:
-            EnvFault: The replay took another course, or the environment declares neither.
+            EnvFault: The replay differed, or the environment declares neither.
         """
         if snapshot is not None:
-            await self._host.restore(snapshot, timeout_s=self._budget.step_timeout_s)
+            await self._restore(snapshot)
         elif self._capabilities.replay_safe or not replies:
             await self._replay(replies, hashes)
         else:
@@ -152,35 +178,70 @@ class RecoveringEnv:
         self._replies, self._hashes = list(replies), list(hashes)
 
     async def snapshot(self) -> bytes | None:
-        """Return the environment's state, or None where it has no snapshot."""
+        """Return the environment's state, or None if it has no snapshot.
+
+        Raises:
+            EnvFault: The environment failed.
+        """
         if not (self._host.is_usable and self._capabilities.snapshot):
             return None
-        return await self._host.snapshot(timeout_s=self._budget.step_timeout_s)
+        return await self._cut(self._host.snapshot(timeout_s=self._budget.step_timeout_s))
 
-    async def _snapshot(self) -> bytes | None:
+    async def _take_snapshot(self) -> None:
+        """Keep the state before a step, if a retry may need it."""
         budget = self._budget
-        wanted = budget.resample_on_parse_error or budget.max_env_retries_per_turn
-        return await self.snapshot() if wanted else None
-
-    async def _fresh_reset(self) -> Reset:
-        timeout = self._budget.reset_timeout_s
-        await self._host.ensure(timeout_s=timeout)
-        return await self._host.reset(seed=self._seed, task=self._task, timeout_s=timeout)
-
-    async def _step_with_recovery(self, text: str) -> Step:
-        while True:
-            key = StepKey(self._episode_id, len(self._replies), self.spent)
+        self._before = None  # the last turn's is no longer needed
+        while budget.resample_on_parse_error or budget.max_env_retries_per_turn:
             try:
-                return await self._host.step(text, key=key, timeout_s=self._budget.step_timeout_s)
+                self._before = await self.snapshot()
+            except EnvFault as fault:
+                await self._recover(fault)
+            else:
+                return
+
+    async def _restore(self, data: bytes) -> None:
+        await self._cut(self._host.restore(data, timeout_s=self._budget.step_timeout_s))
+
+    async def _fresh_reset(self) -> ResetOutcome:
+        timeout = self._budget.reset_timeout_s
+        await self._cut(self._host.ensure(timeout_s=timeout))
+        return await self._cut(
+            self._host.reset(seed=self._seed, task=self._task, timeout_s=timeout)
+        )
+
+    async def _play(self, text: str, turn: int) -> StepOutcome:
+        key = StepKey(self._episode_id, turn, self.spent)
+        return await self._cut(
+            self._host.step(text, key=key, timeout_s=self._budget.step_timeout_s)
+        )
+
+    async def _cut(self, call: Awaitable[T]) -> T:
+        """Await a call of the host, but no longer than the episode may last."""
+        try:
+            return await self._interrupt.cut(call)
+        except CallCutError as error:
+            self._host.forget_cleanups()
+            raise CutFault(
+                f"the end of the episode ({error}) interrupted a call of its environment",
+                kind=FaultKind.TIMEOUT,
+                retryable=False,
+            ) from error
+
+    async def _step_with_recovery(self, text: str) -> StepOutcome:
+        while True:
+            try:
+                return await self._play(text, len(self._replies))
             except EnvFault as fault:
                 await self._recover(fault)
 
     async def _recover(self, fault: EnvFault) -> None:
-        """Pay for the fault and put the state back, however often that fails itself."""
+        """Pay for the fault and restore the state, however often that fails itself."""
         while True:
             await self._pay(fault)
             if self._before is None and not self._capabilities.replay_safe:
-                raise EpisodeLostError(fault)
+                if self._can_restart:
+                    raise EpisodeLostError(str(fault)) from fault
+                raise fault
             try:
                 await self._put_back()
             except EnvFault as another:
@@ -189,10 +250,10 @@ class RecoveringEnv:
                 return
 
     async def _put_back(self) -> None:
-        """Bring the environment to the state behind the recorded replies."""
+        """Bring the environment to the state after the recorded replies."""
         if self._before is None or not self._host.is_usable:
             reset = await self._fresh_reset()
-            if observation_hash(reset.observation) != self._reset_hash:
+            if reset.hash != self._reset_hash:
                 raise EnvFault(
                     "a reset with the same seed and task started from another observation; "
                     "an environment that declares replay_safe or snapshot must not",
@@ -201,13 +262,12 @@ class RecoveringEnv:
         if self._before is None:
             await self._replay(self._replies, self._hashes)
         else:
-            await self._host.restore(self._before, timeout_s=self._budget.step_timeout_s)
+            await self._restore(self._before)
 
     async def _replay(self, replies: Sequence[str], hashes: Sequence[str]) -> None:
         for turn, (text, expected) in enumerate(zip(replies, hashes, strict=True)):
-            key = StepKey(self._episode_id, turn, self.spent)
-            step = await self._host.step(text, key=key, timeout_s=self._budget.step_timeout_s)
-            if step_hash(step) != expected:
+            outcome = await self._play(text, turn)
+            if outcome.hash != expected:
                 raise EnvFault(
                     f"replaying the recorded replies gave another outcome at turn {turn}; "
                     "an environment that declares replay_safe must not",
@@ -220,10 +280,80 @@ class RecoveringEnv:
         turn_spent = self.retries.total()
         if (
             not fault.retryable
+            or self._interrupt.reason is not None
             or turn_spent >= budget.max_env_retries_per_turn
             or self.spent >= budget.max_env_retries_per_episode
         ):
             raise fault
         self.retries[fault.kind.value] += 1
         self.spent += 1
-        await asyncio.sleep(budget.backoff.delay(turn_spent, self._rng))
+        pause = asyncio.sleep(budget.backoff.delay(turn_spent, self._rng))
+        try:
+            await self._interrupt.cut(pause)
+        except CallCutError:
+            raise fault from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt at an episode."""
+
+    env: RecoveringEnv
+    interrupt: Interrupt
+    """Of this episode alone: fires at its deadline, and with the caller's interrupt."""
+    restarts: int
+    started: float
+    """`time.perf_counter()` at the start of the first attempt."""
+
+
+async def play_with_restarts(
+    setup: Setup,
+    spec: EpisodeSpec,
+    host: EnvHost,
+    interrupt: Interrupt,
+    play: Callable[[Attempt], Awaitable[T]],
+    *,
+    life: str | None = None,
+) -> T:
+    """Play an episode, again with a fresh environment after each time that its state was lost.
+
+    Args:
+        setup: Limits and budgets.
+        spec: Which episode.
+        host: Where its environment lives.
+        interrupt: The caller's.
+        play: Plays one attempt.
+        life: Identifies the attempts of this process in step keys; None takes the episode's id.
+    """
+    own = interrupt.child(timeout_s=setup.limits.episode_timeout_s)
+    started, restarts, spent = time.perf_counter(), 0, 0
+    try:
+        while True:
+            env = RecoveringEnv(
+                host,
+                setup.retries,
+                episode_id=life or spec.episode_id,
+                seed=spec.seed,
+                task=spec.task,
+                interrupt=own,
+                spent=spent,
+                can_restart=restarts < setup.retries.max_episode_restarts and host.can_rebuild,
+            )
+            attempt = Attempt(env=env, interrupt=own, restarts=restarts, started=started)
+            try:
+                return await play(attempt)
+            except EpisodeLostError:
+                host.mark_broken()
+                await end_session(setup.engine, spec.episode_id)
+                restarts, spent = restarts + 1, env.spent
+    finally:
+        await interrupt.discard(own)
+
+
+async def end_session(engine: Engine, session_id: str) -> None:
+    """Free what an engine keeps for an episode; a failure of that harms no finished record."""
+    try:
+        await engine.end_session(session_id)
+    except BaseException as error:  # foreign code may raise anything
+        if is_own_cancellation(error):
+            raise

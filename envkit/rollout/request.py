@@ -10,30 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
-from envkit.registration import make
-from envkit.rollout.host import AnyEnv
+from envkit.rollout.sources import EnvSource, canonical_json
 from envkit.tasks import Task
 
 ENVKIT_COLUMN: Final = "envkit"
 """The dataset column, or metadata key, that holds a request."""
 _KEYS: Final = frozenset({"env_id", "env_kwargs", "task", "seed"})
-
-
-@dataclass(frozen=True, slots=True)
-class EnvSource:
-    """Builds a registered environment; equal sources build equal environments."""
-
-    env_id: str
-    arguments: str = "{}"
-    """Keyword arguments of the environment as canonical JSON."""
-
-    def __call__(self) -> AnyEnv:
-        """Return a new environment.
-
-        Raises:
-            UnknownNameError: No environment of this id is registered in this process.
-        """
-        return make(self.env_id, **json.loads(self.arguments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +72,11 @@ class EpisodeRequest:
             data["task"] = self.task
         if self.seed is not None:
             data["seed"] = self.seed
-        return _canonical(data)
+        return canonical_json(data)
 
     def factory(self) -> EnvSource:
         """Return what builds the environment; equal requests give equal, hashable sources."""
-        return EnvSource(self.env_id, _canonical(dict(self.env_kwargs)))
+        return EnvSource(self.env_id, canonical_json(dict(self.env_kwargs)))
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -121,12 +103,3 @@ def _check_kinds(data: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"{key!r} in column {ENVKIT_COLUMN!r} must be {word}, got {data[key]!r:.80}"
             )
-
-
-def _canonical(data: object) -> str:
-    try:
-        return json.dumps(data, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"arguments and tasks of a request must be JSON data: {error}"
-        ) from error

@@ -1,22 +1,40 @@
-"""Asks the engine for a reply, and accepts only an answer that belongs to the ledger."""
+"""Asks the engine for a reply, and accepts only an answer that belongs to the ledger.
+
+A failure of one request is retried under the budget of its turn. An engine that is away is waited
+for instead, together with all other episodes that use it.
+"""
 
 import asyncio
 import random
 import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from envkit.env import Env, PolicyContext
-from envkit.errors import EngineFault, EnvkitError, LedgerFault
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault, describe
+from envkit.rollout.availability import Ticket, availability_of
+from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, Sampling
-from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.limits import Room
+from envkit.rollout.generation import checked
+from envkit.rollout.interrupt import CallCutError, Interrupt
+from envkit.rollout.limits import RetryBudget, Room
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.seeds import derive_seed
+from envkit.trajectory.stop import StopReason
+
+T = TypeVar("T")
 
 _request_ids: Final = random.Random(secrets.randbits(128))
 """Unique among processes, and without a call to the system for every request."""
+_ABORT_PATIENCE_S: Final = 2.0
+"""How long an engine may take to answer an abort before its call is cancelled."""
+_NOT_SENT: Final = Generation(
+    token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
+)
 
 
 class Sampler:
@@ -24,6 +42,7 @@ class Sampler:
 
     def __init__(self, setup: Setup, spec: EpisodeSpec, interrupt: Interrupt) -> None:
         self._setup, self._spec, self._interrupt = setup, spec, interrupt
+        self._availability = availability_of(setup.engine)
         self._rng = random.Random(spec.episode_id)
         self._policy_seed = derive_seed(spec.seed, spec.member)
         self._base = replace(
@@ -31,40 +50,145 @@ class Sampler:
             stop_ids=setup.sampling.stop_ids or setup.codec.stop_ids,
             banned_ids=(*setup.sampling.banned_ids, *setup.codec.media_ids),
         )
+        self._wait: asyncio.Timeout | None = None
 
     async def generate(
         self, draft: TurnDraft, room: Room, record: EpisodeRecord, env: Env
     ) -> Generation:
         """Sample a reply under the retry budget; failed attempts are counted in the draft.
 
+        Returns:
+            The reply. An abort without tokens if the episode was stopped while it waited.
+
         Raises:
             EngineFault: The budget is spent, or the fault is not retryable.
             LedgerFault: The answer does not belong to the ledger.
+            ConfigurationError: The engine refuses a setting.
         """
-        budget, engine = self._setup.retries, self._setup.engine
-        for attempt in range(budget.max_engine_retries_per_turn + 1):
+        budget = _TurnBudget(self._setup.retries)
+        while True:
             request = self._request(draft, room, record, env)
-            self._interrupt.enter(request.request_id, engine)
+            ticket = self._availability.admitted() or await self._admission(
+                request.request_id, draft, budget
+            )
+            if ticket is None:
+                return _NOT_SENT
             try:
-                generation = await engine.generate(request)
+                return await self._send(request, ticket, draft)
             except EngineFault as fault:
-                last = attempt == budget.max_engine_retries_per_turn
-                if not fault.retryable or last or self._interrupt.reason is not None:
+                if self._interrupt.reason is None:
+                    # The only request that runs and breaks the connection may be the reason why.
+                    crashes = ticket.is_trial and fault.kind is FaultKind.CRASHED
+                    budget.spend(fault, is_own=crashes or not fault.is_away)
+                    draft.engine_retries += 1
+                    if not fault.is_away:
+                        await self._pause(request.request_id, budget.failures - 1, draft)
+                if self._interrupt.reason is StopReason.ABORTED and fault.retryable:
+                    return _NOT_SENT
+                if self._interrupt.reason is not None:
                     raise
-                draft.engine_retries += 1
-                await asyncio.sleep(budget.backoff.delay(attempt, self._rng))
-            except EnvkitError:
+
+    async def abort(self, request_id: str) -> None:
+        """Wake the episode if it waits between two attempts; the interrupt calls this."""
+        if self._wait is not None:
+            with suppress(RuntimeError):  # it is waking already
+                self._wait.reschedule(asyncio.get_running_loop().time())
+
+    async def _admission(
+        self, request_id: str, draft: TurnDraft, budget: "_TurnBudget"
+    ) -> Ticket | None:
+        """Wait until the engine may be asked; None if the episode was stopped before.
+
+        Raises:
+            EngineFault: The engine stayed away too long, or the episode's time is over.
+        """
+        known = self._availability
+        ticket = await self._waited(
+            request_id,
+            lambda: known.enter(self._setup.retries.backoff, self._rng),
+            until=budget.away_until(),
+            draft=draft,
+        )
+        if ticket is not None:
+            return ticket
+        if self._interrupt.reason is StopReason.ABORTED:
+            return None
+        outage = known.outage
+        last = "" if outage is None else f"; the last attempt: {outage.reason}"
+        name = self._setup.engine.name
+        if self._interrupt.reason is not None:
+            raise EngineFault(
+                f"the episode's time was over while engine {name!r} was away{last}",
+                kind=FaultKind.TIMEOUT,
+                is_away=True,
+            )
+        raise EngineFault(
+            f"engine {name!r} was away for longer than RetryBudget.engine_away_s, "
+            f"{self._setup.retries.engine_away_s:g} s{last}",
+            kind=FaultKind.TRANSIENT,
+            is_away=True,
+        )
+
+    async def _send(self, request: GenerateRequest, ticket: Ticket, draft: TurnDraft) -> Generation:
+        """Ask the engine once, and tell the other episodes whether it is there."""
+        engine, known = self._setup.engine, self._availability
+        self._interrupt.enter(request.request_id, engine)
+        try:
+            generation, clamped = checked(
+                await self._interrupt.cut(engine.generate(request), patience_s=_ABORT_PATIENCE_S),
+                request,
+                engine=engine.name,
+                vocabulary_size=self._setup.codec.vocabulary_size,
+            )
+        except BaseException as error:  # an engine may be anybody's code
+            if is_own_cancellation(error):
                 raise
-            except Exception as error:
+            if isinstance(error, CallCutError):
                 raise EngineFault(
-                    f"engine {engine.name!r} failed: {type(error).__name__}: {error}"
+                    f"engine {engine.name!r} did not answer an abort in {_ABORT_PATIENCE_S:g} s",
+                    kind=FaultKind.TIMEOUT,
                 ) from error
-            else:
-                _check(generation, request)
-                return generation
-            finally:
-                self._interrupt.leave(request.request_id)
-        raise EngineFault("no attempt was made")  # the range above is never empty
+            fault = _as_fault(error, engine.name)
+            if isinstance(fault, EngineFault) and fault.is_away:
+                known.failed(ticket, fault, self._setup.retries.backoff, self._rng)
+            elif not isinstance(fault, EngineFault) or fault.kind is FaultKind.PERMANENT:
+                known.answered(ticket)
+            raise fault from (None if fault is error else error)
+        finally:
+            self._interrupt.leave(request.request_id)
+            known.leave(ticket)
+        known.answered(ticket)
+        draft.clamped_logprobs += clamped
+        return generation
+
+    async def _pause(self, request_id: str, attempt: int, draft: TurnDraft) -> None:
+        """Wait after failed attempt number `attempt`, unless the episode has to stop."""
+        seconds = self._setup.retries.backoff.delay(attempt, self._rng)
+        until = asyncio.get_running_loop().time() + seconds
+        await self._waited(request_id, asyncio.Event().wait, until=until, draft=draft)
+
+    async def _waited(
+        self,
+        request_id: str,
+        work: Callable[[], Awaitable[T]],
+        *,
+        until: float | None,
+        draft: TurnDraft,
+    ) -> T | None:
+        """Await something; None once the time is over or the episode has to stop."""
+        if self._interrupt.reason is not None:
+            return None
+        started = time.perf_counter()
+        self._interrupt.enter(request_id, self)
+        try:
+            async with asyncio.timeout_at(until) as self._wait:
+                return await work()
+        except TimeoutError:
+            return None
+        finally:
+            self._wait = None
+            self._interrupt.leave(request_id)
+            draft.queue_seconds += time.perf_counter() - started
 
     def _request(
         self, draft: TurnDraft, room: Room, record: EpisodeRecord, env: Env
@@ -96,27 +220,53 @@ class Sampler:
         return base if base.max_new_tokens == tokens else replace(base, max_new_tokens=tokens)
 
 
-def _check(generation: Generation, request: GenerateRequest) -> None:
-    """Refuse an answer that does not belong to the ledger.
+class _TurnBudget:
+    """What one turn may still try."""
 
-    Raises:
-        LedgerFault: The engine saw another prompt than the ledger holds, sampled a media
-            placeholder, or sampled nothing without an abort.
+    def __init__(self, retries: RetryBudget) -> None:
+        self._retries = retries
+        self._until: float | None = None
+        self._is_waiting = False
+        self.failures = 0
+
+    def away_until(self) -> float | None:
+        """Return when the turn stops waiting for the engine. The first call starts the clock."""
+        if not self._is_waiting:
+            self._is_waiting = True
+            limit = self._retries.engine_away_s
+            self._until = None if limit is None else asyncio.get_running_loop().time() + limit
+        return self._until
+
+    def spend(self, fault: EngineFault, *, is_own: bool) -> None:
+        """Count a failed attempt.
+
+        Args:
+            fault: How it failed.
+            is_own: Whether the request is to blame, and not an engine that is away.
+
+        Raises:
+            EngineFault: The budget is spent; this is the given fault.
+        """
+        if is_own:
+            if not fault.retryable or self.failures >= self._retries.max_engine_retries_per_turn:
+                raise fault
+            self.failures += 1
+        if fault.is_away:
+            until = self.away_until()
+            if until is not None and asyncio.get_running_loop().time() >= until:
+                raise fault
+
+
+def _as_fault(error: BaseException, name: str) -> EngineFault | LedgerFault | ConfigurationError:
+    """Return what an engine raised as an error that ends its own episode.
+
+    A `ConfigurationError` stays what it is: it would end every episode.
     """
-    aborted = generation.finish_reason is FinishReason.ABORT
-    if generation.prompt_tokens != request.train_length and not (
-        aborted and generation.prompt_tokens is None
-    ):
-        raise LedgerFault(
-            f"the engine saw a prompt of {generation.prompt_tokens} tokens, the ledger holds "
-            f"{request.train_length}: images were dropped or placeholders expanded otherwise; "
-            "check that engine and codec use the same processor settings"
-        )
-    if not generation.token_ids and not aborted:
-        raise LedgerFault("the engine returned no token and no abort")
-    banned = set(request.sampling.banned_ids).intersection(generation.token_ids)
-    if banned:
-        raise LedgerFault(
-            f"the engine sampled media placeholders {sorted(banned)}, which have no image; "
-            "it must ban them"
-        )
+    if isinstance(error, EngineFault | LedgerFault | ConfigurationError):
+        return error
+    message = f"engine {name!r} failed: {describe(error)}"
+    if isinstance(error, ConnectionError):
+        return EngineFault(message, kind=FaultKind.TRANSIENT, is_away=True)
+    if isinstance(error, TimeoutError):
+        return EngineFault(message, kind=FaultKind.TIMEOUT)
+    return EngineFault(message)

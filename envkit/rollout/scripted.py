@@ -65,7 +65,7 @@ class ScriptedEngine:
         started = time.perf_counter()
         aborted = await self._wait(request)
         ids = self._codec.encode_reply(self._policy(request.context))
-        finish, stop = FinishReason.STOP, ids[-1]
+        finish = FinishReason.STOP
         if len(ids) > request.sampling.max_new_tokens:
             ids, finish = ids[: request.sampling.max_new_tokens], FinishReason.LENGTH
         if aborted:
@@ -75,7 +75,6 @@ class ScriptedEngine:
             token_ids=ids,
             logprobs=(0.0,) * len(ids),
             finish_reason=finish,
-            matched_stop=stop if finish is FinishReason.STOP else None,
             prompt_tokens=len(request.wire_ids) + expanded,
             queue_seconds=time.perf_counter() - started,
             weight_version="script",

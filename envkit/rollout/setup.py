@@ -1,5 +1,6 @@
 """What a rollout and its episodes are made of."""
 
+import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,8 +9,7 @@ from typing import Any
 from envkit.agents.rewards import AdjustRewards
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.engine import Engine, LogprobKind, Sampling
-from envkit.rollout.limits import Limits
-from envkit.rollout.retries import RetryBudget
+from envkit.rollout.limits import Limits, RetryBudget
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
@@ -55,10 +55,10 @@ class Setup:
             )
 
     def of_role(self, role: str) -> "Setup":
-        """Return how the seat of a role is played.
+        """Return how a role is played.
 
-        A seat waits for its siblings, so it has no deadlines: those of the shared environment and
-        of the episode are kept for all roles at once. Sampling seeds differ between the roles.
+        A role waits for its siblings, so it has no deadlines: those of the joint environment and
+        of the episode hold for all roles at once. Sampling seeds differ between the roles.
         """
         sampling = self.roles.samplings.get(role, self.sampling)
         if sampling.seed is not None:
@@ -79,17 +79,15 @@ class GroupStart:
     """Proof that the members of a group start from the same state."""
 
     expected: str | None = None
-    """Hash of the first member's initial observation; None before it is known."""
+    """Hash of the initial observation of the first member that began; None before that."""
 
-    def check(self, found: str) -> None:
-        """Compare a member's initial observation.
+    def compare(self, found: str) -> None:
+        """Compare a member's initial observation with that of the members before it.
 
         Raises:
             EnvFault: It differs.
         """
-        if self.expected is None:
-            self.expected = found
-        elif found != self.expected:
+        if self.expected is not None and found != self.expected:
             raise EnvFault(
                 "a member of the group started from another observation than its siblings, so "
                 "their rewards cannot be compared; reset() must be a function of seed and task",
@@ -99,15 +97,21 @@ class GroupStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSpec:
-    """Which episode to play."""
+    """Which episode to play. The defaults draw a task and are outside any group."""
 
-    env_id: str
-    seed: int
+    env_id: str = ""
+    """Name of the environment in the record; empty takes the environment's own."""
+    seed: int = field(default_factory=lambda: secrets.randbits(31))
+    """Of the environment."""
     task: Task | None = None
     """None draws one with the seed."""
     episode_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Identifies the episode, also to the engine."""
     group_id: str | None = None
+    """Marks the episodes that a trainer compares."""
     group_start: GroupStart | None = None
+    """Shared by a group's members, which must start from the same observation."""
     member: int = 0
     """Index in the group; makes sampling seeds differ between its members."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON data to keep with the record."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from envkit.closing import Closing
 from envkit.errors import ConfigurationError
-from envkit.trajectory.files import replace_file
+from envkit.files import replace_file
 from envkit.trajectory.storage import Mode, TrajectoryWriter
 from envkit.trajectory.trajectory import Trajectory
 

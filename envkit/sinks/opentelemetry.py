@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from envkit.sinks.span_batch import SpanBatch
 from envkit.sinks.window import episode_figures
-from envkit.trajectory.text import utf8
-from envkit.trajectory.trajectory import Trajectory
-from envkit.trajectory.turn import TurnRecord
+from envkit.text import utf8
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
 _NANOSECONDS: Final = 1_000_000_000
 _MESSAGE_CHARACTERS: Final = 1000
@@ -102,8 +101,10 @@ class OpenTelemetrySink:
         message = utf8(fault.message)[:_MESSAGE_CHARACTERS]
         status = self._trace.Status(self._trace.StatusCode.ERROR, f"{fault.where}: {message}")
         episode.set_status(status)
-        episode.set_attributes({"error.type": fault.kind, "envkit.fault.where": fault.where})
-        details = {"exception.type": fault.kind, "exception.message": message}
+        episode.set_attributes(
+            {"error.type": fault.kind.value, "envkit.fault.where": fault.where.value}
+        )
+        details = {"exception.type": fault.kind.value, "exception.message": message}
         episode.add_event("exception", details, timestamp=end)
 
     def _write_turn(

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from envkit.errors import StorageError
 from envkit.export.tables import arrow
+from envkit.files import storage_errors
 from envkit.sinks.parquet_rows import row_of, schema_of_rows
-from envkit.trajectory.files import storage_errors
 from envkit.trajectory.trajectory import Trajectory
 
 METRICS_KEY: Final = "envkit.metrics"

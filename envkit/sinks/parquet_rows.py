@@ -11,10 +11,10 @@ from typing import Any, Final, cast
 from envkit.messages import Message, text_of
 from envkit.rollout import role_of, rollout_id_of
 from envkit.sinks.window import sampled_tokens
+from envkit.text import optional_utf8, utf8
+from envkit.trajectory.plain import json_text
 from envkit.trajectory.segment import SegmentKind
-from envkit.trajectory.text import json_text, optional_utf8, utf8
-from envkit.trajectory.trajectory import Trajectory
-from envkit.trajectory.turn import TurnRecord
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
 _TURN_TIMES: Final = ("queue_seconds", "generate_seconds", "env_seconds", "encode_seconds")
 _TURN_COUNTS: Final = (
@@ -111,8 +111,8 @@ def row_of(trajectory: Trajectory) -> dict[str, Any]:
         "task": json_text(trajectory.task, "task"),
         "engine": utf8(trajectory.engine),
         "stop_reason": trajectory.stop_reason.value,
-        "fault_where": None if fault is None else fault.where,
-        "fault_kind": None if fault is None else fault.kind,
+        "fault_where": None if fault is None else fault.where.value,
+        "fault_kind": None if fault is None else fault.kind.value,
         "fault_message": None if fault is None else utf8(fault.message),
         "metadata": json_text(trajectory.metadata, "metadata"),
         "reward": trajectory.reward,

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.trajectory.segment import SegmentKind
-from envkit.trajectory.trajectory import Trajectory
-from envkit.trajectory.turn import TurnRecord
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
 _TOKENS: Final = {SegmentKind.MODEL: "sampled", SegmentKind.OBSERVATION: "observed"}
 _REWARDS: Final = (-1.0, -0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 2.0, 5.0)

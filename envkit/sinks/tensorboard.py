@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from envkit.errors import MissingDependencyError
+from envkit.files import storage_errors
 from envkit.images import Image
 from envkit.metrics import Histogram
 from envkit.sinks.window import Window, episode_figures, shown_images
-from envkit.trajectory.files import storage_errors
 from envkit.trajectory.trajectory import Trajectory
 
 _FLUSH_SECONDS: Final = 10

@@ -9,8 +9,9 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.messages import text_of
 from envkit.sinks.window import Window, episode_figures, shown_images
-from envkit.trajectory.text import last_reply, utf8
+from envkit.text import utf8
 from envkit.trajectory.trajectory import Trajectory
 
 WandbMode = Literal["online", "offline", "disabled"]
@@ -172,8 +173,14 @@ class WandbSink:
             trajectory.reward,
             trajectory.stop_reason.value,
             len(trajectory.turns),
-            last_reply(trajectory),
+            _last_reply(trajectory),
         ]
+
+
+def _last_reply(trajectory: Trajectory) -> str | None:
+    """Return what the model said last; None where it said nothing."""
+    replies = [entry for entry in trajectory.messages if entry["role"] == "assistant"]
+    return utf8(text_of(replies[-1])) if replies else None
 
 
 def chosen_mode(mode: WandbMode | None) -> WandbMode:

@@ -3,7 +3,7 @@
 from envkit.tokens.audit import RoleAudit, RoleStatus, TemplateAudit
 from envkit.tokens.codec import ChatCodec
 from envkit.tokens.encoded import Encoded, ImageFeatures, Tensors, concatenate
-from envkit.tokens.loading import load_codec
+from envkit.tokens.loading import load_codec, vocabulary_size_of
 from envkit.tokens.sanity import SanityMode, SanityReport, SanityStatus
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "Tensors",
     "concatenate",
     "load_codec",
+    "vocabulary_size_of",
 ]

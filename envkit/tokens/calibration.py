@@ -7,7 +7,7 @@ A probe that the template refuses is kept as a note, never dropped.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +63,7 @@ def calibrate(
         TemplateError: There is no template, or it cannot render [user, assistant, user].
     """
     text = template_text(tokenizer, kwargs.get("chat_template"), with_tools=bool(tools))
-    size = len(tokenizer) if isinstance(tokenizer, Sized) else 0  # tokens may have been added
+    size = len(tokenizer)  # tokens may have been added
     settings = repr((sorted(kwargs.items()), tools, stop_ids, placeholder_id, size))
     key = (id(tokenizer), text, settings)  # what is kept holds the tokenizer, so its id stays its
     with _lock:

@@ -51,6 +51,7 @@ class ChatCodec:
         sanitize: bool = False,
         sanity: SanityMode = "strict",
         lazy_features: bool = False,
+        vocabulary_size: int | None = None,
     ) -> None:
         """Calibrate the template, or take the kept calibration.
 
@@ -72,6 +73,8 @@ class ChatCodec:
             lazy_features: Process a picture only when its tensors are read, for engines and
                 trainers that process pictures themselves. How many tokens it has is taken from
                 the first picture of its size, which is processed at once.
+            vocabulary_size: How many ids the model can sample, padding of its embeddings included
+                (`vocab_size` of config.json). None takes the tokenizer's, added tokens included.
 
         Raises:
             ConfigurationError: An argument is none of its choices, or no tokenizer was given.
@@ -113,6 +116,9 @@ class ChatCodec:
             None if self._syntax is None else self._syntax.placeholder,
             is_lazy=lazy_features,
         )
+        self._vocabulary_size = max(
+            vocabulary_size or 0, len(tokenizer), 1 + max(self._template.added, default=-1)
+        )
         self._stop_set = frozenset(self._calibration.stop_ids)
         self._stop_mismatch: StopMismatch = stop_mismatch
         self._history: HistoryPolicy = history
@@ -130,6 +136,11 @@ class ChatCodec:
     def media_ids(self) -> tuple[int, ...]:
         """Placeholder ids of pictures and other media, never to be sampled; empty for text."""
         return tuple(self._media.values())
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Every id that a model may sample is below it."""
+        return self._vocabulary_size
 
     @property
     def history(self) -> HistoryPolicy:
@@ -223,11 +234,11 @@ class ChatCodec:
         return tuple(self._encoder().features(image) for image in images)
 
     def is_quick(self, images: Sequence[Image]) -> bool:
-        """Whether encoding some pictures takes no work on their pixels any more."""
+        """Whether encoding some images takes no work on their pixels."""
         encoder = self._image_encoder
-        return encoder is not None and all(
-            image.is_ready() and encoder.is_quick(image) for image in images
-        )
+        if encoder is None or not encoder.repeats_placeholder:
+            return False  # a whole processor works on the pixels to count the tokens of each text
+        return all(image.is_ready() and encoder.is_quick(image) for image in images)
 
     def encode_reply(self, text: str) -> tuple[int, ...]:
         """Encode a reply as the model would sample it, its stop token included.

@@ -40,6 +40,8 @@ class Encoded:
     """In the order of their placeholders."""
     features: tuple[ImageFeatures, ...] = field(default=(), repr=False)
     """One per image, in the same order."""
+    is_prompt: bool = False
+    """Whether the ids start a sequence instead of extending one."""
 
     @cached_property
     def tensors(self) -> Tensors:

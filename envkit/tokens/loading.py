@@ -41,6 +41,7 @@ def load_codec(
     tokenizer = _load_tokenizer(name)
     if not getattr(tokenizer, "chat_template", None) and (old := _old_template(folder)):
         tokenizer.chat_template = old
+    options.setdefault("vocabulary_size", vocabulary_size_of(name))
     return ChatCodec(
         tokenizer,
         tools=tools,
@@ -112,6 +113,20 @@ def _eos_of(config: dict[str, Any]) -> list[int]:
     if isinstance(ends, int):
         return [ends]
     return [int(end) for end in ends or ()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON
+
+
+def vocabulary_size_of(name: str) -> int | None:
+    """Return how many ids a model can sample, by its config.json; None if that does not say.
+
+    Args:
+        name: A model folder, or a name on the Hugging Face hub.
+    """
+    config = _read_json(name, "config.json")
+    inner: Any = config.get("text_config")
+    sizes: list[Any] = [config.get("vocab_size")]
+    if isinstance(inner, dict):
+        sizes.append(inner.get("vocab_size"))  # pyright: ignore[reportUnknownMemberType]  # JSON
+    return max((size for size in sizes if isinstance(size, int)), default=None)
 
 
 def _has_file(name: str, file: str) -> bool:

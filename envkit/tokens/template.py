@@ -40,6 +40,10 @@ class Tokenizer(Protocol):
         """Turn ids into text."""
         ...
 
+    def __len__(self) -> int:
+        """Count all tokens, added ones among them."""
+        ...
+
     def get_added_vocab(self) -> dict[str, int]:
         """Return the added tokens, special ones among them, by their text."""
         ...

@@ -3,27 +3,30 @@
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import Problem, Rule, check_trajectory
 from envkit.trajectory.ledger import Ledger
-from envkit.trajectory.projection import MergeTally, merge_rows, step_rows, whole_row
-from envkit.trajectory.row import RewardPlacement, Row
+from envkit.trajectory.projection import MergeTally, RewardPlacement, Row, merge_rows
 from envkit.trajectory.segment import Segment, SegmentKind
-from envkit.trajectory.stop import StopReason
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.storage import (
+    PreparedTrajectory,
+    StoredEpisode,
     StoredLine,
     TrajectoryWriter,
     load,
+    read_index,
     read_lines,
     read_trajectories,
     save,
 )
-from envkit.trajectory.trajectory import FaultRecord, Trajectory
-from envkit.trajectory.turn import TurnRecord
+from envkit.trajectory.trajectory import Trajectory, TurnRecord, step_rows, whole_row
 from envkit.trajectory.verify import VerifyReport, check_certificate, verify_file
 
 __all__ = [
     "Certificate",
+    "FaultPlace",
     "FaultRecord",
     "Ledger",
     "MergeTally",
+    "PreparedTrajectory",
     "Problem",
     "RewardPlacement",
     "Row",
@@ -31,6 +34,7 @@ __all__ = [
     "Segment",
     "SegmentKind",
     "StopReason",
+    "StoredEpisode",
     "StoredLine",
     "Trajectory",
     "TrajectoryWriter",
@@ -41,6 +45,7 @@ __all__ = [
     "check_trajectory",
     "load",
     "merge_rows",
+    "read_index",
     "read_lines",
     "read_trajectories",
     "save",

@@ -6,8 +6,9 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from envkit.errors import StorageError
+from envkit.files import replace_file, storage_errors
+from envkit.image_files import read_image_file
 from envkit.images import Image
-from envkit.trajectory.files import replace_file, storage_errors
 
 IMAGE_FOLDER: Final = "images"
 
@@ -17,18 +18,24 @@ class ImageFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._written: set[str] = set()
         self._read: WeakValueDictionary[str, Image] = WeakValueDictionary()
 
     def file(self, sha256: str) -> Path:
         """Return where the image of this hash is.
 
         Raises:
-            StorageError: The text is no hash, so it must not become a path.
+            StorageError: The text is not a hash, so it must not become a path.
         """
         if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
             raise StorageError(f"an image is named by 64 hexadecimal digits, got {sha256!r:.80}")
         return self.path / f"{sha256}.png"
+
+    def holds(self, sha256: str) -> bool:
+        """Whether the image of this hash has a file that is not empty."""
+        try:
+            return self.file(sha256).stat().st_size > 0
+        except OSError:
+            return False
 
     def write(self, image: Image, *, durable: bool = False) -> None:
         """Write the image unless it is there.
@@ -36,20 +43,17 @@ class ImageFolder:
         Raises:
             StorageError: It cannot be written; nothing is left of it.
         """
-        if image.sha256 in self._written:
+        if self.holds(image.sha256):
             return
-        target = self.file(image.sha256)
-        if not (target.is_file() and target.stat().st_size):
-            with storage_errors(f"cannot make the folder {self.path}"):
-                self.path.mkdir(parents=True, exist_ok=True)
-            replace_file(target, image.png_bytes(), durable=durable)
-        self._written.add(image.sha256)
+        with storage_errors(f"cannot make the folder {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+        replace_file(self.file(image.sha256), image.png_bytes(), durable=durable)
 
     def read(self, sha256: str) -> Image:
         """Return the image. Its file is opened on first use; a missing one raises then.
 
         Raises:
-            StorageError: The text is no hash.
+            StorageError: The text is not a hash.
         """
         target = self.file(sha256)
         known = self._read.get(sha256)
@@ -62,7 +66,7 @@ class ImageFolder:
 def _reader(target: Path) -> Callable[[], bytes]:
     def read() -> bytes:
         try:
-            return target.read_bytes()
+            return read_image_file(target)
         except OSError as error:
             raise StorageError(
                 f"the image file {target} of a trajectory cannot be read: {error.strerror}; "

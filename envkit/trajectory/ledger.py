@@ -7,7 +7,7 @@ from typing import Any
 from envkit.errors import LedgerFault
 from envkit.images import Image
 from envkit.tokens.encoded import Encoded, ImageFeatures
-from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.segment import LOGPROB_SLACK, Segment, SegmentKind
 
 
 class Ledger:
@@ -19,16 +19,32 @@ class Ledger:
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
-        self.wire_ids: list[int] = []
         self.images: list[Image] = []
         self.features: list[ImageFeatures] = []
         self.train_length = 0
         self.response_tokens = 0
         """Replies and observations so far, images expanded; prompts do not count."""
+        self._wire_ids: tuple[int, ...] = ()
+        self._joined = 0  # segments that the current sequence's `_wire_ids` covers, and all before
+
+    @property
+    def wire_ids(self) -> tuple[int, ...]:
+        """The sequence so far, one placeholder per image.
+
+        A tuple, as the garbage collector does not walk tuples of numbers, but walks lists of them.
+        """
+        new = self.segments[self._joined :]
+        if new:
+            ids: list[int] = []
+            for segment in new:
+                ids += segment.wire_ids
+            self._wire_ids += tuple(ids)
+            self._joined = len(self.segments)
+        return self._wire_ids
 
     def start(self, encoded: Encoded, *, turn: int) -> None:
         """Begin a sequence with a prompt."""
-        self.wire_ids, self.images, self.features, self.train_length = [], [], [], 0
+        self._start_sequence()
         self._append(_context(SegmentKind.PROMPT, encoded, turn))
 
     def add_observation(self, encoded: Encoded, *, turn: int) -> None:
@@ -57,8 +73,8 @@ class Ledger:
                 "an engine must return one log-probability for each token, got "
                 f"{len(token_ids)} ids and {len(logprobs)} log-probabilities in turn {turn}"
             )
-        if logprobs and not (all(map(math.isfinite, logprobs)) and max(logprobs) <= 1e-5):
-            bad = next(v for v in logprobs if not (math.isfinite(v) and v <= 1e-5))
+        if logprobs and not (all(map(math.isfinite, logprobs)) and max(logprobs) <= LOGPROB_SLACK):
+            bad = next(v for v in logprobs if not (math.isfinite(v) and v <= LOGPROB_SLACK))
             raise LedgerFault(
                 f"log-probabilities are finite and at most 0, got {bad!r} in turn {turn}"
             )
@@ -95,10 +111,13 @@ class Ledger:
         return None if last.finish_reason == "abort" else last
 
     def drop_reply(self, turn: int) -> None:
-        """Take a rejected reply back, before anything was appended behind it."""
+        """Take a rejected reply back, before anything was appended after it."""
         while self.segments[-1].kind is SegmentKind.MODEL and self.segments[-1].turn == turn:
             dropped = self.segments.pop()
-            del self.wire_ids[len(self.wire_ids) - len(dropped.wire_ids) :]
+            if self._joined > len(self.segments):
+                self._joined = len(self.segments)
+                kept = len(self._wire_ids) - len(dropped.wire_ids)
+                self._wire_ids = self._wire_ids[:kept]
             self.train_length -= len(dropped.train_ids)
             self.response_tokens -= len(dropped.train_ids)
 
@@ -106,13 +125,13 @@ class Ledger:
         """Take over the segments of an earlier part of the episode."""
         for segment in segments:
             if segment.kind is SegmentKind.PROMPT:
-                self.wire_ids, self.images, self.features, self.train_length = [], [], [], 0
+                self._start_sequence()
             else:
                 self.response_tokens += len(segment.train_ids)
             self._append(segment)
 
     def finished(self, rewards: Mapping[int, float]) -> tuple[Segment, ...]:
-        """Return the segments of the record, without an observation behind the last reply.
+        """Return the segments of the record, without an observation after the last reply.
 
         Args:
             rewards: By turn; each goes on the last model segment of its turn.
@@ -128,9 +147,12 @@ class Ledger:
                 segments[index] = segment.with_reward(rewards.get(segment.turn))
         return tuple(segments)
 
+    def _start_sequence(self) -> None:
+        self.images, self.features, self.train_length = [], [], 0
+        self._wire_ids, self._joined = (), len(self.segments)
+
     def _append(self, segment: Segment) -> None:
         self.segments.append(segment)
-        self.wire_ids.extend(segment.wire_ids)
         self.images.extend(segment.images)
         self.features.extend(segment.features)
         self.train_length += len(segment.train_ids)
@@ -138,7 +160,8 @@ class Ledger:
 
 def _context(kind: SegmentKind, encoded: Encoded, turn: int) -> Segment:
     count = len(encoded.train_ids)
-    expanded = sum(feature.token_count - 1 for feature in encoded.features)
+    features = encoded.features
+    expanded = sum(one.token_count - 1 for one in features) if features else 0
     if len(encoded.images) != len(encoded.features) or len(encoded.wire_ids) + expanded != count:
         raise LedgerFault(
             f"{len(encoded.images)} images, {len(encoded.features)} feature sets, "

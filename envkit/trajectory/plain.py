@@ -4,15 +4,16 @@ JSON has no image, no bytes, no array, no infinity and no key but text. Such a v
 an object with one tagged key, so that it comes back as it was::
 
     {"$image": sha256}   {"$float": "nan"}   {"$bytes": base64}   {"$array": [dtype, shape, base64]}
-    {"$pairs": [[key, value], ...]}   for mappings with keys that are no text or look like a tag
+    {"$pairs": [[key, value], ...]}   for mappings with keys that are not text or look like a tag
 
 Two things change: a tuple comes back as a list and a NumPy scalar as a Python number.
 """
 
 import base64
 import binascii
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 import numpy as np
@@ -23,10 +24,30 @@ from envkit.images import Image
 
 TAG: Final = "$"
 
+Keep = Callable[[Image], None]
+"""Is given every image that is written by reference."""
+Find = Callable[[str], Image]
+"""Gives the image of a hash."""
+
+MAX_DEPTH: Final = 100
+"""How deep lists and objects may be nested; a reader's own recursion ends near 300."""
+MAX_VALUES: Final = 10_000_000
+"""Values in one free-form part; objects that share their parts can be endless."""
+
+_CHUNK: Final = 1 << 13
+"""Values that one call of the C encoder writes: it holds the interpreter for a few milliseconds."""
+_CHARACTERS: Final = 1 << 20
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+"""ASCII escapes keep lone surrogates and exotic line breaks, which models emit, on one line."""
+_CONTAINERS: Final = frozenset({list, dict})
+_PLAIN_TYPES: Final = frozenset({type(None), bool, str})
+_SMALL: Final = 1 << 63
+"""Integers below need no look at their number of bits."""
+
 # JSON values are foreign data on both sides of this file, hence Any.
 
 
-def to_plain(value: Any, where: str, keep: Callable[[Image], None]) -> Any:  # noqa: ANN401
+def to_plain(value: Any, where: str, keep: Keep) -> Any:  # noqa: ANN401
     """Return the value as strict JSON data.
 
     Args:
@@ -35,31 +56,40 @@ def to_plain(value: Any, where: str, keep: Callable[[Image], None]) -> Any:  # n
         keep: Called with every image, which is written by reference.
 
     Raises:
-        StorageError: A value that is no JSON data and none of the types of the module's table.
+        StorageError: A value that is not JSON data and none of the types of the module's table, or
+            too deep or too large a one.
     """
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
-        return _number(value)
-    if isinstance(value, Image):
-        keep(value)
-        return {"$image": value.sha256}
-    if isinstance(value, (list, tuple)):
-        items = cast("list[Any]", value)
-        return [to_plain(item, f"{where}[{n}]", keep) for n, item in enumerate(items)]
-    if isinstance(value, Mapping):
-        return _mapping(cast("Mapping[Any, Any]", value), where, keep)
-    if isinstance(value, (bytes, bytearray)):
-        return {"$bytes": base64.b64encode(value).decode("ascii")}
-    if isinstance(value, np.ndarray):
-        return _array(cast("NDArray[Any]", value), where)
-    raise StorageError(
-        f"{where} must be JSON data, bytes, an array or an image to be stored, "
-        f"got {type(value).__name__}: {value!r:.80}; convert it where it is made"
-    )
+    return _Plain(keep).convert(value, where, 0)
 
 
-def from_plain(value: Any, where: str, image: Callable[[str], Image]) -> Any:  # noqa: ANN401
+def check_plain(value: Any, where: str) -> None:  # noqa: ANN401
+    """Refuse what `to_plain` refuses, quickly where nothing is nested.
+
+    Args:
+        value: As for `to_plain`.
+        where: As for `to_plain`.
+
+    Raises:
+        StorageError: As for `to_plain`.
+    """
+    if type(value) is not dict or not _is_flat(cast("dict[object, object]", value)):
+        to_plain(value, where, lambda _: None)
+
+
+def _is_flat(entries: dict[object, object]) -> bool:
+    """Whether nothing is nested and everything is surely JSON data."""
+    for key, item in entries.items():
+        if type(key) is not str:
+            return False
+        kind = type(item)
+        is_small = kind is int and -_SMALL < cast(int, item) < _SMALL
+        is_empty = kind in _CONTAINERS and not item
+        if not (kind in _PLAIN_TYPES or kind is float or is_small or is_empty):
+            return False
+    return True
+
+
+def from_plain(value: Any, where: str, image: Find) -> Any:  # noqa: ANN401
     """Return what `to_plain` was given.
 
     Args:
@@ -87,32 +117,174 @@ def from_plain(value: Any, where: str, image: Callable[[str], Image]) -> Any:  #
 
 def plain_float(value: float) -> float | dict[str, str]:
     """Return a float as strict JSON data."""
-    return value if math.isfinite(value) else {"$float": repr(value)}
+    return value if math.isfinite(value) else {"$float": float.__repr__(value)}
 
 
-def _number(value: Any) -> Any:  # noqa: ANN401
-    number: Any = cast("Any", value).item() if isinstance(value, np.generic) else value
+def plain_number(value: Any) -> Any:  # noqa: ANN401
+    """Return a number, NumPy's too, as strict JSON data; anything else as it is."""
+    number = value
+    if isinstance(value, np.floating):
+        number = float(cast("Any", value))
+    elif isinstance(value, np.integer | np.bool_):
+        number = cast("Any", value).item()
     return plain_float(number) if isinstance(number, float) else number
 
 
-def _mapping(value: Mapping[Any, Any], where: str, keep: Callable[[Image], None]) -> Any:  # noqa: ANN401
-    def item(key: Any) -> Any:  # noqa: ANN401
-        return to_plain(value[key], f"{where}.{key}", keep)
+def json_text(value: Mapping[str, Any], where: str) -> str:
+    """Return free-form data as JSON text; its images by their hash, as in trajectory files.
 
-    looks_like_tag = len(value) == 1 and str(next(iter(value))).startswith(TAG)
-    if all(isinstance(key, str) for key in value) and not looks_like_tag:
-        return {key: item(key) for key in value}
-    return {"$pairs": [[to_plain(key, f"{where} key", keep), item(key)] for key in value]}
+    Args:
+        value: The data.
+        where: What it is, for the error.
+
+    Raises:
+        StorageError: JSON cannot hold it.
+    """
+    return json.dumps(to_plain(value, where, lambda _: None), sort_keys=True)
+
+
+def json_chunks(value: Any) -> Iterator[str]:  # noqa: ANN401
+    """Yield strict, compact JSON text in parts, no one of which keeps other threads waiting.
+
+    The parts joined are what `json.dumps` returns for the whole.
+
+    Args:
+        value: Strict JSON data.
+    """
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value)
+        if _is_small(entries.values()):
+            yield _ENCODER.encode(entries)
+            return
+        opening = "{"
+        for key, item in entries.items():
+            yield f"{opening}{_ENCODER.encode(key)}:"
+            yield from json_chunks(item)
+            opening = ","
+        yield "}"
+    elif isinstance(value, list):
+        yield from _list_chunks(cast("list[Any]", value))
+    elif isinstance(value, str) and len(value) > _CHARACTERS:
+        parts = (value[n : n + _CHARACTERS] for n in range(0, len(value), _CHARACTERS))
+        yield f'"{"".join(_ENCODER.encode(part)[1:-1] for part in parts)}"'
+    else:
+        yield _ENCODER.encode(value)
+
+
+def _list_chunks(values: list[Any]) -> Iterator[str]:
+    if _is_small(values):
+        yield _ENCODER.encode(values)
+        return
+    opening = "["
+    for start in range(0, len(values), _CHUNK):
+        part = values[start : start + _CHUNK]
+        if _is_small(part):
+            yield opening + _ENCODER.encode(part)[1:-1]
+            opening = ","
+            continue
+        for item in part:
+            yield opening
+            yield from json_chunks(item)
+            opening = ","
+    yield "]"
+
+
+_MAX_BITS: Final = 4096
+"""Readers in other languages refuse far shorter integers; Python refuses texts of 4,300 digits."""
+
+
+def _is_small(values: Any) -> bool:  # noqa: ANN401  # a sized iterable of JSON data
+    """Whether one call may write them: few, nothing nested, and no long text."""
+    if len(values) > _CHUNK or not _CONTAINERS.isdisjoint(map(type, values)):
+        return False
+    return all(len(value) <= _CHARACTERS for value in values if type(value) is str)
+
+
+class _Plain:
+    """Converts one value, counting what it consists of."""
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+        self._values = 0
+
+    def convert(self, value: Any, where: str, depth: int) -> Any:  # noqa: ANN401
+        if type(value) in _PLAIN_TYPES or isinstance(value, str):
+            return value
+        if isinstance(value, dict):  # before the kinds that take longer to tell
+            entries = cast("dict[Any, Any]", value)
+            self._count(len(entries), where, depth)
+            return self._mapping(entries, where, depth + 1)
+        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+            raise StorageError(
+                f"{where} must hold integers of at most {_MAX_BITS} bits to be stored, got one of "
+                f"{value.bit_length()}"
+            )
+        if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+            return plain_number(value)
+        if isinstance(value, Image):
+            self._keep(value)
+            return {"$image": value.sha256}
+        if isinstance(value, list | tuple):
+            items = cast("list[Any]", value)
+            self._count(len(items), where, depth)
+            return [self.convert(item, f"{where}[{n}]", depth + 1) for n, item in enumerate(items)]
+        if isinstance(value, Mapping):
+            entries = cast("Mapping[Any, Any]", value)
+            self._count(len(entries), where, depth)
+            return self._mapping(entries, where, depth + 1)
+        if isinstance(value, bytes | bytearray):
+            return {"$bytes": base64.b64encode(value).decode("ascii")}
+        if isinstance(value, np.ndarray):
+            return _array(cast("NDArray[Any]", value), where)
+        raise StorageError(
+            f"{where} must be JSON data, bytes, an array or an image to be stored, "
+            f"got {type(value).__name__}; convert it where it is made"
+        )
+
+    def _count(self, number: int, where: str, depth: int) -> None:
+        self._values += number
+        if depth >= MAX_DEPTH:
+            raise StorageError(
+                f"{where[:80]}... must be nested at most {MAX_DEPTH} deep to be stored, got more"
+            )
+        if self._values > MAX_VALUES:
+            raise StorageError(f"{where} and all before it hold more than {MAX_VALUES} values")
+
+    def _mapping(self, entries: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
+        is_text = all(isinstance(key, str) for key in entries)
+        if is_text and not (len(entries) == 1 and next(iter(entries)).startswith(TAG)):
+            return {
+                key: self.convert(item, f"{where}.{key}", depth) for key, item in entries.items()
+            }
+        pairs: list[list[Any]] = []
+        for key, item in entries.items():
+            _check_key(key, where)
+            plain = self.convert(key, f"{where} key", depth)
+            place = f"{where}.{key}" if isinstance(key, str) else f"{where}[{len(pairs)}]"
+            pairs.append([plain, self.convert(item, place, depth)])
+        return {"$pairs": pairs}
+
+
+def _check_key(key: object, where: str) -> None:
+    """Refuse a key that could not be read back: lists and objects cannot be keys."""
+    if isinstance(key, tuple):
+        for part in cast("tuple[Any, ...]", key):
+            _check_key(part, where)
+    elif not (key is None or isinstance(key, str | bytes | int | float | np.number | np.bool_)):
+        raise StorageError(
+            f"{where} must have keys of text, numbers, bytes or tuples of these to be stored, "
+            f"got one of type {type(key).__name__}"
+        )
 
 
 def _array(value: NDArray[Any], where: str) -> dict[str, list[Any]]:
-    if value.dtype.hasobject:
+    if value.dtype.hasobject or not value.dtype.itemsize:
         raise StorageError(f"{where} must hold numbers to be stored, got an array of objects")
     payload = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode("ascii")
     return {"$array": [value.dtype.str, list(value.shape), payload]}
 
 
-def _untag(tag: str, content: Any, where: str, image: Callable[[str], Image]) -> Any:  # noqa: ANN401
+def _untag(tag: str, content: Any, where: str, image: Find) -> Any:  # noqa: ANN401
     if tag == "$image":
         return image(content)
     if tag == "$float":
@@ -125,5 +297,12 @@ def _untag(tag: str, content: Any, where: str, image: Callable[[str], Image]) ->
         return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape)
     if tag == "$pairs":
         pairs = ((from_plain(key, f"{where} key", image), item) for key, item in content)
-        return {key: from_plain(item, f"{where}.{key}", image) for key, item in pairs}
+        return {_key(key): from_plain(item, f"{where}.{key}", image) for key, item in pairs}
     raise StorageError(f"{where} has the unknown tag {tag!r}; a newer envkit may have written it")
+
+
+def _key(key: Any) -> Any:  # noqa: ANN401
+    """Return a key as it was: a tuple, which JSON data has as a list."""
+    if isinstance(key, list):
+        return tuple(_key(part) for part in cast("list[Any]", key))
+    return key

@@ -1,22 +1,78 @@
-"""Projections: a trajectory as training rows, whole or by turn, and the exact merge of rows.
+"""Training rows: what a trainer takes from a ledger, whole or by turn, and the exact merge of rows.
 
 Every adapter takes its rows from here and only renames them, so ids, mask, log-probabilities and
-rewards are the same in every trainer.
+rewards are the same in every trainer. A row is a prompt and a response: everything before its first
+model token is the prompt, and the response ends on a model token. Axes: R response ids.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from envkit.errors import ConfigurationError, LedgerFault
-from envkit.trajectory.row import Row
-from envkit.trajectory.segment import Segment, SegmentKind
-
-if TYPE_CHECKING:  # Trajectory.steps stands on this module
-    from envkit.trajectory.trajectory import Trajectory
+from envkit.errors import LedgerFault
+from envkit.images import Image
+from envkit.tokens.encoded import ImageFeatures, Tensors, concatenate
+from envkit.trajectory.segment import Segment, SegmentKind, sequences_of
 
 T = TypeVar("T")
+
+
+class RewardPlacement(StrEnum):
+    """Where rewards stand in a per-token reward column."""
+
+    LAST = "last"
+    """The trajectory's reward on the last token of its last row, 0.0 elsewhere."""
+    TURNS = "turns"
+    """Each turn's reward on the last token of its reply."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One training row of a trajectory."""
+
+    prompt_ids: tuple[int, ...]
+    """Train ids before the first model token of the row, image placeholders expanded."""
+    response_ids: tuple[int, ...]  # (R,), never empty
+    loss_mask: tuple[int, ...]  # (R,) of 0 and 1
+    logprobs: tuple[float, ...]  # (R,) sampled distribution; 0.0 where the model sampled nothing
+    images: tuple[Image, ...] = ()
+    """Of prompt and response, in the order of their placeholders."""
+    features: tuple[ImageFeatures, ...] = field(default=(), repr=False, compare=False)
+    """Processor outputs of `images`; empty in a trajectory that was loaded from a file."""
+    reward: float | None
+    """The trajectory's reward on the last row, 0.0 on the others; None after a fault or an abort,
+    where there is none."""
+    turn_rewards: tuple[tuple[int, float], ...] = ()
+    """For each rewarded turn: the index in `response_ids` of its last token, and its reward."""
+    turns: tuple[int, ...]
+    """Indices of the turns whose replies the row trains on."""
+    weight_versions: tuple[str | None, ...] = ()
+    """One for each run of sampled tokens; None where the engine did not tell."""
+    segments: tuple[Segment, ...] = field(default=(), repr=False, compare=False)
+    """What the response consists of, in order; empty in a placeholder and after `merge_rows`."""
+    is_last: bool
+    is_placeholder: bool = False
+    """Stands for a trajectory in which the model sampled nothing; nothing in it is trained."""
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """The processor's outputs for `images`, concatenated once per key."""
+        return concatenate(self.features)
+
+    def token_rewards(self, placement: RewardPlacement = RewardPlacement.LAST) -> list[float]:
+        """Return the rewards by response token, (R,); all 0.0 where there is no reward."""
+        rewards = [0.0] * len(self.response_ids)
+        if self.reward is None:
+            return rewards
+        if placement is RewardPlacement.LAST:
+            rewards[-1] = self.reward
+            return rewards
+        for index, reward in self.turn_rewards:
+            rewards[index] = reward
+        return rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,64 +87,58 @@ class MergeTally:
     """Tokens that the forks' prompts did not keep of what came before them."""
 
 
-def whole_row(trajectory: "Trajectory", *, filler_id: int) -> Row:
-    """Return the trajectory as one row.
-
-    A trajectory in which the model sampled nothing becomes a placeholder: its prompt as far as
-    there is one, and one filler token with mask 0. A faulted one has mask 0 everywhere.
-
-    Args:
-        trajectory: Of one sequence.
-        filler_id: A token of the model's vocabulary that may stand where there is none, such as
-            the end-of-sequence token.
-
-    Raises:
-        ConfigurationError: The template rewrote the history, so the trajectory is more than one
-            sequence; use `step_rows(merge=True)`.
-    """
-    if len(trajectory.sequences()) > 1:
-        raise ConfigurationError(
-            "this trajectory is more than one sequence, because the template rewrote its history, "
-            "and cannot be one training row; use step_rows(merge=True)"
-        )
-    return step_rows(trajectory, filler_id=filler_id, merge=True)[0]
-
-
-def step_rows(trajectory: "Trajectory", *, filler_id: int, merge: bool = False) -> tuple[Row, ...]:
-    """Return the trajectory as at least one row; the last one is marked and carries the reward.
+def rows_of(
+    segments: Sequence[Segment], reward: float | None, *, is_trained: bool, merge: bool
+) -> tuple[Row, ...]:
+    """Return the rows of a ledger's turns; none where the model sampled nothing.
 
     Args:
-        trajectory: Any, faulted ones included.
-        filler_id: As for `whole_row`.
+        segments: Of one trajectory, in order.
+        reward: The trajectory's, which the last row gets.
+        is_trained: False masks every token and leaves the turns' rewards out.
         merge: False gives a row for each turn, with everything before it as its prompt. True gives
             one row for each run of turns whose prompts extend each other exactly.
     """
-    rows = rows_of(trajectory, merge=merge)
-    return rows or (_placeholder(trajectory, filler_id),)
-
-
-def rows_of(trajectory: "Trajectory", *, merge: bool) -> tuple[Row, ...]:
-    """Return the rows of the trajectory's turns; none where the model sampled nothing."""
-    reward = None if trajectory.is_faulted else trajectory.reward
     rows: list[Row] = []
-    for sequence in trajectory.sequences():
-        columns = _Columns(sequence, is_trained=not trajectory.is_faulted)
+    for sequence in sequences_of(segments):
+        columns = _Columns(sequence, is_trained=is_trained)
         spans = list(_turn_spans(sequence))
         if merge and spans:
             spans = [(spans[0][0], spans[-1][1])]
         rows += [columns.row(first, last) for first, last in spans]
-    if not rows:
-        return ()
     others = None if reward is None else 0.0
-    rows = [replace(row, reward=others, is_last=False) for row in rows[:-1]] + rows[-1:]
-    rows[-1] = replace(rows[-1], reward=reward)
-    return tuple(rows)
+    return (
+        *(replace(row, reward=others, is_last=False) for row in rows[:-1]),
+        *(replace(row, reward=reward) for row in rows[-1:]),
+    )
+
+
+def placeholder_row(segments: Sequence[Segment], reward: float | None, *, filler_id: int) -> Row:
+    """Return the row of a ledger in which the model sampled nothing.
+
+    Args:
+        segments: The prompt as far as there is one.
+        reward: The trajectory's.
+        filler_id: Stands for the response, with mask 0, and for a prompt that is missing.
+    """
+    return Row(
+        prompt_ids=_flat(segment.train_ids for segment in segments) or (filler_id,),
+        response_ids=(filler_id,),
+        loss_mask=(0,),
+        logprobs=(0.0,),
+        images=_flat(segment.images for segment in segments),
+        features=_flat(segment.features for segment in segments),
+        reward=reward,
+        turns=(),
+        is_last=True,
+        is_placeholder=True,
+    )
 
 
 def merge_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], MergeTally]:
     """Join the rows of one trajectory where a prompt begins with exactly what came before it.
 
-    One differing token or picture forks: the row stays a row of its own. Nothing is realigned, so
+    One differing token or image forks: the row stays a row of its own. Nothing is realigned, so
     no sampled token is given up.
 
     Args:
@@ -128,14 +178,14 @@ class _Columns:
             self._mask = (0,) * len(self._mask)
         self._is_trained = is_trained
         self._logprobs = _flat(segment.logprobs for segment in sequence)
-        self._pictures = [0, *accumulate(len(segment.images) for segment in sequence)]
+        self._image_ends = [0, *accumulate(len(segment.images) for segment in sequence)]
         self._images = _flat(segment.images for segment in sequence)
         self._features = _flat(segment.features for segment in sequence)
 
     def row(self, first: int, last: int) -> Row:
         """Return the row whose response runs from segment `first` to segment `last`."""
         start, end = self._starts[first], self._starts[last + 1]
-        pictures = self._pictures[last + 1]
+        images = self._image_ends[last + 1]
         turns: dict[int, None] = {}
         rewards: list[tuple[int, float]] = []
         versions: list[str | None] = []
@@ -152,12 +202,13 @@ class _Columns:
             response_ids=self._ids[start:end],
             loss_mask=self._mask[start:end],
             logprobs=self._logprobs[start:end],
-            images=self._images[:pictures],
-            features=self._features[:pictures],
+            images=self._images[:images],
+            features=self._features[:images],
             reward=None,
             turn_rewards=tuple(rewards),
             turns=tuple(turns),
             weight_versions=tuple(versions),
+            segments=tuple(self._sequence[first : last + 1]),
             is_last=True,
         )
 
@@ -179,23 +230,8 @@ def _turn_spans(sequence: Sequence[Segment]) -> Iterator[tuple[int, int]]:
             first = None
 
 
-def _placeholder(trajectory: "Trajectory", filler_id: int) -> Row:
-    return Row(
-        prompt_ids=_flat(segment.train_ids for segment in trajectory.segments) or (filler_id,),
-        response_ids=(filler_id,),
-        loss_mask=(0,),
-        logprobs=(0.0,),
-        images=_flat(segment.images for segment in trajectory.segments),
-        features=_flat(segment.features for segment in trajectory.segments),
-        reward=None if trajectory.is_faulted else trajectory.reward,
-        turns=(),
-        is_last=True,
-        is_placeholder=True,
-    )
-
-
 def _extends(held: Row, row: Row) -> bool:
-    """Return whether the row's pictures begin with those held."""
+    """Return whether the row's images begin with those held."""
     return row.images[: len(held.images)] == held.images
 
 

@@ -1,29 +1,55 @@
 """A trajectory as one JSON object, and back.
 
-Every column of the ledger is written out, masks and zeros too: a reader in any language needs no
-rule to rebuild it. Processor tensors are not written; they are recomputed from the images.
+The dataclasses are the schema: every field is one key, in the order of its declaration, written and
+read by its type. Every column of the ledger is written out, masks and zeros too: a reader in any
+language needs no rule to rebuild it. Processor tensors are not written; they are recomputed from
+the images.
 """
 
 import base64
 import binascii
-from collections.abc import Callable
-from typing import Any, Final, cast
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
+from typing import Any, Final, TypeVar, cast, get_type_hints
 
-from envkit.errors import StorageError
+import numpy as np
+
+from envkit.errors import FaultKind, StorageError
 from envkit.images import Image
 from envkit.messages import Message, check_message
 from envkit.trajectory.certificate import Certificate
-from envkit.trajectory.fields import Fields
-from envkit.trajectory.plain import plain_float, to_plain
+from envkit.trajectory.plain import Find, Keep, from_plain, plain_number, to_plain
 from envkit.trajectory.segment import Segment, SegmentKind
-from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import FaultRecord, Trajectory
-from envkit.trajectory.turn import TurnRecord
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
+
+T = TypeVar("T")
 
 SCHEMA: Final = 1
 """Version of the object's shape; raised when an older reader would misread it."""
 
-Keep = Callable[[Image], None]
+_CHUNK: Final = 1 << 14
+"""Values that one call looks at: it holds the interpreter for about a millisecond."""
+_MAX_INTEGER: Final = 2**63
+_DERIVED: Final = frozenset({"features"})
+"""Fields that are not stored."""
+_ADDED_LATER: Final = frozenset({"traceback", "clamped_logprobs"})
+"""Fields that older files do not have: left out while they are None."""
+_HEAD: Final = (
+    "episode_id",
+    "env_id",
+    "seed",
+    "group_id",
+    "stop_reason",
+    "initial_observation_hash",
+    "metadata",
+)
+_OLD_PLACES: Final = {"encode": FaultPlace.LEDGER}
+"""What earlier versions called a fault's place."""
 
 
 def encode(trajectory: Trajectory, certificate: Certificate, keep: Keep) -> dict[str, Any]:
@@ -35,48 +61,14 @@ def encode(trajectory: Trajectory, certificate: Certificate, keep: Keep) -> dict
         keep: Called with every image; the record refers to it by hash.
 
     Raises:
-        StorageError: A value in a free-form part that JSON cannot hold.
+        StorageError: A field of the wrong type, or a value in a free-form part that JSON cannot
+            hold.
     """
-    snapshot = trajectory.env_snapshot
-    fault = trajectory.fault
-    return {
-        "schema": SCHEMA,
-        "episode_id": trajectory.episode_id,
-        "env_id": trajectory.env_id,
-        "seed": trajectory.seed,
-        "group_id": trajectory.group_id,
-        "task": to_plain(trajectory.task, "task", keep),
-        "reward": to_plain(trajectory.reward, "reward", keep),
-        "stop_reason": trajectory.stop_reason.value,
-        "fault": None
-        if fault is None
-        else {"where": fault.where, "kind": fault.kind, "message": fault.message},
-        "reset_info": to_plain(trajectory.reset_info, "reset_info", keep),
-        "initial_observation_hash": trajectory.initial_observation_hash,
-        "env_restarts": trajectory.env_restarts,
-        "duration_seconds": plain_float(trajectory.duration_seconds),
-        "engine": trajectory.engine,
-        "env_snapshot": None if snapshot is None else base64.b64encode(snapshot).decode("ascii"),
-        "metadata": to_plain(trajectory.metadata, "metadata", keep),
-        "segments": [
-            _encode_segment(segment, f"segments[{n}]", keep)
-            for n, segment in enumerate(trajectory.segments)
-        ],
-        "turns": [
-            _encode_turn(turn, f"turns[{n}]", keep) for n, turn in enumerate(trajectory.turns)
-        ],
-        "messages": [
-            to_plain(entry, f"messages[{n}]", keep) for n, entry in enumerate(trajectory.messages)
-        ],
-        "certificate": {
-            "algorithm": certificate.algorithm,
-            "links": list(certificate.links),
-            "seal": certificate.seal,
-        },
-    }
+    row = write_fields(trajectory, "", keep)
+    return {"schema": SCHEMA, **row, "certificate": write_fields(certificate, "certificate", keep)}
 
 
-def decode(row: object, image: Callable[[str], Image]) -> tuple[Trajectory, Certificate]:
+def decode(row: object, image: Find) -> tuple[Trajectory, Certificate]:
     """Return the trajectory and its recorded certificate, which is not compared here.
 
     Args:
@@ -87,43 +79,8 @@ def decode(row: object, image: Callable[[str], Image]) -> tuple[Trajectory, Cert
         StorageError: Another schema, or a field that is missing or has the wrong type.
         LedgerFault: A segment whose columns do not line up.
     """
-    fields = Fields.of(row, "", image)
-    _check_schema(fields)
-    fault = fields.optional_child("fault")
-    stop_reason = fields.text("stop_reason")
-    if stop_reason not in set(StopReason):
-        raise StorageError(f"stop_reason must be one of {[*StopReason]}, got {stop_reason!r}")
-    trajectory = Trajectory(
-        episode_id=fields.text("episode_id"),
-        env_id=fields.text("env_id"),
-        seed=fields.optional_integer("seed"),
-        group_id=fields.optional_text("group_id"),
-        task=fields.mapping("task"),
-        reward=fields.optional_number("reward"),
-        stop_reason=StopReason(stop_reason),
-        fault=None if fault is None else _decode_fault(fault),
-        reset_info=fields.mapping("reset_info"),
-        initial_observation_hash=fields.optional_text("initial_observation_hash"),
-        env_restarts=fields.integer("env_restarts"),
-        duration_seconds=fields.number("duration_seconds"),
-        engine=fields.text("engine"),
-        env_snapshot=_decode_snapshot(fields.optional_text("env_snapshot")),
-        metadata=fields.mapping("metadata"),
-        segments=tuple(_decode_segment(child) for child in fields.children("segments")),
-        turns=tuple(_decode_turn(child) for child in fields.children("turns")),
-        messages=tuple(_decode_message(child) for child in fields.children("messages")),
-    )
-    recorded = fields.child("certificate")
-    certificate = Certificate(
-        algorithm=recorded.text("algorithm"),
-        links=recorded.texts("links"),
-        seal=recorded.text("seal"),
-    )
-    return trajectory, certificate
-
-
-def _check_schema(fields: Fields) -> None:
-    schema = fields.integer("schema")
+    record = _object(row, "")
+    schema = _INTEGER.read(_get(record, "schema", ""), "schema", image)
     if schema > SCHEMA:
         raise StorageError(
             f"the record has schema {schema}, this envkit reads up to {SCHEMA}; "
@@ -131,109 +88,300 @@ def _check_schema(fields: Fields) -> None:
         )
     if schema < 1:
         raise StorageError(f"schema must be at least 1, got {schema}")
+    certificate = _get(record, "certificate", "")
+    return (
+        _read_fields(Trajectory, record, "", image),
+        _read_fields(Certificate, certificate, "certificate", image),
+    )
 
 
-def _encode_segment(segment: Segment, where: str, keep: Keep) -> dict[str, Any]:
-    for image in segment.images:
-        keep(image)
+def decode_head(row: object, image: Find) -> dict[str, Any]:
+    """Return the fields of a record that name its episode, checked.
+
+    Args:
+        row: JSON data; the ledger may be missing.
+        image: Gives the image of a hash.
+
+    Raises:
+        StorageError: A field that is missing or has the wrong type.
+    """
+    record = _object(row, "")
+    kinds = _kinds_of(Trajectory)
+    return {name: kinds[name].read(_get(record, name, ""), name, image) for name in _HEAD}
+
+
+def write_fields(value: object, where: str, keep: Keep) -> dict[str, Any]:
+    """Return a dataclass of the record as JSON data.
+
+    Args:
+        value: A trajectory, or a part of one.
+        where: Its place in the record, for the error; empty for the record itself.
+        keep: Called with every image.
+
+    Raises:
+        StorageError: A field that cannot be written.
+    """
     return {
-        "kind": segment.kind.value,
-        "turn": segment.turn,
-        "wire_ids": list(segment.wire_ids),
-        "train_ids": list(segment.train_ids),
-        "loss_mask": list(segment.loss_mask),
-        "logprobs": [plain_float(value) for value in segment.logprobs],
-        "images": [image.sha256 for image in segment.images],
-        "reward": to_plain(segment.reward, f"{where}.reward", keep),
-        "weight_version": segment.weight_version,
-        "finish_reason": segment.finish_reason,
-        "extras": to_plain(segment.extras, f"{where}.extras", keep),
+        name: kind.write(getattr(value, name), f"{where}.{name}" if where else name, keep)
+        for name, kind in _kinds_of(type(value)).items()
+        if name not in _ADDED_LATER or getattr(value, name) is not None
     }
 
 
-def _decode_segment(fields: Fields) -> Segment:
-    kind = fields.text("kind")
-    if kind not in set(SegmentKind):
-        raise StorageError(f"{fields.where}.kind must be one of {[*SegmentKind]}, got {kind!r}")
-    return Segment(
-        kind=SegmentKind(kind),
-        turn=fields.integer("turn"),
-        wire_ids=fields.integers("wire_ids"),
-        train_ids=fields.integers("train_ids"),
-        loss_mask=fields.integers("loss_mask"),
-        logprobs=fields.floats("logprobs"),
-        images=tuple(fields.image(sha256) for sha256 in fields.texts("images")),
-        reward=fields.optional_number("reward"),
-        weight_version=fields.optional_text("weight_version"),
-        finish_reason=fields.optional_text("finish_reason"),
-        extras=fields.mapping("extras"),
+def _read_fields(cls: type[T], row: object, where: str, image: Find) -> T:
+    record = _object(row, where)
+    return cls(
+        **{
+            name: kind.read(_get(record, name, where), f"{where}.{name}" if where else name, image)
+            for name, kind in _kinds_of(cls).items()
+            if name in record or name not in _ADDED_LATER
+        }
     )
 
 
-_TURN_NUMBERS: Final = (
-    "turn",
-    "prompt_tokens",
-    "cached_tokens",
-    "response_tokens",
-    "observation_tokens",
-    "image_count",
-    "image_bytes",
-    "queue_seconds",
-    "generate_seconds",
-    "env_seconds",
-    "encode_seconds",
-    "engine_retries",
-    "resamples",
-)
-_TURN_TEXTS: Final = ("response_text", "finish_reason")
-_TURN_OPTIONAL_TEXTS: Final = ("parse_error", "weight_version", "observation_hash")
-_TURN_PLAIN: Final = ("env_retries", "tool_call", "reward", "info")
-TURN_FIELDS: Final = (*_TURN_NUMBERS, *_TURN_TEXTS, *_TURN_OPTIONAL_TEXTS, *_TURN_PLAIN)
+def _object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        name = where or "a record"
+        raise StorageError(f"{name} must be a JSON object, got {type(value).__name__}")
+    return cast("dict[str, Any]", value)
 
 
-def _encode_turn(turn: TurnRecord, where: str, keep: Keep) -> dict[str, Any]:
-    return {name: to_plain(getattr(turn, name), f"{where}.{name}", keep) for name in TURN_FIELDS}
+def _get(record: Mapping[str, Any], name: str, where: str) -> Any:  # noqa: ANN401  # JSON data
+    if name not in record:
+        raise StorageError(f"{where}.{name}".lstrip(".") + " is missing from the record")
+    return record[name]
 
 
-def _decode_turn(fields: Fields) -> TurnRecord:
-    return TurnRecord(
-        turn=fields.integer("turn"),
-        prompt_tokens=fields.integer("prompt_tokens"),
-        cached_tokens=fields.integer("cached_tokens"),
-        response_tokens=fields.integer("response_tokens"),
-        observation_tokens=fields.integer("observation_tokens"),
-        image_count=fields.integer("image_count"),
-        image_bytes=fields.integer("image_bytes"),
-        queue_seconds=fields.number("queue_seconds"),
-        generate_seconds=fields.number("generate_seconds"),
-        env_seconds=fields.number("env_seconds"),
-        encode_seconds=fields.number("encode_seconds"),
-        env_retries=fields.counts("env_retries"),
-        engine_retries=fields.integer("engine_retries"),
-        resamples=fields.integer("resamples"),
-        response_text=fields.text("response_text"),
-        tool_call=fields.anything("tool_call"),  # what an environment's author put into `info`
-        parse_error=fields.anything("parse_error"),
-        reward=fields.optional_number("reward"),
-        finish_reason=fields.text("finish_reason"),
-        weight_version=fields.optional_text("weight_version"),
-        info=fields.mapping("info"),
-        observation_hash=fields.optional_text("observation_hash"),
+def _wrong(where: str, rule: str, value: object) -> StorageError:
+    return StorageError(f"{where} must be {rule}, got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """Return the value for an error; foreign objects by their type, as their repr may raise."""
+    if type(value) in (bool, int, float, str, list, dict, type(None)):
+        with contextlib.suppress(ValueError, RecursionError):  # 5,000 digits, a list in itself
+            return f"{value!r:.80}"
+    return f"a value of type {type(value).__name__}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How values of one type are written and read; both raise a StorageError that says where."""
+
+    write: Callable[[Any, str, Keep], Any]
+    read: Callable[[Any, str, Find], Any]
+
+
+@cache
+def _kinds_of(cls: type) -> dict[str, _Kind]:
+    hints = get_type_hints(cls)
+    names = [one.name for one in fields(cls) if one.name not in _DERIVED]
+    return {name: _BY_NAME.get(name) or _BY_TYPE[hints[name]] for name in names}
+
+
+def _checked(rule: str, accepts: Callable[[Any], bool], *, same: bool = True) -> _Kind:
+    """Return the kind of values that JSON has.
+
+    Args:
+        rule: What they are, for the error.
+        accepts: Whether a value is one.
+        same: Whether a value is written as it is.
+    """
+
+    def check(value: Any, where: str, _: object) -> Any:  # noqa: ANN401
+        plain: Any = value if same else plain_number(value)
+        if not accepts(plain):
+            raise _wrong(where, rule, value)
+        return plain
+
+    return _Kind(check, check)
+
+
+def _optional(kind: _Kind) -> _Kind:
+    return _Kind(
+        lambda value, where, keep: None if value is None else kind.write(value, where, keep),
+        lambda value, where, find: None if value is None else kind.read(value, where, find),
     )
 
 
-def _decode_fault(fields: Fields) -> FaultRecord:
-    return FaultRecord(
-        where=fields.text("where"), kind=fields.text("kind"), message=fields.text("message")
-    )
+def _items(kind: _Kind) -> _Kind:
+    """Return the kind of tuples of a kind."""
+
+    def write(values: Sequence[Any], where: str, keep: Keep) -> list[Any]:
+        return [kind.write(value, f"{where}[{n}]", keep) for n, value in enumerate(values)]
+
+    def read(values: Any, where: str, find: Find) -> tuple[Any, ...]:  # noqa: ANN401
+        found = _list(values, where)
+        return tuple(kind.read(value, f"{where}[{n}]", find) for n, value in enumerate(found))
+
+    return _Kind(write, read)
 
 
-def _decode_message(fields: Fields) -> Message:
-    return check_message(cast("Message", fields.all()), source=fields.where)
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _wrong(where, "a list", value)
+    return cast("list[Any]", value)
 
 
-def _decode_snapshot(text: str | None) -> bytes | None:
+def _record(cls: type[Any]) -> _Kind:
+    def read(value: Any, where: str, find: Find) -> Any:  # noqa: ANN401
+        return _read_fields(cls, value, where, find)
+
+    return _Kind(write_fields, read)
+
+
+def _enum(cls: type[StrEnum], old: Mapping[str, StrEnum] | None = None) -> _Kind:
+    known = {**(old or {}), **{member.value: member for member in cls}}
+
+    def write(value: Any, where: str, _: object) -> str:  # noqa: ANN401
+        return read(value, where, _).value
+
+    def read(value: Any, where: str, _: object) -> StrEnum:  # noqa: ANN401
+        if not isinstance(value, str) or value not in known:
+            raise _wrong(where, f"one of {[*cls]}", value)
+        return known[value]
+
+    return _Kind(write, read)
+
+
+def _write_number(value: Any, where: str, _: object) -> Any:  # noqa: ANN401
+    if not isinstance(value, int | float | np.number):
+        raise _wrong(where, "a number", value)
+    return plain_number(value)
+
+
+def _read_number(value: Any, where: str, find: Find) -> float:  # noqa: ANN401
+    number = from_plain(value, where, find)
+    if type(number) not in (int, float):
+        raise _wrong(where, "a number", value)
+    return number
+
+
+def _column(write: Callable[[Sequence[Any], str], Sequence[Any]]) -> Callable[..., list[Any]]:
+    """Return the writer of a column of the ledger, a chunk at a time."""
+
+    def whole(values: Sequence[Any], where: str, _: object) -> list[Any]:
+        found: list[Any] = []
+        for start in range(0, len(values), _CHUNK):
+            found += write(values[start : start + _CHUNK], where)
+        return found
+
+    return whole
+
+
+def _ids(values: Sequence[Any], where: str) -> Sequence[int]:
+    """Check ids or a mask; NumPy's numbers, which engines put among them, become Python's."""
+    if set(map(type, values)) - {int}:  # quicker than a look at each
+        values = [plain_number(value) for value in values]
+    whole = all(type(value) is int for value in values)
+    if values and not (whole and 0 <= min(values) <= max(values) < _MAX_INTEGER):
+        raise _wrong(where, "a list of integers of at least 0", list(values[:20]))
+    return values
+
+
+def _read_ids(value: Any, where: str, _: object) -> tuple[int, ...]:  # noqa: ANN401
+    values = _list(value, where)
+    is_whole = not values or set(map(type, values)) == {int}
+    if not is_whole or (values and not 0 <= min(values) <= max(values) < _MAX_INTEGER):
+        raise _wrong(where, "a list of integers of at least 0", values)
+    return tuple(values)
+
+
+def _floats(values: Sequence[Any], where: str) -> Sequence[Any]:
+    if set(map(type, values)) <= {float} and all(map(math.isfinite, values)):
+        return values
+    return [_write_number(value, where, None) for value in values]
+
+
+def _read_floats(value: Any, where: str, find: Find) -> tuple[float, ...]:  # noqa: ANN401
+    values = _list(value, where)
+    if not set(map(type, values)) <= {int, float}:
+        values = [from_plain(one, where, find) for one in values]
+    if not set(map(type, values)) <= {int, float}:
+        raise _wrong(where, "a list of numbers", values)
+    return tuple(values)
+
+
+def _write_images(images: Sequence[Image], _: str, keep: Keep) -> list[str]:
+    for image in images:
+        keep(image)
+    return [image.sha256 for image in images]
+
+
+def _read_images(value: Any, where: str, find: Find) -> tuple[Image, ...]:  # noqa: ANN401
+    return tuple(find(sha256) for sha256 in _items(_TEXT).read(value, where, find))
+
+
+def _write_mapping(value: Any, where: str, keep: Keep) -> Any:  # noqa: ANN401
+    if not isinstance(value, Mapping):
+        raise _wrong(where, "a mapping", value)
+    return to_plain(value, where, keep)
+
+
+def _read_mapping(value: Any, where: str, find: Find) -> dict[str, Any]:  # noqa: ANN401
+    found = from_plain(value, where, find)
+    if not isinstance(found, dict):
+        raise _wrong(where, "an object", value)
+    return cast("dict[str, Any]", found)
+
+
+def _read_counts(value: Any, where: str, find: Find) -> dict[str, int]:  # noqa: ANN401
+    found = _read_mapping(value, where, find)
+    if not all(type(count) is int for count in found.values()):
+        raise _wrong(where, "an object of integers", value)
+    return found
+
+
+def _read_message(value: Any, where: str, find: Find) -> Message:  # noqa: ANN401
+    row = _object(value, where)
+    entry = {key: from_plain(item, f"{where}.{key}", find) for key, item in row.items()}
+    return check_message(cast("Message", entry), source=where)
+
+
+def _write_bytes(value: Any, where: str, _: object) -> str:  # noqa: ANN401
+    if not isinstance(value, bytes):
+        raise _wrong(where, "bytes", value)
+    return base64.b64encode(value).decode("ascii")
+
+
+def _read_bytes(value: Any, where: str, find: Find) -> bytes:  # noqa: ANN401
     try:
-        return None if text is None else base64.b64decode(text, validate=True)
+        return base64.b64decode(_TEXT.read(value, where, find), validate=True)
     except binascii.Error as error:
-        raise StorageError(f"env_snapshot is no base64: {error}") from error
+        raise StorageError(f"{where} is not valid base64: {error}") from error
+
+
+_INTEGER: Final = _checked(
+    "an integer", lambda value: type(value) is int and abs(value) < _MAX_INTEGER, same=False
+)
+_TEXT: Final = _checked("a text", lambda value: isinstance(value, str))
+_NUMBER: Final = _Kind(_write_number, _read_number)
+_MAPPING: Final = _Kind(_write_mapping, _read_mapping)
+_BY_TYPE: Final[Mapping[Any, _Kind]] = {
+    int: _INTEGER,
+    int | None: _checked(
+        "an integer or null", lambda value: value is None or type(value) is int, same=False
+    ),
+    float: _NUMBER,
+    float | None: _optional(_NUMBER),
+    str: _TEXT,
+    str | None: _optional(_TEXT),
+    bytes | None: _optional(_Kind(_write_bytes, _read_bytes)),
+    tuple[str, ...]: _items(_TEXT),
+    tuple[int, ...]: _Kind(_column(_ids), _read_ids),
+    tuple[float, ...]: _Kind(_column(_floats), _read_floats),
+    tuple[Image, ...]: _Kind(_write_images, _read_images),
+    Mapping[str, int]: _Kind(_write_mapping, _read_counts),
+    Mapping[str, Any]: _MAPPING,
+    StopReason: _enum(StopReason),
+    SegmentKind: _enum(SegmentKind),
+    FaultPlace: _enum(FaultPlace, _OLD_PLACES),
+    FaultKind: _enum(FaultKind),
+    FaultRecord | None: _optional(_record(FaultRecord)),
+    tuple[Segment, ...]: _items(_record(Segment)),
+    tuple[TurnRecord, ...]: _items(_record(TurnRecord)),
+    tuple[Message, ...]: _items(_Kind(_write_mapping, _read_message)),
+}
+_ANYTHING: Final = _Kind(to_plain, from_plain)
+_BY_NAME: Final = {"tool_call": _ANYTHING, "parse_error": _ANYTHING}
+"""Fields whose value is what an environment's author put into `info`, of any type."""

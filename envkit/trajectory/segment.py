@@ -3,14 +3,19 @@
 Axes: T train ids of a segment, W wire ids of it (W <= T).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from envkit.errors import LedgerFault
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures
+
+LOGPROB_SLACK: Final = 2**-7
+"""How far above 0 a log-probability may lie: one rounding step of bfloat16 at probability 1.
+
+Engines that compute in half precision report such values; they are clamped to 0 and counted."""
 
 
 class SegmentKind(StrEnum):
@@ -77,4 +82,17 @@ class Segment:
 
     def with_reward(self, reward: float | None) -> "Segment":
         """Return the segment with the reward of its turn."""
-        return replace(self, reward=reward)
+        changed = object.__new__(Segment)  # its columns were checked when they were recorded
+        for name in Segment.__slots__:
+            object.__setattr__(changed, name, reward if name == "reward" else getattr(self, name))
+        return changed
+
+
+def sequences_of(segments: Iterable[Segment]) -> tuple[tuple[Segment, ...], ...]:
+    """Split a ledger where the template rewrote the history; usually one group."""
+    groups: list[list[Segment]] = []
+    for segment in segments:
+        if segment.kind is SegmentKind.PROMPT or not groups:
+            groups.append([])
+        groups[-1].append(segment)
+    return tuple(tuple(group) for group in groups)

@@ -1,6 +1,13 @@
-"""Why an episode ended."""
+"""Why an episode ended, and where its infrastructure failed if that is why."""
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, Self
+
+from envkit.errors import Fault, FaultKind, describe, message_of, traceback_of
+
+MAX_TEXT: Final = 16_384
+"""Characters that are kept: the start of a fault's message, the end of its traceback."""
 
 
 class StopReason(StrEnum):
@@ -22,6 +29,9 @@ class StopReason(StrEnum):
     """The next observation would exceed `Limits.max_images`."""
     EPISODE_TIMEOUT = "episode_timeout"
     """`Limits.episode_timeout_s` has passed."""
+    STEP_TIMEOUT = "step_timeout"
+    """The environment's step ran past its deadline, and the environment attributes that to the
+    reply (`Capabilities.on_step_timeout`)."""
     ABORTED = "aborted"
     """Somebody stopped the rollout; the trajectory is valid as far as it goes, and resumable."""
     ENV_FAULT = "env_fault"
@@ -47,4 +57,51 @@ class StopReason(StrEnum):
             StopReason.CONTEXT_TOKENS,
             StopReason.MAX_IMAGES,
             StopReason.EPISODE_TIMEOUT,
+            StopReason.STEP_TIMEOUT,
+        )
+
+
+class FaultPlace(StrEnum):
+    """What an episode was doing when its infrastructure failed."""
+
+    BUILD = "build"
+    """Making the environment."""
+    RESET = "reset"
+    STEP = "step"
+    SNAPSHOT = "snapshot"
+    """Saving or restoring the environment's state."""
+    GENERATE = "generate"
+    """Waiting for the engine's reply."""
+    LEDGER = "ledger"
+    """Appending to the token record."""
+    REWARDS = "rewards"
+    """Computing rewards after the last turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRecord:
+    """A failure that ended an episode."""
+
+    where: FaultPlace
+    kind: FaultKind
+    message: str
+    traceback: str | None = None
+    """Where it was raised; None if the fault was not an exception of this process."""
+
+    @classmethod
+    def of(cls, where: FaultPlace, error: BaseException) -> Self:
+        """Describe an exception, however broken: one whose `__str__` raises, or a huge one.
+
+        Args:
+            where: What the episode was doing.
+            error: A `Fault` keeps its kind; any other exception is permanent.
+        """
+        message = message_of(error)
+        if not isinstance(error, Fault) or not message.strip():
+            message = describe(error)
+        return cls(
+            where=where,
+            kind=error.kind if isinstance(error, Fault) else FaultKind.PERMANENT,
+            message=message[:MAX_TEXT],
+            traceback=traceback_of(error)[-MAX_TEXT:],
         )

@@ -6,26 +6,27 @@ readers name and `TrajectoryWriter(mode="append")` removes. A file appears under
 it is whole.
 """
 
+import contextlib
 import json
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, cast
-
-import numpy as np
+from typing import Any, Final, Literal
 
 from envkit.closing import Closing
 from envkit.errors import ConfigurationError, EnvkitError, StorageError
+from envkit.files import LineFile, replace_file, storage_errors
 from envkit.images import Image
 from envkit.trajectory.certificate import Certificate, certify
-from envkit.trajectory.files import append_whole, repair_tail, replace_file, storage_errors
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
-from envkit.trajectory.record import decode, encode
+from envkit.trajectory.plain import json_chunks
+from envkit.trajectory.record import decode, decode_head, encode
+from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 FILE_NAME: Final = "trajectories.jsonl"
+_DECODER: Final = json.JSONDecoder()
 
 Mode = Literal["create", "append", "overwrite"]
 Source = str | os.PathLike[str]
@@ -47,26 +48,57 @@ class StoredLine:
     """The last line has no end: its writer was stopped, or the disk was full."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTrajectory:
+    """A trajectory that can be stored: all that is left to do is writing."""
+
+    episode_id: str
+    line: bytes
+    images: tuple[Image, ...]
+    """Encoded, each once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEpisode:
+    """What the index of a file says of one trajectory."""
+
+    line: int
+    """Counted from 1."""
+    episode_id: str
+    env_id: str
+    seed: int | None
+    group_id: str | None
+    stop_reason: StopReason
+    initial_observation_hash: str | None
+    metadata: Mapping[str, Any]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the episode came to its end; an aborted one can be resumed."""
+        return self.stop_reason is not StopReason.ABORTED
+
+
 class TrajectoryWriter(Closing):
     """Appends finished trajectories to a run directory.
 
-    Every trajectory is on its way to the disk when `write` returns: a crash of this process loses
+    Every trajectory is on its way to the disk when `append` returns: a crash of this process loses
     none. A write that fails takes its partial line back and raises; what was written before stays.
-    One process writes at a time; threads of it may share the writer.
+    One writer has the directory at a time, whatever its process; threads may share it.
     """
 
     def __init__(self, directory: Source, *, mode: Mode = "create", durable: bool = False) -> None:
-        """Open the directory, making it where it is missing.
+        """Open the directory, making it if it is missing.
 
         Args:
             directory: The run directory.
-            mode: "create" refuses a directory that holds trajectories; "append" goes on behind
-                them; "overwrite" drops them.
+            mode: "create" refuses a directory that holds trajectories; "append" adds to them, and
+                removes an unfinished last line; "overwrite" drops them.
             durable: Also wait until the disk has each line (fsync), which survives a power cut and
                 costs a few milliseconds a line.
 
         Raises:
-            StorageError: The directory cannot be written, or holds trajectories already.
+            StorageError: The directory cannot be written, has another writer, or holds trajectories
+                already.
             ConfigurationError: An unknown mode.
         """
         if mode not in ("create", "append", "overwrite"):
@@ -76,43 +108,66 @@ class TrajectoryWriter(Closing):
         """Length of the unfinished line that append mode removed; 0 when the file was whole."""
         self._images = ImageFolder(self.path.parent / IMAGE_FOLDER)
         self._durable = durable
-        self._lock = threading.Lock()
         with storage_errors(f"cannot open {self.path} for writing"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if mode == "create" and self.path.is_file() and self.path.stat().st_size:
+        self._file = LineFile(self.path, durable=durable)
+        try:
+            if mode == "append":
+                self.cut_bytes = self._file.repair()
+            elif mode == "overwrite":
+                self._file.clear()
+            elif self._file.size:
                 raise StorageError(
                     f"{self.path} holds trajectories already; name another directory, or ask for "
                     "mode 'append' or 'overwrite'"
                 )
-            if mode == "append":
-                self.cut_bytes = repair_tail(self.path)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._descriptor: int | None = os.open(
-                self.path, flags | (os.O_TRUNC if mode == "overwrite" else 0), 0o666
-            )
+        except BaseException:
+            self._file.close()
+            raise
 
-    def write(self, trajectory: Trajectory) -> None:
-        """Append one trajectory, its new images first.
+    def prepare(self, trajectory: Trajectory) -> PreparedTrajectory:
+        """Encode a trajectory without writing anything, and so learn whether it can be stored.
+
+        It computes only, in steps of a few milliseconds: call it on a worker thread.
 
         Raises:
-            StorageError: The disk is full or gone, a value cannot be stored, or the writer is
-                closed. The file is as it was before the call.
+            StorageError: A value, an image or the whole cannot be stored; the error names the
+                episode.
         """
-        line = _line(trajectory, lambda image: self._images.write(image, durable=self._durable))
-        with self._lock:
-            if self._descriptor is None:
-                raise StorageError(f"the writer of {self.path} is closed")
-            with storage_errors(f"cannot write to {self.path}; what it holds is kept"):
-                append_whole(self._descriptor, line)
-                if self._durable:
-                    os.fsync(self._descriptor)
+        return _prepared(trajectory, self._images)
+
+    def append(self, *prepared: PreparedTrajectory) -> None:
+        """Write prepared trajectories, new images first and all lines as one write.
+
+        Raises:
+            StorageError: The disk is full or gone, the file was deleted or replaced, or the writer
+                is closed. The file is as it was before the call.
+        """
+        self._file.check()  # before the folder of images would be made again
+        for one in prepared:
+            for image in one.images:
+                self._images.write(image, durable=self._durable)
+        self._file.append(b"".join(one.line for one in prepared))
+
+    def keep_lines(self, wanted: Container[int]) -> None:
+        """Drop every line whose number, counted from 1, is not wanted.
+
+        Raises:
+            StorageError: The file cannot be replaced; it stays as it was.
+        """
+        self._file.keep_lines(wanted)
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Prepare and append one trajectory.
+
+        Raises:
+            StorageError: As for `prepare` and `append`.
+        """
+        self.append(self.prepare(trajectory))
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
-        with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+        self._file.close()
 
 
 def save(trajectories: Trajectory | Iterable[Trajectory], path: Source) -> None:
@@ -130,7 +185,7 @@ def save(trajectories: Trajectory | Iterable[Trajectory], path: Source) -> None:
     images = ImageFolder(target.parent / IMAGE_FOLDER)
     with storage_errors(f"cannot write {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(target, (_line(row, images.write) for row in rows), durable=True)
+        replace_file(target, (_written(row, images) for row in rows), durable=True)
 
 
 def load(path: Source) -> tuple[Trajectory, ...]:
@@ -149,7 +204,7 @@ def read_trajectories(path: Source, *, skip_cut_line: bool = False) -> Iterator[
 
     Args:
         path: The file, or the directory that holds `trajectories.jsonl`.
-        skip_cut_line: Leave out an unfinished last line instead of raising behind the others.
+        skip_cut_line: Leave out an unfinished last line instead of raising after the others.
 
     Raises:
         StorageError: No such file, a newer schema, or a line that cannot be read.
@@ -169,10 +224,8 @@ def read_lines(path: Source) -> Iterator[StoredLine]:
     """
     file = trajectory_file(path)
     images = ImageFolder(file.parent / IMAGE_FOLDER)
-    with storage_errors(f"cannot read {file}"), file.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            if line.strip():
-                yield _read_line(file, number, line, images)
+    for number, line in _lines(file):
+        yield _read_line(file, number, line, images)
 
 
 def trajectory_file(path: Source) -> Path:
@@ -188,23 +241,89 @@ def trajectory_file(path: Source) -> Path:
     return file
 
 
-def _line(trajectory: Trajectory, keep: Callable[[Image], None]) -> bytes:
-    row = encode(trajectory, certify(trajectory), keep)
+def read_index(path: Source) -> Iterator[StoredEpisode]:
+    """Yield what is needed to resume a run: of every trajectory all but its ledger and its turns.
+
+    Nothing of the ledger is parsed and no image is read. An unfinished last line is left out, as
+    `TrajectoryWriter(mode="append")` removes it.
+
+    Args:
+        path: The file, or the directory that holds `trajectories.jsonl`.
+
+    Raises:
+        StorageError: No such file, or a line before the last that cannot be read.
+    """
+    file = trajectory_file(path)
+    images = ImageFolder(file.parent / IMAGE_FOLDER)
+    for number, line in _lines(file):
+        try:
+            yield _stored_episode(number, line, images)
+        except (ValueError, RecursionError, StorageError) as error:
+            if line.endswith(b"\n") and b"\0" not in line:
+                raise StorageError(f"{file}, line {number} cannot be read: {error}") from error
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not empty, and their numbers."""
+    with storage_errors(f"cannot read {file}"), file.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield number, line
+
+
+def _stored_episode(number: int, line: bytes, images: ImageFolder) -> StoredEpisode:
+    head = decode_head(_head(line), images.read)
+    return StoredEpisode(line=number, **head)
+
+
+def _head(line: bytes) -> object:
+    """Return the fields that our own writer puts before the ledger; of another line, all fields."""
+    text = line.decode("utf-8")
+    if text.startswith("{") and text.endswith("}\n") and "\0" not in text:
+        fields: dict[str, Any] = {}
+        position = 1
+        with contextlib.suppress(ValueError, IndexError):
+            while True:
+                key, position = _DECODER.raw_decode(text, position)
+                if key == "segments":
+                    return fields
+                fields[key], position = _DECODER.raw_decode(text, position + 1)
+                position += 1
+    return json.loads(text)
+
+
+def _written(trajectory: Trajectory, images: ImageFolder) -> bytes:
+    prepared = _prepared(trajectory, images)
+    for image in prepared.images:
+        images.write(image)
+    return prepared.line
+
+
+def _prepared(trajectory: Trajectory, folder: ImageFolder) -> PreparedTrajectory:
+    images: dict[str, Image] = {}
+
+    def keep(image: Image) -> None:
+        if image.sha256 not in images and not folder.holds(image.sha256):
+            image.png_bytes()  # broken bytes are found now
+            images[image.sha256] = image
+
     try:
-        # ASCII escapes keep lone surrogates and exotic line breaks, which models emit, on one line.
-        text = json.dumps(row, separators=(",", ":"), allow_nan=False, default=_scalar)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StorageError(
-            f"episode {trajectory.episode_id!r} cannot be stored: {error}"
-        ) from error
-    return text.encode("ascii") + b"\n"
+        row = encode(trajectory, certify(trajectory), keep)
+        line = "".join(json_chunks(row)).encode("ascii") + b"\n"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # records hold foreign objects, whose methods raise anything
+        # Not {error}: the text of a foreign exception may raise too.
+        reason = str(error) if isinstance(error, EnvkitError) else type(error).__name__
+        raise StorageError(f"episode {_name(trajectory)} cannot be stored: {reason}") from error
+    return PreparedTrajectory(
+        episode_id=trajectory.episode_id, line=line, images=tuple(images.values())
+    )
 
 
-def _scalar(value: object) -> object:
-    """Give json the Python number of a NumPy scalar, which engines put among ids."""
-    if isinstance(value, np.generic):
-        return cast("object", value.item())
-    raise TypeError(f"{type(value).__name__} is no JSON data: {value!r:.80}")
+def _name(trajectory: Trajectory) -> str:
+    found: object = trajectory.episode_id
+    return f"{found!r:.80}" if type(found) is str else f"with an id of type {type(found).__name__}"
 
 
 def _read_line(file: Path, number: int, line: bytes, images: ImageFolder) -> StoredLine:
@@ -216,7 +335,7 @@ def _read_line(file: Path, number: int, line: bytes, images: ImageFolder) -> Sto
             "is cut off: its writer was stopped, or the disk was full. The lines before it are "
             "whole; a TrajectoryWriter in mode 'append' removes it"
             if is_cut
-            else f"is no JSON: {error}"
+            else f"is not valid JSON: {error}"
         )
         failure = StorageError(f"{file}, line {number} {what}")
         return StoredLine(

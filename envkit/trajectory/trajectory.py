@@ -4,31 +4,85 @@ Everything that a trainer or a report needs is derived from the segments. Axes: 
 trajectory's sequence, K turns.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from envkit.errors import ConfigurationError, StorageError
+from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import Message
-from envkit.tokens.encoded import Tensors, concatenate
-from envkit.trajectory.projection import rows_of
-from envkit.trajectory.row import Row
-from envkit.trajectory.segment import Segment, SegmentKind
-from envkit.trajectory.stop import StopReason
-from envkit.trajectory.turn import TurnRecord
+from envkit.tokens.encoded import Encoded, Tensors, concatenate
+from envkit.trajectory.projection import Row, placeholder_row, rows_of
+from envkit.trajectory.segment import Segment, SegmentKind, sequences_of
+from envkit.trajectory.stop import FaultRecord, StopReason
+
+TIME_PARTS: Final = ("queue", "generate", "env", "encode")
+"""What the time of a turn goes to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultRecord:
-    """A failure that ended an episode."""
+class TurnRecord:
+    """One model reply and the environment's answer to it. Times are wall-clock seconds."""
 
-    where: str
-    """"reset", "step", "generate", "encode" or "ledger"."""
-    kind: str
-    """`FaultKind` value."""
-    message: str
+    turn: int
+    prompt_tokens: int
+    """Context length of the turn, images expanded."""
+    cached_tokens: int = 0
+    """How many of them the engine took from its prefix cache."""
+    response_tokens: int = 0
+    observation_tokens: int = 0
+    """Train ids appended after the reply; 0 after the last one."""
+    image_count: int = 0
+    """New images in the observation after the reply."""
+    image_bytes: int = 0
+    """Their PNG bytes."""
+    queue_seconds: float = 0.0
+    generate_seconds: float = 0.0
+    env_seconds: float = 0.0
+    encode_seconds: float = 0.0
+    engine_retries: int = 0
+    resamples: int = 0
+    """Replies thrown away because they did not parse (`resample_on_parse_error`)."""
+    response_text: str = ""
+    finish_reason: str = ""
+    parse_error: str | None = None
+    """`info["parse_error"]` of the environment; None when the reply was understood."""
+    weight_version: str | None = None
+    clamped_logprobs: int = 0
+    """Log-probabilities a little above 0 that became 0: rounding of a half-precision engine."""
+    observation_hash: str | None = None
+    """Of the observation after the reply, to compare a replay with; None without a done step."""
+    env_retries: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Failed attempts of this turn's step by `FaultKind`, all recovered."""
+    tool_call: Mapping[str, Any] | None = None
+    """`info["tool_call"]` of the environment; None without one."""
+    reward: float | None = None
+    """None when the step did not complete."""
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The environment's `info` of the step, deterministic JSON data."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Where the time went, in the order of `TIME_PARTS`."""
+        values = (self.queue_seconds, self.generate_seconds, self.env_seconds, self.encode_seconds)
+        return dict(zip(TIME_PARTS, values, strict=True))
+
+    def with_observation(self, encoded: Encoded, seconds: float) -> "TurnRecord":
+        """Return the record of a turn whose observation is appended later, by a resumed episode."""
+        return replace(self, **observed(encoded), encode_seconds=self.encode_seconds + seconds)
+
+    def without_observation(self) -> "TurnRecord":
+        """Return the record of a last turn: nothing was appended after its reply."""
+        return replace(self, observation_tokens=0, image_count=0, image_bytes=0)
+
+
+def observed(encoded: Encoded) -> dict[str, int]:
+    """Return what a turn records of the observation that was appended after its reply."""
+    return {
+        "observation_tokens": len(encoded.train_ids),
+        "image_count": len(encoded.images),
+        "image_bytes": sum(len(image.png_bytes()) for image in encoded.images),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +92,9 @@ class Trajectory:
     episode_id: str
     env_id: str
     seed: int | None
-    task: Mapping[str, Any]
     group_id: str | None = None
     """Episodes of one task that a trainer compares share it; None outside a group."""
-    segments: tuple[Segment, ...]
-    turns: tuple[TurnRecord, ...]
-    messages: tuple[Message, ...]
-    """The conversation for people to read; never tokenised again."""
+    task: Mapping[str, Any]
     reward: float | None
     """Sum of the turns' rewards; None after a fault and for an aborted episode."""
     stop_reason: StopReason
@@ -60,6 +110,10 @@ class Trajectory:
     """State of the environment at an abort, for `resume`; None where the env has no snapshot."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What the caller wants to keep with it; JSON data."""
+    segments: tuple[Segment, ...]
+    turns: tuple[TurnRecord, ...]
+    messages: tuple[Message, ...]
+    """The conversation for people to read; never tokenised again."""
 
     @property
     def is_faulted(self) -> bool:
@@ -106,12 +160,7 @@ class Trajectory:
 
     def sequences(self) -> tuple[tuple[Segment, ...], ...]:
         """Return the segments split where the template rewrote the history; usually one group."""
-        groups: list[list[Segment]] = []
-        for segment in self.segments:
-            if segment.kind is SegmentKind.PROMPT or not groups:
-                groups.append([])
-            groups[-1].append(segment)
-        return tuple(tuple(group) for group in groups)
+        return sequences_of(self.segments)
 
     def steps(self, *, merge: bool = False) -> tuple[Row, ...]:
         """Return training rows; none where the model sampled nothing (see `projection`).
@@ -120,34 +169,8 @@ class Trajectory:
             merge: False gives a row for each model turn, with everything before it as its prompt.
                 True gives one row for each run of turns whose prompts extend each other exactly.
         """
-        return rows_of(self, merge=merge)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trajectory to a file of its own, its images into `images/` beside it.
-
-        Raises:
-            StorageError: The file cannot be written; one that was there stays as it was.
-        """
-        from envkit.trajectory import storage  # the layer above, which knows this class
-
-        storage.save(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Trajectory":
-        """Read a file that holds exactly one trajectory; `envkit.trajectory.load` reads any number.
-
-        Raises:
-            StorageError: The file cannot be read, or holds none or more than one.
-        """
-        from envkit.trajectory import storage
-
-        rows = storage.load(path)
-        if len(rows) != 1:
-            raise StorageError(
-                f"Trajectory.load reads a file of one trajectory, got {len(rows)} "
-                f"in {str(path)!r}; use envkit.trajectory.load"
-            )
-        return rows[0]
+        reward = None if self.is_faulted else self.reward
+        return rows_of(self.segments, reward, is_trained=not self.is_faulted, merge=merge)
 
     def _single(self) -> Sequence[Segment]:
         if sum(segment.kind is SegmentKind.PROMPT for segment in self.segments) > 1:
@@ -156,3 +179,40 @@ class Trajectory:
                 "history; use steps(merge=True) instead"
             )
         return self.segments
+
+
+def whole_row(trajectory: Trajectory, *, filler_id: int) -> Row:
+    """Return the trajectory as one row.
+
+    A trajectory in which the model sampled nothing becomes a placeholder: its prompt as far as
+    there is one, and one filler token with mask 0. A faulted one has mask 0 everywhere.
+
+    Args:
+        trajectory: Of one sequence.
+        filler_id: A token of the model's vocabulary that may stand where there is none, such as
+            the end-of-sequence token.
+
+    Raises:
+        ConfigurationError: The template rewrote the history, so the trajectory is more than one
+            sequence; use `step_rows(merge=True)`.
+    """
+    if len(trajectory.sequences()) > 1:
+        raise ConfigurationError(
+            "this trajectory is more than one sequence, because the template rewrote its history, "
+            "and cannot be one training row; use step_rows(merge=True)"
+        )
+    return step_rows(trajectory, filler_id=filler_id, merge=True)[0]
+
+
+def step_rows(trajectory: Trajectory, *, filler_id: int, merge: bool = False) -> tuple[Row, ...]:
+    """Return the trajectory as at least one row; the last one is marked and carries the reward.
+
+    Args:
+        trajectory: Any, faulted ones included.
+        filler_id: As for `whole_row`.
+        merge: As for `Trajectory.steps`.
+    """
+    reward = None if trajectory.is_faulted else trajectory.reward
+    return trajectory.steps(merge=merge) or (
+        placeholder_row(trajectory.segments, reward, filler_id=filler_id),
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from envkit.errors import ConfigurationError, StorageError
+from envkit.files import replace_file
 
 Level = int | float | str
 """A value of an environment's level argument, or of a task's level."""
@@ -179,8 +180,6 @@ class LevelProgress:
         Raises:
             StorageError: It cannot be written.
         """
-        from envkit.trajectory.files import replace_file  # here: it loads the whole package
-
         replace_file(Path(path), json.dumps(self.to_json()).encode())
 
     @classmethod

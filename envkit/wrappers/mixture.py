@@ -219,7 +219,6 @@ def _common(promises: Sequence[Capabilities]) -> Capabilities:
     bounds = [each.max_sessions for each in promises if each.max_sessions is not None]
     return Capabilities(
         thread_safe=all(each.thread_safe for each in promises),
-        async_native=False,
         replay_safe=all(each.replay_safe for each in promises),
         snapshot=all(each.snapshot for each in promises),
         deterministic=all(each.deterministic for each in promises),

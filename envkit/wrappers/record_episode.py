@@ -9,6 +9,7 @@ from PIL import Image as PilImage
 
 from envkit.env import Observation
 from envkit.errors import ConfigurationError
+from envkit.files import replace_file, storage_errors
 from envkit.images import Image
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
@@ -133,8 +134,6 @@ class RecordEpisode(EnvWrapper):
             return
         name = self._name or f"episode-{self._episodes - 1:05d}"
         path = self.folder / f"{_UNSAFE.sub('_', name)}.{self.format}"
-        from envkit.trajectory.files import replace_file, storage_errors  # here, as above
-
         with storage_errors(f"cannot make the folder {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(path, self._encoded(frames))

@@ -1,7 +1,6 @@
 """The canary: a code that only the picture tells."""
 
 import random
-import re
 from typing import Any, ClassVar, Final, cast
 
 from envkit.audit.hooks import AuditHooks
@@ -10,8 +9,10 @@ from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
+from envkit_canary.auditing import hooks
 from envkit_canary.drawing import draw_code
 from envkit_canary.glyphs import GLYPHS
+from envkit_canary.reply import read_code
 
 DEFAULT_ALPHABET: Final = "2345679CDFHJKMNPRTVWX"
 """No vowels, so that no English word is a code, and no two characters that look alike."""
@@ -139,24 +140,11 @@ class CanaryEnv(Env):
 
     def audit_hooks(self) -> AuditHooks:
         """Return blind guesses and a second reader of codes; see `auditing`."""
-        from envkit_canary.auditing import hooks
-
         return hooks(self._alphabet)
 
     def _picture(self, turn: int) -> Image:
         look = derive_seed("canary", self.task.get("look", 0), turn)
         return draw_code(self.task["codes"][turn], look=look)
-
-
-def read_code(reply: str, length: int) -> str | None:
-    """Return the last run of exactly `length` letters and digits in the reply, in capitals.
-
-    A run with a digit in it wins over plain words: "The code is K7MX, sure" is read as K7MX. None
-    when there is no run of that length.
-    """
-    runs = re.findall(rf"(?<![A-Za-z0-9])[A-Za-z0-9]{{{length}}}(?![A-Za-z0-9])", reply)
-    shaped = [run for run in runs if run.isupper() or any(map(str.isdigit, run))]
-    return ((shaped or runs)[-1]).upper() if runs else None
 
 
 def _answer(context: PolicyContext) -> str:

@@ -6,7 +6,6 @@ prose that recipes add around the question is taken off while the untouched text
 """
 
 import base64
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Final
 from PIL import Image as PilImage
 
 from envkit.errors import ImageError
+from envkit.image_files import decode_image, read_image_file
 from envkit.images import Image
 from envkit.tasks import Task
 
@@ -144,21 +144,19 @@ def _read_picture(value: Any, folder: Path) -> str:  # noqa: ANN401  # any JSON
     Raises:
         RowSkippedError: It is no picture, or it is not here.
     """
-    data = _picture_bytes(value, folder)
-    image = Image.from_bytes(data)
     try:
-        picture = image.pil()
+        found = decode_image(_picture_bytes(value, folder))
     except ImageError as error:
         raise RowSkippedError("an image cannot be decoded") from error
+    picture = found.picture
     if picture.width * picture.height > MAX_PIXELS:
         factor = (MAX_PIXELS / (picture.width * picture.height)) ** 0.5
         size = (max(1, int(picture.width * factor)), max(1, int(picture.height * factor)))
         return Image.from_pil(picture.resize(size, PilImage.Resampling.LANCZOS)).data_uri()
-    with PilImage.open(io.BytesIO(data)) as opened:
-        if opened.mode in ("L", "RGB") and "transparency" not in opened.info:
-            name = (opened.format or "png").lower()
-            return f"data:image/{name};base64,{base64.b64encode(data).decode()}"
-    return Image.from_pil(picture).data_uri()
+    if found.exact is None:
+        return Image.from_pil(picture).data_uri()
+    payload = base64.b64encode(found.exact).decode()
+    return f"data:image/{found.image_format};base64,{payload}"
 
 
 def _picture_bytes(value: Any, folder: Path) -> bytes:  # noqa: ANN401  # any JSON
@@ -183,7 +181,7 @@ def _file_or_base64(value: str, folder: Path) -> bytes:
     if len(value) < 1024:
         path = (folder / value).resolve()
         if path.is_relative_to(folder.resolve()) and path.is_file():
-            return path.read_bytes()
+            return read_image_file(path)
     return _decoded(value)
 
 

@@ -99,7 +99,7 @@ class RefineEnv(MultiAgentEnv):
         if self.inner.system_prompt is not None:
             self.prompts = dict.fromkeys(self._solvers, self.inner.system_prompt)
         self.capabilities = replace(  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by their task_env
-            self.inner.capabilities, snapshot=False, async_native=False
+            self.inner.capabilities, snapshot=False
         )
         self._weights = {True: correct_weight, False: incorrect_weight}
         self._solved_at, self._longest = solved_at, max_solution_chars

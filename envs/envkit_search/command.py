@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from envkit.cli.console import note, say
+from envkit.cli.console import note, say, say_access
 from envkit.cli.counting import CountingBar
 from envkit.cli.examples import with_examples
-from envkit.cli.options import parse_env_kwargs
+from envkit.cli.options import AllowRemote, NoKey, ServerKey, parse_env_kwargs
 
 
 @with_examples(
@@ -40,22 +40,36 @@ def serve_search(
             "--corpus-option", metavar="KEY=VALUE", help="Of the world, such as seed=1; repeatable."
         ),
     ] = None,
+    key: ServerKey = None,
+    no_key: NoKey = False,
+    allow_remote: AllowRemote = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Serve a corpus by Search-R1's POST /retrieve, until Ctrl-C.
 
-    Environments search it with `backend="http://HOST:PORT"`. GET /health says that it is up.
+    Environments search it with `backend="http://HOST:PORT"` and its key, which is random unless
+    --key or the variable ENVKIT_SEARCH_KEY says it. GET /health says that it is up.
     """
+    from envkit.access import choose_access
+    from envkit_search.leases import SERVER_KEY_VARIABLE
     from envkit_search.opening import open_corpus
     from envkit_search.server import serve_until_interrupted
 
+    access = choose_access(
+        key,
+        host=host,
+        variable=SERVER_KEY_VARIABLE,
+        without_key=no_key,
+        allow_remote=allow_remote,
+    )
     options: dict[str, Any] = parse_env_kwargs(corpus_options, option="--corpus-option")
     with CountingBar(f"reading {corpus}", is_quiet=quiet) as bar:
         backend = open_corpus(corpus, options or None, index=index, progress=bar.show)
 
     def tell(address: str) -> None:
         say(f"serving {corpus} at {address}")
+        say_access(access)
         note("Ctrl-C ends it")
 
-    serve_until_interrupted(backend, host=host, port=port, default_topk=topk, on_ready=tell)
+    serve_until_interrupted(backend, access=access, port=port, default_topk=topk, on_ready=tell)
     note("ended")

@@ -90,7 +90,6 @@ class SearchEnv(AsyncEnv):
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         thread_safe=True,
-        async_native=True,
         replay_safe=True,
         snapshot=True,
         deterministic=True,
@@ -115,6 +114,7 @@ class SearchEnv(AsyncEnv):
         reward: str | Mapping[str, float] | Reward = "exact",
         format_credits: Mapping[str, float] | None = None,
         backend: str | SearchBackend | None = None,
+        backend_key: str | None = None,
         tasks: TaskSource | None = None,
         document_characters: int = 1200,
         feedback_role: ObservationRole = "tool",
@@ -140,6 +140,8 @@ class SearchEnv(AsyncEnv):
                 "serper"; "tantivy:FOLDER" for an index on disk; or any `SearchBackend`, which
                 stays the caller's to close and is deterministic if it has an attribute
                 `is_deterministic` that is True.
+            backend_key: Of the server at that address; None takes the variable ENVKIT_SEARCH_KEY,
+                which no record of a run holds.
             tasks: Questions of your own; None takes those of the corpus.
             document_characters: Most characters of a page that are shown.
             feedback_role: Role of results in the tools protocol. "user" for chat templates that
@@ -180,7 +182,7 @@ class SearchEnv(AsyncEnv):
         )
         self.tasks, self._is_warm = self._source, False
         self._corpus, self._corpus_options = corpus, corpus_options
-        self._given = _checked_backend(backend)
+        self._given, self._backend_key = _checked_backend(backend), backend_key
         self._lease: SearchBackend | None = None
         self._embedded: tuple[tuple[str, Options | None], SearchBackend] | None = None
         self._turns: list[TurnFacts] = []
@@ -282,7 +284,7 @@ class SearchEnv(AsyncEnv):
             if self._lease is None:
                 from envkit_search.leases import lease  # here: aiohttp is slow to import
 
-                self._lease = lease(self._given)
+                self._lease = lease(self._given, self._backend_key)
             return self._lease
         corpus, options = self._corpus_of_task()
         if self._embedded is None or self._embedded[0] != (corpus, options):

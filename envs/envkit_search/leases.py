@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from envkit.access import bearer
 from envkit.errors import ConfigurationError
 from envkit_search.cache import CachedBackend
 from envkit_search.document import Hit, SearchBackend
@@ -23,6 +24,8 @@ SERPER: Final = "serper"
 TANTIVY: Final = "tantivy:"
 """Begins the address of an index on disk; its folder follows."""
 SERPER_KEY_VARIABLE: Final = "SERPER_API_KEY"
+SERVER_KEY_VARIABLE: Final = "ENVKIT_SEARCH_KEY"
+"""The key of a search server; `envkit serve-search` reads it too."""
 
 
 class _Shared:
@@ -35,14 +38,16 @@ class _Shared:
         """Open leases that were used on each event loop."""
 
 
-_shared: dict[str, _Shared] = {}
+_Name = tuple[str, str | None]
+"""An address and the key for it: clients with different keys share nothing."""
+_shared: dict[_Name, _Shared] = {}
 _lock = threading.Lock()
 
 
 class Lease:
     """A share of a backend; `aclose` gives it back."""
 
-    def __init__(self, name: str, shared: _Shared) -> None:
+    def __init__(self, name: _Name, shared: _Shared) -> None:
         self._name, self._shared = name, shared
         self._is_open = True
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -60,7 +65,7 @@ class Lease:
             EnvFault: The backend failed.
         """
         if not self._is_open:
-            raise ConfigurationError(f"the search backend {self._name!r} was closed already")
+            raise ConfigurationError(f"the search backend {self._name[0]!r} was closed already")
         self._enter(asyncio.get_running_loop())
         return await self._shared.backend.search(queries, topk=topk)
 
@@ -93,23 +98,24 @@ class Lease:
                 del self._shared.by_loop[self._loop]
 
 
-def lease(address: str) -> Lease:
+def lease(address: str, key: str | None = None) -> Lease:
     """Return a lease of a backend.
 
     Args:
         address: "http://..." or "https://...", a server with `POST /retrieve`; "serper", whose
             key is read from the environment variable SERPER_API_KEY; or "tantivy:" and the folder
             of an index on disk.
+        key: Of the server; None takes the variable ENVKIT_SEARCH_KEY, which may be missing.
 
     Raises:
-        ConfigurationError: It is none of these, or the key is missing.
+        ConfigurationError: It is none of these, or Serper's key is missing.
         StorageError: There is no index in the folder.
         MissingDependencyError: The index needs tantivy, which is not installed.
     """
-    name = check_address(address)
+    name = check_address(address), key or os.environ.get(SERVER_KEY_VARIABLE) or None
     with _lock:
         if name not in _shared:
-            _shared[name] = _Shared(_maker(name)())
+            _shared[name] = _Shared(_maker(*name)())
         shared = _shared[name]
         shared.leases += 1
     return Lease(name, shared)
@@ -129,11 +135,11 @@ def check_address(address: str) -> str:
     )
 
 
-def _maker(name: str) -> Callable[[], SearchBackend]:
+def _maker(name: str, server_key: str | None) -> Callable[[], SearchBackend]:
     if name.startswith(TANTIVY):
         return lambda: open_index(name.removeprefix(TANTIVY))
     if name != SERPER:
-        return lambda: CachedBackend(RetrieveClient(name))
+        return lambda: CachedBackend(RetrieveClient(name, headers=bearer(server_key)))
     key = os.environ.get(SERPER_KEY_VARIABLE, "")
     if not key:
         raise ConfigurationError(

@@ -1,40 +1,97 @@
 """A server of Search-R1's `POST /retrieve` over any backend; the contract is in `remote`.
 
 Right for any number of queries, with and without scores: `return_scores` true answers
-`{"document": {"id", "contents"}, "score"}`, false the bare documents. A request that is no such
-object gets 422 with a `detail`, as from FastAPI, which Search-R1 uses; a backend that fails gets
-503 or, where another try is no use, 500: never an empty list.
+`{"document": {"id", "contents"}, "score"}`, false the bare documents. Failures are never an empty
+list:
+
+| request | answer |
+| --- | --- |
+| without the key | 401 |
+| of a web page of another site | 403 |
+| not the contract's, or asks for too many documents | 422 with a `detail`, as from FastAPI |
+| too large, or its answer would be | 413 with a `detail`; fewer queries at once may pass |
+| its backend fails | 503, or 500 if trying again is useless |
+| not answered in time | 503 |
 """
 
 import asyncio
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from envkit.access import Access
 from envkit.errors import ConfigurationError, EnvFault
 from envkit_search.contents import contents_of
 from envkit_search.document import Hit, SearchBackend
 
-MAX_REQUEST_BYTES: Final = 4 << 20
 MAX_REQUEST_QUERIES: Final = 4096
 MAX_REQUEST_TOPK: Final = 1000
+MAX_QUERY_CHARACTERS: Final = 8192
+_HEALTH: Final = "/health"
+_JSON: Final = "application/json"
+_SLICE_HITS: Final = 1000
+"""Documents that are searched and written at once: an answer grows by so many before it is bounded
+again."""
+_WRITE_ON_THREAD: Final = 1 << 18
+"""Characters from which on documents are written off the event loop."""
 _LAST_ANSWERS_S: Final = 3.0
 """How long answers under way may take once the server is to end, in seconds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """How much a request may take."""
+
+    request_bytes: int = 4 << 20
+    answer_bytes: int = 16 << 20
+    """Clients of envkit read no more either."""
+    documents: int = 16_384
+    """Queries times `topk`."""
+    request_s: float = 60.0
+    """From the first byte of the body to the last byte of the answer, in seconds."""
+    idle_s: float = 75.0
+    """How long a connection may wait for its next request, in seconds."""
+    at_once: int = 32
+    """Requests answered at once; others wait, within `request_s`."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing could be answered.
+
+        Raises:
+            ConfigurationError: One is not positive.
+        """
+        counts = (self.request_bytes, self.answer_bytes, self.documents, self.at_once)
+        if min(self.request_s, self.idle_s, *counts) <= 0:
+            raise ConfigurationError(f"the limits of a server must be positive, got {self}")
+
+
 class _Refused(Exception):
-    """A request that is not the contract's; the argument says why."""
+    """A request that is not the contract's, or asks for too much; the argument says why."""
+
+    def __init__(self, detail: str, status: int = 422) -> None:
+        super().__init__(detail)
+        self.status = status
 
 
-def create_app(backend: SearchBackend, *, default_topk: int = 3) -> web.Application:
+def create_app(
+    backend: SearchBackend,
+    *,
+    access: Access,
+    default_topk: int = 3,
+    limits: ServerLimits | None = None,
+) -> web.Application:
     """Return an application that serves `POST /retrieve` and `GET /health`.
 
     Args:
         backend: Whom to ask; it stays the caller's to close.
+        access: Who may ask; `/health` needs no key.
         default_topk: For requests whose `topk` is missing, null or 0.
+        limits: None takes the defaults.
 
     Raises:
         ConfigurationError: `default_topk` is out of range.
@@ -43,53 +100,128 @@ def create_app(backend: SearchBackend, *, default_topk: int = 3) -> web.Applicat
         raise ConfigurationError(
             f"default_topk must be 1 to {MAX_REQUEST_TOPK}, got {default_topk}"
         )
+    bounds = limits or ServerLimits()
+    service = _Service(backend, default_topk, bounds)
 
-    async def retrieve(request: web.Request) -> web.Response:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = access.refusal(request.headers.items(), needs_key=request.path != _HEALTH)
+        if refusal is None:
+            return await handler(request)
+        body = {"detail": refusal.reason}
+        return web.json_response(body, status=refusal.status, headers=refusal.headers)
+
+    app = web.Application(client_max_size=bounds.request_bytes, middlewares=[guard])
+    app.router.add_post("/retrieve", service.retrieve)
+    app.router.add_get(_HEALTH, _health)
+    return app
+
+
+class _Service:
+    """Answers `/retrieve` within its limits."""
+
+    def __init__(self, backend: SearchBackend, default_topk: int, limits: ServerLimits) -> None:
+        self._backend, self._default_topk, self._limits = backend, default_topk, limits
+        self._free = asyncio.Semaphore(limits.at_once)
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request; one that takes too long is given up wherever it is."""
+        response = web.StreamResponse(headers={"Content-Type": f"{_JSON}; charset=utf-8"})
         try:
-            queries, topk, has_scores = _read_request(await request.read(), default_topk)
+            async with asyncio.timeout(self._limits.request_s), self._free:
+                parts = await self._answer(await request.read())
+                response.content_length = sum(map(len, parts))
+                await response.prepare(request)
+                for part in parts:
+                    await response.write(part)
+                await response.write_eof()
+                return response
         except _Refused as refused:
-            return web.json_response({"detail": str(refused)}, status=422)
-        try:
-            found = await backend.search(queries, topk=topk) if queries else []
+            return web.json_response({"detail": str(refused)}, status=refused.status)
         except EnvFault as fault:
             status = 503 if fault.retryable else 500
             return web.json_response({"detail": str(fault), "kind": fault.kind}, status=status)
-        result = [[_item(hit, has_scores=has_scores) for hit in hits] for hits in found]
-        return web.json_response({"result": result})
+        except TimeoutError:
+            if response.prepared:  # the client does not read its answer
+                if request.transport is not None:
+                    request.transport.abort()
+                return response
+            detail = f"not answered within {self._limits.request_s:g} s"
+            return web.json_response({"detail": detail}, status=503)
 
-    async def health(_: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
+    async def _answer(self, body: bytes) -> list[bytes]:
+        """Return the JSON of an answer in pieces."""
+        queries, topk, has_scores = _read_request(body, self._default_topk)
+        if len(queries) * topk > self._limits.documents:
+            raise _Refused(
+                f"queries times topk may be at most {self._limits.documents}, got "
+                f"{len(queries)} times {topk}: ask for fewer at once"
+            )
+        parts, size = [b'{"result": ['], 0
+        step = max(1, _SLICE_HITS // topk)
+        for start in range(0, len(queries), step):
+            found = await self._backend.search(queries[start : start + step], topk=topk)
+            written = await self._write(found, has_scores=has_scores, size=size)
+            size += len(written)
+            self._check_size(size)
+            parts += [b", ", written] if start else [written]
+        return [*parts, b"]}"]
 
-    app = web.Application(client_max_size=MAX_REQUEST_BYTES)
-    app.router.add_post("/retrieve", retrieve)
-    app.router.add_get("/health", health)
-    return app
+    async def _write(self, found: list[list[Hit]], *, has_scores: bool, size: int) -> bytes:
+        characters = sum(len(hit.document.text) for hits in found for hit in hits)
+        self._check_size(size + characters)
+        if characters < _WRITE_ON_THREAD:
+            return _written(found, has_scores=has_scores)
+        return await asyncio.to_thread(_written, found, has_scores=has_scores)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limits.answer_bytes:
+            raise _Refused(
+                f"the answer would exceed {self._limits.answer_bytes} bytes: ask for fewer "
+                "queries at once, or a smaller topk",
+                status=413,
+            )
+
+
+async def _health(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok"})
+
+
+def _written(found: list[list[Hit]], *, has_scores: bool) -> bytes:
+    """Return the lists of some queries as JSON, without the brackets around them."""
+    return ", ".join(
+        json.dumps([_item(hit, has_scores=has_scores) for hit in hits]) for hits in found
+    ).encode()
 
 
 async def serve(
     backend: SearchBackend,
     *,
-    host: str = "127.0.0.1",
+    access: Access,
     port: int = 8000,
     default_topk: int = 3,
+    limits: ServerLimits | None = None,
     on_ready: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Serve a backend until the task is cancelled.
 
     Args:
         backend: Whom to ask; it stays the caller's to close.
-        host: Address to listen on; the default is reachable from this machine only.
+        access: Who may ask, and the address to listen on.
         port: 0 takes a free one.
         default_topk: For requests that name none.
+        limits: None takes the defaults.
         on_ready: Called with the server's address once it listens.
 
     Raises:
         ConfigurationError: The address cannot be listened on, or `default_topk` is out of range.
     """
+    host, bounds = access.host, limits or ServerLimits()
     runner = web.AppRunner(
-        create_app(backend, default_topk=default_topk),
+        create_app(backend, access=access, default_topk=default_topk, limits=bounds),
         access_log=None,
         shutdown_timeout=_LAST_ANSWERS_S,
+        keepalive_timeout=bounds.idle_s,
     )
     await runner.setup()
     try:
@@ -108,9 +240,10 @@ async def serve(
 def serve_until_interrupted(
     backend: SearchBackend,
     *,
-    host: str = "127.0.0.1",
+    access: Access,
     port: int = 8000,
     default_topk: int = 3,
+    limits: ServerLimits | None = None,
     on_ready: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Serve a backend until Ctrl-C; for programs that do nothing else. See `serve`.
@@ -118,7 +251,14 @@ def serve_until_interrupted(
     Raises:
         ConfigurationError: The address cannot be listened on, or `default_topk` is out of range.
     """
-    serving = serve(backend, host=host, port=port, default_topk=default_topk, on_ready=on_ready)
+    serving = serve(
+        backend,
+        access=access,
+        port=port,
+        default_topk=default_topk,
+        limits=limits,
+        on_ready=on_ready,
+    )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serving)
 
@@ -137,15 +277,18 @@ def _read_request(body: bytes, default_topk: int) -> tuple[list[str], int, bool]
         isinstance(query, str) for query in cast(list[object], queries)
     ):
         raise _Refused("'queries' must be a list of strings")
-    if len(cast(list[str], queries)) > MAX_REQUEST_QUERIES:
+    asked = cast(list[str], queries)
+    if len(asked) > MAX_REQUEST_QUERIES:
         raise _Refused(f"'queries' may hold at most {MAX_REQUEST_QUERIES}")
+    if max(map(len, asked), default=0) > MAX_QUERY_CHARACTERS:
+        raise _Refused(f"a query may have at most {MAX_QUERY_CHARACTERS} characters")
     topk: Any = fields.get("topk") or default_topk
     if isinstance(topk, bool) or not isinstance(topk, int) or not 0 < topk <= MAX_REQUEST_TOPK:
         raise _Refused(f"'topk' must be null or an integer from 1 to {MAX_REQUEST_TOPK}")
     has_scores: Any = fields.get("return_scores", False)
     if not isinstance(has_scores, bool):
         raise _Refused("'return_scores' must be true or false")
-    return cast(list[str], queries), topk, has_scores
+    return asked, topk, has_scores
 
 
 def _item(hit: Hit, *, has_scores: bool) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import aiohttp
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.retry_after import retry_after
-from envkit.rollout.retries import Backoff
+from envkit.rollout.limits import Backoff
 
 _RETRYABLE: Final = frozenset({408, 425, 429})
 _REFUSED: Final = frozenset({400, 413, 422})

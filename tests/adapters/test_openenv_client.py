@@ -19,6 +19,7 @@ from fakes.openenv_server import (
     FakeOpenEnvServer,
     openenv_served,
 )
+from fakes.playing import collected
 from fakes.search_server import running
 from PIL import Image as PilImage
 
@@ -31,7 +32,7 @@ from envkit.errors import (
     FaultKind,
     MissingDependencyError,
 )
-from envkit.rollout import ScriptedEngine, collect
+from envkit.rollout import ScriptedEngine
 from envkit_openenv import SPEC, OpenEnvEnv
 
 QUICK = {"step_timeout_s": 0.5, "reset_timeout_s": 5.0, "max_message_bytes": 100_000}
@@ -46,6 +47,32 @@ def made(address: str, **options: Any) -> OpenEnvEnv:
     env: Any = envkit.make("openenv-v0", **arguments)
     assert isinstance(env, OpenEnvEnv)
     return env
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({}, "Bearer of the variable"),
+        ({"key": "of the argument"}, "Bearer of the argument"),
+        ({"key": "k", "headers": {"authorization": "Basic own"}}, "Basic own"),
+    ],
+)
+async def test_key_goes_with_the_handshake(
+    options: dict[str, Any], sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVKIT_OPENENV_KEY", "of the variable")
+    server = FakeOpenEnvServer()
+    async with openenv_served(server) as address:
+        env = made(address, **options)
+        await env.areset(seed=0)
+        await env.aclose()
+    assert set(server.headers) == {sent}
+
+
+def test_password_in_the_address_is_refused_because_messages_show_addresses() -> None:
+    with pytest.raises(ConfigurationError, match="give the password as key") as caught:
+        made("http://:secret@127.0.0.1:9")
+    assert "secret" not in str(caught.value)
 
 
 async def test_client_plays_an_action_schema_as_a_tool() -> None:
@@ -279,7 +306,7 @@ async def test_rollout_recovers_from_a_crash_by_replay() -> None:
     engine = ScriptedEngine(codec, lambda context: call([4, 6][context.turn]))
     async with openenv_served(server) as address:
         kwargs = {"base_url": address, "limits": QUICK, "is_repeatable": True}
-        played = collect("openenv-v0", engine, codec, episodes=1, env_kwargs=kwargs)
+        played = collected("openenv-v0", engine, codec, episodes=1, env_kwargs=kwargs)
         trajectories = [trajectory async for trajectory in played]
     (trajectory,) = trajectories
     assert trajectory.reward == 1.0

@@ -12,9 +12,16 @@ import pytest_asyncio
 import torch
 from fakes.browsers import needs_browser
 from fakes.models import tiny_model_dir
+from fakes.playing import collected
 
 import envkit
-from envkit.rollout import Engine, Limits, Sampling, collect, role_of, rollout_id_of
+from envkit.rollout import (
+    Engine,
+    Limits,
+    Sampling,
+    role_of,
+    rollout_id_of,
+)
 from envkit.tokens import ChatCodec, load_codec
 from envkit.trajectory import SegmentKind, StopReason, Trajectory, save, verify_file
 from envkit_sglang import SGLangEngine
@@ -43,7 +50,7 @@ async def roll(engine: Engine, codec: ChatCodec, *, turns: int = 3) -> list[Traj
     """Play geo3k with pictures; random weights never answer, so every turn is used."""
     return [
         trajectory
-        async for trajectory in collect(
+        async for trajectory in collected(
             "geo3k-v0",
             engine,
             codec,
@@ -71,7 +78,9 @@ def check_shape(trajectory: Trajectory) -> None:
         sent += len(segment.train_ids)
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"]
+)
 def embedded(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     folder = tiny_model_dir(request.param)
     return create_engine(folder, dtype="float32", threads=1), folder
@@ -106,7 +115,7 @@ async def check_family(
     codec = load_codec(folder, tools=env.tools)
     trajectories = [
         trajectory
-        async for trajectory in collect(
+        async for trajectory in collected(
             env_id,
             engine,
             codec,
@@ -152,6 +161,7 @@ async def test_embedded_rollout_of_a_family_is_verified(
     assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
 
 
+@pytest.mark.slow
 async def test_embedded_rollout_of_several_agents_is_verified(
     tiny: tuple[Engine, Any], tmp_path: Path
 ) -> None:

@@ -141,7 +141,6 @@ async def test_every_turn_with_images_has_the_expanded_prompt_length(
     for turn, picture in enumerate(PICTURES):
         generation = await talk.turn(f"Picture {turn}, what is it?", [picture])
         assert generation.prompt_tokens == talk.replies[-1][0]
-        assert generation.retries == 0
         cached.append(generation.cached_tokens)
     await talk.turn("And all of them?")
     assert cached[1] >= talk.replies[0][0]
@@ -198,7 +197,6 @@ async def test_stop_token_is_sampled_and_reported(engine: SGLangEngine, codec: C
     generation = await engine.generate(ask([5, 6, 7], stop_ids=codec.stop_ids, extras=bias))
     assert generation.token_ids == (codec.stop_ids[0],)
     assert generation.finish_reason is FinishReason.STOP
-    assert generation.matched_stop == codec.stop_ids[0]
 
 
 async def test_banned_id_is_never_sampled(engine: SGLangEngine) -> None:
@@ -217,7 +215,6 @@ async def test_stop_string_keeps_its_tokens(engine: SGLangEngine, codec: ChatCod
         ask([5, 6], max_new_tokens=9, stop=("end",), extras={"logit_bias": {str(word): 1000.0}})
     )
     assert generation.token_ids == (word,)
-    assert generation.matched_stop == "end"
 
 
 async def test_logprobs_are_of_the_sampled_distribution(engine: SGLangEngine) -> None:
@@ -374,7 +371,7 @@ async def test_expanded_placeholders_end_in_a_typed_fault_and_never_hang(
 ) -> None:
     """The last test of this file: a Qwen2.5-VL server keeps the request for ever."""
     encoded = codec.encode_prompt([message("user", "What?", [PICTURES[2]])])
-    blind = SGLangEngine(sglang_url, timeout_s=8, max_retries=1)
+    blind = SGLangEngine(sglang_url, timeout_s=8)
     request = GenerateRequest(
         request_id="f" * 32,
         session_id="session",
@@ -387,8 +384,10 @@ async def test_expanded_placeholders_end_in_a_typed_fault_and_never_hang(
         await blind.generate(request)
     is_newer = "qwen3_vl" in (Path(sglang_model) / "config.json").read_text()
     assert caught.value.kind is (FaultKind.PERMANENT if is_newer else FaultKind.TIMEOUT)
-    assert (await blind.generate(ask([5, 6, 7], max_new_tokens=2))).prompt_tokens == 3
-    await blind.aclose()
+    await blind.aclose()  # the server may have closed its connection
+    other = SGLangEngine(sglang_url, timeout_s=8)
+    assert (await other.generate(ask([5, 6, 7], max_new_tokens=2))).prompt_tokens == 3
+    await other.aclose()
     seeing = create_engine(sglang_model, base_url=sglang_url)
     with pytest.raises(LedgerFault, match="not the expanded train ids"):
         await seeing.generate(request)

@@ -69,10 +69,8 @@ async def test_generate_returns_ids_and_logprobs_with_the_stop_token() -> None:
     assert len(generation.logprobs) == 4
     assert all(value < 0 for value in generation.logprobs)
     assert generation.finish_reason is FinishReason.STOP
-    assert generation.matched_stop == 2
     assert generation.prompt_tokens == 3
     assert generation.weight_version == "default"
-    assert generation.retries == 0
 
 
 async def test_request_sends_ids_images_budget_and_routing_key_and_never_text() -> None:
@@ -114,9 +112,7 @@ async def test_stop_strings_and_stop_ids_end_a_reply_inside_the_ledger() -> None
         by_string = await one(server, ask(stop=("<21>",)))
         by_id = await one(server, ask(stop_ids=(20,)))
     assert by_string.token_ids == (20, 21)
-    assert by_string.matched_stop == "<21>"
     assert by_id.token_ids == (20,)
-    assert by_id.matched_stop == 20
 
 
 async def test_length_is_reported_when_the_budget_ends_the_reply() -> None:

@@ -1,4 +1,4 @@
-"""The SGLang engine when things go wrong: retries, deadlines, aborts, cancellation, clean-up."""
+"""The SGLang engine when things go wrong: faults, deadlines, aborts, cancellation, clean-up."""
 
 import asyncio
 import gc
@@ -16,10 +16,8 @@ from PIL import Image as PilImage
 from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.images import Image
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, Sampling
-from envkit.rollout.retries import Backoff
 from envkit_sglang import SGLangEngine
 
-QUICK = Backoff(initial_s=0.01, maximum_s=0.02)
 NAME = "b" * 32
 
 
@@ -40,8 +38,7 @@ def ask(name: str = NAME, **sampling: Any) -> GenerateRequest:
 
 @asynccontextmanager
 async def engine_for(server: FakeSGLang, **options: Any) -> AsyncGenerator[SGLangEngine]:
-    settings: dict[str, Any] = {"backoff": QUICK, "seed": 0, **options}
-    engine = SGLangEngine(server.url, **settings)
+    engine = SGLangEngine(server.url, **options)
     try:
         yield engine
     finally:
@@ -64,44 +61,43 @@ async def until(condition: Any, seconds: float = 5.0) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure",
+    ("failure", "kind", "is_away"),
     [
-        Failure.UNAVAILABLE,
-        Failure.BAD_GATEWAY,
-        Failure.GATEWAY_TIMEOUT,
-        Failure.INTERNAL,
-        Failure.RESET,
-        Failure.RESET_MID_BODY,
+        (Failure.UNAVAILABLE, FaultKind.TRANSIENT, True),
+        (Failure.BAD_GATEWAY, FaultKind.TRANSIENT, True),
+        (Failure.GATEWAY_TIMEOUT, FaultKind.TRANSIENT, True),
+        (Failure.INTERNAL, FaultKind.PERMANENT, False),
+        (Failure.RESET, FaultKind.CRASHED, True),
+        (Failure.RESET_MID_BODY, FaultKind.CRASHED, True),
     ],
 )
-async def test_passing_failure_is_retried_with_a_new_rid_and_counted(failure: Failure) -> None:
-    generation, server = await generate_with(failure)
-    assert generation.token_ids == (20, 21, 22, 2)
-    assert generation.retries == 1
-    first, second = (body["rid"] for body in server.payloads())
+async def test_passing_failure_is_retryable_and_sent_once(
+    failure: Failure, kind: FaultKind, is_away: bool
+) -> None:
+    async with (
+        FakeSGLang(reply, failures=FailurePlan(script=[failure])) as server,
+        engine_for(server) as engine,
+    ):
+        with pytest.raises(EngineFault) as caught:
+            await engine.generate(ask())
+        assert (await engine.generate(ask())).token_ids == (20, 21, 22, 2)
+        first, second = (body["rid"] for body in server.payloads())
     assert first != second
-    assert generation.extras["rid"] == second
+    assert (caught.value.kind, caught.value.is_away, caught.value.retryable) == (
+        kind,
+        is_away,
+        True,
+    )
 
 
 async def test_slow_answer_is_no_failure() -> None:
     generation, _ = await generate_with(Failure.SLOW)
-    assert generation.retries == 0
+    assert generation.token_ids == (20, 21, 22, 2)
 
 
-async def test_retries_end_and_the_fault_says_what_the_server_said() -> None:
-    with pytest.raises(EngineFault, match="answered 503: injected") as caught:
-        await generate_with(*[Failure.UNAVAILABLE] * 9, max_retries=2)
-    assert caught.value.kind is FaultKind.TRANSIENT
-    assert caught.value.retryable
-
-
-async def test_internal_error_is_tried_twice_at_most() -> None:
-    plan = FailurePlan(rates={Failure.INTERNAL: 1.0})
-    async with FakeSGLang(reply, failures=plan) as server, engine_for(server) as engine:
-        with pytest.raises(EngineFault, match="answered 500") as caught:
-            await engine.generate(ask())
-        assert len(server.payloads()) == 2
-    assert caught.value.kind is FaultKind.PERMANENT
+async def test_fault_says_what_the_server_said() -> None:
+    with pytest.raises(EngineFault, match="answered 503: injected"):
+        await generate_with(Failure.UNAVAILABLE)
 
 
 async def test_bad_request_is_never_retried() -> None:
@@ -128,7 +124,7 @@ async def test_answer_that_contradicts_itself_is_a_ledger_fault(failure: Failure
 async def test_unreachable_server_is_one_clear_fault() -> None:
     async with FakeSGLang(reply) as server:
         url = server.url
-    engine = SGLangEngine(url, backoff=QUICK, max_retries=1)
+    engine = SGLangEngine(url)
     with pytest.raises(EngineFault, match="no SGLang server could be reached") as caught:
         await engine.generate(ask())
     assert url in str(caught.value)
@@ -142,30 +138,43 @@ async def test_unreachable_server_is_one_clear_fault() -> None:
     await engine.aclose()
 
 
-async def test_server_that_dies_between_requests_is_crashed() -> None:
-    async with FakeSGLang(reply) as server, engine_for(server, max_retries=1) as engine:
+async def test_server_that_stops_between_requests_is_away_until_it_is_back() -> None:
+    async with FakeSGLang(reply) as server, engine_for(server) as engine:
         await engine.generate(ask())
+        await engine.probe()
         await server.stop()
         with pytest.raises(EngineFault, match="has answered before") as caught:
             await engine.generate(ask())
-    assert caught.value.kind is FaultKind.CRASHED
+        with pytest.raises(EngineFault, match="has answered before"):
+            await engine.probe()
+        await server.start()
+        await engine.probe()
+        assert (await engine.generate(ask())).token_ids
+    assert (caught.value.kind, caught.value.is_away) == (FaultKind.TRANSIENT, True)
 
 
-async def test_server_that_comes_back_is_used_again() -> None:
-    patient = Backoff(initial_s=0.2, factor=1.0)
-    async with FakeSGLang(reply) as server, engine_for(server, backoff=patient) as engine:
+async def test_server_that_comes_back_with_another_model_is_refused() -> None:
+    async with FakeSGLang(reply) as server, engine_for(server) as engine:
         await engine.generate(ask())
         await server.stop()
-        running = asyncio.create_task(engine.generate(ask()))
-        await asyncio.sleep(0.1)
+        with pytest.raises(EngineFault, match="stopped answering"):
+            await engine.generate(ask())
+        server.settings.served_model_name = "another"
         await server.start()
-        assert (await running).retries >= 1
+        for _ in range(2):
+            with pytest.raises(
+                EngineFault, match="came back as another model, 'another'"
+            ) as caught:
+                await engine.generate(ask())
+            assert not caught.value.is_away
+        server.settings.served_model_name = "fake"
+        assert (await engine.generate(ask())).token_ids
 
 
 async def test_out_of_vocabulary_id_that_slips_through_is_a_crash_and_not_a_hang() -> None:
     async with (
         FakeSGLang(reply, vocabulary_size=5) as server,
-        engine_for(server, max_retries=1) as engine,
+        engine_for(server) as engine,
     ):
         with pytest.raises(EngineFault) as caught:
             await engine.generate(ask())
@@ -271,20 +280,6 @@ async def test_abort_that_the_server_ignores_ends_after_the_grace() -> None:
     assert generation.prompt_tokens is None
 
 
-async def test_abort_during_a_wait_between_attempts_sends_no_further_one() -> None:
-    plan = FailurePlan(rates={Failure.UNAVAILABLE: 1.0})
-    async with FakeSGLang(reply, failures=plan) as server:
-        async with engine_for(server, backoff=Backoff(initial_s=30, maximum_s=30)) as engine:
-            running = asyncio.create_task(engine.generate(ask()))
-            await until(lambda: len(server.payloads()) == 1)
-            await asyncio.sleep(0.05)
-            await engine.abort(NAME)
-            generation = await asyncio.wait_for(running, 3)
-        assert len(server.payloads()) == 1
-    assert generation.finish_reason is FinishReason.ABORT
-    assert generation.retries == 1
-
-
 async def test_abort_does_not_wait_for_a_free_connection() -> None:
     async with (
         FakeSGLang(reply, first_token_s=30) as server,
@@ -320,7 +315,7 @@ async def test_engine_leaves_no_task_and_no_connection() -> None:
     before = asyncio.all_tasks()
     plan = FailurePlan(seed=3, rates={Failure.RESET: 0.2, Failure.UNAVAILABLE: 0.2})
     async with FakeSGLang(reply, failures=plan, first_token_s=0.01) as server:
-        async with engine_for(server, max_retries=8, max_connections=8) as engine:
+        async with engine_for(server, max_connections=8) as engine:
             tasks = [asyncio.create_task(engine.generate(ask(f"{n:032x}"))) for n in range(60)]
             await asyncio.sleep(0.05)
             for task in tasks[::3]:
@@ -329,13 +324,13 @@ async def test_engine_leaves_no_task_and_no_connection() -> None:
         await until(lambda: server.worker.running == 0 and server.worker.waiting == 0)
     kept = [result for result in results if not isinstance(result, BaseException)]
     assert all(generation.token_ids == (20, 21, 22, 2) for generation in kept)
-    assert len(kept) >= 40
+    assert len(kept) >= 10
     await until(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
     gc.collect()  # an unclosed connection would warn here, and warnings are errors
 
 
 def test_engine_works_in_one_event_loop_after_another() -> None:
-    engine = SGLangEngine("http://127.0.0.1:1", backoff=QUICK, max_retries=0)
+    engine = SGLangEngine("http://127.0.0.1:1")
 
     async def fail() -> None:
         with pytest.raises(EngineFault, match="could be reached"):

@@ -18,6 +18,7 @@ from envkit_sglang.response import (
     parse_input_logprobs,
     parse_object,
 )
+from envkit_sglang.transport import Answer
 
 IDS = st.lists(st.integers(min_value=0, max_value=200_000), max_size=30)
 JSON = st.recursive(
@@ -51,7 +52,7 @@ def answer(ids: list[int], **meta: Any) -> dict[str, Any]:
 
 
 def parse(body: dict[str, Any], train_length: int = 11) -> Any:
-    return parse_generation(body, train_length=train_length, rid="r", retries=2)
+    return parse_generation(body, train_length=train_length, rid="r")
 
 
 @given(IDS)
@@ -59,7 +60,7 @@ def test_generation_has_exactly_the_ids_and_logprobs_of_the_answer(ids: list[int
     generation = parse(answer(ids))
     assert list(generation.token_ids) == ids
     assert list(generation.logprobs) == [-0.5 - index for index in range(len(ids))]
-    assert (generation.prompt_tokens, generation.cached_tokens, generation.retries) == (11, 4, 2)
+    assert (generation.prompt_tokens, generation.cached_tokens) == (11, 4)
 
 
 @given(st.sampled_from(META_KEYS), JSON)
@@ -86,11 +87,11 @@ def test_any_body_is_an_object_with_meta_info_or_an_engine_fault(value: object) 
 
 @given(st.binary(max_size=200), st.integers(min_value=201, max_value=599))
 def test_any_error_body_makes_a_fault_with_the_status(body: bytes, status: int) -> None:
-    fault = faults.status_fault("http://host", status, body)
+    fault = faults.status_fault("http://host", Answer(status=status, body=body))
     assert str(status) in str(fault)
     assert len(str(fault)) < 1200
-    assert fault.retryable == (fault.kind is FaultKind.TRANSIENT)
-    assert fault.retryable == faults.is_worth_retrying(status, 0, 1) or status == 500
+    assert fault.retryable == (fault.kind is FaultKind.TRANSIENT or status == 500)
+    assert fault.is_away == (status in (429, 502, 503, 504))
 
 
 @pytest.mark.parametrize(
@@ -109,22 +110,19 @@ def test_error_message_is_found_in_every_shape(body: bytes, message: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("finish", "reason", "matched"),
+    ("finish", "reason"),
     [
-        ({"type": "stop", "matched": 2}, FinishReason.STOP, 2),
-        ({"type": "stop", "matched": "</a>"}, FinishReason.STOP, "</a>"),
-        ({"type": "stop", "matched": [7, 8]}, FinishReason.STOP, 8),
-        ({"type": "stop"}, FinishReason.STOP, None),
-        ({"type": "length", "length": 2}, FinishReason.LENGTH, None),
-        ({"type": "abort", "message": "Aborted", "status_code": None}, FinishReason.ABORT, None),
+        ({"type": "stop", "matched": 2}, FinishReason.STOP),
+        ({"type": "stop", "matched": "</a>"}, FinishReason.STOP),
+        ({"type": "stop", "matched": [7, 8]}, FinishReason.STOP),
+        ({"type": "stop"}, FinishReason.STOP),
+        ({"type": "length", "length": 2}, FinishReason.LENGTH),
+        ({"type": "abort", "message": "Aborted", "status_code": None}, FinishReason.ABORT),
     ],
 )
-def test_finish_reason_forms_are_understood(
-    finish: dict[str, Any], reason: FinishReason, matched: object
-) -> None:
+def test_finish_reason_forms_are_understood(finish: dict[str, Any], reason: FinishReason) -> None:
     generation = parse(answer([5, 6], finish_reason=finish))
     assert generation.finish_reason is reason
-    assert generation.matched_stop == matched
 
 
 def test_abort_with_a_status_is_a_fault_as_over_http() -> None:
@@ -132,6 +130,7 @@ def test_abort_with_a_status_is_a_fault_as_over_http() -> None:
     with pytest.raises(EngineFault, match="queue full") as caught:
         parse(answer([], finish_reason=finish))
     assert caught.value.kind is FaultKind.TRANSIENT
+    assert caught.value.is_away
 
 
 def test_queued_abort_needs_no_counts() -> None:

@@ -20,7 +20,7 @@ from envkit_skyrl import SkyRLOptions
         ({"imports": 3}, "list of module names"),
         ({"engine": {"timeout_s": 0}}, "engine.timeout_s must be positive"),
         ({"engine": 5}, "engine must be a mapping"),
-        ({"lmits": {}}, "did you mean 'limits'"),
+        ({"lmits": {}}, "Did you mean 'limits'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(mapping: dict[str, Any], message: str) -> None:
@@ -37,6 +37,7 @@ def test_settings_are_read() -> None:
     assert SkyRLOptions.from_mapping(None) == SkyRLOptions()
 
 
+@pytest.mark.slow
 def test_without_skyrl_the_install_line_is_printed_and_torch_is_not_imported() -> None:
     code = (
         "import sys, envkit_skyrl\n"

@@ -3,19 +3,27 @@
 import asyncio
 import pickle
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.envs import DotsEnv, EchoEnv
 
-from envkit.errors import StorageError
-from envkit.rollout import GenerateRequest, Generation, Interrupt, Player, ScriptedEngine, play
-from envkit.trajectory import StopReason, Trajectory, step_rows, whole_row
+from envkit.errors import LedgerFault, StorageError
+from envkit.rollout import (
+    EpisodeSpec,
+    GenerateRequest,
+    Generation,
+    Interrupt,
+    Player,
+    ScriptedEngine,
+    play,
+)
+from envkit.trajectory import StopReason, Trajectory, merge_rows, step_rows, whole_row
 from envkit_slime import freeze, thaw
+from envkit_slime.engine import CURRENT, Call, SlimeEngine
 from envkit_slime.pieces import pieces_of
-from envkit_slime.relay import CURRENT, Call, RelayEngine
 from envkit_slime.writer import Earlier
 
 
@@ -45,14 +53,23 @@ async def played(codec: Any, env: Any) -> Trajectory:
 async def test_slime_pieces_of_a_row_are_its_tokens_cut_at_the_segments() -> None:
     trajectory = await played(vision_codec(), DotsEnv(max_turns=3))
     row = whole_row(trajectory, filler_id=0)
-    pieces = pieces_of(trajectory, row)
+    pieces = pieces_of(row)
     assert [piece.is_sampled for piece in pieces] == [True, False, True, False, True]
     assert tuple(t for piece in pieces for t in piece.tokens) == row.response_ids
     assert all((piece.meta_info is None) == (not piece.is_sampled) for piece in pieces)
     for number, step in enumerate(step_rows(trajectory, filler_id=0)):
-        only = pieces_of(trajectory, step)
+        only = pieces_of(step)
         assert [piece.is_sampled for piece in only] == [True]
         assert only[0].tokens == pieces[2 * number].tokens
+
+
+async def test_slime_refuses_to_cut_a_joined_row_and_gives_a_placeholder_no_piece() -> None:
+    trajectory = await played(vision_codec(), DotsEnv(max_turns=3))
+    (joined,), _ = merge_rows(step_rows(trajectory, filler_id=0))
+    with pytest.raises(LedgerFault, match=r"use step_rows\(merge=True\)"):
+        pieces_of(joined)
+    prompt = replace(trajectory, segments=trajectory.segments[:1])
+    assert pieces_of(whole_row(prompt, filler_id=0)) == ()
 
 
 async def test_slime_a_kept_trajectory_comes_back_equal_and_its_changes_are_seen() -> None:
@@ -100,18 +117,19 @@ async def test_slime_an_episode_goes_on_at_the_step_that_an_abort_put_off() -> N
         return "wrong"
 
     Counting.calls = 0
-    engine = RelayEngine(Counting(codec, script))
+    engine = SlimeEngine(Counting(codec, script))
     call = make_call(state, interrupt)
     player = Player(engine, codec)
     token = CURRENT.set(call)
     try:
-        cut = await player.play(EchoEnv(max_turns=3), seed=3, interrupt=interrupt)
+        spec = EpisodeSpec(seed=3)
+        (cut,) = await player.play(EchoEnv(max_turns=3), spec, interrupt=interrupt)
         assert cut.stop_reason is StopReason.ABORTED
         assert [turn.reward for turn in cut.turns] == [0.0, None]
         assert cut.segments[-1].finish_reason == "stop"
         state.aborted = False
         call.interrupt = Interrupt()
-        whole = await player.resume(thaw(freeze(cut)), EchoEnv(max_turns=3))
+        (whole,) = await player.resume(thaw(freeze(cut)), EchoEnv(max_turns=3))
     finally:
         CURRENT.reset(token)
         await player.aclose()
@@ -122,15 +140,15 @@ async def test_slime_an_episode_goes_on_at_the_step_that_an_abort_put_off() -> N
     assert whole.stop_reason is uninterrupted.stop_reason
 
 
-async def test_slime_the_relay_asks_nothing_once_the_flag_is_up() -> None:
+async def test_slime_engine_asks_nothing_once_the_flag_is_up() -> None:
     codec, interrupt = text_codec(), Interrupt()
     Counting.calls = 0
-    player = Player(RelayEngine(Counting(codec, lambda _: "x")), codec)
+    player = Player(SlimeEngine(Counting(codec, lambda _: "x")), codec)
     state = State(aborted=True)
     call = make_call(state, interrupt)
     token = CURRENT.set(call)
     try:
-        trajectory = await asyncio.wait_for(player.play(EchoEnv(), interrupt=interrupt), 30)
+        (trajectory,) = await asyncio.wait_for(player.play(EchoEnv(), interrupt=interrupt), 30)
     finally:
         CURRENT.reset(token)
         await player.aclose()

@@ -127,6 +127,7 @@ def test_positions_equal_the_models_own(kind: str) -> None:
     assert prompt.next_position == len(prompt) + int(delta)
 
 
+@pytest.mark.slow
 def test_engine_that_nobody_closed_frees_its_thread() -> None:
     import gc
     import threading

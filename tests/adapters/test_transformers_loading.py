@@ -114,6 +114,7 @@ def test_importing_the_plugin_imports_neither_torch_nor_transformers() -> None:
         _ = envkit_transformers.nonsense
 
 
+@pytest.mark.slow
 def test_tiny_model_has_the_same_bytes_for_the_same_seed(tmp_path: Path) -> None:
     assert tiny.main([str(tmp_path / "a"), "--arch", "qwen3_vl", "--seed", "4"]) == 0
     assert tiny.main([str(tmp_path / "b"), "--arch", "qwen3_vl", "--seed", "4"]) == 0

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from fakes.budget import examples
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from envkit.rollout.engine import FinishReason, Sampling
@@ -53,7 +54,7 @@ def test_rows_have_their_own_settings() -> None:
     assert logprobs[1] == pytest.approx(float(masked.log_softmax(-1)[0]), abs=1e-6)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.floats(-30, 30), min_size=2, max_size=20),
     st.integers(0, 2**32),
@@ -103,6 +104,7 @@ class BytesTokenizer:
 
 @given(st.text(max_size=30), st.text(min_size=1, max_size=6))
 def test_stop_string_is_found_at_the_first_token_that_completes_it(text: str, stop: str) -> None:
+    assume("\ufffd" not in stop)  # which every half character decodes to
     rule = StopRule(
         Sampling(stop=(stop,)), default_ids=(), tokenizer=BytesTokenizer(), budget=10_000
     )
@@ -110,4 +112,4 @@ def test_stop_string_is_found_at_the_first_token_that_completes_it(text: str, st
     end = encoded.find(stop.encode()) + len(stop.encode())
     found = next(count for count in range(1, len(encoded) + 1) if rule.check(list(encoded[:count])))
     assert found == end
-    assert rule.check(list(encoded[:end])) == (FinishReason.STOP, stop)
+    assert rule.check(list(encoded[:end])) is FinishReason.STOP

@@ -107,6 +107,7 @@ async def test_shared_beginning_is_copied_from_another_session() -> None:
     assert largest_error("llama", request, generation) < TOLERANCE
 
 
+@pytest.mark.slow
 async def test_eviction_keeps_the_budget_and_the_numbers() -> None:
     engine = make_engine("llama", kv_budget_tokens=120)
     contexts = {f"s{i}": ids_of("llama", f"{i} is where session {i} begins.") for i in range(6)}

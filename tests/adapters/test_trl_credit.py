@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.trajectory.row import Row
+from envkit.trajectory.projection import Row
 from envkit_trl.credit import turn_advantages
 
 REWARDS = st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=1, max_size=4)

@@ -28,6 +28,7 @@ def _args(**changes: Any) -> Any:
     return SimpleNamespace(**values, **changes)
 
 
+@pytest.mark.slow
 def test_trl_adapter_imports_neither_trl_nor_torch() -> None:
     code = (
         "import sys, envkit_trl; envkit_trl.make_rollout_func, envkit_trl.environment_factory; "

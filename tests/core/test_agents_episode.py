@@ -4,22 +4,25 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from fakes.agents import GuessEnv, TalkEnv, speak
+from fakes.budget import examples
 from fakes.codecs import text_codec
 from fakes.envs import EchoEnv
 from fakes.faults import FaultyEngine
+from fakes.playing import collected, play_all, play_roles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envkit.agents import credit
 from envkit.env import Turn
-from envkit.errors import ConfigurationError, ContractError, FaultKind
+from envkit.errors import ConfigurationError, FaultKind
 from envkit.faults import FaultPlan
 from envkit.rollout import (
     Backoff,
+    EpisodeSpec,
     FaultPolicy,
     GenerateRequest,
     Generation,
@@ -27,17 +30,18 @@ from envkit.rollout import (
     Limits,
     Player,
     RetryBudget,
+    RolloutConfig,
     RolloutState,
     Sampling,
     ScriptedEngine,
-    collect,
+    has_role,
     play,
-    play_agents,
     resume,
     role_of,
     rollout_id_of,
 )
 from envkit.trajectory import (
+    FaultPlace,
     SegmentKind,
     StopReason,
     Trajectory,
@@ -64,7 +68,7 @@ def replies_of(trajectory: Trajectory) -> list[str]:
 
 
 async def test_dialogue_gives_each_role_its_own_ledger_and_reward() -> None:
-    played = await play_agents(GuessEnv(), guess_engine(), text_codec(), seed=3, group_id="g")
+    played = await play_roles(GuessEnv(), guess_engine(), text_codec(), seed=3, group_id="g")
 
     asker, keeper = played["asker"], played["keeper"]
     number = asker.task["number"]
@@ -83,14 +87,14 @@ async def test_dialogue_gives_each_role_its_own_ledger_and_reward() -> None:
 async def test_role_that_is_never_addressed_has_no_trajectory() -> None:
     engine = ScriptedEngine(text_codec(), lambda context: str(context.task["number"]))
 
-    played = await play_agents(GuessEnv(), engine, text_codec(), seed=3)
+    played = await play_roles(GuessEnv(), engine, text_codec(), seed=3)
 
     assert list(played) == ["asker"]
     assert played["asker"].reward == 1.0
 
 
 async def test_late_reward_stands_in_turn_segment_and_row() -> None:
-    keeper = (await play_agents(GuessEnv(), guess_engine(), text_codec(), seed=1))["keeper"]
+    keeper = (await play_roles(GuessEnv(), guess_engine(), text_codec(), seed=1))["keeper"]
 
     assert keeper.turns[-1].reward == 0.5
     assert keeper.segments[-1].reward == 0.5
@@ -102,7 +106,7 @@ async def test_adjust_rewards_sees_all_roles_and_keeps_the_record_consistent() -
         total = sum(one.reward or 0.0 for one in played.values())
         return dict.fromkeys(played, total / 3)
 
-    played = await play_agents(
+    played = await play_roles(
         GuessEnv(), guess_engine(), text_codec(), seed=1, adjust_rewards=share
     )
 
@@ -116,7 +120,7 @@ async def test_adjust_rewards_that_fails_is_a_grader_fault_of_all_roles() -> Non
     def broken(played: Mapping[str, Trajectory]) -> Mapping[str, float]:
         raise RuntimeError("no judge")
 
-    played = await play_agents(
+    played = await play_roles(
         GuessEnv(), guess_engine(), text_codec(), seed=1, adjust_rewards=broken
     )
 
@@ -130,22 +134,33 @@ async def test_adjust_rewards_that_fails_is_a_grader_fault_of_all_roles() -> Non
 @pytest.mark.parametrize(
     "answer", [{"nobody": 1.0}, {"asker": float("nan")}, [1.0], {"asker": "1"}]
 )
-async def test_adjust_rewards_that_returns_no_rewards_is_refused(answer: object) -> None:
-    with pytest.raises(ContractError):
-        await play_agents(
-            GuessEnv(),
-            guess_engine(),
-            text_codec(),
-            seed=1,
-            adjust_rewards=lambda _: answer,  # type: ignore[arg-type, return-value]
-        )
+async def test_adjust_rewards_that_returns_no_rewards_is_a_grader_fault(answer: object) -> None:
+    def return_answer(trajectories: Any) -> Any:
+        return answer
+
+    played = await play_roles(
+        GuessEnv(),
+        guess_engine(),
+        text_codec(),
+        seed=1,
+        adjust_rewards=return_answer,
+    )
+
+    assert set(played) == {"asker", "keeper"}
+    for one in played.values():
+        assert one.stop_reason is StopReason.ENV_FAULT
+        assert one.reward is None
+        assert one.fault is not None
+        assert (one.fault.where, one.fault.kind) == (FaultPlace.REWARDS, FaultKind.GRADER)
+        assert "ContractError" in one.fault.message
+        assert check_trajectory(one) == ()
 
 
 async def test_engines_and_samplings_go_by_role() -> None:
     codec = text_codec()
     liar = ScriptedEngine(codec, lambda context: "it is 99")
 
-    played = await play_agents(
+    played = await play_roles(
         GuessEnv(max_turns=4),
         guess_engine(),
         codec,
@@ -157,7 +172,7 @@ async def test_engines_and_samplings_go_by_role() -> None:
     assert replies_of(played["keeper"])[0] == "it is 99"
     assert {one.stop_reason for one in played.values()} == {StopReason.ENV_TRUNCATED}
     with pytest.raises(ConfigurationError, match="kepeer"):
-        await play_agents(GuessEnv(), guess_engine(), codec, engines={"kepeer": liar}, seed=1)
+        await play_roles(GuessEnv(), guess_engine(), codec, engines={"kepeer": liar}, seed=1)
 
 
 async def test_siblings_do_not_share_sampling_seeds() -> None:
@@ -168,7 +183,7 @@ async def test_siblings_do_not_share_sampling_seeds() -> None:
             seeds[request.session_id[-6:]] = request.sampling.seed
             return await super().generate(request)
 
-    await play_agents(
+    await play_roles(
         TalkEnv(count=3),
         Watching(text_codec(), speak),
         text_codec(),
@@ -194,7 +209,7 @@ async def test_limit_of_one_role_gives_the_environment_none_and_ends_that_role_a
     chatty = ScriptedEngine(codec, lambda context: "word " * 60)
     ListeningEnv.heard.clear()
 
-    played = await play_agents(
+    played = await play_roles(
         ListeningEnv,
         guess_engine(),
         codec,
@@ -215,7 +230,7 @@ async def test_engine_fault_of_one_role_faults_every_sibling(role: str) -> None:
     codec = text_codec()
     broken = FaultyEngine(codec, speak, FaultPlan(1.0, kinds=["permanent"]))
 
-    played = await play_agents(
+    played = await play_roles(
         GuessEnv(), guess_engine(), codec, engines={role: broken}, seed=1, retries=BUDGET
     )
 
@@ -228,15 +243,15 @@ async def test_engine_fault_of_one_role_faults_every_sibling(role: str) -> None:
         assert check_trajectory(one) == ()
 
 
-async def test_fault_of_the_shared_environment_faults_every_sibling() -> None:
+async def test_fault_of_the_joint_environment_faults_every_sibling() -> None:
     plan = FaultPlan(1.0, kinds=["permanent"])
 
-    played = await play_agents(
+    played = await play_roles(
         TalkEnv(plan), ScriptedEngine(text_codec(), speak), text_codec(), seed=2, retries=BUDGET
     )
 
     assert {one.stop_reason for one in played.values()} == {StopReason.ENV_FAULT}
-    assert all(one.fault and "shared environment" in one.fault.message for one in played.values())
+    assert all(one.fault and "joint environment" in one.fault.message for one in played.values())
     assert all(check_trajectory(one) == () for one in played.values())
 
 
@@ -244,12 +259,12 @@ async def test_reset_that_faults_is_one_record_without_a_role() -> None:
     def build() -> GuessEnv:
         raise OSError("no room")
 
-    player = Player(guess_engine(), text_codec(), retries=BUDGET)
-    played = await player.play_all(build, seed=1)
-    await player.aclose()
+    (one,) = await play_all(build, guess_engine(), text_codec(), seed=1, retries=BUDGET)
 
-    (one,) = played
-    assert one.is_faulted
+    assert one.stop_reason is StopReason.ENV_FAULT
+    assert one.fault is not None
+    assert (one.fault.where, one.fault.kind) == (FaultPlace.BUILD, FaultKind.TRANSIENT)
+    assert one.reward is None
     assert role_of(one) is None
 
 
@@ -257,7 +272,7 @@ async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
     codec = text_codec()
     slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=lambda request: 0.3)
 
-    played = await play_agents(
+    played = await play_roles(
         GuessEnv(),
         guess_engine(),
         codec,
@@ -269,7 +284,7 @@ async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
     assert {one.stop_reason for one in played.values()} == {StopReason.TERMINATED}
 
 
-async def test_hung_environment_is_a_timeout_of_the_shared_call() -> None:
+async def test_hung_environment_is_a_timeout_of_the_joint_call() -> None:
     class Hanging(GuessEnv):
         def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
             import time
@@ -280,18 +295,18 @@ async def test_hung_environment_is_a_timeout_of_the_shared_call() -> None:
     retries = replace(
         BUDGET, step_timeout_s=0.05, max_env_retries_per_turn=0, max_episode_restarts=0
     )
-    played = await play_agents(Hanging, guess_engine(), text_codec(), seed=1, retries=retries)
+    played = await play_roles(Hanging, guess_engine(), text_codec(), seed=1, retries=retries)
 
     assert played["asker"].fault is not None
     assert played["asker"].fault.kind == FaultKind.TIMEOUT
 
 
-async def test_episode_timeout_ends_the_roles_but_not_by_a_fault() -> None:
+async def test_episode_timeout_that_cuts_a_reply_faults_every_role() -> None:
     codec = text_codec()
     slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
 
     played = await asyncio.wait_for(
-        play_agents(
+        play_roles(
             GuessEnv(),
             guess_engine(),
             codec,
@@ -302,9 +317,14 @@ async def test_episode_timeout_ends_the_roles_but_not_by_a_fault() -> None:
         timeout=60,
     )
 
-    assert played["keeper"].stop_reason is StopReason.EPISODE_TIMEOUT
-    assert all(one.reward == 0.0 for one in played.values())
-    assert all(check_trajectory(one) == () for one in played.values())
+    assert set(played) == {"asker", "keeper"}
+    for one in played.values():
+        assert one.is_faulted
+        assert one.fault == played["keeper"].fault
+        assert one.fault is not None
+        assert one.fault.kind is FaultKind.TIMEOUT
+        assert one.reward is None
+        assert check_trajectory(one) == ()
 
 
 async def test_interrupt_aborts_all_roles_without_a_reward() -> None:
@@ -313,7 +333,7 @@ async def test_interrupt_aborts_all_roles_without_a_reward() -> None:
     asyncio.get_running_loop().call_later(0.1, interrupt.fire)
 
     played = await asyncio.wait_for(
-        play_agents(
+        play_roles(
             GuessEnv(),
             guess_engine(),
             codec,
@@ -337,7 +357,7 @@ async def test_cancellation_leaves_no_task_and_no_request() -> None:
     codec = text_codec()
     engine = FaultyEngine(codec, speak, FaultPlan(), latency=slowly)
     before = asyncio.all_tasks()
-    task = asyncio.create_task(play_agents(TalkEnv(), engine, codec, seed=5))
+    task = asyncio.create_task(play_roles(TalkEnv(), engine, codec, seed=5))
     await asyncio.sleep(0.1)
     assert engine.running
 
@@ -352,7 +372,7 @@ async def test_cancellation_leaves_no_task_and_no_request() -> None:
 async def test_same_seed_gives_the_same_episode() -> None:
     async def once() -> list[tuple[object, ...]]:
         engine = ScriptedEngine(text_codec(), speak)
-        played = await play_agents(TalkEnv(), engine, text_codec(), seed=11)
+        played = await play_roles(TalkEnv(), engine, text_codec(), seed=11)
         return [
             (role, one.train_ids(), one.reward, [turn.info for turn in one.turns])
             for role, one in played.items()
@@ -361,18 +381,22 @@ async def test_same_seed_gives_the_same_episode() -> None:
     assert await once() == await once()
 
 
-async def test_play_and_play_agents_refuse_each_others_environments() -> None:
-    with pytest.raises(ConfigurationError, match="play_agents"):
+async def test_play_refuses_an_environment_with_several_agents() -> None:
+    with pytest.raises(ConfigurationError, match=r"Player\.play"):
         await play(GuessEnv(), guess_engine(), text_codec(), seed=1)
+
+
+async def test_player_gives_one_record_without_a_role_for_one_agent() -> None:
     engine = ScriptedEngine(text_codec(), EchoEnv().oracle())
-    with pytest.raises(ConfigurationError, match="one agent"):
-        await play_agents(EchoEnv(), engine, text_codec(), seed=1)
+    (one,) = await play_all(EchoEnv(), engine, text_codec(), seed=1)
+    assert one.reward == 1.0
+    assert not has_role(one)
 
 
 async def test_collect_groups_the_episodes_of_a_role_and_passes_verify(tmp_path: Path) -> None:
     state = RolloutState()
     with TrajectoryWriter(tmp_path) as writer:
-        async for one in collect(
+        async for one in collected(
             GuessEnv, guess_engine(), text_codec(), episodes=6, group_size=3, state=state
         ):
             writer.write(one)
@@ -392,7 +416,7 @@ async def test_drop_group_withholds_the_siblings_too() -> None:
 
     out = [
         one
-        async for one in collect(
+        async for one in collected(
             TalkEnv,
             engine,
             codec,
@@ -409,7 +433,7 @@ async def test_drop_group_withholds_the_siblings_too() -> None:
     assert not {rollout_id_of(o) for o in out} & {rollout_id_of(o) for o in state.dropped}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10_000),
     count=st.integers(1, 4),
@@ -440,15 +464,11 @@ def test_no_deadlock_no_lost_reply_and_replies_applied_once(
 
     async def once() -> tuple[Trajectory, ...]:
         engine = FaultyEngine(text_codec(), speak, plan)
-        player = Player(
-            engine,
-            text_codec(),
-            retries=BUDGET,
-            limits=Limits(max_response_tokens=tokens, max_turns=turns),
-        )
+        limits = Limits(max_response_tokens=tokens, max_turns=turns)
+        player = Player(engine, text_codec(), RolloutConfig(retries=BUDGET, limits=limits))
         before = asyncio.all_tasks()
         try:
-            return await asyncio.wait_for(player.play_all(build, seed=seed), 60)
+            return await asyncio.wait_for(player.play(build, EpisodeSpec(seed=seed)), 60)
         finally:
             await player.aclose()
             assert asyncio.all_tasks() == before

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fakes.agents import GuessEnv, TalkEnv
 from fakes.codecs import text_codec
+from fakes.playing import play_roles
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from envkit.agents import MultiAgentEnv
 from envkit.env import Turn
 from envkit.errors import ConfigurationError, ContractError
 from envkit.faults import FaultPlan
-from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, play_agents
+from envkit.rollout import Backoff, RetryBudget, ScriptedEngine
 from envkit.trajectory import check_trajectory
 from envkit.wrappers import InjectFaults, RescaleReward
 
@@ -107,7 +108,7 @@ async def test_faults_are_injected_around_the_shared_environment_and_recovered()
         max_env_retries_per_episode=60,
     )
     for seed in range(6):
-        played = await play_agents(
+        played = await play_roles(
             lambda: InjectFaults(GuessEnv(), plan), engine, text_codec(), seed=seed, retries=retries
         )
         assert [one.reward for one in played.values()] == [1.0, 0.5]
@@ -118,6 +119,4 @@ async def test_faults_are_injected_around_the_shared_environment_and_recovered()
 async def test_wrapper_that_changes_the_joint_reward_is_refused() -> None:
     engine = ScriptedEngine(text_codec(), GuessEnv().oracle())
     with pytest.raises(ConfigurationError, match="adjust_rewards"):
-        await play_agents(
-            lambda: RescaleReward(GuessEnv(), scale=3.0), engine, text_codec(), seed=1
-        )
+        await play_roles(lambda: RescaleReward(GuessEnv(), scale=3.0), engine, text_codec(), seed=1)

@@ -8,6 +8,7 @@ from fakes.agents import GuessEnv
 from fakes.codecs import text_codec
 from fakes.command import run_envkit
 from fakes.pages import python_blocks
+from fakes.playing import collected
 
 from envkit.agents import load_adjust, team_last, team_mean
 from envkit.conformance import Verdict, load_adapters, load_recordings, run_suite
@@ -15,7 +16,7 @@ from envkit.errors import ConfigurationError
 from envkit.export.trajectories import TrajectoryFormat, export_trajectories
 from envkit.export.trajectory_rows import Selection
 from envkit.report import write_report
-from envkit.rollout import RolloutConfig, ScriptedEngine, collect
+from envkit.rollout import RolloutConfig, ScriptedEngine
 from envkit.trajectory import TrajectoryWriter, load, verify_file
 
 DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
@@ -25,7 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
 async def run(tmp_path: Path) -> Path:
     engine = ScriptedEngine(text_codec(), GuessEnv().oracle())
     with TrajectoryWriter(tmp_path / "run") as writer:
-        async for one in collect(GuessEnv, engine, text_codec(), episodes=4, group_size=2):
+        async for one in collected(GuessEnv, engine, text_codec(), episodes=4, group_size=2):
             writer.write(one)
     return tmp_path / "run"
 

@@ -230,6 +230,7 @@ def test_environments_that_ship_pay_trivial_policies_next_to_nothing(env_id: str
     assert report["is_complete"]
 
 
+@pytest.mark.slow
 def test_blind_policies_earn_the_chance_level_that_the_canary_states() -> None:
     env = envkit.make("canary-v0", length=1, alphabet="0123456789")
     report = audit_env(env, episodes=200)
@@ -239,6 +240,7 @@ def test_blind_policies_earn_the_chance_level_that_the_canary_states() -> None:
     assert report.best.mean == pytest.approx(0.1, abs=0.04)
 
 
+@pytest.mark.slow
 def test_the_scorer_of_geo3k_gives_away_as_many_guesses_as_it_scores() -> None:
     env = envkit.make("geo3k-v0", max_turns=4, max_scored_attempts=3)
     decoys = ["-1", "-2", "-3"]

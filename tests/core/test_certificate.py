@@ -111,6 +111,7 @@ def test_certificate_covers_the_task_and_the_identity(name: str) -> None:
     assert "identity" in (certify(trajectory).difference(certify(changed)) or "")
 
 
+@pytest.mark.slow
 def test_certificate_is_the_same_in_another_process() -> None:
     code = "from fakes.trajectories import example; from envkit.trajectory import certify;"
     code = f"import sys; sys.path.insert(0, 'tests'); {code} print(certify(example()).seal)"

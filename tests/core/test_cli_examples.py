@@ -107,10 +107,10 @@ def test_completion_knows_environments_and_engines() -> None:
     ("typed", "offered"),
     [
         ("ver", "verify"),
-        ("check gym", "gymnasium-v0"),
         ("info geo", "geo3k-v0"),
-        ("rollout canary-v0 --tens", "--tensorboard"),
-        ("rollout canary-v0 --metr", "--metrics-port"),
+        pytest.param("check gym", "gymnasium-v0", marks=pytest.mark.slow),
+        pytest.param("rollout canary-v0 --tens", "--tensorboard", marks=pytest.mark.slow),
+        pytest.param("rollout canary-v0 --metr", "--metrics-port", marks=pytest.mark.slow),
     ],
 )
 def test_shell_is_told_how_a_word_may_end(typed: str, offered: str) -> None:

@@ -69,9 +69,10 @@ def test_every_sink_holds_the_metrics_of_the_run(
     assert any(row.get("reward/mean") == metrics["reward/mean"] for row in uploaded.history())
     config = uploaded.config()
     assert (config["env_id"], config["episodes"]) == ("toy-adder-v0", 4)
-    assert config["sampling"]["temperature"] == 1.0
+    assert config["config"]["sampling"] == {"max_new_tokens": 96}
 
 
+@pytest.mark.slow
 def test_a_failing_sink_loses_no_trajectory_and_is_told_of(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

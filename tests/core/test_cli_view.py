@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
 
-from envkit.cli.episode_page import plain
 from envkit.cli.pictures import PictureStyle, half_blocks, resolved, sixels
 from envkit.images import Image
 from envkit.trajectory.storage import FILE_NAME
@@ -70,20 +69,6 @@ def test_view_of_an_empty_file_says_so(tmp_path: Path) -> None:
     assert run_envkit("view", tmp_path / "nowhere").code == 1
 
 
-@given(st.text())
-def test_plain_text_holds_nothing_that_moves_a_cursor(text: str) -> None:
-    shown = plain(text)
-    assert len(shown) == len(text)
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
-    shown.encode("utf-8")
-
-
-def test_plain_text_keeps_letters_of_every_script() -> None:
-    text = "Grüße, مرحبا, 你好, 🎉\n\tend"
-    assert plain(text) == text
-    assert plain("\x1b[2J\x07") == "␛[2J␇"
-
-
 @pytest.mark.parametrize(
     ("term", "program", "style"),
     [
@@ -104,7 +89,7 @@ def test_auto_takes_sixels_where_the_terminal_is_known_to_draw_them(
 def _picture(width: int, height: int, seed: int) -> Image:
     colours = np.random.default_rng(seed).integers(0, 256, (4, 3), dtype=np.uint8)
     chosen = np.random.default_rng(seed + 1).integers(0, 4, (height, width))
-    return Image(PilImage.fromarray(colours[chosen]))
+    return Image.from_pil(PilImage.fromarray(colours[chosen]))
 
 
 @given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 99))
@@ -165,9 +150,9 @@ def _decoded(text: str, width: int, height: int) -> np.ndarray:
 
 
 def test_picture_that_is_wide_is_shrunk_and_never_enlarged() -> None:
-    wide = Image(PilImage.new("RGB", (400, 100), "red"))
+    wide = Image.from_pil(PilImage.new("RGB", (400, 100), "red"))
     assert [len(line) for line in half_blocks(wide, 40).split("\n", allow_blank=False)] == [40] * 5
-    small = Image(PilImage.new("RGBA", (4, 2), (0, 0, 0, 0)))
+    small = Image.from_pil(PilImage.new("RGBA", (4, 2), (0, 0, 0, 0)))
     assert len(half_blocks(small, 40).split("\n", allow_blank=False)[0]) == 4
 
 

@@ -132,6 +132,7 @@ def test_collection_is_listed_by_the_command(monkeypatch: pytest.MonkeyPatch) ->
     assert "fails to import" in run_envkit("list", "words").err
 
 
+@pytest.mark.slow
 def test_import_of_envkit_imports_no_collection() -> None:
     code = "import sys, envkit; print('envkit_reasoning_gym' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

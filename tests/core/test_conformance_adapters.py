@@ -21,6 +21,7 @@ from envkit.conformance import (
     shipped_recordings,
 )
 from envkit.errors import ContractError, UnknownNameError
+from envkit.trajectory import save
 
 pytest_plugins = ["pytester"]
 
@@ -138,7 +139,7 @@ def test_command_says_what_is_not_installed(points: None) -> None:
 
 def test_command_takes_other_recordings(points: None, tmp_path: Path) -> None:
     run = build([Reply()], prompt=Context(images=(picture(1),)))
-    run.save(tmp_path / "trajectories.jsonl")
+    save(run, tmp_path / "trajectories.jsonl")
     shown = run_envkit("conformance", "--adapter", "core", "--recordings", tmp_path)
     assert shown.code == 0
     assert shown.out.splitlines()[1].split()[0] == "episode-0"
@@ -189,6 +190,7 @@ def test_function(envkit_recording):
 """
 
 
+@pytest.mark.slow
 def test_third_party_gets_a_test_for_each_recording_and_the_difference(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:

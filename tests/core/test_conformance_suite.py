@@ -36,6 +36,7 @@ from envkit.trajectory import (
     Trajectory,
     check_trajectory,
     merge_rows,
+    save,
     step_rows,
     verify_file,
 )
@@ -163,7 +164,7 @@ def test_features_come_back_from_a_folder_of_recordings(tmp_path: Path) -> None:
 
 def test_a_run_without_features_gets_them_from_a_model(tmp_path: Path) -> None:
     run = build([Reply()], prompt=Context(images=(picture(1, size=28),)))
-    run.save(tmp_path / "run.jsonl")
+    save(run, tmp_path / "run.jsonl")
     (bare,) = load_recordings(tmp_path / "run.jsonl")
     assert not bare.has_features
     (full,) = load_recordings(tmp_path / "run.jsonl", process=vision_codec().image_features)
@@ -174,7 +175,7 @@ def test_a_run_without_features_gets_them_from_a_model(tmp_path: Path) -> None:
 
 
 def test_aborted_trajectories_are_left_out(tmp_path: Path) -> None:
-    build([Reply()], stop_reason=StopReason.ABORTED).save(tmp_path / "run.jsonl")
+    save(build([Reply()], stop_reason=StopReason.ABORTED), tmp_path / "run.jsonl")
     with pytest.raises(ConfigurationError, match="at least one trajectory that was not aborted"):
         load_recordings(tmp_path / "run.jsonl")
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 import gymnasium
 import numpy as np
 import pytest
+from fakes.budget import examples
 from fakes.envs import AdderEnv, AsyncEchoEnv, DotsEnv, EchoEnv, register_toys
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from hypothesis import given, settings
@@ -196,7 +197,7 @@ def test_info_is_never_shared_with_the_hook() -> None:
 REPLIES = st.lists(st.sampled_from(["1", "5", "nine", "", "oracle"]), min_size=1, max_size=8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**31), replies=REPLIES, cut=st.integers(0, 7))
 def test_invariant_12_restore_gives_byte_equal_continuations(
     seed: int, replies: list[str], cut: int
@@ -227,7 +228,7 @@ def test_invariant_12_restore_gives_byte_equal_continuations(
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**31), replies=REPLIES)
 def test_invariant_7_same_seed_and_replies_give_the_same_bytes(
     seed: int, replies: list[str]
@@ -366,11 +367,11 @@ def test_async_env_that_nobody_closes_closes_its_loop() -> None:
     assert loop.is_closed()
 
 
-def test_async_env_is_async_native_whatever_else_it_promises() -> None:
+def test_async_env_keeps_what_else_it_promises() -> None:
     class Promising(AsyncEchoEnv):
         capabilities: ClassVar[Capabilities] = Capabilities(replay_safe=True)
 
-    assert Promising.capabilities == Capabilities(replay_safe=True, async_native=True)
+    assert Promising.capabilities == Capabilities(replay_safe=True)
 
 
 def test_async_env_without_hooks_says_so() -> None:

@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from fakes.hostile_values import BadRepr, MuteError, OddTextError
 
 from envkit import errors
 from envkit.errors import (
@@ -15,6 +16,10 @@ from envkit.errors import (
     LedgerFault,
     MissingDependencyError,
     UnknownNameError,
+    describe,
+    message_of,
+    shown,
+    traceback_of,
 )
 
 
@@ -75,3 +80,30 @@ def test_missing_dependency_says_what_to_install() -> None:
 
     assert "pip install 'envkit-rl[hf]'" in str(error)
     assert isinstance(error, ConfigurationError)
+
+
+@pytest.mark.parametrize("error", [MuteError(), OddTextError()])
+def test_an_exception_that_has_no_text_is_described_by_its_type(error: Exception) -> None:
+    name = type(error).__name__
+
+    assert message_of(error) == "(its __str__ raises)"
+    assert describe(error).startswith(name)
+    assert name in traceback_of(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7, "int: 7"),
+        ("reply", "str: 'reply'"),
+        (BadRepr(), "BadRepr"),
+        (10**10_000, "int (its __repr__ raises)"),
+        (["x" * 1000] * 1_000_000, "list: ['xxx"),
+    ],
+    ids=["number", "text", "mute", "long_number", "long_list"],
+)
+def test_a_foreign_value_is_shown_by_its_type_and_the_start_of_its_text(
+    value: object, text: str
+) -> None:
+    assert shown(value).startswith(text)
+    assert len(shown(value)) < 300

@@ -11,14 +11,14 @@ from fakes.pages import python_blocks
 
 from envkit.errors import FaultKind
 from envkit.rollout import FaultPolicy, RetryBudget
-from envkit.trajectory import StopReason
+from envkit.trajectory import FaultPlace, StopReason
 
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 DOC = PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", [*StopReason, *FaultKind, *FaultPolicy])
-def test_page_names_every_ending_kind_and_policy(name: str) -> None:
+@pytest.mark.parametrize("name", [*StopReason, *FaultKind, *FaultPlace, *FaultPolicy])
+def test_page_names_every_ending_kind_place_and_policy(name: str) -> None:
     assert f"`{name}`" in DOC
 
 

@@ -15,7 +15,7 @@ from envkit.errors import ConfigurationError
 from envkit.judges import CallLimits, Criterion, Endpoint, Judge
 from envkit.messages import message
 from envkit.rewards import Gate, RewardContext, Rewards, Term
-from envkit.rollout.retries import Backoff
+from envkit.rollout.limits import Backoff
 
 QUICK = CallLimits(timeout_s=1.5, deadline_s=15.0, backoff=Backoff(initial_s=0.01, maximum_s=0.05))
 CORRECT = Criterion(name="correct", text="It agrees with the reference.")

@@ -15,7 +15,7 @@ from envkit.judges import CallLimits, Criterion, EngineModel, Judge
 from envkit.messages import message
 from envkit.rewards import RewardContext
 from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
-from envkit.rollout.retries import Backoff
+from envkit.rollout.limits import Backoff
 from envkit.tokens import ChatCodec
 
 CRITERION = Criterion(name="correct", text="Is it right?")

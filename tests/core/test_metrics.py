@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from envkit.errors import FaultKind
 from envkit.metrics import (
     METRICS,
     Aggregator,
@@ -21,7 +22,7 @@ from envkit.metrics import (
     summary_table,
 )
 from envkit.metrics.distribution import EXACT_VALUES
-from envkit.trajectory import FaultRecord, StopReason, Trajectory
+from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory
 
 
 def _scored(reward: float, number: int = 0, **values: Any) -> Trajectory:
@@ -85,13 +86,13 @@ def _is_documented(name: str) -> bool:
 
 
 def test_metrics_leave_faulted_and_aborted_episodes_out_of_the_reward() -> None:
+    fault = FaultRecord(where=FaultPlace.GENERATE, kind=FaultKind.TRANSIENT, message="503")
     rows = [
         _scored(1.0),
         _scored(0.0),
         _scored(9.0, stop_reason=StopReason.ENV_FAULT),
         _scored(9.0, stop_reason=StopReason.ABORTED),
-        _scored(9.0, fault=FaultRecord(where="generate", kind="transient", message="503"),
-                stop_reason=StopReason.ENGINE_FAULT),
+        _scored(9.0, fault=fault, stop_reason=StopReason.ENGINE_FAULT),
     ]  # fmt: skip
     metrics = aggregate(rows)
     assert metrics["reward/mean"] == 0.5

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from fakes.trajectories import example, quick, trajectories
 from hypothesis import given, settings
 
@@ -23,8 +24,8 @@ from envkit.notebook.pictures import Shelf
 from envkit.notebook.playing import PlayWidget
 from envkit.notebook.recorded import read_episode
 from envkit.notebook.scene import episode_view
+from envkit.text import utf8
 from envkit.trajectory import Trajectory, certify, save
-from envkit.trajectory.text import utf8
 
 
 class EchoEnv(envkit.Env):
@@ -37,7 +38,7 @@ class EchoEnv(envkit.Env):
     def on_turn(self, response_text: str) -> Turn:
         if response_text == "break":
             raise envkit.EnvFault("the backend is gone")
-        return Turn(response_text, info={"odd": object(), "nan": float("nan")})
+        return Turn(response_text, info={"odd": b"\xff", "nan": float("nan")})
 
 
 class Sent:
@@ -144,7 +145,7 @@ async def test_widget_sends_each_picture_that_it_is_asked_for() -> None:
     await widget.close_game()
 
 
-@settings(quick, max_examples=15)
+@settings(quick, max_examples=examples(15))
 @given(trajectories())
 def test_episode_view_is_plain_data_of_every_token(trajectory: Trajectory) -> None:
     view = episode_view(trajectory, Shelf())

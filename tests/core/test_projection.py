@@ -8,9 +8,10 @@ import pytest
 from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
 from hypothesis import given
 
-from envkit.errors import ConfigurationError, LedgerFault
+from envkit.errors import ConfigurationError, FaultKind, LedgerFault
 from envkit.tokens.encoded import ImageFeatures
 from envkit.trajectory import (
+    FaultPlace,
     FaultRecord,
     RewardPlacement,
     Segment,
@@ -70,7 +71,7 @@ def test_whole_row_of_a_fault_has_no_reward_and_trains_nothing() -> None:
 
 
 def test_whole_row_of_an_episode_that_never_started_is_a_placeholder() -> None:
-    fault = FaultRecord(where="reset", kind="crashed", message="gone")
+    fault = FaultRecord(where=FaultPlace.RESET, kind=FaultKind.CRASHED, message="gone")
     trajectory = replace(
         example(stop_reason=StopReason.ENV_FAULT, fault=fault), segments=(), turns=()
     )
@@ -162,3 +163,17 @@ def _part(segment: Segment, start: int, end: int, **changes: object) -> Segment:
         logprobs=segment.logprobs[start:end],
         **changes,  # pyright: ignore[reportArgumentType]  # named fields of Segment
     )
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_rows_know_the_segments_of_their_response(merge: bool) -> None:
+    trajectory = example()
+    rows = step_rows(trajectory, filler_id=FILLER, merge=merge)
+    for row in rows:
+        assert row.segments
+        assert row.segments[0].kind is row.segments[-1].kind is SegmentKind.MODEL
+        ids = tuple(token for segment in row.segments for token in segment.train_ids)
+        assert ids == row.response_ids
+    sampled = [s for s in trajectory.segments if s.kind is SegmentKind.MODEL]
+    known = [s for row in rows for s in row.segments if s.kind is SegmentKind.MODEL]
+    assert known == sampled

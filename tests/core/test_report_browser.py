@@ -13,8 +13,9 @@ from fakes.chromium import Watched, needs_chromium, watched_page
 from fakes.trajectories import Context, Reply, build, example, picture
 from PIL import Image as PilImage
 
+from envkit.errors import FaultKind
 from envkit.report import write_diff, write_report
-from envkit.trajectory import FaultRecord, StopReason, Trajectory, save
+from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, save
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -341,7 +342,9 @@ def test_episode_of_two_hundred_turns_opens_fast(open_report: Open) -> None:
 
 
 def test_run_without_pictures_and_an_episode_without_anything(open_report: Open) -> None:
-    fault = FaultRecord(where="reset", kind="crashed", message="it would not start")
+    fault = FaultRecord(
+        where=FaultPlace.RESET, kind=FaultKind.CRASHED, message="it would not start"
+    )
     faulted = build([], stop_reason=StopReason.ENV_FAULT, fault=fault)
     empty = replace(faulted, segments=(), messages=())
     page = open_report([build([Reply()]), empty])
@@ -367,7 +370,7 @@ def test_damaged_and_newer_files_show_what_is_readable(watched: Watched, tmp_pat
     watched.page.goto(write_report(file, tmp_path / "report.html").as_uri())
     said = "\n".join(watched.page.locator(".note").all_inner_texts())
     assert re.search("line 2: the record has schema 99, this envkit reads up to 1", said)
-    assert re.search("line 3 is no JSON", said)
+    assert re.search("line 3 is not valid JSON", said)
     assert re.search("line 4 is cut off", said)
     assert "A picture is missing" in said
     assert str(tmp_path) not in said

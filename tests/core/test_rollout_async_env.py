@@ -4,13 +4,20 @@ import asyncio
 from collections import Counter
 from typing import Any, ClassVar
 
+import pytest
 from fakes.codecs import text_codec
 from fakes.faults import say_turn
+from fakes.playing import collected
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Turn
 from envkit.errors import EnvFault, FaultKind
-from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, collect, play
+from envkit.rollout import (
+    Backoff,
+    RetryBudget,
+    ScriptedEngine,
+    play,
+)
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory
 
@@ -18,9 +25,7 @@ from envkit.trajectory import StopReason, Trajectory
 class Remote(AsyncEnv):
     """Three turns against a service that fails or hangs once, by plan."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        async_native=True, replay_safe=True, deterministic=True
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(replay_safe=True, deterministic=True)
 
     def __init__(self, trouble: str | None = None) -> None:
         super().__init__(max_turns=5)
@@ -77,10 +82,11 @@ async def test_play_replays_an_async_environment_after_a_fault() -> None:
         assert all(env.closed == 1 for env in built)
 
 
+@pytest.mark.slow
 async def test_collect_plays_thousands_of_async_episodes_at_once() -> None:
     codec = text_codec()
     stops: Counter[Any] = Counter()
     engine = ScriptedEngine(codec, say_turn, latency=lambda request: 0.05)
-    async for trajectory in collect(Remote, engine, codec, episodes=1000, concurrency=1000):
+    async for trajectory in collected(Remote, engine, codec, episodes=1000, concurrency=1000):
         stops[trajectory.stop_reason] += 1
     assert stops == {StopReason.TERMINATED: 1000}

@@ -15,9 +15,15 @@ from fakes.faults import (
     World,
     say_turn,
 )
+from fakes.playing import collected
 
 from envkit.faults import FaultPlan
-from envkit.rollout import Backoff, FaultPolicy, RetryBudget, RolloutState, collect
+from envkit.rollout import (
+    Backoff,
+    FaultPolicy,
+    RetryBudget,
+    RolloutState,
+)
 from envkit.trajectory import SegmentKind, StopReason, Trajectory
 
 BUDGET = RetryBudget(
@@ -57,7 +63,7 @@ async def campaign(kind: type[CountingEnv], episodes: int, rate: float) -> Count
     )
     engine = FaultyEngine(codec, say_turn, plan)
     stops: Counter[str] = Counter()
-    async for trajectory in collect(
+    async for trajectory in collected(
         lambda: kind(world, plan),
         engine,
         codec,
@@ -109,7 +115,7 @@ THIRD_RESET = FaultPlan(schedule={("reset", 3, 1): "transient"})
 
 async def faulted_once(policy: FaultPolicy) -> tuple[list[Trajectory], RolloutState]:
     world, plan, codec, state = World(), THIRD_RESET, text_codec(), RolloutState()
-    stream = collect(
+    stream = collected(
         lambda: CountingEnv(world, plan), FaultyEngine(codec, say_turn, plan), codec,
         episodes=40, group_size=4, concurrency=16, on_fault=policy, state=state,
         retries=RetryBudget(max_env_retries_per_turn=0),

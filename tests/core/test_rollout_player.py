@@ -12,7 +12,15 @@ from fakes.envs import EchoEnv, register_toys
 from envkit.env import Capabilities, PolicyContext
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.registration import register
-from envkit.rollout import EnvSource, GroupStart, Interrupt, Limits, Player, ScriptedEngine
+from envkit.rollout import (
+    EnvSource,
+    EpisodeSpec,
+    GroupStart,
+    Interrupt,
+    Limits,
+    Player,
+    ScriptedEngine,
+)
 from envkit.trajectory import StopReason, whole_row
 
 
@@ -55,20 +63,21 @@ async def player() -> AsyncGenerator[Player]:
 
 async def test_player_uses_environments_again(player: Player) -> None:
     for seed in range(5):
-        trajectory = await player.play(LONE, seed=seed)
+        (trajectory,) = await player.play(LONE, EpisodeSpec(seed=seed))
         assert trajectory.reward == 1.0
         assert trajectory.env_id == "toy-lone-v0"
     assert len(LoneEnv.built) == 1
 
 
 async def test_player_obeys_the_sessions_that_an_environment_allows(player: Player) -> None:
-    done = await asyncio.gather(*(player.play(LONE, seed=seed) for seed in range(12)))
+    specs = [EpisodeSpec(seed=seed) for seed in range(12)]
+    done = await asyncio.gather(*(player.play(LONE, spec) for spec in specs))
     assert len(LoneEnv.built) <= 2
-    assert {trajectory.stop_reason for trajectory in done} == {StopReason.TERMINATED}
+    assert {one.stop_reason for played in done for one in played} == {StopReason.TERMINATED}
 
 
 async def test_player_closes_what_it_keeps(player: Player) -> None:
-    await asyncio.gather(*(player.play(LONE, seed=seed) for seed in range(4)))
+    await asyncio.gather(*(player.play(LONE, EpisodeSpec(seed=seed)) for seed in range(4)))
     await player.aclose()
     await player.aclose()
     assert LoneEnv.built
@@ -77,7 +86,7 @@ async def test_player_closes_what_it_keeps(player: Player) -> None:
 
 async def test_player_leaves_an_environment_of_the_caller_open(player: Player) -> None:
     env = LoneEnv()
-    await player.play(env, seed=0)
+    await player.play(env)
     await player.aclose()
     assert not env.is_closed
     env.close()
@@ -86,24 +95,26 @@ async def test_player_leaves_an_environment_of_the_caller_open(player: Player) -
 async def test_player_names_an_unknown_environment(player: Player) -> None:
     for _ in range(2):
         with pytest.raises(UnknownNameError, match="toy-lone-v0"):
-            await player.play(EnvSource("toy-lon-v0"), seed=0)
+            await player.play(EnvSource("toy-lon-v0"))
 
 
 async def test_player_starts_a_group_from_one_observation(player: Player) -> None:
     start = GroupStart()
-    one = await player.play(LONE, seed=1, group_start=start)
-    other = await player.play(LONE, seed=1, group_start=start, member=1)
+    (one,) = await player.play(LONE, EpisodeSpec(seed=1, group_start=start))
+    (other,) = await player.play(LONE, EpisodeSpec(seed=1, group_start=start, member=1))
     assert one.initial_observation_hash == other.initial_observation_hash == start.expected
-    astray = await player.play(LONE, task={"word": "unheard"}, group_start=start)
+    spec = EpisodeSpec(task={"word": "unheard"}, group_start=start)
+    (astray,) = await player.play(LONE, spec)
     assert astray.stop_reason is StopReason.ENV_FAULT
 
 
 async def test_player_takes_limits_for_one_episode() -> None:
     made = Player(ScriptedEngine(text_codec(), lambda _: "wrong"), text_codec())
     try:
-        short = await made.play(LONE, seed=0, limits=Limits(max_turns=1))
+        (short,) = await made.play(LONE, limits=Limits(max_turns=1))
         assert short.stop_reason is StopReason.MAX_TURNS
-        assert len((await made.play(LONE, seed=0)).turns) == 3
+        (whole,) = await made.play(LONE)
+        assert len(whole.turns) == 3
     finally:
         await made.aclose()
 
@@ -119,12 +130,12 @@ async def test_player_resumes_an_aborted_episode_with_pictures() -> None:
     source = EnvSource("toy-dots-v0")
     made = Player(ScriptedEngine(vision_codec(), policy), vision_codec())
     try:
-        whole = await made.play(source, seed=5, episode_id="whole", interrupt=Interrupt())
+        (whole,) = await made.play(source, EpisodeSpec(seed=5), interrupt=Interrupt())
         interrupt = Interrupt()
-        part = await made.play(source, seed=5, episode_id="part", interrupt=interrupt)
+        (part,) = await made.play(source, EpisodeSpec(seed=5), interrupt=interrupt)
         assert part.stop_reason is StopReason.ABORTED
         assert whole.stop_reason is StopReason.TERMINATED
-        again = await made.resume(part, source, interrupt=Interrupt())
+        (again,) = await made.resume(part, source)
     finally:
         await made.aclose()
     first, second = whole_row(whole, filler_id=0), whole_row(again, filler_id=0)
@@ -136,6 +147,6 @@ async def test_player_resumes_an_aborted_episode_with_pictures() -> None:
 
 
 async def test_player_refuses_to_resume_what_was_not_aborted(player: Player) -> None:
-    finished = await player.play(LONE, seed=0)
+    (finished,) = await player.play(LONE)
     with pytest.raises(ConfigurationError, match="aborted"):
         await player.resume(finished, LONE)

@@ -103,13 +103,13 @@ def test_config_reads_nested_settings() -> None:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"limit": {}}, "did you mean 'limits'"),
-        ({"limits": {"max_turn": 1}}, "did you mean 'max_turns'"),
+        ({"limit": {}}, "Did you mean 'limits'"),
+        ({"limits": {"max_turn": 1}}, "Did you mean 'max_turns'"),
         ({"limits": 3}, "must be a mapping"),
         ({"limits": {"max_turns": 0}}, "must be positive"),
-        ({"sampling": {"temprature": 1}}, "did you mean 'temperature'"),
+        ({"sampling": {"temprature": 1}}, "Did you mean 'temperature'"),
         ({"retries": {"backoff": {"start": 1}}}, "retries.backoff has no key"),
-        ({"history": "forget"}, "'keep' or 'rerender'"),
+        ({"history": "forget"}, "must be one of \\['keep', 'rerender'\\]"),
     ],
 )
 def test_config_names_what_is_wrong(mapping: dict[str, Any], message: str) -> None:

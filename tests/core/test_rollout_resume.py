@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fakes.codecs import vision_codec
 from fakes.faults import say_turn
+from fakes.playing import play_one
 
 from envkit.env import Capabilities, Env, Turn
 from envkit.errors import ConfigurationError
@@ -19,6 +20,8 @@ from envkit.trajectory import (
     StopReason,
     Trajectory,
     check_trajectory,
+    load,
+    save,
     verify_file,
 )
 
@@ -80,7 +83,7 @@ async def aborted_at(
         return 0.0
 
     engine = ScriptedEngine(codec, say_turn, latency=latency)
-    return await play(env, engine, codec, seed=11, interrupt=interrupt), engine
+    return await play_one(env, engine, codec, seed=11, interrupt=interrupt), engine
 
 
 @pytest.mark.parametrize("env", [Pictures, Replayed])
@@ -150,12 +153,12 @@ async def test_resume_refuses_a_finished_trajectory() -> None:
 async def test_resume_goes_on_with_a_trajectory_that_was_stored(tmp_path: Path) -> None:
     codec = vision_codec()
     partial, engine = await aborted_at(Pictures, 2, sampling=True)
-    partial.save(tmp_path / "partial.jsonl")
-    stored = Trajectory.load(tmp_path / "partial.jsonl")
+    save(partial, tmp_path / "partial.jsonl")
+    (stored,) = load(tmp_path / "partial.jsonl")
     assert not any(segment.features for segment in stored.segments)
     whole = await resume(stored, Pictures, engine, codec)
     assert whole.reward == 2.0
     assert len(whole.tensors()["image_grid_thw"]) == 4
-    whole.save(tmp_path / "whole.jsonl")
+    save(whole, tmp_path / "whole.jsonl")
     report = verify_file(tmp_path / "whole.jsonl")
     assert report.is_sound, report

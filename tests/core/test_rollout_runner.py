@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import pytest
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, ReplayEnv, World, say_turn
+from fakes.playing import collected
 
 from envkit.env import Capabilities, Turn
-from envkit.errors import ConfigurationError, ContractError, UnknownNameError
+from envkit.errors import ConfigurationError, RunFailedError, UnknownNameError
 from envkit.faults import FaultPlan
-from envkit.rollout import Interrupt, RolloutState, ScriptedEngine, collect
+from envkit.rollout import GenerateRequest, Interrupt, RolloutState, ScriptedEngine
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory
 
@@ -26,7 +27,7 @@ async def gather(world: World, **options: Any) -> list[Trajectory]:
     codec = text_codec()
     engine = options.pop("engine", None) or ScriptedEngine(codec, say_turn)
     env = options.pop("env", factory(world))
-    return [trajectory async for trajectory in collect(env, engine, codec, **options)]
+    return [trajectory async for trajectory in collected(env, engine, codec, **options)]
 
 
 async def test_collect_plays_every_episode_once() -> None:
@@ -105,16 +106,21 @@ async def test_collect_bounds_concurrency_by_argument_and_capability() -> None:
     engine = ScriptedEngine(codec, say_turn, latency=lambda request: 0.005)
     for env, bound in ((factory(world), 5), (lambda: Few(world, FaultPlan(0.0)), 2)):
         state, most = RolloutState(), 0
-        async for _ in collect(env, engine, codec, episodes=20, concurrency=5, state=state):
+        async for _ in collected(env, engine, codec, episodes=20, concurrency=5, state=state):
             most = max(most, state.in_flight, world.open_envs)
         assert most <= bound
 
 
 async def test_collect_interrupt_keeps_finished_and_partial_work_invariant_9() -> None:
     world, codec, interrupt, state = World(), text_codec(), Interrupt(), RolloutState()
-    engine = ScriptedEngine(codec, say_turn, latency=lambda request: 0.03)
+    order: dict[str, int] = {}
+
+    def latency(request: GenerateRequest) -> float:  # the first 8 episodes are quick
+        return 0.0 if order.setdefault(request.session_id, len(order)) < 8 else 30.0
+
+    engine = ScriptedEngine(codec, say_turn, latency=latency)
     done: list[Trajectory] = []
-    async for trajectory in collect(
+    async for trajectory in collected(
         factory(world), engine, codec, episodes=60, concurrency=6, interrupt=interrupt, state=state
     ):
         done.append(trajectory)
@@ -122,7 +128,7 @@ async def test_collect_interrupt_keeps_finished_and_partial_work_invariant_9() -
             interrupt.fire()
     assert len(done) == state.started == state.finished < 60
     aborted = [t for t in done if t.stop_reason is StopReason.ABORTED]
-    assert aborted
+    assert len(aborted) == len(done) - 8 > 0
     assert all(t.reward is None for t in aborted)
     assert world.open_envs == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -131,7 +137,7 @@ async def test_collect_interrupt_keeps_finished_and_partial_work_invariant_9() -
 async def test_collect_left_early_cancels_and_closes_everything() -> None:
     world, codec = World(), text_codec()
     engine = ScriptedEngine(codec, say_turn, latency=lambda request: 0.02)
-    stream = collect(factory(world), engine, codec, episodes=50, concurrency=8)
+    stream = collected(factory(world), engine, codec, episodes=50, concurrency=8)
     async for _ in stream:
         break
     await stream.aclose()
@@ -144,7 +150,7 @@ async def test_collect_cancelled_leaks_nothing_invariant_9() -> None:
     engine = ScriptedEngine(codec, say_turn, latency=lambda request: 0.02)
 
     async def consume() -> None:
-        async for _ in collect(factory(world), engine, codec, episodes=500, concurrency=8):
+        async for _ in collected(factory(world), engine, codec, episodes=500, concurrency=8):
             pass
 
     for delay in (0.0, 0.01, 0.05, 0.1):
@@ -167,7 +173,7 @@ async def test_collect_cancelled_while_building_closes_what_was_built() -> None:
     world, codec, building = World(), text_codec(), threading.Event()
 
     async def consume() -> None:
-        async for _ in collect(
+        async for _ in collected(
             lambda: Slow(world), ScriptedEngine(codec, say_turn), codec, episodes=4, concurrency=2
         ):
             pass
@@ -193,7 +199,7 @@ async def test_collect_cancelled_closes_the_environment_of_a_running_step() -> N
     world, codec, stepping = World(), text_codec(), threading.Event()
 
     async def consume() -> None:
-        async for _ in collect(
+        async for _ in collected(
             lambda: Slow(world, FaultPlan(0.0)), ScriptedEngine(codec, say_turn), codec, episodes=2
         ):
             pass
@@ -207,29 +213,42 @@ async def test_collect_cancelled_closes_the_environment_of_a_running_step() -> N
     assert world.open_envs == 0
 
 
-async def test_collect_delivers_what_finished_before_a_contract_error() -> None:
-    class Wrong(CountingEnv):
-        episodes = 0
+class Forgetful(CountingEnv):
+    """Returns no turn in the episodes after the first ones."""
 
-        def on_turn(self, response_text: str) -> Turn:
-            type(self).episodes += self.turn == 0
-            if type(self).episodes > 3:
-                return "no turn"  # type: ignore[return-value]
-            return super().on_turn(response_text)
+    def __init__(self, world: World, good: int) -> None:
+        super().__init__(world, FaultPlan(0.0))
+        self._good = good
 
+    def on_turn(self, response_text: str) -> Turn:
+        if len({episode for episode, _, _ in self._world.steps}) >= self._good and not self.turn:
+            return "no turn"  # type: ignore[return-value]
+        return super().on_turn(response_text)
+
+
+async def test_collect_faults_the_episodes_that_break_the_contract_and_goes_on() -> None:
+    world = World()
+    done = await gather(world, env=lambda: Forgetful(world, 3), episodes=20, concurrency=1)
+    assert [t.is_faulted for t in done] == [False] * 3 + [True] * 17
+    assert all("Turn" in t.fault.message for t in done if t.fault)
+    assert world.open_envs == 0
+
+
+async def test_collect_ends_a_run_whose_first_episodes_all_fail_alike() -> None:
     world, codec = World(), text_codec()
     done: list[Trajectory] = []
 
     async def consume() -> None:
-        async for trajectory in collect(
-            lambda: Wrong(world, FaultPlan(0.0)), ScriptedEngine(codec, say_turn), codec,
-            episodes=9, concurrency=1,
+        async for trajectory in collected(
+            lambda: Forgetful(world, 0), ScriptedEngine(codec, say_turn), codec,
+            episodes=50, concurrency=1,
         ):  # fmt: skip
             done.append(trajectory)
 
-    with pytest.raises(ContractError, match="Turn"):
+    with pytest.raises(RunFailedError, match=r"first 8 episodes .*on_turn must return"):
         await consume()
-    assert len(done) == 3
+    assert len(done) == 8
+    assert all(t.stop_reason is StopReason.ENV_FAULT for t in done)
     assert world.open_envs == 0
 
 

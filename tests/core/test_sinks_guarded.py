@@ -98,6 +98,7 @@ def test_a_missing_package_is_named_with_what_installs_it(
         make()
 
 
+@pytest.mark.slow
 def test_sinks_are_imported_without_their_libraries() -> None:
 
     code = (

@@ -6,6 +6,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from fakes.trajectories import example, quick, trajectories
 from hypothesis import given, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -76,7 +77,7 @@ def test_an_episode_is_a_trace_of_its_turns_and_their_parts() -> None:
     assert env["gen_ai.tool.name"] == "calc_score"
 
 
-@settings(quick, max_examples=15)
+@settings(quick, max_examples=examples(15))
 @given(row=trajectories())
 def test_spans_last_as_long_as_what_was_measured_and_lie_inside_each_other(
     row: Trajectory,

@@ -9,6 +9,7 @@ import pyarrow.compute
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from fakes.budget import examples
 from fakes.trajectories import Reply, build, example, quick, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,8 +57,9 @@ def test_reward_terms_are_a_column_of_numbers(tmp_path: Path) -> None:
     ]
 
 
-@settings(quick, max_examples=12)
+@settings(quick, max_examples=examples(12))
 @given(rows=st.lists(trajectories(), min_size=1, max_size=5))
+@pytest.mark.slow
 def test_columns_add_up_to_the_metrics_of_the_run(
     rows: list[Trajectory], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -9,6 +9,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from fakes.budget import examples
 from fakes.trajectories import example, quick, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ def endpoint() -> Generator[_Open]:
         yield _Open(sink=sink, rows=[])
 
 
-@settings(quick, max_examples=15)
+@settings(quick, max_examples=examples(15))
 @given(rows=st.lists(trajectories(), min_size=1, max_size=4))
 def test_counters_and_gauges_equal_the_metrics_of_the_run(
     rows: list[Trajectory], endpoint: _Open

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.budget import examples
 from fakes.trajectories import example, quick, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,7 +73,7 @@ def test_metrics_of_steps_stand_at_their_step_with_their_own_histograms(tmp_path
     assert seconds[0][1][0, 0] < 10 < seconds[0][1][-1, 1]
 
 
-@settings(quick, max_examples=8)
+@settings(quick, max_examples=examples(8))
 @given(rows=st.lists(trajectories(), max_size=4))
 def test_board_has_the_metrics_and_histograms_of_the_run(
     rows: list[Trajectory], tmp_path_factory: pytest.TempPathFactory

@@ -52,6 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> WandbFile:
     return WandbFile(folder)
 
 
+@pytest.mark.slow
 def test_metrics_read_back_are_those_of_the_run(run: WandbFile) -> None:
     (row,) = [row for row in run.history() if "reward/mean" in row]
     metrics = aggregate(ROWS)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from fakes.trajectories import build, example, picture, quick, trajectories
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit import conformance
 from envkit.errors import ConfigurationError, ImageError, StorageError
 from envkit.images import Image
 from envkit.trajectory import (
@@ -25,11 +27,13 @@ from envkit.trajectory import (
     TrajectoryWriter,
     certify,
     load,
+    read_index,
     read_lines,
     read_trajectories,
     save,
     verify_file,
 )
+from envkit.trajectory.storage import Mode
 
 
 def _same(left: object, right: object) -> bool:
@@ -63,8 +67,8 @@ def test_storage_keeps_every_bit_of_a_logprob(logprobs: list[float]) -> None:
     segments = list(trajectory.segments)
     segments[1] = replace(segments[1], logprobs=tuple(logprobs))
     with tempfile.TemporaryDirectory() as folder:
-        replace(trajectory, segments=tuple(segments)).save(Path(folder) / "one.jsonl")
-        back = Trajectory.load(Path(folder) / "one.jsonl")
+        save(replace(trajectory, segments=tuple(segments)), Path(folder) / "one.jsonl")
+        back = load(Path(folder) / "one.jsonl")[0]
     assert [v.hex() for v in back.segments[1].logprobs] == [v.hex() for v in logprobs]
 
 
@@ -73,7 +77,7 @@ def test_storage_writes_strict_json(tmp_path: Path) -> None:
     trajectory = replace(
         example(), metadata=odd, task={"line": "a\u2028b\ud800", "image": picture(1)}
     )
-    trajectory.save(tmp_path / "run.jsonl")
+    save(trajectory, tmp_path / "run.jsonl")
 
     def refuse(name: str) -> None:
         raise AssertionError(name)
@@ -81,7 +85,7 @@ def test_storage_writes_strict_json(tmp_path: Path) -> None:
     (line,) = (tmp_path / "run.jsonl").read_bytes().splitlines()
     row = json.loads(line, parse_constant=refuse)
     assert row["schema"] == 1
-    back = Trajectory.load(tmp_path / "run.jsonl")
+    back = load(tmp_path / "run.jsonl")[0]
     assert back.task == trajectory.task
     assert math.isnan(back.metadata["nan"])
     assert back.metadata[7] == b"\x00"  # pyright: ignore[reportArgumentType]
@@ -96,8 +100,8 @@ def test_storage_takes_numpy_numbers_for_numbers(tmp_path: Path) -> None:
     logprobs: Any = tuple(np.asarray(reply.logprobs, dtype=np.float64))
     changed = replace(reply, train_ids=ids, wire_ids=ids, logprobs=logprobs)
     segments = (trajectory.segments[0], changed, *trajectory.segments[2:])
-    replace(trajectory, segments=segments).save(tmp_path / "run.jsonl")
-    assert Trajectory.load(tmp_path / "run.jsonl") == trajectory
+    save(replace(trajectory, segments=segments), tmp_path / "run.jsonl")
+    assert load(tmp_path / "run.jsonl")[0] == trajectory
 
 
 def test_storage_writes_an_image_once(tmp_path: Path) -> None:
@@ -111,7 +115,7 @@ def test_storage_writes_an_image_once(tmp_path: Path) -> None:
 def test_storage_reads_images_on_first_use(tmp_path: Path) -> None:
     save(example(), tmp_path / "run.jsonl")
     (tmp_path / "images" / f"{picture(1).sha256}.png").unlink()
-    trajectory = Trajectory.load(tmp_path / "run.jsonl")
+    trajectory = load(tmp_path / "run.jsonl")[0]
     first, second, _ = trajectory.images()
     assert first.array().tolist() == picture(0).array().tolist()
     assert certify(trajectory) == certify(example())
@@ -124,7 +128,7 @@ def test_storage_refuses_pixels_that_are_not_the_named_ones(tmp_path: Path) -> N
     target = tmp_path / "images" / f"{picture(0).sha256}.png"
     target.write_bytes(picture(4).png_bytes())
     with pytest.raises(ImageError, match="its file was changed"):
-        Trajectory.load(tmp_path / "run.jsonl").images()[0].pil()
+        load(tmp_path / "run.jsonl")[0].images()[0].pil()
 
 
 def test_storage_never_follows_a_path_in_place_of_a_hash(tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_storage_says_that_a_newer_envkit_is_needed(tmp_path: Path) -> None:
         ('"turn":1,"prompt_tokens"', '"turn":1.5,"prompt_tokens"', r"turns\[1\].turn must be"),
         ('"loss_mask":[1,1,1]', '"loss_mask":[1,1]', "one length"),
         ('"role":"user"', '"role":"nobody"', "role"),
-        ("}", "", "is no JSON"),
+        ("}", "", "is not valid JSON"),
     ],
 )
 def test_storage_names_the_line_and_the_field_that_is_wrong(
@@ -190,12 +194,6 @@ def test_save_leaves_an_older_file_as_it_was_when_it_fails(tmp_path: Path) -> No
         save(rows(), tmp_path / "run.jsonl")
     assert load(tmp_path / "run.jsonl") == (example(),)
     assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "images"}
-
-
-def test_trajectory_load_wants_exactly_one(tmp_path: Path) -> None:
-    save([example(0), example(1)], tmp_path / "run.jsonl")
-    with pytest.raises(StorageError, match="of one trajectory, got 2"):
-        Trajectory.load(tmp_path / "run.jsonl")
 
 
 def test_writer_refuses_a_used_directory_unless_told(tmp_path: Path) -> None:
@@ -294,6 +292,7 @@ assert writer.path.stat().st_size == size, "half a line stayed"
 """
 
 
+@pytest.mark.slow
 def test_invariant_9_a_full_disk_loses_no_finished_trajectory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FULL_DISK, str(tmp_path)],
@@ -324,3 +323,95 @@ def test_image_that_is_deferred_knows_its_identity_without_reading() -> None:
     image = Image.deferred(read, sha256=picture(0).sha256)
     assert image == picture(0)
     assert "not read yet" in repr(image)
+
+
+def test_storage_writes_the_same_bytes_as_the_version_that_made_the_recordings(
+    tmp_path: Path,
+) -> None:
+    folder = Path(conformance.__file__).parent / "recordings"
+    with TrajectoryWriter(tmp_path) as writer:
+        for trajectory in read_trajectories(folder):
+            writer.write(trajectory)
+    assert writer.path.read_bytes() == (folder / "trajectories.jsonl").read_bytes()
+
+
+def test_writer_refuses_a_second_one_and_keeps_the_first(tmp_path: Path) -> None:
+    modes: tuple[Mode, ...] = ("create", "append", "overwrite")
+    with TrajectoryWriter(tmp_path) as writer:
+        writer.write(example(0))
+        for mode in modes:
+            with pytest.raises(StorageError, match="is being written by another writer"):
+                TrajectoryWriter(tmp_path, mode=mode)
+        writer.write(example(1))
+    assert load(tmp_path) == (example(0), example(1))
+
+
+def test_writer_that_was_refused_holds_no_lock(tmp_path: Path) -> None:
+    save(example(0), tmp_path / "trajectories.jsonl")
+    with pytest.raises(StorageError, match="holds trajectories already"):
+        TrajectoryWriter(tmp_path)
+    with TrajectoryWriter(tmp_path, mode="append") as writer:
+        writer.write(example(1))
+    assert load(tmp_path) == (example(0), example(1))
+
+
+def test_writer_says_that_its_file_was_deleted(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path / "run") as writer:
+        writer.write(example(0))
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(StorageError, match=r"trajectories\.jsonl was deleted while"):
+            writer.write(example(1))
+        assert not (tmp_path / "run").exists()
+
+
+def test_prepared_trajectory_is_not_written_before_it_is_appended(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path) as writer:
+        prepared = writer.prepare(example(0))
+        assert [path.name for path in tmp_path.iterdir()] == ["trajectories.jsonl"]
+        assert not writer.path.stat().st_size
+        writer.append(prepared)
+    assert load(tmp_path) == (example(0),)
+
+
+@quick
+@given(st.lists(trajectories(), max_size=3))
+def test_index_says_what_the_trajectories_say(rows: list[Trajectory]) -> None:
+    odd = {"segments": [{"segments": 1}], "group": 3, "member": 1, "image": picture(0)}
+    rows = [replace(row, metadata={**row.metadata, **odd}) for row in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        with TrajectoryWriter(folder) as writer:
+            for row in rows:
+                writer.write(row)
+        found = list(read_index(folder))
+        for row, stored in zip(load(folder), found, strict=True):
+            for name in ("episode_id", "env_id", "seed", "group_id", "stop_reason"):
+                assert getattr(stored, name) == getattr(row, name)
+            assert _same(stored.metadata, row.metadata)
+            assert stored.is_finished == (row.stop_reason is not StopReason.ABORTED)
+        assert [stored.line for stored in found] == list(range(1, len(rows) + 1))
+
+
+def test_index_parses_no_ledger(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path) as writer:
+        writer.write(example(0))
+    line = writer.path.read_bytes()
+    writer.path.write_bytes(line[: line.index(b'"segments":') + 11] + b"...}\n")
+    assert [stored.episode_id for stored in read_index(tmp_path)] == [example(0).episode_id]
+
+
+def test_index_reads_lines_of_another_writer_and_leaves_a_torn_one_out(tmp_path: Path) -> None:
+    with TrajectoryWriter(tmp_path) as writer:
+        writer.write(example(0))
+        writer.write(example(1))
+    file = writer.path
+    first, second = file.read_bytes().splitlines()
+    reordered = dict(reversed(json.loads(first).items()))
+    whole = json.dumps(reordered, indent=None).encode() + b"\n"
+    for torn in (second[:1], second[:200], second[:-1], second[:500] + b"\0" * 99 + b"\n"):
+        file.write_bytes(whole + torn)
+        assert [stored.episode_id for stored in read_index(tmp_path)] == [example(0).episode_id]
+    file.write_bytes(whole + second)  # it lost its newline only
+    assert len(list(read_index(tmp_path))) == 2
+    file.write_bytes(b'{"schema": 1}\n' + whole)
+    with pytest.raises(StorageError, match=r"line 1 cannot be read: episode_id is missing"):
+        list(read_index(tmp_path))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PYPROJECT = """
 [build-system]
 requires = ["hatchling"]
@@ -108,6 +110,7 @@ def run(code: str, target: Path, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_environment_of_another_distribution_is_made_by_id(tmp_path: Path) -> None:
     install("envkit-coin", tmp_path, tmp_path / "site")
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from fakes.templates import OTHER_SPECS, SPECS
 from fakes.templates_checks import (
     check_append_only_ledger,
@@ -16,14 +17,14 @@ NAMES = [spec.name for spec in OTHER_SPECS]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_codec_delta_equals_the_full_render_invariant_3(name: str, data: Any) -> None:
     check_deltas(name, data)
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in OTHER_SPECS if not spec.rewrites])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_codec_ledger_is_append_only_where_the_audit_says_invariant_4(name: str, data: Any) -> None:
     check_append_only_ledger(name, data)

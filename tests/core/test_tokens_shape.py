@@ -1,6 +1,7 @@
 """The short way to write an observation: equal to the template, or not taken."""
 
 import pytest
+from fakes.budget import examples
 from fakes.templates import SPECS, default_codec, make_codec
 from fakes.templates_oracle import texts
 from hypothesis import given, settings
@@ -31,7 +32,7 @@ def shape_of(name: str) -> TailShape:
 
 
 @pytest.mark.parametrize("name", DIRECT)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(content=st.one_of(texts(20, control=True), st.text(max_size=30)))
 def test_shape_writes_what_the_template_renders(name: str, content: str) -> None:
     codec = default_codec(name)

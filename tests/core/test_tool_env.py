@@ -9,7 +9,9 @@ import time
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from fakes.codecs import text_codec, vision_codec
+from fakes.playing import collected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as PilImage
@@ -24,7 +26,6 @@ from envkit.rollout import (
     Generation,
     RetryBudget,
     ScriptedEngine,
-    collect,
     play,
 )
 from envkit.tasks import Task
@@ -106,12 +107,14 @@ def test_tool_env_promises_nothing_by_itself_and_passes_without_an_oracle() -> N
     assert {name for name, _ in report.skipped} >= {"determinism", "oracle", "snapshot", "replay"}
 
 
+@pytest.mark.slow
 async def test_tool_env_plays_in_the_rollout_loop() -> None:
     codec = text_codec()
     engine = ScriptedEngine(codec, solve())
 
     played = [
-        trajectory async for trajectory in collect(make, engine, codec, episodes=40, concurrency=40)
+        trajectory
+        async for trajectory in collected(make, engine, codec, episodes=40, concurrency=40)
     ]
 
     assert [trajectory.reward for trajectory in played] == [1.0] * 40
@@ -421,7 +424,7 @@ BLOCKS = JSON.map(json.dumps) | ARGUMENTS.map(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text() | BLOCKS.map(lambda body: f"<tool_call>{body}</tool_call>"))
 def test_no_reply_raises(reply: str) -> None:
     env = make(tools=[multiply, divide])

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,7 +101,7 @@ def hermes(arguments: dict[str, Any], name: str = "f") -> str:
     return f"<tool_call>\n{payload}\n</tool_call>"
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(name=NAMES, arguments=ARGUMENTS, before=UNTAGGED_TEXT)
 def test_hermes_round_trip(name: str, arguments: dict[str, Any], before: str) -> None:
     reply = before + hermes(arguments, name)
@@ -112,7 +113,7 @@ def test_hermes_round_trip(name: str, arguments: dict[str, Any], before: str) ->
     assert parsed.text == before.strip()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(name=NAMES, arguments=ARGUMENTS)
 def test_llama_round_trip(name: str, arguments: dict[str, Any]) -> None:
     payload = json.dumps({"name": name, "parameters": arguments})
@@ -122,7 +123,7 @@ def test_llama_round_trip(name: str, arguments: dict[str, Any]) -> None:
         assert [(call.name, call.arguments) for call in calls] == [(name, arguments)] * count
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(name=NAMES, arguments=ARGUMENTS)
 def test_mistral_round_trip(name: str, arguments: dict[str, Any]) -> None:
     listed = json.dumps([{"name": name, "arguments": arguments, "id": "abcdef123"}])
@@ -132,7 +133,7 @@ def test_mistral_round_trip(name: str, arguments: dict[str, Any]) -> None:
         assert (call.name, call.arguments) == (name, arguments)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     name=NAMES,
     arguments=st.dictionaries(NAMES, UNTAGGED_TEXT, max_size=4),
@@ -155,7 +156,7 @@ def test_tags_round_trip(query: str) -> None:
     assert parsed.text == "I look."
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(reply=FRAGMENTS | st.text(), written=st.sampled_from(ToolCallFormat))
 def test_parsing_never_raises_and_gives_json_data(reply: str, written: str) -> None:
     parsed = parse_tool_calls(reply, written, tools=[SEARCH], tags={"search": "query"})

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as PilImage
@@ -317,7 +318,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.dictionaries(st.sampled_from(["text", "n", "x"]), JSON))
 def test_any_arguments_give_a_result(arguments: dict[str, Any]) -> None:
     @tool

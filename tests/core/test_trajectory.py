@@ -6,9 +6,12 @@ from itertools import chain, pairwise
 import pytest
 from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
 from hypothesis import given
+from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, LedgerFault
-from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory
+from envkit.tokens.encoded import Encoded
+from envkit.trajectory import Ledger, Segment, SegmentKind, StopReason, Trajectory
+from envkit.trajectory.segment import sequences_of
 
 
 @quick
@@ -156,3 +159,43 @@ def test_stop_reasons_are_faults_truncations_or_neither() -> None:
     assert not StopReason.ABORTED.is_fault
     assert StopReason.MAX_TURNS.is_truncation
     assert StopReason.LEDGER_FAULT.is_fault
+
+
+@quick
+@given(
+    st.lists(st.sampled_from(["start", "observe", "reply", "drop", "replay", "read"]), max_size=20)
+)
+def test_ledger_gives_the_ids_of_the_current_sequence_whenever_they_are_read(
+    steps: list[str],
+) -> None:
+    ledger, turn = Ledger(), 0
+    context = Encoded(wire_ids=(1, 2), train_ids=(1, 2), images=(), features=())
+    for step in ["start", *steps]:
+        if step == "start":
+            ledger.start(context, turn=turn)
+        elif step == "observe":
+            ledger.add_observation(context, turn=turn)
+        elif step == "reply":
+            for count in (0, 3):  # an abort cuts a reply in two
+                ledger.add_reply(
+                    range(count),
+                    [-1.0] * count,
+                    turn=turn,
+                    finish_reason="stop",
+                    weight_version=None,
+                    extras={},
+                )
+            turn += 1
+        elif step == "drop":
+            ledger.drop_reply(turn - 1)
+        elif step == "replay":
+            again = Ledger()
+            again.replay(ledger.segments)
+            ledger = again
+        else:
+            assert ledger.wire_ids is ledger.wire_ids
+        if step == "read" or len(steps) % 2:
+            sequence = sequences_of(ledger.segments)[-1]
+            assert ledger.wire_ids == tuple(i for part in sequence for i in part.wire_ids)
+    sequence = sequences_of(ledger.segments)[-1]
+    assert ledger.wire_ids == tuple(i for part in sequence for i in part.wire_ids)

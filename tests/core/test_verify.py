@@ -6,14 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import ref as weakref
 
 import pytest
 from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image as PilImage
 
-from envkit.errors import StorageError
+from envkit import images
+from envkit.errors import FaultKind, StorageError
+from envkit.image_files import DecodedImage
+from envkit.images import Image
 from envkit.trajectory import (
+    FaultPlace,
     FaultRecord,
     Rule,
     Segment,
@@ -211,7 +217,7 @@ def test_verify_names_images_that_are_missing_or_changed(tmp_path: Path) -> None
     messages = [p.message for p in verify_file(tmp_path / "run.jsonl").problems]
     assert any(f"{picture(1).sha256}.png" in message for message in messages)
     assert any("its file was changed" in message for message in messages)
-    assert any("no readable image" in message for message in messages)
+    assert any("not a readable image" in message for message in messages)
 
 
 def test_verify_names_a_group_with_different_starts(tmp_path: Path) -> None:
@@ -247,7 +253,7 @@ def test_check_accepts_a_reply_that_an_abort_cut_in_two() -> None:
 
 
 def test_check_accepts_episodes_that_ended_early() -> None:
-    fault = FaultRecord(where="reset", kind="crashed", message="gone")
+    fault = FaultRecord(where=FaultPlace.RESET, kind=FaultKind.CRASHED, message="gone")
     lost = build((), stop_reason=StopReason.ENV_FAULT, fault=fault)
     assert check_trajectory(lost) == ()
     assert check_trajectory(replace(lost, segments=(), messages=())) == ()
@@ -271,3 +277,27 @@ def test_check_refuses_a_placeholder_where_no_image_is() -> None:
 
 def test_check_refuses_a_completed_ending_without_a_completed_step() -> None:
     assert _rules(build((Reply(reward=None),))) == {Rule.STOP}
+
+
+def test_verify_holds_the_pixels_of_one_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = tuple(Image.from_pil(PilImage.new("RGB", (71, 73), (n, 0, 0))) for n in range(20))
+    hashes = [image.sha256 for image in drawn]
+    save(build((Reply(),), prompt=Context(images=drawn)), tmp_path / "run.jsonl")
+    del drawn
+    decode, most = images.decode_image, list[int]()
+    seen: list[weakref[PilImage.Image]] = []
+
+    def counted(data: bytes) -> DecodedImage:
+        most.append(sum(entry() is not None for entry in seen))
+        found = decode(data)
+        seen.append(weakref(found.picture))
+        return found
+
+    monkeypatch.setattr(images, "decode_image", counted)
+    report = verify_file(tmp_path / "run.jsonl")
+
+    assert (report.images, report.is_sound) == (20, True)
+    assert len(most) == len(set(hashes)) == 20
+    assert max(most) == 0  # the one before is gone when the next one is decoded

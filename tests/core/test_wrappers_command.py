@@ -28,6 +28,7 @@ def test_the_command_offers_every_wrapper() -> None:
     assert {member.value for member in Wrap} == set(WRAPPERS)
 
 
+@pytest.mark.slow
 def test_inject_faults_is_survived(tmp_path: Path) -> None:
     played = rollout(
         tmp_path / "run", "canary-v0", "--wrap", "inject-faults", "--wrap-kwargs", "rate=0.5",
@@ -41,6 +42,7 @@ def test_inject_faults_is_survived(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_curriculum_climbs_with_the_oracle(tmp_path: Path) -> None:
     played = rollout(
         tmp_path / "run", "geo3k-v0", "--wrap", "curriculum", "--wrap-kwargs", "levels=[1,3]",

@@ -8,6 +8,7 @@ import gymnasium
 import pytest
 from fakes.codecs import text_codec
 from fakes.envs import PROMISES, EchoEnv
+from fakes.playing import collected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,12 @@ import envkit
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.errors import ConfigurationError, StorageError
 from envkit.faults import FaultPlan
-from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, collect, play
+from envkit.rollout import (
+    Backoff,
+    RetryBudget,
+    ScriptedEngine,
+    play,
+)
 from envkit.tasks import ListSource, Task
 from envkit.wrappers import Curriculum, InjectFaults, LevelProgress
 
@@ -117,7 +123,7 @@ def test_progress_is_saved_and_loaded(tmp_path: Path) -> None:
 
 async def levels_played(progress: LevelProgress, wrap: Any, **options: Any) -> list[Any]:
     codec = text_codec()
-    stream = collect(
+    stream = collected(
         wrap, ScriptedEngine(codec, short_memory), codec, episodes=80, seed=1, **options
     )
     return [t.reset_info["curriculum_level"] async for t in stream]
@@ -136,7 +142,7 @@ async def test_a_rollout_climbs_to_the_level_that_the_policy_cannot_do() -> None
 async def test_members_of_a_group_play_one_level_while_it_moves() -> None:
     progress = LevelProgress([1, 2, 3, 4], window=3, down=-1)
     codec = text_codec()
-    stream = collect(
+    stream = collected(
         lambda: Curriculum(stairs(), progress), ScriptedEngine(codec, short_memory), codec,
         episodes=64, group_size=8, concurrency=8, seed=1,
     )  # fmt: skip

@@ -5,12 +5,18 @@ import time
 import pytest
 from fakes.codecs import text_codec
 from fakes.envs import AsyncEchoEnv, EchoEnv, register_toys
+from fakes.playing import collected
 
 import envkit
 from envkit.env import PolicyContext
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.faults import FaultPlan
-from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, collect, play
+from envkit.rollout import (
+    Backoff,
+    RetryBudget,
+    ScriptedEngine,
+    play,
+)
 from envkit.trajectory import StopReason, Trajectory
 from envkit.wrappers import InjectFaults
 
@@ -28,7 +34,7 @@ def slow_learner(context: PolicyContext) -> str:
 async def played(plan: FaultPlan, episodes: int = 24) -> list[Trajectory]:
     register_toys()
     codec = text_codec()
-    stream = collect(
+    stream = collected(
         lambda: InjectFaults(envkit.make("toy-echo-v0"), plan),
         ScriptedEngine(codec, slow_learner), codec,
         episodes=episodes, concurrency=8, retries=FAST, seed=3,

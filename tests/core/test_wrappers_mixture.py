@@ -11,12 +11,19 @@ from fakes.codecs import vision_codec
 from fakes.command import run_envkit
 from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
+from fakes.playing import collected, play_one
 
 import envkit
 from envkit.env import Env
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit.faults import FaultPlan
-from envkit.rollout import Backoff, Interrupt, RetryBudget, ScriptedEngine, collect, play, resume
+from envkit.rollout import (
+    Backoff,
+    Interrupt,
+    RetryBudget,
+    ScriptedEngine,
+    resume,
+)
 from envkit.trajectory import StopReason, check_trajectory, load
 from envkit.wrappers import InjectFaults, Member, MixEnv
 
@@ -76,7 +83,7 @@ def test_prompt_tools_and_turns_are_those_of_the_member() -> None:
 async def test_a_rollout_solves_every_member_also_under_faults() -> None:
     plan = FaultPlan(0.25, kinds=("transient", "crashed"), worst_attempts=3)
     codec = vision_codec()
-    stream = collect(
+    stream = collected(
         lambda: InjectFaults(mix(), plan), ScriptedEngine(codec, mix().oracle()), codec,
         episodes=24, group_size=2, concurrency=4, seed=1,
         retries=RetryBudget(
@@ -105,7 +112,8 @@ async def test_an_aborted_episode_resumes_in_its_member() -> None:
             interrupt.fire(StopReason.ABORTED)
         return oracle(context)
 
-    first = await play(mix(), ScriptedEngine(codec, reply), codec, seed=seed, interrupt=interrupt)
+    engine = ScriptedEngine(codec, reply)
+    first = await play_one(mix(), engine, codec, seed=seed, interrupt=interrupt)
     whole = await resume(first, mix(), ScriptedEngine(codec, oracle), codec)
 
     assert first.stop_reason is StopReason.ABORTED
@@ -118,7 +126,6 @@ def test_promises_are_those_that_all_members_keep() -> None:
 
     assert mix().capabilities.thread_safe
     assert not both.capabilities.thread_safe
-    assert not both.capabilities.async_native
     assert both.capabilities.snapshot
     both.reset(seed=1)
     both.close()
@@ -149,6 +156,7 @@ def test_two_members_of_one_id_have_names() -> None:
     assert {env.reset(seed=seed).info["member"] for seed in range(20)} == {"short", "long"}
 
 
+@pytest.mark.slow
 def test_rollout_plays_a_registered_mixture_and_verifies_it(tmp_path: Path) -> None:
     outcome = run_envkit(
         "rollout", "toy-mix-v0", "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),

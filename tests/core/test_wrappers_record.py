@@ -7,11 +7,12 @@ from fakes.codecs import vision_codec
 from fakes.command import run_envkit
 from fakes.envs import DotsEnv, EchoEnv
 from fakes.models import tiny_model_dir
+from fakes.playing import play_one
 from PIL import Image as PilImage
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.faults import FaultPlan
-from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, play
+from envkit.rollout import Backoff, RetryBudget, ScriptedEngine
 from envkit.wrappers import InjectFaults, RecordEpisode
 
 
@@ -75,7 +76,7 @@ async def test_a_retried_turn_is_filmed_once(tmp_path: Path) -> None:
     env = InjectFaults(RecordEpisode(DotsEnv(), tmp_path), plan)
     retries = RetryBudget(backoff=Backoff(initial_s=0.001, maximum_s=0.002))
 
-    trajectory = await play(
+    trajectory = await play_one(
         env, ScriptedEngine(codec, DotsEnv().oracle()), codec,
         seed=2, episode_id="an/episode", retries=retries,
     )  # fmt: skip
@@ -86,6 +87,7 @@ async def test_a_retried_turn_is_filmed_once(tmp_path: Path) -> None:
     assert film(tmp_path / "an_episode.webp")[1] == 4
 
 
+@pytest.mark.slow
 def test_rollout_films_its_episodes(tmp_path: Path) -> None:
     outcome = run_envkit(
         "rollout", "canary-v0", "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),

@@ -23,8 +23,8 @@ def audited(env_id: str, episodes: int = 12, **arguments: Any) -> AuditReport:
     [
         ("geo3k-v0", {}),
         ("canary-v0", {}),
-        ("search-v0", {"corpus": "facts"}),
-        ("search-v0", {"corpus": "facts", "protocol": "tools"}),
+        pytest.param("search-v0", {"corpus": "facts"}, marks=pytest.mark.slow),
+        pytest.param("search-v0", {"corpus": "facts", "protocol": "tools"}, marks=pytest.mark.slow),
         ("search-v0", {"corpus_options": {"seed": 1, "size": 100}}),
         ("search-v0", {"tasks": tasks(), "backend": MemoryBackend()}),
     ],

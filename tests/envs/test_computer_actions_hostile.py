@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from fakes.computer_actions import ACTIONS, SCREEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -195,7 +196,7 @@ FRAGMENTS = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(FRAGMENTS | st.text(max_size=60))
 def test_no_reply_raises(reply: str) -> None:
     for name in FAMILIES:
@@ -215,7 +216,7 @@ def _check_is_sound(parsed: ParsedActions) -> None:
         action.text.encode()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(ACTIONS, st.data())
 def test_damaged_replies_never_raise(action: Action, data: st.DataObject) -> None:
     for name in FAMILIES:

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from fakes.budget import examples
 from fakes.computer_actions import (
     ACTIONS,
     SCREEN,
@@ -115,14 +116,14 @@ def _check_round_trip(name: str, actions: list[Action], screen: tuple[int, int])
             assert abs(y - there_y) <= (0 if height == 1 else math.ceil(height / 2))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(action=ACTIONS)
 def test_one_action_reads_back_in_every_family(action: Action) -> None:
     for name in FAMILIES:
         _check_round_trip(name, [action], SCREEN)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(actions=st.lists(STEPS, min_size=2, max_size=5))
 def test_several_actions_read_back_in_every_family(actions: list[Action]) -> None:
     for name in FAMILIES:

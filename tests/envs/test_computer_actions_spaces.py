@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ def test_resize_equals_that_of_transformers() -> None:
                 assert (seen.height, seen.width) == expected, (width, height, resize)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(spaces(), st.data())
 def test_point_returns_to_its_pixel_within_the_rounding(
     space: CoordinateSpace, data: st.DataObject

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as PilImage
@@ -78,6 +79,7 @@ def _solved_at_random(count: int) -> float:
     return sum(rewards) / count
 
 
+@pytest.mark.slow
 def test_random_policy_solves_almost_nothing() -> None:
     assert _solved_at_random(40) <= 0.05
 
@@ -198,6 +200,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_same_seed_and_actions_give_the_same_bytes_in_another_process() -> None:
     outputs = [
         subprocess.run(
@@ -360,7 +363,7 @@ def test_snapshot_goes_on_with_the_same_bytes() -> None:
     raise AssertionError("the oracle must end the episode")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(reply=st.text(max_size=200) | st.binary(max_size=80).map(repr))
 def test_any_text_is_survived(reply: str) -> None:
     env = ComputerUseEnv()

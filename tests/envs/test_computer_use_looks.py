@@ -107,11 +107,12 @@ def _check_invariants(desk: Desktop) -> None:
         assert desk.window(menu.window) is not None
 
 
+@pytest.mark.parametrize("turns", [8, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_partial_repaints_equal_full_ones_under_random_actions(family: str) -> None:
-    env, policy = ComputerUseEnv(max_turns=40), random_clicks()
+def test_partial_repaints_equal_full_ones_under_random_actions(family: str, turns: int) -> None:
+    env, policy = ComputerUseEnv(max_turns=turns), random_clicks()
     env.reset(seed=2, options={"task": DesktopTasks(families=[family], level=5).task(2)})
-    for turn in range(40):
+    for turn in range(turns):
         context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=2)
         step = env.step(policy(context))
         _check_invariants(env.desk)

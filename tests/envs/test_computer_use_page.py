@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.browsers import needs_browser, profiles
+from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +81,7 @@ def test_folder_that_does_not_exist_is_refused() -> None:
         PageEnv(tasks=[row()], folder="/nowhere/at/all")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
 def test_verdict_is_read_or_a_grader_fault(value: Any) -> None:
     for said in (value, {"done": True, "reward": value}):

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import gymnasium.utils.env_checker
 import pytest
+from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -307,7 +308,7 @@ def test_interleaved_episodes_do_not_disturb_each_other() -> None:
     assert one.step(_score(one.task["answer"])).info["scored_attempts"] == 2
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -1,8 +1,8 @@
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -210,12 +210,10 @@ def test_grade_refuses_an_unknown_policy() -> None:
 
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: f"{bomb[:12]!r}x{len(bomb)}")
 def test_grade_survives_bombs_as_answer_and_as_gold(bomb: str) -> None:
-    started = time.process_time()
+    """One that the grader works out would take minutes; `benchmarks/grading.py` measures them."""
     assert grade(bomb, "3.5").score == 0.0
     assert grade("3.5", bomb).score == 0.0
     grade(bomb, bomb)
-    # A hang would be minutes; this is no timing of a healthy grader.
-    assert time.process_time() - started < 5.0
 
 
 def test_grade_gives_the_same_verdicts_from_many_threads() -> None:
@@ -236,7 +234,7 @@ _PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.one_of(st.lists(_PIECES, max_size=60).map("".join), st.text(max_size=80)))
 def test_grade_never_raises(text: str) -> None:
     for answer, gold in ((text, "3.5"), ("3.5", text), (text, text)):
@@ -245,7 +243,7 @@ def test_grade_never_raises(text: str) -> None:
         assert isinstance(verdict.how, How)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(-999, 999), st.integers(1, 60), st.integers(1, 400))
 def test_grade_knows_a_surd_in_every_notation(top: int, bottom: int, radicand: int) -> None:
     gold = rf"\frac{{{top} \sqrt{{{radicand}}}}}{{{bottom}}}"

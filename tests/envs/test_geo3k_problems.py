@@ -184,6 +184,7 @@ def test_picture_is_the_same_whether_it_was_kept_or_drawn_again() -> None:
     assert again is draw(Figure.from_json(task["figure"]))
 
 
+@pytest.mark.slow
 def test_splits_never_share_numbers() -> None:
     keys: dict[str, set[str]] = {}
     for split in ("train", "test"):
@@ -194,6 +195,7 @@ def test_splits_never_share_numbers() -> None:
     assert not keys["train"] & keys["test"]
 
 
+@pytest.mark.slow
 def test_source_mixes_all_families_and_levels_and_repeats_little() -> None:
     source = ProceduralSource()
     problems = [source.task(index) for index in range(500)]

@@ -1,13 +1,12 @@
 """A hundred thousand malformed replies for every environment, and none makes it raise."""
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from fakes.malformed_replies import Counts, feed, huge_replies, malformed_replies
+from fakes.malformed_replies import feed, huge_replies, malformed_replies
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
@@ -116,21 +115,15 @@ WAYS: dict[str, Way] = {
 }
 
 
-@functools.cache
-def first_thousand(name: str) -> Counts:
-    way = WAYS[name]
-    return feed(way.make(), malformed_replies(name, 1000, way.sound, way.calls))
-
-
 @pytest.mark.parametrize("name", WAYS)
-def test_environment_survives_a_thousand_malformed_replies(name: str) -> None:
+def test_environment_survives_malformed_replies(name: str) -> None:
     if name == "reasoning_gym":
         pytest.importorskip("reasoning_gym")
-    counts = first_thousand(name)
-    assert counts.replies == 1000
-    assert counts.errors > 200, "most are not understood"
-    assert counts.errors < 1000, "some are, so that what stands behind the parser is tried too"
-    assert counts.episodes > 5
+    way = WAYS[name]
+    counts = feed(way.make(), malformed_replies(name, 300, way.sound, way.calls))
+    assert counts.replies == 300
+    assert 60 < counts.errors < 300, "some are understood, which tries what follows the parser"
+    assert counts.episodes > 2
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.codecs import text_codec
+from fakes.playing import collected
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit.registration import members
-from envkit.rollout import ScriptedEngine, collect
+from envkit.rollout import ScriptedEngine
 from envkit.tokens import ChatCodec
 from envkit_reasoning_gym.env import ReasoningGymEnv, read_answer
 from envkit_reasoning_gym.names import NOT_PLAYED
@@ -211,7 +212,7 @@ async def test_reasoning_gym_plays_in_the_loop() -> None:
     engine = ScriptedEngine(codec, env.oracle())
     played = [
         trajectory
-        async for trajectory in collect("reasoning_gym/gcd-v0", engine, codec, episodes=3, seed=1)
+        async for trajectory in collected("reasoning_gym/gcd-v0", engine, codec, episodes=3, seed=1)
     ]
 
     assert [trajectory.reward for trajectory in played] == [1.0] * 3

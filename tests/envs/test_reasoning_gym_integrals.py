@@ -15,9 +15,10 @@ import reasoning_gym
 import sympy
 
 
+@pytest.mark.parametrize("size", [30, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dataset", ["simple_integration", "intermediate_integration"])
-def test_right_integrals_are_never_called_wrong_and_others_are(dataset: str) -> None:
-    made = reasoning_gym.create_dataset(dataset, size=150, seed=5)
+def test_right_integrals_are_never_called_wrong_and_others_are(dataset: str, size: int) -> None:
+    made = reasoning_gym.create_dataset(dataset, size=size, seed=5)
     entries = [entry for entry in made if "Integral" not in str(entry["answer"])]
     told = 0
     for entry in entries:
@@ -27,7 +28,7 @@ def test_right_integrals_are_never_called_wrong_and_others_are(dataset: str) -> 
         assert not is_wrong_integral(padded, facts["integrand"], facts["variable"])
         wrong = f"({answer}) + {facts['variable']}/2"
         told += is_wrong_integral(wrong, facts["integrand"], facts["variable"])
-    assert told > 0.95 * len(entries) > 100
+    assert told > 0.95 * len(entries) > 0.6 * size
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 from fakes.codecs import vision_codec
+from fakes.playing import play_roles
 from hypothesis import given
 from hypothesis import strategies as st
 
 import envkit
 from envkit.env import PolicyContext
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.rollout import Limits, ScriptedEngine, play_agents
+from envkit.rollout import Limits, ScriptedEngine
 from envkit.trajectory import StopReason, check_trajectory
 from envkit_refine import RefineEnv, read_choice
 from envkit_refine.policies import noisy_oracle
@@ -25,7 +26,7 @@ def test_refine_passes_the_checker() -> None:
 async def test_oracle_earns_the_weighted_reward_in_every_role() -> None:
     codec, env = vision_codec(), RefineEnv(solvers=2, rewriters=3)
 
-    played = await play_agents(env, ScriptedEngine(codec, env.oracle()), codec, seed=1)
+    played = await play_roles(env, ScriptedEngine(codec, env.oracle()), codec, seed=1)
 
     assert list(played) == list(env.roles)
     assert {one.reward for one in played.values()} == {1.2}
@@ -56,7 +57,7 @@ async def test_rewards_are_weighted_by_the_outcome(
     codec = vision_codec()
     policy = reply_by_role({"solver": solver, "rewriter": rewriter, "selector": selector})
 
-    played = await play_agents(
+    played = await play_roles(
         RefineEnv(solvers=1, rewriters=1), ScriptedEngine(codec, policy), codec, seed=4
     )
 
@@ -70,7 +71,7 @@ async def test_later_roles_read_solutions_without_thoughts_and_are_not_asked_for
         {"solver": "<think>secret</think>open", "rewriter": "<think>all</think>", "selector": "x"}
     )
 
-    played = await play_agents(
+    played = await play_roles(
         RefineEnv(solvers=2, rewriters=1), ScriptedEngine(codec, policy), codec, seed=4
     )
 
@@ -86,7 +87,7 @@ async def test_solver_that_is_cut_off_leaves_the_others_to_play() -> None:
     engine = ScriptedEngine(codec, RefineEnv().oracle())
     endless = ScriptedEngine(codec, lambda context: "word " * 200)
 
-    played = await play_agents(
+    played = await play_roles(
         RefineEnv,
         engine,
         codec,
@@ -110,7 +111,7 @@ async def test_control_tokens_of_one_role_do_not_reach_the_prompt_of_the_next() 
         }
     )
 
-    played = await play_agents(
+    played = await play_roles(
         RefineEnv(solvers=1, rewriters=1), ScriptedEngine(codec, policy), codec, seed=4
     )
 

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -187,7 +188,7 @@ def test_stored_index_answers_as_the_built_one(tmp_path: Path) -> None:
     assert stored.search("bell amber", 3) == built.search("bell amber", 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(position=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_damaged_file_is_built_anew(
     tmp_path_factory: pytest.TempPathFactory, position: float, flip: int

@@ -1,6 +1,7 @@
 """`envkit serve-search`, and an environment that searches by it."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -16,18 +17,27 @@ from fakes.search_backend import DOCUMENTS, tasks
 
 import envkit
 from envkit.env import PolicyContext
+from envkit.errors import EnvFault
+from envkit_search.leases import SERVER_KEY_VARIABLE
 
 
 @contextmanager
 def serving(*arguments: object) -> Generator[tuple[str, "subprocess.Popen[str]"]]:
-    """Run the command on a free port; gives its address and its process."""
+    """Run the command on a free port; gives its address and its process.
+
+    The environments of this test search it by the key that it prints.
+    """
     process = start_envkit("serve-search", *arguments, "--port", 0)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.fullmatch(r"serving .+ at (http://127\.0\.0\.1:\d+)\n", line)
         assert found, line or (process.stderr and process.stderr.read())
-        yield found.group(1), process
+        made = re.fullmatch(r"key (\S{32})\n", process.stdout.readline())
+        assert made
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(SERVER_KEY_VARIABLE, made.group(1))
+            yield found.group(1), process
     finally:
         process.kill()
         process.communicate()
@@ -61,6 +71,7 @@ def corpus(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("protocol", ["tags", "tools"])
+@pytest.mark.slow
 def test_environment_searches_a_served_file_until_ctrl_c(tmp_path: Path, protocol: str) -> None:
     with serving(corpus(tmp_path), "--topk", 1) as (address, process):
         env = envkit.make("search-v0", backend=address, tasks=tasks(), protocol=protocol)
@@ -74,6 +85,35 @@ def test_environment_searches_a_served_file_until_ctrl_c(tmp_path: Path, protoco
     assert errors.splitlines() == ["Ctrl-C ends it", "ended"]
 
 
+def test_key_is_the_servers_and_goes_by_argument_or_variable(tmp_path: Path) -> None:
+    with serving(corpus(tmp_path)) as (address, _):
+        key = os.environ.pop(SERVER_KEY_VARIABLE)
+        right = envkit.make("search-v0", backend=address, backend_key=key, tasks=tasks())
+        wrong = envkit.make("search-v0", backend=address, tasks=tasks())
+        assert play(right, 1)[0] == 1.0
+        with pytest.raises(EnvFault, match="Is the key right"):
+            play(wrong, 1)
+        right.close()
+        wrong.close()
+
+
+@pytest.mark.slow
+def test_given_key_is_not_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SERVER_KEY_VARIABLE, "a-key-of-the-variable")
+    process = start_envkit("serve-search", corpus(tmp_path), "--port", 0)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        env = envkit.make("search-v0", backend=address, tasks=tasks())
+        assert play(env, 1)[0] == 1.0
+        env.close()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=90) == ("", "Ctrl-C ends it\nended\n")
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
 def test_shipped_corpus_is_served_with_its_questions() -> None:
     with serving("world", "--corpus-option", "seed=3", "--corpus-option", "size=60") as (
         address,
@@ -85,6 +125,7 @@ def test_shipped_corpus_is_served_with_its_questions() -> None:
         env.close()
 
 
+@pytest.mark.slow
 def test_index_on_disk_is_built_once_and_served(tmp_path: Path) -> None:
     place = tmp_path / "index"
     for corpus_argument in (corpus(tmp_path), corpus(tmp_path), place):
@@ -100,6 +141,9 @@ def test_index_on_disk_is_built_once_and_served(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["nowhere"], "no search corpus"),
+        (["world", "--key", "short"], "at least 16 printable"),
+        (["world", "--no-key", "--host", "0.0.0.0"], "--allow-remote"),
+        (["world", "--no-key", "--key", "k" * 20], "contradict"),
         (["facts", "--corpus-option", "seed=1"], "takes no options"),
         (["world", "--corpus-option", "seed"], "--corpus-option takes KEY=VALUE"),
         (["world", "--corpus-option", "sise=60"], "no shape of a world"),

@@ -19,7 +19,7 @@ from envkit.errors import (
     FaultKind,
     UnknownNameError,
 )
-from envkit.rollout.retries import Backoff, RetryBudget
+from envkit.rollout.limits import Backoff, RetryBudget
 from envkit_search import SPEC, Document, Hit, SearchEnv, noisy_oracle
 
 QUESTION: dict[str, Any] = {
@@ -254,7 +254,6 @@ def test_search_promises_only_what_its_backend_keeps() -> None:
     backend.is_deterministic = False
     for remote in (backend, "http://127.0.0.1:9"):
         promised = make(backend=remote).capabilities
-        assert promised.async_native
         assert promised.snapshot
         assert not promised.deterministic
         assert not promised.replay_safe
@@ -365,17 +364,19 @@ async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_th
 
     backend = MemoryBackend()
     budget = RetryBudget(backoff=Backoff(initial_s=0.001))
-    host = EnvHost(WorkerPool(), factory=lambda: make(backend=backend))
+    pool = WorkerPool()
+    host = EnvHost(pool, factory=lambda: make(backend=backend))
     env = RecoveringEnv(host, budget, episode_id="e", seed=3, task=QUESTION)
     await env.reset()
     backend.faults += [EnvFault("502", kind=FaultKind.TRANSIENT)] * 2
-    step = await env.step(f"{THOUGHT}<search>Tindel</search>")
-    assert "Ada Renn" in step.observation["text"]
+    outcome = await env.step(f"{THOUGHT}<search>Tindel</search>")
+    assert "Ada Renn" in outcome.step.observation["text"]
     assert len(backend.calls) == 3
     backend.faults += [EnvFault("gone", kind=FaultKind.PERMANENT)]
     with pytest.raises(EnvFault, match="gone"):
         await env.step(f"{THOUGHT}<search>Marrow</search>")
     await host.close()
+    pool.close()
 
 
 def test_the_pages_of_these_tests_have_unique_titles() -> None:

@@ -1,7 +1,6 @@
 """Reading replies: what a model may ask for, whatever it writes."""
 
 import json
-import time
 from collections.abc import Callable
 
 import pytest
@@ -213,13 +212,16 @@ def test_query_is_one_short_line() -> None:
 @given(replies)
 def test_reading_never_raises_and_gives_sound_actions(reply: str) -> None:
     for reader in READERS:
-        action = reader(reply)
-        assert (action.answer is not None) == (action.kind is ActionKind.ANSWER)
-        assert bool(action.queries) == (action.kind is ActionKind.SEARCH)
-        assert not (action.is_well_formed and action.is_forged)
-        for query in action.queries:
-            assert len(query.text) <= MAX_QUERY_CHARACTERS
-            query.text.encode()
+        check_sound(reader(reply))
+
+
+def check_sound(action: Action) -> None:
+    assert (action.answer is not None) == (action.kind is ActionKind.ANSWER)
+    assert bool(action.queries) == (action.kind is ActionKind.SEARCH)
+    assert not (action.is_well_formed and action.is_forged)
+    for query in action.queries:
+        assert len(query.text) <= MAX_QUERY_CHARACTERS
+        query.text.encode()
 
 
 @given(replies)
@@ -254,16 +256,9 @@ ADVERSARIAL = (
 
 @pytest.mark.parametrize("piece", ADVERSARIAL)
 @pytest.mark.parametrize("reader", READERS)
-def test_reading_an_adversarial_reply_takes_under_5_ms(reader: Reader, piece: str) -> None:
-    reply = piece * (16_000 // len(piece))  # 4,000 to 16,000 tokens: the longest reply of a model
-    assert _seconds(lambda: reader(reply)) < 0.005
-
-
-@pytest.mark.parametrize("piece", ADVERSARIAL)
-@pytest.mark.parametrize("reader", READERS)
-def test_reading_is_linear_up_to_the_longest_reply(reader: Reader, piece: str) -> None:
-    reply = piece * (MAX_REPLY_CHARACTERS // len(piece))
-    assert _seconds(lambda: reader(reply), tries=1) < 2  # quadratic time would take minutes
+def test_longest_adversarial_reply_is_read_in_linear_work(reader: Reader, piece: str) -> None:
+    """Quadratic work would take minutes; `benchmarks/grading.py` measures what it takes."""
+    check_sound(reader(piece * (MAX_REPLY_CHARACTERS // len(piece))))
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -271,18 +266,7 @@ def test_a_reply_of_10_megabytes_is_not_read(reader: Reader) -> None:
     reply = "<search>a</search><tool_call>{}</tool_call>" * 240_000
     assert len(reply) > 10_000_000
     assert reader(reply).kind is ActionKind.NONE
-    assert _seconds(lambda: reader(reply)) < 0.005
-    assert _seconds(lambda: last_answer_compat(reply)) < 0.05
-
-
-def _seconds(work: Callable[[], object], tries: int = 5) -> float:
-    """Return the processor time of the fastest try, so that a busy machine changes nothing."""
-    taken: list[float] = []
-    for _ in range(tries):
-        started = time.process_time()
-        work()
-        taken.append(time.process_time() - started)
-    return min(taken)
+    assert last_answer_compat(reply) is None
 
 
 @pytest.mark.parametrize(

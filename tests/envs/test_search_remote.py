@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
-from envkit.rollout.retries import Backoff
+from envkit.rollout.limits import Backoff
 from envkit_search import SearchEnv
 from envkit_search.remote import DOCUMENT_CHARACTERS, RetrieveClient, read_answer
 from envkit_search.transport import HttpLimits
@@ -395,6 +395,7 @@ async def test_memory_backend_and_client_give_the_same_hits() -> None:
         await client.aclose()
 
 
+@pytest.mark.slow
 def test_search_env_plays_over_a_server_without_an_event_loop() -> None:
     address: queue.Queue[str] = queue.Queue()
     done = threading.Event()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
-from envkit.rollout.retries import Backoff
+from envkit.rollout.limits import Backoff
 from envkit_search.serper import SerperBackend, read_answer
 from envkit_search.transport import HttpLimits
 

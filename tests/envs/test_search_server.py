@@ -10,23 +10,39 @@ import pytest
 from fakes.search_backend import DOCUMENTS, MemoryBackend
 from fakes.search_server import running
 
+from envkit.access import Access, bearer
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit_search.document import Document
 from envkit_search.remote import RetrieveClient
-from envkit_search.server import MAX_REQUEST_QUERIES, create_app, serve
+from envkit_search.server import (
+    MAX_QUERY_CHARACTERS,
+    MAX_REQUEST_QUERIES,
+    ServerLimits,
+    create_app,
+    serve,
+)
 from envkit_search.transport import HttpLimits
+
+KEY = "a-key-for-these-tests"
+ACCESS = Access(key=KEY)
 
 
 async def ask(
-    payload: Any, backend: MemoryBackend | None = None, body: bytes | None = None
+    payload: Any,
+    backend: MemoryBackend | None = None,
+    body: bytes | None = None,
+    *,
+    limits: ServerLimits | None = None,
+    headers: dict[str, str] | None = None,
 ) -> tuple[int, Any]:
     content = json.dumps(payload).encode() if body is None else body
+    sent = bearer(KEY) if headers is None else headers
     async with (
-        running(create_app(backend or MemoryBackend())) as address,
-        aiohttp.ClientSession() as session,
+        running(create_app(backend or MemoryBackend(), access=ACCESS, limits=limits)) as address,
+        aiohttp.ClientSession(headers=sent) as session,
         session.post(f"{address}/retrieve", data=content) as response,
     ):
-        return response.status, await response.json()
+        return response.status, await response.json(content_type=None)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 17])
@@ -59,6 +75,7 @@ async def test_server_takes_its_own_topk_where_none_is_given(topk: int | None) -
         {"queries": "Tindel"},
         {"queries": [1]},
         {"queries": ["q"] * (MAX_REQUEST_QUERIES + 1)},
+        {"queries": ["q" * (MAX_QUERY_CHARACTERS + 1)]},
         {"queries": ["q"], "topk": -1},
         {"queries": ["q"], "topk": "3"},
         {"queries": ["q"], "topk": 2.5},
@@ -95,8 +112,8 @@ async def test_server_never_answers_a_failure_with_an_empty_list(
 
 async def test_server_keeps_titles_on_their_line() -> None:
     pages = [Document(id="1", title='A "quoted"\ntitle', text="word\n\nmore")]
-    async with running(create_app(MemoryBackend(pages))) as address:
-        client = RetrieveClient(address)
+    async with running(create_app(MemoryBackend(pages), access=ACCESS)) as address:
+        client = RetrieveClient(address, headers=bearer(KEY))
         ((hit,),) = await client.search(["word"], topk=3)
         await client.aclose()
     assert (hit.document.title, hit.document.text) == ('A "quoted" title', "word\n\nmore")
@@ -104,8 +121,10 @@ async def test_server_keeps_titles_on_their_line() -> None:
 
 async def test_server_and_client_agree_under_load() -> None:
     backend = MemoryBackend()
-    async with running(create_app(backend)) as address:
-        client = RetrieveClient(address, limits=HttpLimits(max_concurrent=8), max_batch=5)
+    async with running(create_app(backend, access=ACCESS)) as address:
+        client = RetrieveClient(
+            address, limits=HttpLimits(max_concurrent=8), max_batch=5, headers=bearer(KEY)
+        )
         wanted = [document.title for document in DOCUMENTS] * 20
         found = await asyncio.gather(*(client.search([title], topk=1) for title in wanted))
         await client.aclose()
@@ -114,7 +133,9 @@ async def test_server_and_client_agree_under_load() -> None:
 
 async def test_serve_listens_until_it_is_cancelled() -> None:
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.ensure_future(serve(MemoryBackend(), port=0, on_ready=ready.set_result))
+    serving = asyncio.ensure_future(
+        serve(MemoryBackend(), access=ACCESS, port=0, on_ready=ready.set_result)
+    )
     address = await ready
     async with aiohttp.ClientSession() as session, session.get(f"{address}/health") as response:
         assert await response.json() == {"status": "ok"}
@@ -129,8 +150,149 @@ async def test_serve_says_when_the_port_is_taken() -> None:
         taken.listen()
         port: int = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"{port}"):
-            await serve(MemoryBackend(), port=port)
+            await serve(MemoryBackend(), access=ACCESS, port=port)
     with pytest.raises(ConfigurationError):
-        await serve(MemoryBackend(), port=99_999)
+        await serve(MemoryBackend(), access=ACCESS, port=99_999)
     with pytest.raises(ConfigurationError):
-        create_app(MemoryBackend(), default_topk=0)
+        create_app(MemoryBackend(), access=ACCESS, default_topk=0)
+    with pytest.raises(ConfigurationError, match="must be positive"):
+        ServerLimits(answer_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        (bearer(KEY + "x"), 401),
+        ({"Authorization": KEY}, 401),
+        (bearer(KEY, {"Origin": "http://evil.example"}), 403),
+        (bearer(KEY, {"Origin": "null"}), 403),
+        (bearer(KEY), 200),
+    ],
+)
+async def test_server_refuses_strangers_and_other_sites(
+    headers: dict[str, str], status: int
+) -> None:
+    backend = MemoryBackend()
+    answered, answer = await ask({"queries": ["Tindel"]}, backend, headers=headers)
+    assert answered == status
+    assert len(backend.calls) == (status == 200)
+    assert KEY not in json.dumps(answer)
+
+
+async def test_wrong_key_is_a_permanent_fault_of_the_client() -> None:
+    async with running(create_app(MemoryBackend(), access=ACCESS)) as address:
+        client = RetrieveClient(address, headers=bearer("another key"))
+        with pytest.raises(EnvFault, match=r"answered 401.*Is the key right") as caught:
+            await client.search(["Tindel"], topk=1)
+        assert (caught.value.kind, client.requests) == (FaultKind.PERMANENT, 1)
+        await client.aclose()
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{address}/health") as response:
+                assert response.status == 200
+            page = {"Origin": "http://evil.example"}
+            async with session.get(f"{address}/health", headers=page) as response:
+                assert response.status == 403
+
+
+async def test_enormous_request_is_refused_before_anything_is_searched() -> None:
+    """4,096 queries for 1,000 pages each made an answer of 956 MB out of 4 GB of memory."""
+    backend = MemoryBackend()
+    status, answer = await ask({"queries": ["river"] * 4096, "topk": 1000}, backend)
+    assert (status, backend.calls) == (422, [])
+    assert "ask for fewer" in answer["detail"]
+
+
+async def test_answer_stays_within_its_bytes() -> None:
+    pages = [Document(id=str(n), title=f"t{n}", text=f"word {'x' * 10_000}") for n in range(50)]
+    backend = MemoryBackend(pages)
+    limits = ServerLimits(answer_bytes=200_000)
+    status, answer = await ask({"queries": ["word"] * 9, "topk": 10}, backend, limits=limits)
+    assert status == 413
+    assert "200000 bytes" in answer["detail"]
+    status, answer = await ask({"queries": ["word"], "topk": 10}, backend, limits=limits)
+    assert (status, len(answer["result"][0])) == (200, 10)
+    escaped = MemoryBackend([Document(id="1", title="t", text="word " + "\u00e9" * 1000)])
+    status, _ = await ask({"queries": ["word"]}, escaped, limits=ServerLimits(answer_bytes=3000))
+    assert status == 413  # a character may take six bytes
+
+
+async def test_client_splits_a_batch_whose_answer_would_be_too_large() -> None:
+    pages = [Document(id=str(n), title=f"t{n}", text=f"word {'x' * 10_000}") for n in range(10)]
+    limits = ServerLimits(answer_bytes=250_000)
+    app = create_app(MemoryBackend(pages), access=ACCESS, limits=limits)
+    async with running(app) as address:
+        client = RetrieveClient(address, headers=bearer(KEY))
+        found = await client.search(["word"] * 5, topk=10)
+        await client.aclose()
+    assert [len(hits) for hits in found] == [10] * 5
+
+
+async def test_request_beyond_its_bytes_is_refused() -> None:
+    backend = MemoryBackend()
+    body = json.dumps({"queries": ["x" * 3000]}).encode()
+    async with (
+        running(create_app(backend, access=ACCESS, limits=ServerLimits(request_bytes=2000))) as url,
+        aiohttp.ClientSession(headers=bearer(KEY)) as session,
+        session.post(f"{url}/retrieve", data=body) as response,
+    ):
+        assert response.status == 413
+    assert backend.calls == []
+
+
+async def test_request_that_takes_too_long_is_given_up() -> None:
+    backend = MemoryBackend()
+    backend.gate = asyncio.Event()
+    limits = ServerLimits(request_s=0.05)
+    status, answer = await ask({"queries": ["Tindel"]}, backend, limits=limits)
+    assert status == 503
+    assert "0.05 s" in answer["detail"]
+
+
+async def test_body_that_never_ends_is_given_up() -> None:
+    app = create_app(MemoryBackend(), access=ACCESS, limits=ServerLimits(request_s=0.05))
+    async with running(app) as address:
+        reader, writer = await _connected(address)
+        head = f"POST /retrieve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        writer.write(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        assert b" 503 " in await asyncio.wait_for(reader.readline(), 10)
+        writer.close()
+
+
+async def test_answer_that_nobody_reads_is_given_up() -> None:
+    pages = [Document(id="1", title="t", text="word " + "x" * 8_000_000)]
+    limits = ServerLimits(request_s=0.3, at_once=1)
+    async with running(create_app(MemoryBackend(pages), access=ACCESS, limits=limits)) as address:
+        reader, writer = await _connected(address)
+        body = json.dumps({"queries": ["word"]})
+        head = f"POST /retrieve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
+        await asyncio.sleep(0.6)
+        client = RetrieveClient(address, headers=bearer(KEY))
+        assert await client.search(["nothing"], topk=1) == [[]]  # the slot is free again
+        await client.aclose()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(8_000_000)
+        writer.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /retrieve HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+async def test_silent_connection_is_closed(said: bytes) -> None:
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    limits = ServerLimits(idle_s=0.1)
+    serving = asyncio.ensure_future(
+        serve(MemoryBackend(), access=ACCESS, port=0, limits=limits, on_ready=ready.set_result)
+    )
+    reader, writer = await _connected(await ready)
+    writer.write(said)
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+async def _connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = address.removeprefix("http://").split(":")
+    return await asyncio.open_connection(host, int(port))

@@ -266,6 +266,7 @@ def test_world_has_as_many_things_as_asked(size: int) -> None:
     assert WorldQuestions(shape=shape, hops=[4]).task(0)["hops"] == 4
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same_world() -> None:
     digests = {
         subprocess.run(  # our own interpreter and script

@@ -95,7 +95,8 @@ class TalkEnv(MultiAgentEnv):
         self.heard.append(dict(replies))
         key = self.step_key
         if key is not None:
-            kind = self._plan.draw("world", self.heard[0], key.turn, attempt=key.attempt)
+            first = tuple(sorted(self.heard[0].items()))
+            kind = self._plan.draw("world", first, key.turn, attempt=key.attempt)
             if kind is not None:
                 raise EnvFault(f"injected {kind}", kind=FaultKind(kind))
         self._over |= {role for role, reply in replies.items() if reply is None}

@@ -1,5 +1,6 @@
 """What tests of the embedded engine share: tiny models, requests, a teacher-forced reference."""
 
+import copy
 import itertools
 from collections.abc import Sequence
 from functools import cache
@@ -21,15 +22,22 @@ _REQUESTS = itertools.count()
 
 
 @cache
-def reference_model(kind: str) -> tuple[Any, ModelProcessor]:
-    """Return a model that no engine touches."""
+def _loaded(kind: str) -> tuple[Any, ModelProcessor]:
+    """Read a folder once: its tokenizer takes longest. Nothing runs this model."""
     torch.set_num_threads(1)
     return load_model(str(tiny_model_dir(kind)), dtype="float32")
 
 
+@cache
+def reference_model(kind: str) -> tuple[Any, ModelProcessor]:
+    """Return a model that no engine touches."""
+    model, processor = _loaded(kind)
+    return copy.deepcopy(model), processor
+
+
 def make_engine(kind: str, **options: Any) -> TransformersEngine:
-    model, processor = load_model(str(tiny_model_dir(kind)), dtype="float32")
-    return TransformersEngine(model, processor, **options)
+    model, processor = _loaded(kind)
+    return TransformersEngine(copy.deepcopy(model), processor, **options)
 
 
 def folder_of(kind: str) -> Path:

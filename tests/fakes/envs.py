@@ -161,7 +161,7 @@ class AsyncEchoEnv(AsyncEnv):
     """`EchoEnv` with asynchronous hooks."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        async_native=True, replay_safe=True, snapshot=True, deterministic=True
+        replay_safe=True, snapshot=True, deterministic=True
     )
 
     def __init__(self, *, max_turns: int = 3, render_mode: str | None = None) -> None:

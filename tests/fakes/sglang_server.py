@@ -206,7 +206,8 @@ class FakeSGLang:
 
     async def _model_info(self, _request: web.Request) -> web.Response:
         return web.json_response({
-            "model_path": self.settings.model_path, "served_model_name": "fake",
+            "model_path": self.settings.model_path,
+            "served_model_name": self.settings.served_model_name,
             "tokenizer_path": "fake", "is_generation": True,
             "weight_version": self.settings.weight_version,
             "has_image_understanding": self.settings.image_token_id is not None,
@@ -219,6 +220,7 @@ class FakeSGLang:
             return web.json_response({"detail": "Not Found"}, status=404)
         return web.json_response({
             "model_path": self.settings.model_path, "version": "0.5.23", "status": "ready",
+            "served_model_name": self.settings.served_model_name,
             "internal_states": [],
             "context_length": self.settings.context_length,
             "max_req_input_len": self.settings.context_length - 6,

@@ -70,6 +70,7 @@ class WorkerSettings:
     token_s: float = 0.0
     model_path: str = "fake"
     """What the server says it serves."""
+    served_model_name: str = "fake"
     weight_version: str = "default"
     reports_raw_logprobs: bool = False
     """Like SGLANG_RETURN_ORIGINAL_LOGPROB."""

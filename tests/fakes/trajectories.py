@@ -7,12 +7,15 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from fakes.budget import examples
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from envkit.errors import FaultKind
 from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.trajectory import (
+    FaultPlace,
     FaultRecord,
     Segment,
     SegmentKind,
@@ -97,7 +100,9 @@ def build(
     unscored = stop_reason.is_fault or stop_reason is StopReason.ABORTED
     reward = None if unscored else float(sum(turn.reward or 0.0 for turn in turns))
     if stop_reason.is_fault and fault is None:
-        fault = FaultRecord(where="step", kind="timeout", message="no answer in 5 s")
+        fault = FaultRecord(
+            where=FaultPlace.STEP, kind=FaultKind.TIMEOUT, message="no answer in 5 s"
+        )
     values: dict[str, Any] = {
         "env_id": "fake-v0",
         "seed": 3,
@@ -193,8 +198,8 @@ def _turn(index: int, reply: Reply, length: int) -> TurnRecord:
     )
 
 
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""For property tests over trajectories: drawing one takes milliseconds, more on a shared core."""
+quick = settings(max_examples=examples(40))
+"""For property tests over trajectories: drawing one takes milliseconds."""
 
 token_ids = st.integers(0, IMAGE_TOKEN - 1)
 texts = st.text(st.characters(), max_size=10)  # lone surrogates too: models emit broken text

@@ -182,7 +182,7 @@ class MiniwobEnv(AsyncEnv):
     async def _turn(
         self, text: str, info: Mapping[str, Any], *, reward: float = 0.0, done: bool = False
     ) -> Turn:
-        image = Image(await self._session.screenshot())
+        image = Image.from_bytes(await self._session.screenshot())
         return Turn(text, images=(image,), reward=reward, done=done, info=info)
 
     async def _read_page(self) -> None:

@@ -54,7 +54,7 @@ class PageEnv(AsyncEnv):
     Source: own.
     """
 
-    capabilities = Capabilities(async_native=True, replay_safe=True, deterministic=True)
+    capabilities = Capabilities(replay_safe=True, deterministic=True)
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
         "oracle": oracle,
         "random": random_clicks,

@@ -7,18 +7,23 @@ import socket
 import sys
 from typing import Any
 
+import aiohttp
 import pytest
 from fakes.openenv_real import register_here, serving
 from openenv.core.generic_client import GenericEnvClient
 
 import envkit
+from envkit.access import Access, bearer
 from envkit.checker.subject import row
 from envkit.env import Env, PolicyContext, Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, UnknownNameError
 from envkit_openenv import OpenEnvEnv
+from envkit_openenv.guard import ServerLimits
 from envkit_openenv.server import make_app, serve
 
 register_here()
+KEY = "a-key-for-these-tests"
+ACCESS = Access(key=KEY)
 PLAYED: list[tuple[str, dict[str, Any], int]] = [
     ("canary-v0", {}, 4),
     ("geo3k-v0", {}, 4),
@@ -29,8 +34,17 @@ PLAYED: list[tuple[str, dict[str, Any], int]] = [
 
 
 def made(address: str, **options: Any) -> OpenEnvEnv:
-    env: Any = envkit.make("openenv-v0", base_url=address, **options)
+    env: Any = envkit.make("openenv-v0", base_url=address, key=KEY, **options)
     return env
+
+
+def codes(seed: int) -> list[str]:
+    """Return the answers of a canary's episode, which no client is told."""
+    env: Any = envkit.make("canary-v0")
+    env.reset(seed=seed)
+    found: list[str] = env.task["codes"]
+    env.close()
+    return found
 
 
 def replies(env: Env, seed: int) -> list[str]:
@@ -50,9 +64,9 @@ def replies(env: Env, seed: int) -> list[str]:
 def test_served_environment_is_the_direct_one(
     env_id: str, options: dict[str, Any], seeds: int
 ) -> None:
-    """Texts, picture bytes, rewards, ends, info, task, tools and prompt, step by step."""
+    """Texts, picture bytes, rewards, ends, info, tools and prompt, step by step."""
     direct: Any = envkit.make(env_id, **options)
-    with serving(make_app(env_id, options)) as address:
+    with serving(make_app(env_id, options, access=ACCESS)) as address:
         env = made(address)
         for seed in range(seeds):
             said = replies(direct, seed)
@@ -60,7 +74,7 @@ def test_served_environment_is_the_direct_one(
             far, far_info = env.reset(seed=seed)
             assert far == start  # pictures compare by their pixels
             assert json.loads(json.dumps(info)) == far_info
-            assert env.task == json.loads(json.dumps(direct.task))
+            assert env.task == {}
             assert (env.system_prompt, env.tools) == (direct.system_prompt, direct.tools)
             assert env.max_turns == direct.max_turns
             for reply in said:
@@ -70,9 +84,11 @@ def test_served_environment_is_the_direct_one(
 
 
 def test_served_task_is_played_and_checked() -> None:
-    with serving(make_app("canary-v0")) as address:
+    with serving(make_app("canary-v0", access=ACCESS)) as address:
         env = made(address, is_repeatable=True)
-        env.reset(seed=0, options={"task": {"codes": ["K7MX"], "look": 1}})
+        task = {"codes": ["K7MX"], "look": 1}
+        env.reset(seed=0, options={"task": task})
+        assert env.task == task
         step = env.step("K7MX")
         assert (step.reward, step.terminated) == (1.0, True)
         assert {"determinism", "independence", "replay"} <= set(envkit.check_env(env).passed)
@@ -82,14 +98,12 @@ def test_served_task_is_played_and_checked() -> None:
 
 
 async def test_real_client_plays_a_served_environment() -> None:
-    with serving(make_app("canary-v0")) as address:
-        client: Any = GenericEnvClient(base_url=address)
+    with serving(make_app("canary-v0", access=ACCESS)) as address:
+        client: Any = GenericEnvClient(base_url=address.replace("://", f"://:{KEY}@"))
         async with client:
             start = await client.reset(seed=4)
             assert start.observation["images"][0].startswith("data:image/png;base64,")
-            state = await client.state()
-            codes = state["task"]["codes"]
-            rewards = [(await client.step({"response_text": code})) for code in codes]
+            rewards = [(await client.step({"response_text": code})) for code in codes(4)]
             assert sum(result.reward for result in rewards) == pytest.approx(1.0)
             assert rewards[-1].done
             assert rewards[-1].observation["terminated"] is True
@@ -97,16 +111,77 @@ async def test_real_client_plays_a_served_environment() -> None:
                 await client.step({"response_text": "more"})
 
 
+async def test_real_client_without_the_key_is_refused_unless_none_is_needed() -> None:
+    with serving(make_app("canary-v0", access=ACCESS)) as address:
+        for base_url in (address, address.replace("://", "://:another-key@")):
+            client: Any = GenericEnvClient(base_url=base_url)
+            with pytest.raises(ConnectionError, match="401"):
+                await client.connect()
+    with serving(make_app("canary-v0", access=Access(key=None))) as address:
+        async with GenericEnvClient(base_url=address) as client:
+            assert (await client.reset(seed=4)).done is False
+
+
+async def test_wrong_key_is_a_permanent_fault() -> None:
+    with serving(make_app("canary-v0", access=ACCESS)) as address:
+        env: Any = envkit.make("openenv-v0", base_url=address, key="another-key")
+        with pytest.raises(EnvFault, match=r"answered 401.*Is the key right") as caught:
+            await env.areset(seed=0)
+        assert caught.value.kind is FaultKind.PERMANENT
+
+
+async def test_page_of_another_site_is_refused() -> None:
+    with serving(make_app("canary-v0", access=Access(key=None))) as address:
+        env = made(address, headers={"Origin": "http://evil.example"})
+        with pytest.raises(EnvFault, match="answered 403"):
+            await env.areset(seed=0)
+
+
+@pytest.mark.parametrize(("env_id", "options", "seeds"), PLAYED)
+def test_state_never_holds_the_task(env_id: str, options: dict[str, Any], seeds: int) -> None:
+    async def states(address: str) -> list[dict[str, Any]]:
+        async with GenericEnvClient(base_url=address.replace("://", f"://:{KEY}@")) as client:
+            found = [await client.state()]
+            for seed in range(seeds):
+                await client.reset(seed=seed)
+                found.append(await client.state())
+            return found
+
+    with serving(make_app(env_id, options, access=ACCESS)) as address:
+        found = asyncio.run(states(address))
+    told = {"episode_id", "step_count", "env_id", "system_prompt", "tools", "max_turns"}
+    assert [set(state) for state in found] == [told] * (seeds + 1)
+
+
+async def test_paths_beside_the_session_make_no_environment() -> None:
+    async with aiohttp.ClientSession(headers=bearer(KEY)) as session:
+        with serving(make_app("canary-v0", access=ACCESS)) as address:
+            create = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create", "params": {}}
+            async with session.post(f"{address}/mcp", json=create) as response:
+                assert response.status == 404
+            async with session.post(f"{address}/reset", json={}) as response:
+                assert response.status == 404
+
+
+async def test_answer_beyond_its_bytes_is_a_permanent_fault() -> None:
+    limits = ServerLimits(answer_bytes=500)
+    with serving(make_app("canary-v0", access=ACCESS, limits=limits)) as address:
+        with pytest.raises(EnvFault, match="at most 500 bytes") as caught:
+            await made(address).areset(seed=0)
+        assert caught.value.kind is FaultKind.PERMANENT
+
+
 async def test_sessions_are_bounded_and_apart() -> None:
-    with serving(make_app("canary-v0", max_sessions=2)) as address:
+    limits = ServerLimits(max_sessions=2)
+    with serving(make_app("canary-v0", access=ACCESS, limits=limits)) as address:
         first, second, third = (made(address, limits={"open_attempts": 1}) for _ in range(3))
-        await first.areset(seed=0)
-        await second.areset(seed=1)
-        assert first.task != second.task
+        start, _ = await first.areset(seed=0)
+        other, _ = await second.areset(seed=1)
+        assert start != other
         with pytest.raises(EnvFault, match="CAPACITY_REACHED") as caught:
             await third.areset(seed=2)
         assert caught.value.kind is FaultKind.TRANSIENT
-        assert (await first.astep(first.task["codes"][0])).reward > 0
+        assert (await first.astep(codes(0)[0])).reward > 0
         await first.aclose()
         await asyncio.sleep(0.3)
         await third.areset(seed=2)
@@ -115,17 +190,18 @@ async def test_sessions_are_bounded_and_apart() -> None:
 
 
 async def test_idle_session_ends_and_says_so() -> None:
-    with serving(make_app("canary-v0", session_timeout_s=1.0)) as address:
+    limits = ServerLimits(session_timeout_s=0.5)
+    with serving(make_app("canary-v0", access=ACCESS, limits=limits)) as address:
         env = made(address)
         await env.areset(seed=0)
-        await asyncio.sleep(7.5)  # the reaper looks every five seconds
-        with pytest.raises(EnvFault, match="idle for too long") as caught:
+        await asyncio.sleep(1.5)
+        with pytest.raises(EnvFault, match=r"code 1001: idle for 0\.5 s") as caught:
             await env.astep("K7MX")
         assert caught.value.kind is FaultKind.CRASHED
 
 
 async def test_fault_of_a_served_environment_keeps_its_kind() -> None:
-    with serving(make_app("crashy-v0")) as address:
+    with serving(make_app("crashy-v0", access=ACCESS)) as address:
         for kind in FaultKind:
             env = made(address)
             await env.areset(seed=0)
@@ -136,12 +212,9 @@ async def test_fault_of_a_served_environment_keeps_its_kind() -> None:
 
 def test_what_cannot_be_served_is_refused_before_it_listens() -> None:
     with pytest.raises(UnknownNameError):
-        make_app("canari-v0")
+        make_app("canari-v0", access=ACCESS)
     with pytest.raises(ConfigurationError):
-        make_app("canary-v0", {"turns": 0})
-    for options in ({"max_sessions": 0}, {"session_timeout_s": 0.0}):
-        with pytest.raises(ConfigurationError, match="max_sessions must be"):
-            make_app("canary-v0", **options)  # type: ignore[arg-type]
+        make_app("canary-v0", {"turns": 0}, access=ACCESS)
 
 
 COMMAND = """
@@ -157,6 +230,7 @@ app()
 
 async def test_command_serves_until_interrupted() -> None:
     options = ["canary-v0", "--env-kwargs", "turns=2", "--port", "0", "--max-sessions", "2"]
+    options += ["--key", KEY]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", COMMAND, *options, stdout=asyncio.subprocess.PIPE
     )
@@ -166,7 +240,7 @@ async def test_command_serves_until_interrupted() -> None:
         assert line.startswith("serving canary-v0 at http://127.0.0.1:")
         env = made(line.rpartition(" ")[2].strip())
         await env.areset(seed=0)
-        assert len(env.task["codes"]) == env.max_turns == 2
+        assert env.max_turns == 2
         await env.aclose()
         process.send_signal(signal.SIGINT)
         assert await asyncio.wait_for(process.wait(), 30) == 0
@@ -180,4 +254,24 @@ def test_address_in_use_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}"):
-            serve("canary-v0", port=port)
+            serve("canary-v0", access=ACCESS, port=port)
+
+
+async def test_silent_connection_is_closed() -> None:
+    options = ["canary-v0", "--port", "0", "--no-key"]
+    before = "import envkit_openenv.server as s\ns._IDLE_S = 0.2\n"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", before + COMMAND, *options, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        line = (await asyncio.wait_for(process.stdout.readline(), 300)).decode()
+        port = int(line.strip().rpartition(":")[2])
+        for said in (b"", b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+    finally:
+        process.kill()
+        await process.wait()

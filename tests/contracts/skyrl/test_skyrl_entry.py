@@ -70,7 +70,7 @@ def test_servers_that_skyrl_starts_report_sampled_logprobs() -> None:
 
 
 def test_a_misspelt_setting_is_refused_before_ray_starts() -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'limits'"):
+    with pytest.raises(ConfigurationError, match="Did you mean 'limits'"):
         configured("envkit.limts.max_turns=3")
 
 

@@ -220,7 +220,7 @@ async def test_generate_may_be_cancelled(run: MakeRun) -> None:
         ({"envkit": {"reward_placement": "turns"}, "step_wise": True}, "whole trajectories"),
         ({"scalar_rewards": True, "step_wise": True}, "zero_variance_filter"),
         ({"envkit": {"env_id": "obay-v0"}}, "Did you mean 'obey-v0'"),
-        ({"envkit": {"limits": {"max_trns": 3}}}, "did you mean 'max_turns'"),
+        ({"envkit": {"limits": {"max_trns": 3}}}, "Did you mean 'max_turns'"),
         ({"envkit": {"engine": {"timeout": 3}}}, "did you mean 'timeout_s'"),
         ({"envkit": {"pictures": True}}, "envkit.pictures is true"),
     ],

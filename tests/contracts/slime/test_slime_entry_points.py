@@ -58,7 +58,7 @@ def test_slime_its_own_plugin_contract_tests_pass_with_our_generate_function() -
     done = subprocess.run(
         [
             *(sys.executable, str(folder / "test_plugin_generate_contracts.py")),
-            *("--custom-generate-function-path", "envkit_slime.generate"),
+            *("--custom-generate-function-path", "fakes.slime_plugin.generate"),
             *("-q", "-p", "no:cacheprovider", f"--rootdir={folder}", "-c", os.devnull),
         ],
         capture_output=True,

@@ -93,7 +93,7 @@ async def test_miles_samples_with_images_pass_its_own_validator(tmp_path: Any) -
 
 async def test_miles_a_fault_is_a_failed_sample_and_its_group_stays() -> None:
     plan = FailurePlan(script=[Failure.INTERNAL])
-    envkit = {**ECHO, "engine": {"max_retries": 0}, "retries": {"max_engine_retries_per_turn": 0}}
+    envkit = {**ECHO, "retries": {"max_engine_retries_per_turn": 0}}
     with text_server(lambda _: "wrong", failures=plan) as served:
         group = await roll_group(make_state(miles_args(served, envkit)), fresh_group(3))
     assert sorted(s.status.value for s in group) == ["failed", "truncated", "truncated"]

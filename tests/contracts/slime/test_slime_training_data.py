@@ -14,10 +14,7 @@ from fakes.slime_run import DOTS, ECHO, text_server, vision_server
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 
-QUICK_FAULTS: dict[str, Any] = {
-    "engine": {"max_retries": 0},
-    "retries": {"max_engine_retries_per_turn": 0},
-}
+QUICK_FAULTS: dict[str, Any] = {"retries": {"max_engine_retries_per_turn": 0}}
 
 
 def rollout_manager(args: Any) -> Any:

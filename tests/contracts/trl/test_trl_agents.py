@@ -8,7 +8,7 @@ from fakes.trl_run import async_arguments, byte_tokenizer
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 from envkit.errors import ConfigurationError
-from envkit.rollout import EpisodeRequest, Player, Sampling, ScriptedEngine
+from envkit.rollout import EpisodeRequest, EpisodeSpec, Player, Sampling, ScriptedEngine
 from envkit.tokens import ChatCodec
 from envkit_trl import EnvRolloutWorker, request_dataset
 from envkit_trl.batch import BatchPlace, play_batch
@@ -34,7 +34,7 @@ async def test_group_compares_a_role_with_the_same_role_of_its_group() -> None:
     played = [
         one
         for each in (player, lost)
-        for one in await each.play_all(REQUEST.factory(), seed=1, task=REQUEST.task)
+        for one in await each.play(REQUEST.factory(), EpisodeSpec(seed=1, task=REQUEST.task))
     ]
     for each in (player, lost):
         await each.aclose()

@@ -14,11 +14,11 @@ from datasets import Dataset
 from fakes.trl_run import byte_tokenizer, changed_tensors, grpo_trainer, parameters, spy_on_loss
 
 from envkit.env import PolicyContext
-from envkit.errors import ConfigurationError, ContractError, EngineFault, LedgerFault
+from envkit.errors import ConfigurationError, EngineFault, LedgerFault, RunFailedError
 from envkit.rollout import EpisodeRequest, ScriptedEngine
 from envkit.tokens import ChatCodec
 from envkit.trajectory import StopReason
-from envkit.trajectory.row import Row
+from envkit.trajectory.projection import Row
 from envkit_trl import (
     DiskHandOver,
     EnvRollout,
@@ -339,9 +339,9 @@ def test_trl_streamed_dataset_needs_its_rows_named(bench: MakeBench) -> None:
     assert made.train()["env_turns"] == [3, 3, 3, 3]
 
 
-def test_trl_broken_contract_ends_the_training(bench: MakeBench) -> None:
-    with pytest.raises(ContractError, match=r"must return envkit\.Turn"):
-        bench("toy-broken-letters-v0").train()
+def test_trl_broken_contract_of_every_episode_ends_the_training(bench: MakeBench) -> None:
+    with pytest.raises(RunFailedError, match=r"first 8 episodes .* must return envkit\.Turn"):
+        bench("toy-broken-letters-v0", arguments={"max_steps": 2}).train()
 
 
 def test_trl_engine_that_would_keep_its_first_weights_is_refused() -> None:

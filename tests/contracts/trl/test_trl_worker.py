@@ -26,7 +26,7 @@ from trl.experimental.async_grpo.async_rollout_worker import (
 )
 
 from envkit.conformance import shipped_recordings
-from envkit.errors import ConfigurationError, ContractError, EngineFault
+from envkit.errors import ConfigurationError, EngineFault, RunFailedError
 from envkit.rollout import EpisodeRequest, ScriptedEngine
 from envkit.tokens import ChatCodec
 from envkit.trajectory import MergeTally, Trajectory, step_rows
@@ -233,10 +233,12 @@ def test_trl_worker_of_nothing_but_faults_gives_up(worker: MakeWorker) -> None:
     assert "there is no backend" in str(error)
 
 
-def test_trl_worker_ends_with_a_broken_contract(worker: MakeWorker) -> None:
+def test_trl_worker_ends_if_every_episode_breaks_the_contract(worker: MakeWorker) -> None:
     one = worker("toy-broken-letters-v0")
     one.start()
-    assert isinstance(_raised(one), ContractError)
+    error = _raised(one)
+    assert isinstance(error, RunFailedError)
+    assert "must return envkit.Turn" in str(error)
 
 
 def test_trl_worker_without_progress_is_unhealthy(worker: MakeWorker) -> None:

@@ -242,7 +242,7 @@ async def test_verl_unknown_environment_is_a_clear_error(bench: Make) -> None:
     [
         ({"envkti": {}}, "did you mean 'envkit'"),
         ({"limits": {"max_turns": 3}}, "under 'envkit:'"),
-        ({"envkit": {"limitz": {}}}, "did you mean 'limits'"),
+        ({"envkit": {"limitz": {}}}, "Did you mean 'limits'"),
         ({"envkit": {"engine": {"timeout": 3}}}, "timeout_s"),
         ({"rewards": "all"}, "rewards must be one of"),
         ({"on_fault": "drop"}, "on_fault must be one of"),

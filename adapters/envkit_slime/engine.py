@@ -1,0 +1,189 @@
+"""The engine that the rollout sees: SGLang, with what slime wants to know of every request.
+
+One engine serves all samples of a process; which sample a request belongs to is known from the
+context that `generate` runs in.
+"""
+
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from envkit.errors import EngineFault
+from envkit.rollout import Engine, FinishReason, GenerateRequest, Generation, Interrupt, LogprobKind
+from envkit.rollout.engine import ProbingEngine
+from envkit.trajectory import SegmentKind, Trajectory
+
+EXPERTS: Final = "routed_experts"
+START: Final = "routed_experts_start_len"
+TOP_P_IDS: Final = ("top_p_token_ids", "top_p_kept_token_ids")
+META: Final = "slime_meta"
+"""Key of a generation's extras that holds counts which slime adds up by sample."""
+
+
+class RolloutState(Protocol):
+    """What is read of slime's or miles' `GenerateState`."""
+
+    aborted: bool
+    """True from the moment in which the trainer has enough samples."""
+
+
+class Span(Protocol):
+    """Opens a trace span around a request; what it yields takes attributes."""
+
+    def __call__(self, attributes: dict[str, Any]) -> AbstractContextManager[Any]:
+        """Return the span."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Call:
+    """The sample that is being generated in this context."""
+
+    state: RolloutState
+    interrupt: Interrupt
+    """Shared by all episodes that the same abort ends."""
+    span: Span
+    attributes: Any
+    """Makes span attributes of `meta_info` (slime's `build_sglang_meta_trace_attrs`)."""
+    wants_experts: bool = False
+    wants_top_p: bool = False
+    known_rows: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Length of the sequence after each reply whose experts are known, ascending; by session, since
+    each of several agents has one."""
+
+    def is_aborted(self) -> bool:
+        """Look at the trainer's flag; once it is up, every episode is asked to stop."""
+        if self.state.aborted:
+            self.interrupt.fire()
+            return True
+        return False
+
+    def take_over(self, earlier: Trajectory) -> None:
+        """Remember which experts an aborted trajectory has already."""
+        length = 0
+        known = self.known_rows[earlier.episode_id] = list[int]()
+        for segment in earlier.sequences()[-1] if earlier.segments else ():
+            length += len(segment.train_ids)
+            if segment.kind is SegmentKind.MODEL and EXPERTS in segment.extras:
+                known.append(length)
+
+    def start_row(self, request: GenerateRequest) -> int:
+        """Return the first position whose experts are missing.
+
+        Rows are those of every token but the last. What lies behind the prompt belongs to a reply
+        that was taken back.
+        """
+        known = self.known_rows.get(request.session_id, [])
+        while known and known[-1] > request.train_length:
+            known.pop()
+        return known[-1] - 1 if known else 0
+
+
+CURRENT: ContextVar[Call | None] = ContextVar("envkit_slime_call", default=None)
+
+
+class SlimeEngine:
+    """Passes requests to SGLang: none after an abort, each in a trace span, with routed experts."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def name(self) -> str:
+        """The name of the wrapped engine."""
+        return self._engine.name
+
+    @property
+    def logprob_kind(self) -> LogprobKind:
+        """That of the wrapped engine."""
+        return self._engine.logprob_kind
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one turn, or return an abort without asking the server.
+
+        Raises:
+            EngineFault: As the wrapped engine, and when the server leaves out what the run needs.
+        """
+        call = CURRENT.get()
+        if call is None:
+            return await self._engine.generate(request)
+        if call.is_aborted():
+            # slime stops the server's requests once and does not pause it (sglang_rollout.abort).
+            return Generation(
+                token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
+            )
+        start = call.start_row(request)
+        if call.wants_experts and start:
+            extras = {**request.sampling.extras, START: start}
+            request = replace(request, sampling=replace(request.sampling, extras=extras))
+        with call.span({"max_new_tokens": request.sampling.max_new_tokens}) as span:
+            generation = await self._engine.generate(request)
+            update = getattr(span, "update", None)
+            if callable(update):
+                update(call.attributes(_meta(generation)))
+        call.is_aborted()  # before the environment's step, so that it is not taken any more
+        return _checked(call, request, generation, start)
+
+    async def probe(self) -> None:
+        """Return if the server takes requests.
+
+        Raises:
+            EngineFault: It does not, with `is_away`.
+        """
+        if isinstance(self._engine, ProbingEngine):
+            await self._engine.probe()
+
+    async def abort(self, request_id: str) -> None:
+        """Stop a running request."""
+        await self._engine.abort(request_id)
+
+    async def end_session(self, session_id: str) -> None:
+        """Free what is kept for an episode."""
+        await self._engine.end_session(session_id)
+
+    async def aclose(self) -> None:
+        """Close the wrapped engine."""
+        await self._engine.aclose()
+
+
+def _checked(
+    call: Call, request: GenerateRequest, generation: Generation, start: int
+) -> Generation:
+    """Return the generation with its counts, or say that the server leaves something out."""
+    extras = dict(generation.extras)
+    if call.wants_experts and extras.get(EXPERTS) is not None and generation.token_ids:
+        extras[START] = start  # stock SGLang does not return what was asked for
+        known = call.known_rows.setdefault(request.session_id, [])
+        known.append(request.train_length + len(generation.token_ids))
+    if generation.finish_reason is not FinishReason.ABORT:
+        if call.wants_experts and extras.get(EXPERTS) is None:
+            raise EngineFault(
+                "--use-rollout-routing-replay needs the experts of every token, and the server "
+                "returned none: start it with --enable-return-routed-experts"
+            )
+        if call.wants_top_p and not any(extras.get(key) is not None for key in TOP_P_IDS):
+            raise EngineFault(
+                "--rollout-top-p below 1 needs the ids that top-p kept, and the server returned "
+                "none: use slime's patched SGLang, or --rollout-top-p 1"
+            )
+    extras[META] = {
+        "prompt_tokens": generation.prompt_tokens or 0,
+        "cached_tokens": generation.cached_tokens,
+        "completion_tokens": len(generation.token_ids),
+    }
+    return replace(generation, extras=extras)
+
+
+def _meta(generation: Generation) -> dict[str, Any]:
+    """Return a generation as the `meta_info` that it came from."""
+    return {
+        **generation.extras,
+        "id": generation.extras.get("rid"),
+        "finish_reason": {"type": generation.finish_reason.value},
+        "prompt_tokens": generation.prompt_tokens,
+        "completion_tokens": len(generation.token_ids),
+        "cached_tokens": generation.cached_tokens,
+        "weight_version": generation.weight_version,
+        "queue_time": generation.queue_seconds,
+    }

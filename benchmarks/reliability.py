@@ -1,0 +1,177 @@
+"""Whether a run survives: faults, kills, signals, hours, and thousands of episodes at once.
+
+Each part prints its figures and what they should be; `--json` keeps them. Without a choice of parts
+all of them run, in the sizes that the documentation quotes, which takes about two hours:
+
+    python benchmarks/reliability.py --campaign --turns 20000
+    python benchmarks/reliability.py --kill --signals --runs 5
+    python benchmarks/reliability.py --soak --minutes 1 --settle-minutes 0.25
+    python benchmarks/reliability.py --wide --at-once 2048 --mean-s 1
+    python benchmarks/reliability.py --loop
+
+What is lost or doubled is counted by the environments and engines of these files, not by envkit.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import loop
+from reliability_campaign import campaign
+from reliability_kills import SIGNALS, kill_runs
+from reliability_load import soak, wide
+
+from envkit.tokens import ChatCodec, load_codec
+from envkit_transformers import builtin_model_dir
+
+Check = tuple[str, Callable[[dict[str, Any]], bool]]
+NOTHING_LOST: tuple[Check, ...] = tuple(
+    (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
+    for name in ("lost", "doubled", "faults_with_reward_or_mask", "wrong_rewards")
+)
+RESUMED: tuple[Check, ...] = tuple(
+    (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
+    for name in (
+        "announced_lost", "unsound", "resume_failed", "missing", "doubled", "unsound_after",
+    )
+)  # fmt: skip
+KILLED: tuple[Check, ...] = (
+    ("finished_lost <= 16 a run", lambda figures: figures["finished_lost"] <= 16 * figures["runs"]),
+    *RESUMED,
+)
+SIGNALLED: tuple[Check, ...] = (
+    ("finished_lost = 0", lambda figures: figures["finished_lost"] == 0),
+    ("unfinished_stored > 0", lambda figures: figures["unfinished_stored"] > 0),
+    *RESUMED,
+)
+FLAT: tuple[Check, ...] = (
+    ("rss_growth <= 3%", lambda figures: figures["rss_growth"] <= 0.03),
+    (
+        "unwritten_most <= concurrency",
+        lambda figures: figures["unwritten_most"] <= figures["concurrency"],
+    ),
+    *(
+        (
+            f"{name} flat",
+            lambda figures, name=name: (
+                figures[f"{name}_end"] <= 1.1 * figures[f"{name}_settled"] + 8
+            ),
+        )
+        for name in ("threads", "tasks", "descriptors")
+    ),
+    (
+        "tasks_most <= 3 an episode",
+        lambda figures: figures["tasks_most"] <= 3 * figures["concurrency"] + 16,
+    ),
+    (
+        "descriptors_most <= 1 an episode",
+        lambda figures: figures["descriptors_most"] <= figures["concurrency"] + 64,
+    ),
+)
+QUICK: tuple[Check, ...] = (
+    ("faulted = 0", lambda figures: figures["faulted"] == 0),
+    ("ratio <= 1.2", lambda figures: figures["ratio"] <= 1.2),
+    ("unwritten_most <= 64", lambda figures: figures["unwritten_most"] <= 64),
+)
+CHEAP: tuple[Check, ...] = (("overhead_us <= 195", lambda figures: figures["overhead_us"] <= 195),)
+
+
+def loop_cost(codec: ChatCodec) -> dict[str, Any]:
+    """Return the loop's CPU time per turn, and the codec's share of it."""
+    asyncio.run(loop.overhead(codec, 20))  # warm up
+    runs = [asyncio.run(loop.overhead(codec, 100)) for _ in range(5)]
+    share = loop.codec_share(codec)
+    return {
+        "turn_us": statistics.median(runs),
+        "codec_us": share,
+        "overhead_us": statistics.median(runs) - share,
+    }
+
+
+def tell(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> bool:
+    """Print the figures of a part and the checks that they fail; return whether all hold."""
+    print(f"{part}:")
+    for name, value in figures.items():
+        print(f"  {name}: {value:.3f}" if isinstance(value, float) else f"  {name}: {value}")
+    failed = [text for text, holds in checks if not holds(figures)]
+    print(f"  FAILED: {', '.join(failed)}" if failed else "  all as wanted", flush=True)
+    return not failed
+
+
+def play(options: argparse.Namespace) -> dict[str, tuple[dict[str, Any], bool]]:
+    """Run the parts that were asked for."""
+    model = options.model or str(builtin_model_dir())
+    codec = load_codec(model)
+    gc.collect()
+    gc.freeze()  # as the command does
+    results: dict[str, tuple[dict[str, Any], bool]] = {}
+
+    def add(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> None:
+        results[part] = (figures, tell(part, figures, checks))
+
+    if options.loop:
+        add("loop", loop_cost(codec), CHEAP)
+    if options.campaign:
+        played = campaign(
+            codec, turns=options.turns, rate=options.rate, concurrency=options.concurrency
+        )
+        add("campaign", asyncio.run(played), NOTHING_LOST)
+    kinds = ["kill"] * options.kill + [kind for kind in SIGNALS if kind != "kill"] * options.signals
+    for kind in kinds:
+        figures = kill_runs(kind, runs=options.runs, episodes=options.episodes, model=model)
+        add(kind, figures, KILLED if kind == "kill" else SIGNALLED)
+    if options.wide:
+        figures = asyncio.run(wide(codec, episodes=options.at_once, mean_s=options.mean_s))
+        add("wide", figures, QUICK)
+    if options.soak:
+        lasted = soak(
+            codec,
+            seconds=60 * options.minutes,
+            settle_s=60 * options.settle_minutes,
+            concurrency=options.concurrency,
+            mean_s=options.soak_mean_s,
+        )
+        add("soak", asyncio.run(lasted), FLAT)
+    return results
+
+
+def main() -> None:
+    """Measure, print, and write JSON; the exit code is 1 where a figure is not as wanted."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = ("campaign", "kill", "signals", "soak", "wide", "loop")
+    for part in parts:
+        parser.add_argument(f"--{part}", action="store_true", help="run this part")
+    add = parser.add_argument
+    add("--model", help="folder of a tokenizer (default: the built-in model)")
+    add("--turns", type=int, default=1_000_000, help="scripted turns of the campaign")
+    add("--rate", type=float, default=0.2, help="share of calls that fail in the campaign")
+    add("--concurrency", type=int, default=256, help="at once, in campaign and soak")
+    add("--runs", type=int, default=100, help="runs for each signal")
+    add("--episodes", type=int, default=400, help="episodes of a run that is killed")
+    add("--minutes", type=float, default=30.0, help="length of the soak")
+    add("--settle-minutes", type=float, default=5.0, help="memory is compared from here on")
+    add("--soak-mean-s", type=float, default=0.2, help="mean seconds of a reply in the soak")
+    add("--at-once", type=int, default=16_384, help="episodes at once in the wide run")
+    add("--mean-s", type=float, default=4.0, help="mean seconds of a reply in the wide run")
+    add("--json", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    if not any(getattr(options, part) for part in parts):
+        for part in parts:
+            setattr(options, part, True)
+    results = play(options)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        rows = {part: {**figures, "ok": ok} for part, (figures, ok) in results.items()}
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    raise SystemExit(0 if all(ok for _, ok in results.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()

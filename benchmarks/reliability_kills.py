@@ -1,0 +1,273 @@
+"""Runs of the real command that are killed or signalled, and resumed until they are done.
+
+The environment logs each episode that it finished to its own file, so what was lost is counted
+outside the library. A run is `envkit rollout ... --out DIR`, then `envkit rollout --resume DIR`.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from PIL import Image as PilImage
+
+import envkit
+from envkit.async_env import AsyncEnv
+from envkit.env import Capabilities, Policy, Turn
+from envkit.errors import StorageError
+from envkit.images import Image
+from envkit.tasks import Task
+from envkit.trajectory import StopReason, Trajectory, read_trajectories, verify_file
+
+ENV_ID: Final = "paced-v0"
+_LOG: Final = "ENVKIT_RELIABILITY_LOG"
+_MOST_RESUMES: Final = 20
+_PATIENCE_S: Final = 120.0
+SIGNALS: Final[dict[str, tuple[int, ...]]] = {
+    "kill": (signal.SIGKILL,),
+    "term": (signal.SIGTERM,),
+    "hup": (signal.SIGHUP,),
+    "int": (signal.SIGINT,),
+    "int_twice": (signal.SIGINT, signal.SIGINT),
+}
+
+
+class PacedEnv(AsyncEnv):
+    """Two to four turns with an image each, and a short wait before every answer."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        snapshot=True, replay_safe=True, deterministic=True
+    )
+
+    def __init__(self, *, wait_s: float = 0.02, images: bool = False) -> None:
+        super().__init__(max_turns=6)
+        self._wait_s, self._has_images = wait_s, images
+        self._turns, self._shade = 2, 0
+
+    async def on_areset(self, task: Task) -> Turn:
+        """Draw how long the episode is, and what it shows."""
+        self._turns = int(self.np_random.integers(2, 5))
+        self._shade = int(self.np_random.integers(256))
+        return Turn(f"Count to {self._turns}.", images=self._images(0))
+
+    async def on_aturn(self, response_text: str) -> Turn:
+        """Wait, answer, and note the end."""
+        await asyncio.sleep(self._wait_s * (0.5 + self._shade / 255))
+        done = self.turn + 1 >= self._turns
+        if done:
+            self._note()
+        return Turn(
+            "Go on.", reward=1.0 if done else 0.0, done=done, images=self._images(self.turn + 1)
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the length and the shade."""
+        return {"turns": self._turns, "shade": self._shade}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Put them back."""
+        self._turns, self._shade = state["turns"], state["shade"]
+
+    def oracle(self) -> Policy:
+        """Return a policy that counts."""
+        return lambda context: str(context.turn + 1)
+
+    def _images(self, number: int) -> tuple[Image, ...]:
+        if not self._has_images:
+            return ()
+        shade = (self._shade + 7 * number) % 256
+        return (Image.from_pil(PilImage.new("RGB", (56, 56), (shade, 9, 9))),)
+
+    def _note(self) -> None:
+        """Log the end of an episode as one write; the line is there whatever kills us next."""
+        assert self.step_key is not None
+        with Path(os.environ[_LOG]).open("ab", buffering=0) as stream:
+            stream.write(self.step_key.episode_id.partition("~")[0].encode() + b"\n")
+
+
+def register() -> None:
+    """Make the environment known in this process."""
+    envkit.register(ENV_ID, entry_point=PacedEnv)
+
+
+@dataclass(kw_only=True)
+class Ended:
+    """What the runs of one signal came to."""
+
+    runs: int = 0
+    finished: int = 0
+    """Episodes that their environment had finished before the signal's effect."""
+    finished_lost: int = 0
+    """Those of them that are not in the file after the process is gone."""
+    announced: int = 0
+    """Episodes whose line was in the file before the signal."""
+    announced_lost: int = 0
+    unfinished_stored: int = 0
+    """Stored as aborted, to be resumed."""
+    unsound: int = 0
+    """Runs whose file did not verify after the process was gone, cut last line aside."""
+    resumes: int = 0
+    resume_failed: int = 0
+    """Runs that could not be brought to their end."""
+    missing: int = 0
+    """Episodes that are not in the file after the last resume."""
+    doubled: int = 0
+    """Episodes that are there twice."""
+    unsound_after: int = 0
+    codes: Counter[str] = field(default_factory=Counter[str])
+    """Exit codes of the signalled processes."""
+    seconds_to_end: list[float] = field(default_factory=list[float])
+    """From the signal to the end of the process."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures."""
+        figures = dict(vars(self))
+        figures["codes"] = dict(self.codes)
+        figures["seconds_to_end"] = max(self.seconds_to_end, default=0.0)
+        return figures
+
+
+class KilledRun:
+    """One run directory and the processes that write it."""
+
+    def __init__(self, folder: Path, *, episodes: int, model: str, rng: random.Random) -> None:
+        self._folder, self._episodes, self._model, self._rng = folder, episodes, model, rng
+        self._out = folder / "run"
+        self._log = folder / "finished.log"
+        self._log.touch()
+
+    def play(self, signals: Sequence[int], ended: Ended) -> None:
+        """Start the run, send the signals at a random time, and resume until it is done."""
+        ended.runs += 1
+        process = self._start(
+            "rollout", ENV_ID, "--policy", "oracle", "--model", self._model,
+            "-n", str(self._episodes), "--group", "2", "--concurrency", "32",
+            "--env-kwargs", "images=true", "--out", str(self._out), "--quiet",
+        )  # fmt: skip
+        before = self._signal(process, signals, ended)
+        finished = set(self._log.read_text().split())
+        stored = self._stored()
+        ids = {one.episode_id for one in stored}
+        ended.announced += len(before)
+        ended.announced_lost += len(before - ids)
+        ended.finished += len(finished)
+        ended.finished_lost += len(finished - ids)
+        ended.unfinished_stored += sum(one.stop_reason is StopReason.ABORTED for one in stored)
+        ended.unsound += not self._is_sound(may_be_cut=True)
+        self._resume(ended)
+
+    def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        here = Path(__file__).parent
+        code = (
+            "import signal, sys\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            f"sys.path.insert(0, {str(here)!r})\n"
+            "import reliability_kills\n"
+            "reliability_kills.register()\n"
+            "from envkit.cli import main\n"
+            "main(sys.argv[1:])\n"
+        )
+        with (self._folder / "stderr.txt").open("ab") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-c", code, *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, _LOG: str(self._log)},
+            )
+
+    def _signal(
+        self, process: "subprocess.Popen[bytes]", signals: Sequence[int], ended: Ended
+    ) -> set[str]:
+        """Wait for a random number of lines, send the signals, and wait for the end.
+
+        Returns:
+            Ids of the episodes whose line was in the file before.
+        """
+        wanted = self._rng.randrange(1, self._episodes)
+        deadline = time.monotonic() + _PATIENCE_S
+        while process.poll() is None and len(self._whole_lines()) < wanted:
+            time.sleep(0.002)
+            if time.monotonic() > deadline:
+                break
+        time.sleep(self._rng.random() * 0.02)
+        before = {json.loads(line)["episode_id"] for line in self._whole_lines()}
+        started = time.monotonic()
+        for number in signals:
+            if process.poll() is None:
+                process.send_signal(number)
+            time.sleep(self._rng.random() * 0.05)
+        try:
+            ended.codes[str(process.wait(_PATIENCE_S))] += 1
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            ended.codes["hung"] += 1
+        ended.seconds_to_end.append(time.monotonic() - started)
+        return before
+
+    def _resume(self, ended: Ended) -> None:
+        """Resume until the command says that the run is done, killing some attempts too."""
+        code = None
+        for attempt in range(_MOST_RESUMES):
+            process = self._start("rollout", "--resume", str(self._out), "--quiet")
+            ended.resumes += 1
+            if attempt < 2 and self._rng.random() < 0.3:
+                time.sleep(2.0 + self._rng.random())
+                process.kill()
+            code = process.wait()
+            if code in (0, 2):  # done, or the command knows no such option
+                break
+        ended.resume_failed += code != 0
+        stored = [one for one in self._stored() if one.stop_reason is not StopReason.ABORTED]
+        places = Counter((one.metadata.get("group"), one.metadata.get("member")) for one in stored)
+        ids = Counter(one.episode_id for one in stored)
+        ended.missing += self._episodes - len(places)
+        ended.doubled += sum(n > 1 for n in places.values()) + sum(n > 1 for n in ids.values())
+        ended.unsound_after += not self._is_sound(may_be_cut=False)
+
+    def _whole_lines(self) -> list[bytes]:
+        file = self._out / "trajectories.jsonl"
+        if not file.is_file():
+            return []
+        return file.read_bytes().split(b"\n")[:-1]
+
+    def _stored(self) -> list[Trajectory]:
+        try:
+            return list(read_trajectories(self._out, skip_cut_line=True))
+        except StorageError:
+            return []
+
+    def _is_sound(self, *, may_be_cut: bool) -> bool:
+        """Verify the file; say on standard output what is wrong with it."""
+        try:
+            problems = verify_file(self._out).problems
+        except StorageError as error:
+            print(f"  {error}")
+            return False
+        if may_be_cut:
+            problems = tuple(one for one in problems if "cut off" not in one.message)
+        for problem in problems[:3]:
+            print(f"  {problem}")
+        return not problems
+
+
+def kill_runs(kind: str, *, runs: int, episodes: int, model: str, seed: int = 0) -> dict[str, Any]:
+    """Kill or signal so many runs, resume each, and return what came of them."""
+    ended = Ended()
+    rng = random.Random(f"{kind}-{seed}")
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory() as folder:
+            KilledRun(Path(folder), episodes=episodes, model=model, rng=rng).play(
+                SIGNALS[kind], ended
+            )
+    return ended.to_json()

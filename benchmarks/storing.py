@@ -1,0 +1,106 @@
+"""How long storing one very long trajectory keeps other threads from running.
+
+A trajectory of 40 turns and 255,000 tokens is prepared on a worker thread, as a rollout does. The
+main thread stands for the event loop: it asks to run every millisecond, and the longest time that
+it had to wait is what storing costs a run. Goal: at most 20 ms beyond the machine's own noise.
+
+    python benchmarks/storing.py [--tokens 255000] [--json FILE]
+"""
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TrajectoryWriter
+
+TURNS: Final = 40
+ROUNDS: Final = 5
+
+
+def long_trajectory(tokens: int) -> Trajectory:
+    """Return a prompt of four fifths of the tokens, then replies and observations."""
+    rng = np.random.default_rng(0)
+    share = tokens // (10 * TURNS)
+    segments = [_segment(rng, SegmentKind.PROMPT, 0, tokens - share * (2 * TURNS - 1))]
+    for turn in range(TURNS):
+        segments.append(_segment(rng, SegmentKind.MODEL, turn, share))
+        if turn + 1 < TURNS:
+            segments.append(_segment(rng, SegmentKind.OBSERVATION, turn + 1, share))
+    return Trajectory(
+        episode_id="long",
+        env_id="benchmark-v0",
+        seed=0,
+        task={},
+        segments=tuple(segments),
+        turns=(),
+        messages=({"role": "user", "content": "word " * tokens},),
+        reward=1.0,
+        stop_reason=StopReason.TERMINATED,
+    )
+
+
+def _segment(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int) -> Segment:
+    ids = tuple(rng.integers(0, 150_000, count).tolist())
+    is_reply = kind is SegmentKind.MODEL
+    return Segment(
+        kind=kind,
+        turn=turn,
+        wire_ids=ids,
+        train_ids=ids,
+        loss_mask=(int(is_reply),) * count,
+        logprobs=tuple((-rng.random(count)).tolist()) if is_reply else (0.0,) * count,
+        reward=1.0 / TURNS if is_reply else None,
+    )
+
+
+def longest_wait(work: threading.Thread | None, seconds: float) -> float:
+    """Return the longest time between two turns of this thread, in milliseconds."""
+    longest, ends = 0.0, time.perf_counter() + seconds
+    last = time.perf_counter()
+    while work.is_alive() if work is not None else last < ends:
+        time.sleep(0.001)
+        now = time.perf_counter()
+        longest = max(longest, now - last)
+        last = now
+    return longest * 1e3
+
+
+def measure(tokens: int) -> dict[str, float]:
+    """Return the figures of the quietest of a few rounds."""
+    trajectory = long_trajectory(tokens)
+    rounds: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as folder, TrajectoryWriter(folder) as writer:
+        for _ in range(ROUNDS):
+            noise = longest_wait(None, 0.5)
+            work = threading.Thread(target=lambda: writer.append(writer.prepare(trajectory)))
+            started = time.perf_counter()
+            work.start()
+            wait = longest_wait(work, 0.0)
+            spent = (time.perf_counter() - started) * 1e3
+            rounds.append({"longest_wait_ms": wait, "noise_ms": noise, "storing_ms": spent})
+        rounds[0]["megabytes"] = writer.path.stat().st_size / ROUNDS / 1e6
+    best = min(rounds, key=lambda figures: figures["longest_wait_ms"])
+    return {**best, "megabytes": rounds[0]["megabytes"]}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=255_000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    figures = measure(options.tokens)
+    for name, value in figures.items():
+        print(f"{name:16} {value:8.1f}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

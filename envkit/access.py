@@ -1,0 +1,183 @@
+"""Who may use a server: clients that have its key, and no web page of another site.
+
+A server makes a random key unless it is given one. Clients send it as `Authorization: Bearer KEY`,
+or as the password of `Authorization: Basic`, which WebSocket libraries make of `ws://:KEY@HOST`.
+
+Browsers say in `Origin` which site a request comes from; one of another site is refused, with or
+without a key. A server without a key also checks `Host`, because a site whose name resolves to this
+machine counts as the same site to its visitor's browser (DNS rebinding).
+"""
+
+import base64
+import binascii
+import hmac
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from envkit.errors import ConfigurationError
+
+_KEY_BYTES: Final = 24
+_SHORTEST_KEY: Final = 16
+_LOCAL_NAME: Final = "localhost"
+_LOCAL_ADDRESS: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a request is refused."""
+
+    status: int
+    """Of HTTP: 401 or 403."""
+    reason: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer has to say besides."""
+        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The rule of one server."""
+
+    key: str | None = field(repr=False)
+    """None lets in whoever reaches the server."""
+    host: str = _LOCAL_ADDRESS
+    """Where the server listens."""
+    is_made: bool = False
+    """Whether the key was made here, so that it has to be printed."""
+
+    def __post_init__(self) -> None:
+        """Refuse a key that no header can carry or that is quickly guessed.
+
+        Raises:
+            ConfigurationError: The key is too short, or has other characters than printable ASCII.
+        """
+        if self.key is None:
+            return
+        is_plain = self.key.isascii() and self.key.isprintable() and " " not in self.key
+        if len(self.key) < _SHORTEST_KEY or not is_plain:
+            raise ConfigurationError(
+                f"a key must have at least {_SHORTEST_KEY} printable ASCII characters and no "
+                f"space, got {len(self.key)} characters"
+            )
+
+    def refusal(
+        self, headers: Iterable[tuple[str, str]], *, needs_key: bool = True
+    ) -> Refusal | None:
+        """Return why a request is refused, or None for one that is let in.
+
+        Args:
+            headers: Names and values, as the request has them.
+            needs_key: False checks only where the request comes from.
+        """
+        found: dict[str, list[str]] = {}
+        for name, value in headers:
+            found.setdefault(name.lower(), []).append(value)
+        host = "".join(found.get("host", ())[:1])
+        if not all(_is_same_site(origin, host) for origin in found.get("origin", ())):
+            return Refusal(status=403, reason="web pages of other sites may not use this server")
+        if self.key is None and not self._is_own_name(host):
+            return Refusal(
+                status=403,
+                reason="a server without a key must be addressed by its IP address or localhost",
+            )
+        given = found.get("authorization", [])
+        if self.key is None or not needs_key or any(map(self._accepts, given)):
+            return None
+        what = "the key is wrong" if given else "the key is missing"
+        return Refusal(status=401, reason=f"{what}: send it as 'Authorization: Bearer KEY'")
+
+    def _accepts(self, authorization: str) -> bool:
+        scheme, _, value = authorization.partition(" ")
+        given = value.strip().encode(errors="replace")
+        if scheme.lower() == "basic":
+            try:
+                given = base64.b64decode(given, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(given, (self.key or "").encode())
+
+    def _is_own_name(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        return name is None or name in (_LOCAL_NAME, self.host.lower()) or _is_address(name)
+
+
+def choose_access(
+    key: str | None,
+    *,
+    host: str,
+    variable: str,
+    without_key: bool = False,
+    allow_remote: bool = False,
+) -> Access:
+    """Return the rule that a command's options ask for.
+
+    Args:
+        key: None takes the variable's value, and where it is not set makes a random key.
+        host: Where the server will listen.
+        variable: Of the environment.
+        without_key: Let in whoever reaches the server; the variable does not count then.
+        allow_remote: Let a server without a key listen beyond this machine.
+
+    Raises:
+        ConfigurationError: The options contradict each other, or the key is not valid.
+    """
+    if not without_key:
+        given = key or os.environ.get(variable)
+        made = given or secrets.token_urlsafe(_KEY_BYTES)
+        return Access(key=made, host=host, is_made=not given)
+    if key is not None:
+        raise ConfigurationError("--key and --no-key contradict each other: leave one out")
+    if not allow_remote and not is_loopback(host):
+        raise ConfigurationError(
+            f"--no-key lets in everybody who reaches {host}: leave it out, listen on 127.0.0.1, "
+            "or add --allow-remote"
+        )
+    return Access(key=None, host=host)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return host.lower() == _LOCAL_NAME or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bearer(key: str | None, headers: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return a client's headers with its key; an `Authorization` among them stays as it is.
+
+    Args:
+        key: None or an empty one adds nothing.
+        headers: Other headers to send.
+    """
+    own = dict(headers or {})
+    if key and "authorization" not in map(str.lower, own):
+        own["Authorization"] = f"Bearer {key}"
+    return own
+
+
+def _is_same_site(origin: str, host: str) -> bool:
+    try:
+        return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,26 @@
+"""A rich console for foreign text: no markup, and no control characters but rich's own."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from envkit.cli.console import printable
+
+
+class PrintableConsole(Console):
+    """Passes all text that it draws through `printable`."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401  # those of rich's console
+        super().__init__(markup=False, emoji=False, highlight=False, **settings)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as rich does; only the text of the result changes."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)

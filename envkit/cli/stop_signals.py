@@ -1,0 +1,93 @@
+"""Signals during a rollout: the first drains it, the next ones make it stop sooner."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
+from typing import Any, Final
+
+from envkit.rollout import Interrupt
+
+_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows lacks the last
+
+
+class StopSignals:
+    """Counts the signals that ask the rollout to stop."""
+
+    def __init__(self) -> None:
+        self.interrupt = Interrupt()
+        """Fired by the first signal."""
+        self.count = 0
+        self.exit_code = 0
+        """128 and the number of the first signal; 0 without one."""
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal stopped the rollout."""
+        return self.count > 0
+
+    @contextmanager
+    def installed(self, tell: Callable[[str], None]) -> Generator[None]:
+        """Take SIGINT, SIGTERM and SIGHUP inside the block; needs a running event loop.
+
+        The first drains: running episodes end early and are stored. The second cuts their running
+        calls at once. The third drops what is still unfinished; what is finished is stored in any
+        case. A fourth has its usual effect. On a thread other than the main
+        one no signal can be taken, and nothing is installed.
+
+        Args:
+            tell: Gets a line that says what happens.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        taken = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+        restore = contextlib.ExitStack()
+        stop = partial(self._stop, tell, asyncio.current_task(), restore)
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(stop, number)
+
+        # signal.signal and not the loop's own handler, which Windows lacks.
+        with restore:
+            for number in taken:
+                restore.callback(signal.signal, number, signal.signal(number, handle))
+            yield
+
+    def _stop(
+        self,
+        tell: Callable[[str], None],
+        task: "asyncio.Task[Any] | None",
+        restore: contextlib.ExitStack,
+        number: int,
+    ) -> None:
+        self.count += 1
+        if number == getattr(signal, "SIGHUP", None):
+            _leave_terminal()
+        if self.count == 1:
+            self.exit_code = 128 + number
+            tell(
+                "stopping: running episodes are stored unfinished; a second signal cuts their calls"
+            )
+            self.interrupt.fire()
+        elif self.count == 2:
+            tell("stopping now: a third signal drops what is unfinished")
+            self.interrupt.hurry()
+        elif self.count == 3 and task is not None:
+            restore.close()
+            task.cancel()
+
+
+def _leave_terminal() -> None:
+    """Write to nowhere from now on: the terminal is gone, and each write to it would fail."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+        for stream in (sys.stdout, sys.stderr):
+            if stream.isatty():
+                os.dup2(nowhere.fileno(), stream.fileno())

@@ -1,0 +1,263 @@
+"""Writing that leaves a file whole or as it was."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import threading
+from collections.abc import Container, Generator, Iterable
+from pathlib import Path
+from typing import Final
+
+from envkit.closing import Closing
+from envkit.errors import StorageError
+
+_BUSY: Final = (errno.EAGAIN, errno.EACCES)
+_BLOCK: Final = 1 << 16
+
+
+@contextlib.contextmanager
+def storage_errors(what: str) -> Generator[None]:
+    """Turn an OSError inside the block into a StorageError that starts with `what`."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{what}: {error.strerror or error}") from error
+
+
+def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:
+    """Write a file under another name and move it into place, so that it is never half there.
+
+    Raises:
+        StorageError: It cannot be written; nothing is left of it.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with storage_errors(f"cannot write {target}"), temporary.open("xb") as stream:
+            stream.writelines((content,) if isinstance(content, bytes) else content)
+            stream.flush()
+            if durable:
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+            if durable:
+                _sync_folder(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class LineFile(Closing):
+    """A file that one writer at a time appends lines to, each whole or not at all.
+
+    An advisory lock keeps a second writer out. It is released when its process ends,
+    however it ends. Threads may share the writer.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = False) -> None:
+        """Open the file, making it if it is missing.
+
+        Args:
+            path: The file; its folder exists.
+            durable: Wait until the disk has each line (fsync).
+
+        Raises:
+            StorageError: It cannot be written, or another writer has it.
+        """
+        self.path: Final = path
+        self._durable = durable
+        self._lock = threading.Lock()
+        with storage_errors(f"cannot open {path} for writing"):
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o666)
+            self._descriptor: int | None = descriptor
+            try:
+                self._claim(descriptor)
+                if durable:
+                    _sync_folder(path.parent)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._end = os.fstat(descriptor).st_size
+        self._is_torn = False
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._end
+
+    def clear(self) -> None:
+        """Drop all lines."""
+        with self._lock, storage_errors(f"cannot empty {self.path}"):
+            os.ftruncate(self._open(), 0)
+            self._end = 0
+
+    def repair(self) -> int:
+        """Cut off what a stopped writer left unfinished at the end, and return its length.
+
+        That is a last line that is not a JSON object, and zeros that a power cut left. A whole last
+        line that only lost its newline gets it back.
+        """
+        with self._lock, storage_errors(f"cannot repair {self.path}"):
+            descriptor = self._open()
+            whole, lacks_newline = _whole_end(descriptor, self._end)
+            cut = self._end - whole
+            if cut:
+                os.ftruncate(descriptor, whole)
+            self._end = whole
+            if lacks_newline:
+                self._append(descriptor, b"\n")
+            return cut
+
+    def keep_lines(self, wanted: Container[int]) -> None:
+        """Drop every line whose number, counted from 1, is not wanted.
+
+        The file is replaced as a whole, and the lock moves to the new one.
+
+        Raises:
+            StorageError: It cannot be replaced; it stays as it was.
+        """
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
+        with self._lock, storage_errors(f"cannot rewrite {self.path}"):
+            old = self._open()
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            new = os.open(temporary, flags, 0o666)
+            try:
+                self._claim(new)
+                with self.path.open("rb") as source, os.fdopen(os.dup(new), "wb") as target:
+                    target.writelines(
+                        line for number, line in enumerate(source, start=1) if number in wanted
+                    )
+                    target.flush()
+                    os.fsync(new)
+                temporary.replace(self.path)
+                _sync_folder(self.path.parent)
+            except BaseException:
+                os.close(new)
+                temporary.unlink(missing_ok=True)
+                raise
+            os.close(old)
+            self._descriptor, self._end = new, os.fstat(new).st_size
+
+    def check(self) -> None:
+        """Make sure that a line could be appended now.
+
+        Raises:
+            StorageError: The file was closed, deleted, replaced or changed by another program.
+        """
+        with self._lock, storage_errors(f"cannot check {self.path}"):
+            self._check(self._open())
+
+    def append(self, line: bytes) -> None:
+        """Write all of the line, in one call, or none of it.
+
+        Raises:
+            StorageError: The disk is full, or the file was closed, deleted, replaced or changed by
+                another program. What it holds stays.
+        """
+        with self._lock:
+            descriptor = self._open()
+            with storage_errors(f"cannot write to {self.path}; what it holds is kept"):
+                self._check(descriptor)
+                self._append(descriptor, line)
+
+    def close(self) -> None:
+        """Close the file and release its lock; closing twice is fine."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            raise StorageError(f"the writer of {self.path} is closed")
+        return self._descriptor
+
+    def _claim(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _BUSY:
+                raise StorageError(
+                    f"{self.path} is being written by another writer, and a run has one; wait for "
+                    "it to end, stop it, or name another directory"
+                ) from error
+            # A file system without locks, such as some network mounts: write without one.
+
+    def _check(self, descriptor: int) -> None:
+        opened = os.fstat(descriptor)
+        try:
+            named = self.path.stat()
+        except FileNotFoundError:
+            named = None
+        if named is None or (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+            raise StorageError(
+                f"{self.path} was {'deleted' if named is None else 'replaced'} while it was being "
+                "written; what would be written now is lost. Name another directory"
+            )
+        if self._is_torn and opened.st_size > self._end:
+            os.ftruncate(descriptor, self._end)
+        elif opened.st_size != self._end:
+            raise StorageError(
+                f"{self.path} has {opened.st_size} bytes, but its writer left {self._end}: another "
+                "program changed it while it was being written"
+            )
+        self._is_torn = False
+
+    def _append(self, descriptor: int, line: bytes) -> None:
+        rest = memoryview(line)
+        try:
+            while rest:  # one call, unless the disk takes less
+                rest = rest[os.write(descriptor, rest) :]
+            if self._durable:
+                os.fsync(descriptor)
+        except BaseException:
+            self._is_torn = True
+            with contextlib.suppress(OSError):  # else the next call cuts it off
+                os.ftruncate(descriptor, self._end)
+            raise
+        self._end += len(line)
+
+
+def _whole_end(descriptor: int, end: int) -> tuple[int, bool]:
+    """Return where the last whole line ends, and whether its newline is missing."""
+    while end:
+        start = _line_start(descriptor, end)
+        line = os.pread(descriptor, end - start, start)
+        if line.endswith(b"\n") and b"\0" not in line:
+            return end, False
+        body = line.rstrip(b"\0")
+        if body and b"\n" not in body and _is_object(body):
+            return start + len(body), True
+        end = start
+    return 0, False
+
+
+def _line_start(descriptor: int, end: int) -> int:
+    """Return where the line begins that ends at `end`."""
+    end -= 1  # its own newline
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        found = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the disk has the folder's entries."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

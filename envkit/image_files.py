@@ -1,0 +1,209 @@
+"""Image files: which formats are decoded, and how large they may be.
+
+Bytes come from models, servers, datasets and run directories, so they are treated as hostile:
+
+- Only the formats in `FORMATS` are decoded. Pillow knows about forty others, some of which start an
+  external program (EPS) or are rarely tested.
+- The length of the file and the size that its header declares are checked before any pixels are
+  allocated.
+- Only the first frame of an animation is decoded. The ancillary chunks of a PNG (text, color
+  profiles, animation) are removed before Pillow sees them, because they can expand a thousandfold.
+"""
+
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from PIL import Image as PilImage
+
+from envkit.errors import ImageError
+
+FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+"""The formats that are decoded, by Pillow's names."""
+_OTHER_NAMES: Final = {"MPO": "JPEG", "DIB": "BMP"}
+"""What Pillow calls variants of the formats: a JPEG with more than one picture is an MPO."""
+MAX_PIXELS: Final = 64 * 1024 * 1024
+"""Largest accepted width * height; Pillow needs up to 256 MiB for that many."""
+MAX_BYTES: Final = 5 * MAX_PIXELS
+"""Longest accepted file: enough for the PNG of any accepted image, so that every image can be
+stored and read again."""
+
+_PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_CRITICAL: Final = (b"IDAT", b"IHDR", b"PLTE", b"IEND")
+_BAND_PIXELS: Final = 4 * 1024 * 1024
+"""How much of a transparent picture is composited at once."""
+_IS_ANCILLARY: Final = 0x20
+"""Bit of a PNG chunk's first letter: decoders may ignore the chunk."""
+_DECODER_ERRORS: Final = (
+    OSError,  # with UnidentifiedImageError and truncated files
+    SyntaxError,
+    ValueError,
+    TypeError,
+    EOFError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    PilImage.DecompressionBombError,
+    PilImage.DecompressionBombWarning,
+)
+"""What Pillow's decoders raise on damaged bytes."""
+
+
+class DecodedImage(NamedTuple):
+    """The first frame of an image file."""
+
+    picture: PilImage.Image
+    """Mode L or RGB, without metadata."""
+    image_format: str
+    """Of the file, such as "png"."""
+    exact: bytes | None
+    """The file, for a PNG without its metadata, if it holds exactly these pixels; None if they were
+    converted, such as composited onto white."""
+
+
+def decode_image(data: bytes) -> DecodedImage:
+    """Decode an image file.
+
+    Raises:
+        ImageError: It is damaged, too large, or in a format that is not in `FORMATS`.
+    """
+    check_length(len(data))
+    if data.startswith(_PNG_SIGNATURE):
+        data = _without_ancillary_chunks(data)
+    elif data[8:12] == b"WEBP":
+        _check_webp(data)  # Pillow allocates two canvases when it opens one
+    try:
+        with PilImage.open(io.BytesIO(data), formats=FORMATS) as opened:
+            check_size(opened.size)
+            opened.load()
+            image_format = _OTHER_NAMES.get(opened.format or "", opened.format or "").lower()
+            picture = normalized(opened)
+            exact = data if picture is opened else None
+            if picture is opened and image_format != "png":
+                picture = opened.copy()  # the opened one holds on to its file or decoder
+            picture.info = {}
+            return DecodedImage(picture, image_format, exact)
+    except PilImage.UnidentifiedImageError as error:
+        raise ImageError(
+            f"these {len(data)} bytes are not a readable image: a file must be PNG, JPEG, WebP, "
+            f"GIF or BMP and undamaged, got bytes that start with {data[:12]!r}"
+        ) from error
+    except ImageError:
+        raise
+    except _DECODER_ERRORS as error:
+        raise ImageError(f"these {len(data)} bytes are not a readable image: {error}") from error
+
+
+def read_image_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a file, unless it is too long.
+
+    Raises:
+        OSError: It cannot be read.
+        ImageError: It is longer than `MAX_BYTES`.
+    """
+    with Path(path).open("rb") as stream:
+        check_length(os.fstat(stream.fileno()).st_size)
+        data = stream.read(MAX_BYTES + 1)  # a device has no size
+    check_length(len(data))
+    return data
+
+
+def check_length(length: int) -> None:
+    """Check the length of a file.
+
+    Raises:
+        ImageError: It is longer than `MAX_BYTES`.
+    """
+    if length > MAX_BYTES:
+        raise ImageError(f"an image file must have at most {MAX_BYTES} bytes, got {length}")
+
+
+def check_size(size: tuple[int, int]) -> None:
+    """Check width and height.
+
+    Raises:
+        ImageError: One is 0, or there are more than `MAX_PIXELS` pixels.
+    """
+    width, height = size
+    if width <= 0 or height <= 0 or width * height > MAX_PIXELS:
+        raise ImageError(
+            f"an image must have 1 to {MAX_PIXELS} pixels, got {width}x{height}; resize it first"
+        )
+
+
+def normalized(picture: PilImage.Image) -> PilImage.Image:
+    """Return the picture as L or RGB; transparency is composited onto white.
+
+    A bare convert("RGB") turns transparent diagrams black.
+    """
+    if picture.mode in ("L", "RGB") and "transparency" not in picture.info:
+        return picture
+    if picture.mode.startswith("I;16"):  # convert() would clip 16-bit grey to white
+        return PilImage.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        return _on_white(picture)
+    return picture.convert("RGB")
+
+
+def _on_white(picture: PilImage.Image) -> PilImage.Image:
+    width, height = picture.size
+    rows = max(1, _BAND_PIXELS // width)
+    if height > rows:  # in bands: four copies of a large picture would take a gigabyte
+        flat = PilImage.new("RGB", picture.size)
+        for top in range(0, height, rows):
+            band = picture.crop((0, top, width, min(height, top + rows)))
+            flat.paste(_on_white(band), (0, top))
+        return flat
+    rgba = picture.convert("RGBA")
+    white = PilImage.new("RGBA", rgba.size, "white")
+    return PilImage.alpha_composite(white, rgba).convert("RGB")
+
+
+def _without_ancillary_chunks(data: bytes) -> bytes:
+    """Return a PNG without the chunks that do not change its pixels, up to its end.
+
+    Damage is left for the decoder to find; an unknown critical chunk counts as the end.
+    """
+    first = start = place = len(_PNG_SIGNATURE)
+    kept = [data[:first]]
+    while place + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, place)
+        end = place + 12 + length
+        if kind[0] & _IS_ANCILLARY:
+            if kind != b"tRNS":
+                if start < place:
+                    kept.append(data[start:place])
+                start = end
+        elif kind not in _PNG_CRITICAL:
+            break
+        place = end
+        if kind == b"IEND":
+            break
+    if start == first and place >= len(data):
+        return data
+    return b"".join((*kept, data[start:place]))
+
+
+def _check_webp(data: bytes) -> None:
+    """Check the canvas size in a WebP header; other bytes are left for the decoder to refuse."""
+    kind, header = data[12:16], data[20:30]
+    if len(header) < 10:
+        return
+    if kind == b"VP8X":
+        sides = (header[4:7], header[7:10])
+        width, height = (int.from_bytes(side, "little") + 1 for side in sides)
+    elif kind == b"VP8L":
+        bits = int.from_bytes(header[1:5], "little")
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    elif kind == b"VP8 ":
+        width, height = (side & 0x3FFF for side in struct.unpack("<HH", header[6:10]))
+    else:
+        return
+    check_size((width, height))

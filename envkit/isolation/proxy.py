@@ -1,0 +1,248 @@
+"""Environments whose calls go to a worker process."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, Final, cast
+
+from gymnasium.envs.registration import EnvSpec as GymSpec
+
+from envkit.agents import MultiAgentEnv, RoleEnv
+from envkit.env import Capabilities, Env, Policy, PolicyContext
+from envkit.errors import ConfigurationError
+from envkit.isolation.frames import Frame, FrameError
+from envkit.isolation.process import WorkerProcess
+from envkit.isolation.values import error_in, observation_of
+from envkit.messages import Message
+from envkit.tools import ToolSpec
+from envkit.turns import Observation, Reset, Step
+
+_REPLY_S: Final = 10.0
+"""Deadline of a scripted reply, which a rollout waits for on its event loop."""
+
+
+class IsolatedEnv(Env):
+    """An environment in a worker process; everything but its policies looks as it does there.
+
+    Calls block the calling thread only, and `close` may come from another thread: it kills the
+    worker and ends a call that hangs.
+    """
+
+    def __init__(self, worker: WorkerProcess, *, rebuild: Callable[..., Env]) -> None:
+        """Take what the worker says about its environment.
+
+        Args:
+            worker: Has built its environment.
+            rebuild: Starts another worker like it.
+        """
+        told = worker.hello.data
+        super().__init__()
+        self._worker = worker
+        self._formatted: tuple[Observation, Frame] | None = None
+        """The newest observation, and the answer that brought it with its message."""
+        self.capabilities = _capabilities(told["capabilities"])  # type: ignore[misc]  # each worker's own
+        self.policies: Mapping[str, Callable[[], Policy]] = {
+            str(name): partial(self._policy, str(name)) for name in told["policies"]
+        }
+        self._take_state(told["state"])
+        if told["spec_id"] is not None:
+            # A rollout rebuilds an environment from its spec: the next one is isolated as well.
+            self.spec = GymSpec(id=str(told["spec_id"]), entry_point=rebuild, order_enforce=False)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # only reached where nothing is found
+        """Explain that the attribute is in the worker.
+
+        Raises:
+            AttributeError: Always.
+        """
+        raise AttributeError(
+            f"{name!r} of the environment is in its worker process; only what a rollout needs is "
+            "here. A scripted policy must come from the isolated environment: isolated(...)()"
+            ".oracle() or .policies"
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the worker."""
+        return self._worker.pid
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode in the worker."""
+        seed = None if seed is None else int(seed)
+        call = {"call": "reset", "seed": seed, "options": options}
+        answer = self._worker.call(Frame(call, starts_episode=True))
+        observation, info = self._observed(answer)
+        with self._reading():
+            self._take_state(answer.data["state"])
+            self.task = _mapping(answer.data["task"])
+        return Reset(observation, info)
+
+    def step(self, action: str) -> Step:
+        """Play one reply in the worker."""
+        key = None if self.step_key is None else list(self.step_key)
+        answer = self._call({"call": "step", "text": action, "key": key})
+        observation, info = self._observed(answer)
+        data = answer.data
+        with self._reading():
+            reward, flags = data["reward"], (data["terminated"], data["truncated"])
+            if type(reward) is not float or not all(type(flag) is bool for flag in flags):
+                raise FrameError(f"a reward of {reward!r:.40} and flags {flags!r:.80}")
+            if "state" in data:
+                self._take_state(data["state"])
+        return Step(observation, reward, *flags, info)
+
+    def format_observation(self, observation: Observation) -> Message:
+        """Return the chat message, as the environment or a wrapper around it makes it."""
+        if self._formatted is not None and self._formatted[0] is observation:
+            answer = self._formatted[1]
+        else:
+            answer = self._call({"call": "format_observation", "observation": observation})
+        if "message_error" in answer.data:
+            raise error_in(answer.data["message_error"])
+        with self._reading():
+            return answer.data["message"]
+
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        """Return a shorter form, as the environment or a wrapper around it makes it, or None."""
+        call = {"call": "shorten", "observation": observation, "tokens": int(tokens)}
+        answer = self._call(call)
+        with self._reading():
+            shorter = answer.data["observation"]
+            return None if shorter is None else observation_of(shorter, "a worker", FrameError)
+
+    def snapshot(self) -> bytes:
+        """Return the environment's state."""
+        return self._call({"call": "snapshot"}).blob
+
+    def restore(self, data: bytes) -> None:
+        """Put back a state that `snapshot` returned."""
+        answer = self._worker.call(Frame({"call": "restore"}, data))
+        with self._reading():
+            self._take_state(answer.data["state"])
+            self.task = _mapping(answer.data["task"])
+
+    def oracle(self) -> Policy:
+        """Return a policy whose replies the environment's own oracle writes, in the worker."""
+        return self._policy("oracle")
+
+    def close(self) -> None:
+        """Close the environment, kill the worker, and wait until it is gone."""
+        self._worker.close()
+
+    def kill(self) -> None:
+        """Have the worker killed without waiting; a running call fails. From any thread."""
+        self._worker.kill()
+
+    def reply(self, name: str, context: PolicyContext, role: str | None = None) -> str:
+        """Return the reply of a scripted policy, written in the worker."""
+        call = {
+            "call": "reply",
+            "name": name,
+            "role": role,
+            "task": context.task,
+            "turn": context.turn,
+            "seed": context.seed,
+            "messages": list(context.messages),
+        }
+        answer = self._worker.call(Frame(call), timeout_s=_REPLY_S)
+        text: object = answer.data.get("text")
+        if not isinstance(text, str):
+            raise self._worker.broken(FrameError(f"a reply of {text!r:.80}"))
+        return text
+
+    def _policy(self, name: str) -> Policy:
+        self._call({"call": "find_policy", "name": name})
+        return partial(_reply, name)
+
+    def _call(self, data: dict[str, Any]) -> Frame:
+        return self._worker.call(Frame(data))
+
+    @contextmanager
+    def _reading(self) -> Generator[None]:
+        """Turn what goes wrong while an answer is read into a fault; the worker is of no use then.
+
+        Raises:
+            EnvFault: The answer is not what the call asked for.
+        """
+        try:
+            yield
+        except (FrameError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._worker.broken(error) from error
+
+    def _observed(self, answer: Frame) -> tuple[Observation, dict[str, Any]]:
+        with self._reading():
+            observation = observation_of(answer.data["observation"], "a worker", FrameError)
+            self._formatted = (observation, answer)
+            return observation, _mapping(answer.data["info"])
+
+    def _take_state(self, state: Any) -> None:  # noqa: ANN401  # from a process that may send anything
+        prompt, turns = state["system_prompt"], state["max_turns"]
+        if not isinstance(prompt, str | None) or type(turns) is not int or turns < 1:
+            raise FrameError(f"system prompt {prompt!r:.80} and max_turns {turns!r:.40}")
+        self.system_prompt, self.max_turns = prompt, turns
+        self.tools = _tools(state["tools"])
+
+
+class IsolatedMultiAgentEnv(IsolatedEnv, MultiAgentEnv):
+    """An environment with several agents in a worker process.
+
+    `conversations` and `addressed` stay empty: what needs them, such as a scripted policy, runs in
+    the worker.
+    """
+
+    def tools_of(self, role: str) -> tuple[ToolSpec, ...]:
+        """Return the tools of a role."""
+        return self._role_tools.get(role, self.tools)
+
+    def _take_state(self, state: Any) -> None:  # noqa: ANN401  # as above
+        super()._take_state(state)
+        roles: Mapping[str, Any] = _mapping(state["roles"])
+        self.roles = tuple(roles)
+        self.prompts = {
+            role: _text(told["prompt"])
+            for role, told in roles.items()
+            if told["prompt"] is not None
+        }
+        self._role_tools = {role: _tools(told["tools"]) for role, told in roles.items()}
+
+
+def _reply(name: str, context: PolicyContext) -> str:
+    env: Any = context.env.unwrapped
+    role = None
+    if isinstance(env, RoleEnv):
+        env, role = env.joint_env, env.role
+    if not isinstance(env, IsolatedEnv):
+        raise ConfigurationError(
+            f"policy {name!r} belongs to an isolated environment, got {type(env).__name__}"
+        )
+    return env.reply(name, context, role)
+
+
+def _capabilities(told: Any) -> Capabilities:  # noqa: ANN401  # from a process that may send anything
+    """Return the environment's promises; where its calls run is the proxy's own matter."""
+    defaults = Capabilities()
+    found: dict[str, Any] = {}
+    for entry in fields(Capabilities):
+        value: object = told[entry.name]
+        default: object = getattr(defaults, entry.name)
+        if type(value) is not type(default) and not (default is None and type(value) is int):
+            raise FrameError(f"capability {entry.name} is {value!r:.80}")
+        found[entry.name] = value
+    return replace(Capabilities(**found), thread_safe=True, compute_bound=False)
+
+
+def _tools(told: Any) -> tuple[ToolSpec, ...]:  # noqa: ANN401  # as above
+    return tuple(ToolSpec.from_json(schema) for schema in told)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise FrameError(f"not a JSON object: {value!r:.80}")
+    return cast("dict[str, Any]", value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise FrameError(f"not a text: {value!r:.80}")
+    return value

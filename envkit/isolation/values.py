@@ -1,0 +1,150 @@
+"""What crosses to and from a worker, as JSON data: observations, messages, outcomes and errors.
+
+What goes out is checked as the contract of environments says; what comes in is checked as data of a
+process that may send anything. Errors of envkit keep their type. Everything else becomes an
+`EnvFault`, so a worker can make its caller build nothing but these.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, Final, cast
+
+import numpy as np
+
+from envkit import errors
+from envkit.errors import (
+    ContractError,
+    EnvFault,
+    EnvkitError,
+    FaultKind,
+    message_of,
+    shown,
+    traceback_of,
+)
+from envkit.images import Image
+from envkit.turns import Observation
+
+_KEPT: Final[dict[str, type[EnvkitError]]] = {
+    kind.__name__: kind
+    for kind in (
+        errors.ConfigurationError,
+        errors.UnknownNameError,
+        errors.MissingDependencyError,
+        errors.ContractError,
+        errors.EpisodeStateError,
+        errors.TemplateError,
+        errors.DatasetError,
+        errors.ImageError,
+        errors.StorageError,
+    )
+}
+_MESSAGE_CHARACTERS: Final = 8000
+_TRACEBACK_CHARACTERS: Final = 8000
+
+
+def observation_of(
+    value: object, source: str, refusal: type[Exception] = ContractError
+) -> Observation:
+    """Return a value as the observation that it is.
+
+    Args:
+        value: What should be one.
+        source: Where it comes from, such as "MyEnv.step".
+        refusal: Raised if it is not one.
+    """
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if fields.keys() == {"text", "images", "role"} and isinstance(fields["images"], list | tuple):
+        text, role = fields["text"], fields["role"]
+        images = tuple(cast("Sequence[Any]", fields["images"]))
+        are_images = all(isinstance(image, Image) for image in images)
+        if are_images and isinstance(text, str) and role in ("user", "tool"):
+            return {"text": text, "images": images, "role": role}
+    raise refusal(
+        f"{source} must return an observation of text (str), images (envkit.Image) and role "
+        f"('user' or 'tool'), got {shown(value)}"
+    )
+
+
+def outcome_out(value: object, size: int, source: str) -> dict[str, Any]:
+    """Return what `reset` (two values) or `step` (five) returned as data of a frame.
+
+    Raises:
+        ContractError: It is neither.
+    """
+    values: list[Any] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else []
+    if len(values) != size or not isinstance(values[-1], Mapping):
+        raise ContractError(
+            f"{source} must return {size} values, the last of them a mapping, got {shown(value)}"
+        )
+    info = dict(cast("Mapping[str, Any]", values[-1]))
+    data = {"observation": observation_of(values[0], source), "info": info}
+    if size == 5:
+        _, reward, terminated, truncated, _ = values
+        if isinstance(reward, bool) or not isinstance(reward, Real) or not math.isfinite(reward):
+            raise ContractError(
+                f"{source} must return a finite number as reward, got {shown(reward)}"
+            )
+        if not all(isinstance(flag, bool | np.bool_) for flag in (terminated, truncated)):
+            raise ContractError(
+                f"{source} must return terminated and truncated as bool, "
+                f"got {shown(terminated)} and {shown(truncated)}"
+            )
+        data |= {"reward": float(reward), "terminated": bool(terminated)}
+        data |= {"truncated": bool(truncated)}
+    return data
+
+
+def error_out(error: BaseException, where: str) -> dict[str, Any]:
+    """Return an exception as JSON data.
+
+    Args:
+        error: Whatever the environment raised, also SystemExit and KeyboardInterrupt.
+        where: What was called, such as "MyEnv.step".
+    """
+    text, retryable = message_of(error)[:_MESSAGE_CHARACTERS], None
+    name = next((kind.__name__ for kind in type(error).__mro__ if kind in _KEPT.values()), None)
+    if name is None:
+        name = "EnvFault"
+        if not isinstance(error, EnvFault):
+            text = f"{where} failed: {type(error).__name__}: {text}"
+    if isinstance(error, EnvFault):
+        retryable = error.retryable
+    return {
+        "type": name,
+        "message": text,
+        "kind": _kind_of(error).value,
+        "retryable": retryable,
+        "traceback": traceback_of(error)[-_TRACEBACK_CHARACTERS:],
+    }
+
+
+def error_in(data: Any) -> EnvkitError:  # noqa: ANN401  # from a process that may send anything
+    """Return the exception that a worker describes; only errors of envkit are ever built."""
+    match data:
+        case {"type": str(name), "message": str(message), "kind": str(kind), **rest}:
+            pass
+        case _:
+            return EnvFault(f"an error that cannot be read: {shown(data)}", kind=FaultKind.CRASHED)
+    if name in _KEPT:
+        error: EnvkitError = _KEPT[name](message)
+    else:
+        retryable = rest.get("retryable")
+        error = EnvFault(
+            message,
+            kind=FaultKind(kind if kind in set(FaultKind) else FaultKind.PERMANENT),
+            retryable=retryable if isinstance(retryable, bool) else None,
+        )
+    if isinstance(rest.get("traceback"), str):
+        error.add_note("in the environment's process:\n" + rest["traceback"])
+    return error
+
+
+def _kind_of(error: BaseException) -> FaultKind:
+    if isinstance(error, EnvFault):
+        return FaultKind(error.kind)
+    if isinstance(error, TimeoutError):
+        return FaultKind.TIMEOUT
+    if isinstance(error, OSError):
+        return FaultKind.TRANSIENT
+    return FaultKind.CRASHED if isinstance(error, MemoryError) else FaultKind.PERMANENT

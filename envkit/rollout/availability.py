@@ -1,0 +1,275 @@
+"""Waits for an engine that is away, so that restarting a server costs no episode.
+
+A circuit breaker, one per engine and event loop. While the engine answers, requests pass. Once a
+request finds it away, all of them wait here in order of arrival. One at a time tries the engine,
+when the back-off or the server's `Retry-After` allows it. After a success the others follow in
+growing batches.
+"""
+
+import asyncio
+import math
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from weakref import WeakValueDictionary
+
+from envkit.errors import EngineFault, Fault
+from envkit.rollout.engine import Engine, ProbingEngine
+from envkit.rollout.limits import Backoff
+
+LONGEST_HOLD_S: Final = 120.0
+"""Upper bound on what a server's `Retry-After` is obeyed for."""
+RAMP_S: Final = 0.1
+"""Between two batches of released requests, each twice as large as the one before."""
+_PROBE_S: Final = 30.0
+
+
+class _Phase(StrEnum):
+    UP = "up"
+    AWAY = "away"
+    RETURNING = "returning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """An engine that is away, as a progress line shows it."""
+
+    engine: str
+    seconds: float
+    """Since the first refused request."""
+    waiting: int
+    """Requests that wait, one per episode."""
+    attempts: int
+    """Failed attempts to reach the engine, counting those that failed together once."""
+    reason: str
+    """What the last attempt met."""
+
+    def __str__(self) -> str:
+        episodes = "episode" if self.waiting == 1 else "episodes"
+        return (
+            f"engine {self.engine} away for {self.seconds:.0f} s, {self.waiting} {episodes} waiting"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """Permission to send one request."""
+
+    epoch: int
+    """Number of outages before it was given."""
+    is_trial: bool = False
+    """Whether it is the first request after a failed attempt."""
+
+
+class Availability:
+    """Whether one engine answers; requests wait here while it does not."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Assume that the engine answers. Make one with `availability_of`."""
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._phase = _Phase.UP
+        self._epoch = 0
+        self._waiting: dict[int, asyncio.Future[Ticket]] = {}
+        self._numbers = 0
+        self._trial: Ticket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._batch = 1
+        self._failures = 0
+        self._not_before = 0.0
+        self._since = 0.0
+        self._attempts = 0
+        self._reason = ""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a request may be sent without waiting."""
+        return self._phase is _Phase.UP
+
+    @property
+    def outage(self) -> Outage | None:
+        """What is wrong, for a person who watches; None while the engine answers."""
+        if self.is_up:
+            return None
+        return Outage(
+            engine=self._engine.name,
+            seconds=self._loop.time() - self._since,
+            waiting=len(self._waiting) + (self._trial is not None),
+            attempts=self._attempts,
+            reason=self._reason,
+        )
+
+    def admitted(self) -> Ticket | None:
+        """Return permission to send a request at once; None while the engine is away: `enter`."""
+        return Ticket(self._epoch) if self.is_up else None
+
+    async def enter(self, backoff: Backoff, rng: random.Random) -> Ticket:
+        """Wait for permission to send a request. Cancel the call to give up.
+
+        Report the outcome with `answered` or `failed`, and `leave` in any case.
+
+        Args:
+            backoff: How long to wait after a failed probe.
+            rng: For its jitter.
+        """
+        while True:
+            ticket = await self._admission()
+            if not (ticket.is_trial and isinstance(self._engine, ProbingEngine)):
+                return ticket
+            if await self._is_back(self._engine, ticket, backoff, rng):
+                return ticket
+
+    def answered(self, ticket: Ticket) -> None:
+        """Note that the engine answered a request, if only with a refusal of that request."""
+        is_current = ticket.epoch == self._epoch
+        if is_current:
+            self._failures = 0
+        # An engine that shuts down still finishes what it has: that does not mean it is back.
+        if self._phase is _Phase.AWAY and (is_current or self._loop.time() >= self._not_before):
+            self._open()
+            self._release()
+
+    def failed(
+        self, ticket: Ticket, fault: EngineFault, backoff: Backoff, rng: random.Random
+    ) -> None:
+        """Note that a request, or a probe, found the engine away."""
+        now, hold = self._loop.time(), _hold(fault)
+        if ticket.epoch == self._epoch:
+            if self.is_up:
+                self._since, self._attempts = now, 0
+            self._epoch += 1
+            self._phase = _Phase.AWAY
+            self._reason = str(fault)
+            self._attempts += 1
+            delay = backoff.delay(min(self._failures, 64), rng)
+            self._not_before = now + (delay if hold is None else max(hold, backoff.initial_s))
+            self._failures += 1
+        elif hold is not None and self._phase is _Phase.AWAY:
+            self._not_before = max(self._not_before, now + hold)
+        if self._trial is ticket:
+            self._trial = None
+        if self._phase is _Phase.AWAY:
+            self._plan_trial()
+
+    def leave(self, ticket: Ticket) -> None:
+        """Note that a request has ended. A trial without an outcome passes to the next request."""
+        if self._trial is ticket:
+            self._trial = None
+            if self._phase is _Phase.AWAY:
+                self._plan_trial()
+
+    async def _admission(self) -> Ticket:
+        ticket = self.admitted()
+        if ticket is not None:
+            return ticket
+        if self._can_try() and not self._waiting:
+            return self._new_trial()
+        number, self._numbers = self._numbers, self._numbers + 1
+        future = self._waiting[number] = self._loop.create_future()
+        if self._timer is None and self._phase is _Phase.AWAY:
+            self._plan_trial()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.leave(future.result())  # admitted in the same moment
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _is_back(
+        self, engine: ProbingEngine, ticket: Ticket, backoff: Backoff, rng: random.Random
+    ) -> bool:
+        """Ask an engine that can be asked; the next request tries again if it is away."""
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                await engine.probe()
+        except asyncio.CancelledError:
+            self.leave(ticket)
+            raise
+        except Exception as error:  # noqa: BLE001  # foreign code; the request itself tells more
+            if isinstance(error, EngineFault) and not error.is_away:
+                return True
+            text = str(error) if isinstance(error, Fault) else type(error).__name__
+            hold = error.retry_after_s if isinstance(error, EngineFault) else None
+            fault = EngineFault(text, is_away=True, retry_after_s=hold)
+            self.failed(ticket, fault, backoff, rng)
+            return False
+        if self._phase is _Phase.AWAY and ticket.epoch == self._epoch:
+            self._open()
+            self._timer = self._loop.call_later(RAMP_S, self._release)
+        return True
+
+    def _can_try(self) -> bool:
+        return (
+            self._phase is _Phase.AWAY
+            and self._trial is None
+            and self._loop.time() >= self._not_before
+        )
+
+    def _new_trial(self) -> Ticket:
+        self._trial = Ticket(self._epoch, is_trial=True)
+        return self._trial
+
+    def _plan_trial(self) -> None:
+        self._stop_timer()
+        if self._trial is None and self._waiting:
+            self._timer = self._loop.call_at(self._not_before, self._try_next)
+
+    def _try_next(self) -> None:
+        self._timer = None
+        if self._phase is _Phase.AWAY and self._trial is None:
+            self._admit(is_trial=True)
+
+    def _open(self) -> None:
+        self._stop_timer()
+        self._phase, self._trial, self._batch = _Phase.RETURNING, None, 2
+
+    def _release(self) -> None:
+        self._timer = None
+        for _ in range(self._batch):
+            if not self._admit(is_trial=False):
+                self._phase = _Phase.UP
+                return
+        self._batch *= 2
+        self._timer = self._loop.call_later(RAMP_S, self._release)
+
+    def _admit(self, *, is_trial: bool) -> bool:
+        """Let the first waiting request go; False if none waits."""
+        while self._waiting:
+            future = self._waiting.pop(next(iter(self._waiting)))
+            if not future.done():
+                future.set_result(self._new_trial() if is_trial else Ticket(self._epoch))
+                return True
+        return False
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _hold(fault: EngineFault) -> float | None:
+    """Return how long the server asked for, within bounds; None if it said nothing usable."""
+    with suppress(TypeError, ValueError, OverflowError):
+        seconds = None if fault.retry_after_s is None else float(fault.retry_after_s)
+        if seconds is not None and not math.isnan(seconds):
+            return min(max(seconds, 0.0), LONGEST_HOLD_S)
+    return None
+
+
+_known: Final[WeakValueDictionary[tuple[int, int], Availability]] = WeakValueDictionary()
+
+
+def availability_of(engine: Engine) -> Availability:
+    """Return what the running loop knows of an engine, shared by all who use it there.
+
+    It lives as long as something refers to it.
+    """
+    key = (id(engine), id(asyncio.get_running_loop()))
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = Availability(engine)
+    return found

@@ -1,0 +1,321 @@
+"""The boundary between the rollout and code that is not ours: what it returns, what it raises.
+
+Whatever an environment raises becomes an `EnvFault` here, and whatever it returns is checked here,
+once. So one misbehaving episode ends alone and never ends a run.
+"""
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from envkit.env import Capabilities, Env, Observation, Reset, Step
+from envkit.errors import ContractError, EnvFault, FaultKind, StorageError, describe, shown
+from envkit.images import Image
+from envkit.messages import Message, check_message
+from envkit.tasks import Task
+from envkit.tools import ToolSpec
+from envkit.trajectory.plain import check_plain
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetOutcome:
+    """A checked reset, with everything else that an episode asks its environment for."""
+
+    observation: Observation
+    info: dict[str, Any]
+    message: Message
+    """What `format_observation` made of the observation."""
+    hash: str
+    """Of the observation; equal for the members of a group."""
+    task: Task
+    system_prompt: str | None
+    tools: tuple[ToolSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """A checked step."""
+
+    step: Step
+    message: Message
+    """What `format_observation` made of the observation."""
+    hash: str
+    """Of observation, reward and both flags."""
+
+
+def is_own_cancellation(error: BaseException) -> bool:
+    """Return whether our own caller cancelled the task, or closes its coroutine.
+
+    Foreign code may raise the same exceptions by itself, which is a failure like any other.
+    """
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs: the coroutine is being closed
+        return True
+    if isinstance(error, GeneratorExit):
+        return task is None
+    is_cancelled = task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and is_cancelled
+
+
+def as_env_fault(error: BaseException, where: str) -> EnvFault:
+    """Return what foreign code raised as a fault; a valid `EnvFault` stays as it is."""
+    if isinstance(error, EnvFault) and isinstance(cast(object, error.kind), FaultKind):
+        return error
+    fault = EnvFault(f"{where} failed: {describe(error)}", kind=_kind_of(error))
+    fault.__cause__ = error
+    return fault
+
+
+def _kind_of(error: BaseException) -> FaultKind:
+    if isinstance(error, TimeoutError):
+        return FaultKind.TIMEOUT
+    if isinstance(error, OSError) and not isinstance(error, StorageError):
+        return FaultKind.TRANSIENT
+    return FaultKind.PERMANENT
+
+
+def guarded(function: Callable[[], T], where: str) -> Callable[[], T]:
+    """Return the function so that it raises nothing but an `EnvFault`.
+
+    SystemExit, KeyboardInterrupt or CancelledError from a worker thread would otherwise end the
+    event loop or look like a cancellation of the caller.
+    """
+
+    def call() -> T:
+        try:
+            return function()
+        except BaseException as error:  # foreign code may raise anything
+            raise as_env_fault(error, where) from error
+
+    return call
+
+
+def observation_hash(observation: Observation) -> str:
+    """Return a hash of what the model reads."""
+    return _digest(observation, "")
+
+
+def step_hash(step: Step) -> str:
+    """Return a hash of a step: observation, reward and both flags."""
+    return _digest(step.observation, f"{step.reward!r}{step.terminated}{step.truncated}")
+
+
+def reset_outcome(value: Any, env: Env, outer: Any) -> ResetOutcome:  # noqa: ANN401  # foreign
+    """Check what `reset` returned and read what else the episode needs.
+
+    Args:
+        value: What `reset` returned.
+        env: The environment itself.
+        outer: The environment in its wrappers.
+
+    Raises:
+        ContractError: Something does not have the form that the contract asks for.
+    """
+    name = type(env).__name__
+    parts = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
+    if len(parts) != 2:
+        raise ContractError(f"{name}.reset must return (observation, info), got {shown(value)}")
+    observation, info = parts
+    reset = Reset(_observation(observation, f"{name}.reset"), _info(info, f"{name}.reset"))
+    return ResetOutcome(
+        observation=reset.observation,
+        info=reset.info,
+        message=formatted(reset.observation, env, outer),
+        hash=observation_hash(reset.observation),
+        task=_task(env),
+        system_prompt=_system_prompt(env),
+        tools=_tools(env),
+    )
+
+
+def step_outcome(value: Any, env: Env, outer: Any) -> StepOutcome:  # noqa: ANN401  # foreign data
+    """Check what `step` returned.
+
+    Args:
+        value: What `step` returned.
+        env: The environment itself.
+        outer: The environment in its wrappers.
+
+    Raises:
+        ContractError: Something does not have the form that the contract asks for.
+    """
+    step = checked_step(value, type(env).__name__)
+    return StepOutcome(
+        step=step, message=formatted(step.observation, env, outer), hash=step_hash(step)
+    )
+
+
+def checked_step(value: Any, name: str) -> Step:  # noqa: ANN401  # foreign data
+    """Return what `step` returned with plain Python numbers.
+
+    Raises:
+        ContractError: The value is not a five-tuple, the reward is not a finite number (it would
+            poison a whole group's advantages), or a flag is not a bool.
+    """
+    parts = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
+    if len(parts) != 5:
+        raise ContractError(
+            f"{name}.step must return (observation, reward, terminated, truncated, info), "
+            f"got {shown(value)}"
+        )
+    observation, reward, terminated, truncated, info = parts
+    if not (_is_flag(terminated) and _is_flag(truncated)):
+        raise ContractError(
+            f"{name}.step must return terminated and truncated as bool, "
+            f"got {shown(terminated)} and {shown(truncated)}"
+        )
+    return Step(
+        _observation(observation, f"{name}.step"),
+        _reward(reward, f"{name}.step"),
+        bool(terminated),
+        bool(truncated),
+        _info(info, f"{name}.step"),
+    )
+
+
+def checked_capabilities(env: Env) -> Capabilities:
+    """Return what an environment declares.
+
+    Raises:
+        ContractError: It is not a `Capabilities`.
+    """
+    found: Any = env.capabilities
+    if not isinstance(found, Capabilities):
+        raise ContractError(
+            f"{type(env).__name__}.capabilities must be envkit.Capabilities, got {shown(found)}"
+        )
+    return found
+
+
+def formatted(observation: Observation, env: Env, outer: Any) -> Message:  # noqa: ANN401  # wrappers
+    """Return the chat message of an observation, as the outermost wrapper that defines it makes it.
+
+    Raises:
+        ContractError: It is not a chat message.
+    """
+    entry: Message = hook(env, outer, "format_observation")(observation)
+    source = f"{type(env).__name__}.format_observation"
+    check_message(entry, source=source)
+    check_plain(entry, source)
+    return entry
+
+
+def hook(env: Env, outer: Any, name: str) -> Any:  # noqa: ANN401  # a method of either
+    """Return a method of the environment, or of the outermost wrapper that defines it."""
+    return getattr(env, name) if outer is env else outer.get_wrapper_attr(name)
+
+
+def warmed(value: T) -> T:
+    """Hash and encode the images of a new observation on this thread, not on the event loop.
+
+    The record and HTTP engines need both.
+    """
+    foreign: Any = value
+    try:
+        images: Any = foreign[0]["images"]
+    except (TypeError, KeyError, IndexError):
+        return value  # the check says what is wrong with it
+    for image in _images(images) or ():
+        _ = image.sha256, image.png_bytes()
+    return value
+
+
+def _digest(observation: Observation, outcome: str) -> str:
+    text = observation["text"]
+    images = "".join([image.sha256 for image in observation["images"]])
+    head = f"{len(text)}:{text}{observation['role']}:{images}:{outcome}"
+    return hashlib.sha256(head.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _observation(value: Any, source: str) -> Observation:  # noqa: ANN401  # foreign data
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if fields.keys() != {"text", "images", "role"}:
+        raise ContractError(
+            f"{source} must return an observation with exactly the keys text, images and role, "
+            f"got {shown(value)}"
+        )
+    text, role, images = fields["text"], fields["role"], _images(fields["images"])
+    if not isinstance(text, str) or role not in ("user", "tool") or images is None:
+        raise ContractError(
+            f"{source} must return an observation of a str text, a tuple of envkit.Image and the "
+            f"role 'user' or 'tool', got {shown(value)}"
+        )
+    return {"text": text, "images": images, "role": role}
+
+
+def _images(value: Any) -> tuple[Image, ...] | None:  # noqa: ANN401  # foreign data
+    """Return images as a tuple, or None if the value is something else."""
+    if type(value) is tuple and not value:
+        return ()
+    if not isinstance(value, (tuple, list)):
+        return None
+    items = tuple(cast("list[Any]", value))
+    return items if all(isinstance(item, Image) for item in items) else None
+
+
+def _is_flag(value: object) -> bool:
+    return type(value) is bool or isinstance(value, np.bool_)
+
+
+def _reward(value: Any, source: str) -> float:  # noqa: ANN401  # foreign data
+    if type(value) is float and math.isfinite(value):
+        return value
+    try:
+        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value):
+            return float(value)
+    except (OverflowError, TypeError, ValueError):  # an integer beyond the range of a float
+        pass
+    raise ContractError(f"{source} must return a finite number as reward, got {shown(value)}")
+
+
+def _info(value: Any, source: str) -> dict[str, Any]:  # noqa: ANN401  # foreign data
+    """Return an environment's `info`, which the record must be able to store."""
+    if not isinstance(value, Mapping):
+        raise ContractError(f"{source} must return info as a mapping, got {shown(value)}")
+    info = dict(cast("Mapping[str, Any]", value))
+    _check_plain(info, f"{source}: info")
+    return info
+
+
+def _check_plain(value: Any, where: str) -> None:  # noqa: ANN401  # foreign data
+    try:
+        check_plain(value, where)
+    except StorageError as error:
+        raise ContractError(str(error)) from error
+
+
+def _task(env: Env) -> Task:
+    task: Any = env.task
+    if not isinstance(task, Mapping):
+        raise ContractError(f"{type(env).__name__}.task must be a mapping, got {shown(task)}")
+    found = dict(cast("Task", task))
+    _check_plain(found, f"{type(env).__name__}.task")
+    return found
+
+
+def _system_prompt(env: Env) -> str | None:
+    prompt: Any = env.system_prompt
+    if prompt is not None and not isinstance(prompt, str):
+        raise ContractError(
+            f"{type(env).__name__}.system_prompt must be a str or None, got {shown(prompt)}"
+        )
+    return prompt
+
+
+def _tools(env: Env) -> tuple[ToolSpec, ...]:
+    tools: Any = env.tools
+    items = tuple(cast("list[Any]", tools)) if isinstance(tools, (tuple, list)) else (None,)
+    if not all(isinstance(item, ToolSpec) for item in items):
+        raise ContractError(
+            f"{type(env).__name__}.tools must be a tuple of envkit.ToolSpec, got {shown(tools)}"
+        )
+    return cast("tuple[ToolSpec, ...]", items)

@@ -1,0 +1,292 @@
+"""Checks what an engine returned before any of it reaches the ledger.
+
+An engine may be anybody's code. What it returns is read once, here: wrong types are an
+`EngineFault`, and tokens that do not belong to the ledger a `LedgerFault`, each of one episode.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from numbers import Real
+from typing import Any, Final, NoReturn, cast
+
+import numpy as np
+
+from envkit.errors import EngineFault, LedgerFault, shown
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation
+from envkit.trajectory.segment import LOGPROB_SLACK
+
+MAX_EXTRAS_DEPTH: Final = 32
+MAX_EXTRAS_BYTES: Final = 256 << 20
+"""Routed experts of a long reply are tens of megabytes."""
+_MAX_INTEGER_BITS: Final = 128
+_NUMBER_BYTES: Final = 8
+_PLAIN_TYPES: Final = frozenset({bool, float, type(None)})
+_INTEGERS: Final[frozenset[type]] = frozenset({int})
+_FLOATS: Final[frozenset[type]] = frozenset({float})
+_MOST: Final = 1 << 62
+"""Counts are below it."""
+
+
+def checked(
+    value: object, request: GenerateRequest, *, engine: str, vocabulary_size: int
+) -> tuple[Generation, int]:
+    """Return what an engine returned, in plain Python types, and how many values were clamped.
+
+    Log-probabilities above 0 by at most `LOGPROB_SLACK` become 0.
+
+    Args:
+        value: What `generate` returned.
+        request: What it was asked.
+        engine: Its name, for messages.
+        vocabulary_size: Ids must be below it.
+
+    Raises:
+        EngineFault: A field has the wrong type, or the extras cannot be stored.
+        LedgerFault: The engine saw another prompt than the ledger holds, sampled ids that the
+            model does not have or media placeholders, or sampled nothing without an abort.
+    """
+    if not isinstance(value, Generation):
+        _refuse(engine, "a Generation", value)
+    if _is_plain(value):  # what engines return, in a third of the time
+        is_aborted = value.finish_reason is FinishReason.ABORT
+        ids, count = value.token_ids, len(value.token_ids)
+        _check_prompt(value.prompt_tokens, request, count, is_aborted=is_aborted)
+        _check_ids(ids, request, vocabulary_size)
+        if not _check_logprobs(ids, value.logprobs):
+            return value, 0
+    try:
+        ids = _numbers(value.token_ids, operator.index, int)
+    except (TypeError, ValueError, OverflowError):
+        _refuse(engine, "integers as token_ids", value.token_ids)
+    try:
+        logprobs = _numbers(value.logprobs, _real, float)
+    except (TypeError, ValueError, OverflowError):
+        _refuse(engine, "numbers as logprobs", value.logprobs)
+    finish_reason = _finish_reason(value.finish_reason, engine)
+    prompt_tokens = value.prompt_tokens
+    if prompt_tokens is not None:
+        prompt_tokens = _count(prompt_tokens, "prompt_tokens", engine)
+    _check_prompt(prompt_tokens, request, len(ids), is_aborted=finish_reason is FinishReason.ABORT)
+    _check_ids(ids, request, vocabulary_size)
+    clamped = _check_logprobs(ids, logprobs)
+    generation = Generation(
+        token_ids=ids,
+        logprobs=tuple([min(value, 0.0) for value in logprobs]) if clamped else logprobs,
+        finish_reason=finish_reason,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=_count(value.cached_tokens, "cached_tokens", engine),
+        weight_version=_weight_version(value.weight_version, engine),
+        queue_seconds=_seconds(value.queue_seconds, engine),
+        extras=_extras(value.extras, engine),
+    )
+    return generation, clamped
+
+
+def _is_plain(value: Generation) -> bool:
+    """Whether every field has the plain type that a record keeps, and there are no extras."""
+    foreign: Any = value
+    if type(foreign) is not Generation:
+        return False
+    extras: object = foreign.extras
+    return (
+        _is_column(foreign.token_ids, _INTEGERS)
+        and _is_column(foreign.logprobs, _FLOATS)
+        and type(foreign.finish_reason) is FinishReason
+        and type(foreign.prompt_tokens) is int
+        and type(foreign.cached_tokens) is int
+        and 0 <= foreign.cached_tokens < _MOST
+        and (foreign.weight_version is None or type(foreign.weight_version) is str)
+        and type(foreign.queue_seconds) is float
+        and 0.0 <= foreign.queue_seconds < math.inf
+        and type(extras) is dict
+        and not cast("dict[object, object]", extras)
+    )
+
+
+def _is_column(value: object, kinds: frozenset[type]) -> bool:
+    return type(value) is tuple and set(map(type, cast("tuple[object, ...]", value))) <= kinds
+
+
+def _numbers(value: object, read: Callable[[Any], Any], kind: type) -> tuple[Any, ...]:
+    """Return a column as a tuple of plain numbers.
+
+    Raises:
+        TypeError: It is not a column of such numbers.
+    """
+    if type(value) is tuple:
+        known = cast("tuple[Any, ...]", value)
+        if set(map(type, known)) <= {kind}:  # quicker than a look at every kind of column
+            return known
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset):
+        raise TypeError
+    column = tuple(cast("Iterable[Any]", value))
+    if set(map(type, column)) <= {kind}:
+        return column
+    if any(isinstance(entry, bool | np.bool_ | str | bytes) for entry in column):
+        raise TypeError
+    return tuple(map(read, column))
+
+
+def _real(value: Any) -> float:  # noqa: ANN401  # foreign data
+    if not isinstance(value, Real) and not hasattr(value, "item"):  # a tensor of one number
+        raise TypeError
+    return float(cast("Any", value))
+
+
+def _finish_reason(value: object, engine: str) -> FinishReason:
+    if type(value) is FinishReason:
+        return value
+    if isinstance(value, str) and value in set(FinishReason):
+        return FinishReason(value)
+    _refuse(engine, "a FinishReason as finish_reason", value)
+
+
+def _count(value: object, name: str, engine: str) -> int:
+    if type(value) is int and 0 <= value < _MOST:
+        return value
+    try:
+        count = -1 if isinstance(value, bool) else operator.index(cast("Any", value))
+    except TypeError:
+        count = -1
+    if 0 <= count < _MOST:
+        return count
+    _refuse(engine, f"a count as {name}", value)
+
+
+def _weight_version(value: object, engine: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    _refuse(engine, "a str or None as weight_version", value)
+
+
+def _seconds(value: object, engine: str) -> float:
+    if type(value) is float and 0 <= value < math.inf:
+        return value
+    with suppress(TypeError, ValueError, OverflowError):
+        seconds = math.nan if isinstance(value, bool) else _real(value)
+        if math.isfinite(seconds) and seconds >= 0:
+            return seconds
+    _refuse(engine, "a finite number of at least 0 as queue_seconds", value)
+
+
+def _extras(value: object, engine: str) -> Mapping[str, Any]:
+    if type(value) is dict and not value:
+        return {}
+    if not isinstance(value, Mapping):
+        _refuse(engine, "a mapping as extras", value)
+    extras = dict(cast("Mapping[str, Any]", value))
+    problem = _unstorable(extras)
+    if problem is not None:
+        raise EngineFault(
+            f"the extras of engine {engine!r} cannot be stored: {problem}. Extras are JSON data, "
+            "bytes and arrays of numbers; leave out what a record does not need"
+        )
+    return extras
+
+
+def _unstorable(extras: Mapping[str, Any]) -> str | None:
+    """Return what a record could not hold; None if all is well. Never recurses."""
+    size, todo = 0, [(cast("Any", extras), 0)]
+    while todo:
+        value, depth = todo.pop()
+        if type(value) in _PLAIN_TYPES:  # quicker than a look at every kind of value
+            size += _NUMBER_BYTES
+            continue
+        cost, children = _weighed(value)
+        if cost is None:
+            return f"got {shown(value)}"
+        if children and depth == MAX_EXTRAS_DEPTH:
+            return f"they are nested deeper than {MAX_EXTRAS_DEPTH} levels"
+        size += cost
+        if size > MAX_EXTRAS_BYTES:
+            return f"they are larger than {MAX_EXTRAS_BYTES >> 20} MiB"
+        todo += [(child, depth + 1) for child in children]
+    return None
+
+
+def _weighed(value: object) -> tuple[int | None, Collection[Any]]:
+    """Return the bytes of a value and what it contains; None for one that cannot be stored."""
+    if isinstance(value, str):
+        return (len(value) if _is_text(value) else None), ()
+    if isinstance(value, int):
+        return (_NUMBER_BYTES if value.bit_length() <= _MAX_INTEGER_BITS else None), ()
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        is_flat = set(map(type, items)) <= _PLAIN_TYPES
+        return _NUMBER_BYTES * len(items), () if is_flat else items
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value)
+        is_text = all(isinstance(key, str) and _is_text(key) for key in entries)
+        return (sum(map(len, entries)) if is_text else None), entries.values()
+    if isinstance(value, bytes | bytearray):
+        return len(value), ()
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        return (None if array.dtype.hasobject else array.nbytes), ()
+    is_number = isinstance(value, float | np.integer | np.floating | np.bool_)
+    return (_NUMBER_BYTES if is_number else None), ()
+
+
+def _is_text(value: str) -> bool:
+    """Whether text can be written to a file: half of a surrogate pair cannot."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_prompt(
+    found: int | None, request: GenerateRequest, count: int, *, is_aborted: bool
+) -> None:
+    if found != request.train_length and not (is_aborted and found is None):
+        raise LedgerFault(
+            f"the engine saw a prompt of {found} tokens, the ledger holds "
+            f"{request.train_length}: images were dropped or placeholders expanded otherwise; "
+            "check that engine and codec use the same processor settings"
+        )
+    if not count and not is_aborted:
+        raise LedgerFault("the engine returned no token and no abort")
+
+
+def _check_ids(ids: Sequence[int], request: GenerateRequest, vocabulary_size: int) -> None:
+    if ids and not (min(ids) >= 0 and max(ids) < vocabulary_size):
+        bad = next(token for token in ids if not 0 <= token < vocabulary_size)
+        raise LedgerFault(
+            f"sampled ids must be at least 0 and below {vocabulary_size}, got {shown(bad)}; does "
+            "the codec use the tokenizer of the served model?"
+        )
+    banned = set(request.sampling.banned_ids)
+    if not banned.isdisjoint(ids):
+        raise LedgerFault(
+            f"the engine sampled media placeholders {sorted(banned.intersection(ids))}, which have "
+            "no image; it must ban them"
+        )
+
+
+def _check_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> int:
+    """Check one value for each token; return how many lie above 0 by rounding."""
+    if len(ids) != len(logprobs):
+        raise LedgerFault(
+            "an engine must return one log-probability for each token, got "
+            f"{len(ids)} ids and {len(logprobs)} log-probabilities"
+        )
+    if math.isfinite(sum(logprobs)) and max(logprobs, default=0.0) <= 0.0:
+        return 0  # quicker than a look at each
+    for value in logprobs:
+        if not (math.isfinite(value) and value <= LOGPROB_SLACK):
+            raise LedgerFault(
+                "log-probabilities of sampled tokens are finite and at most 0 (rounding of up to "
+                f"{LOGPROB_SLACK:g} above it is clamped), got {value!r}"
+            )
+    return sum(value > 0.0 for value in logprobs)
+
+
+def _refuse(engine: str, wanted: str, got: object) -> NoReturn:
+    raise EngineFault(f"engine {engine!r} must return {wanted}, got {shown(got)}")

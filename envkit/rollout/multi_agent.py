@@ -1,0 +1,213 @@
+"""Play episodes of environments with several agents: each role through the one loop.
+
+The joint environment keeps its deadlines, retries and recovery; a single role has none. A limit
+that ends one role ends that role alone. A fault or an abort of one ends the episode for all of
+them: no reward is ever computed from a part of an episode.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from envkit.agents import JointEpisode, MultiAgentEnv, RoleEnv, Verdict, credit, earned
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
+from envkit.rollout.host import EnvHost
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.loop import play_episode
+from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.recovery import Attempt, play_with_restarts
+from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.threads.pool import WorkerPool
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit.trajectory.trajectory import Trajectory
+
+ROLE: Final = "role"
+"""Key of `Trajectory.metadata`: whose trajectory it is. None for an episode of several agents that
+failed before any role replied."""
+ROLLOUT_ID: Final = "rollout_id"
+"""Key of `Trajectory.metadata`: equal for the siblings of one episode, and for them alone."""
+SIBLINGS: Final = "siblings"
+"""Key of `Trajectory.metadata`: how many trajectories the episode has."""
+
+
+def role_of(trajectory: Trajectory) -> str | None:
+    """Return whose trajectory it is; None if the environment has one agent."""
+    role = trajectory.metadata.get(ROLE)
+    return role if isinstance(role, str) else None
+
+
+def has_role(trajectory: Trajectory) -> bool:
+    """Return whether it is of an episode of several agents, even if no role ever replied."""
+    return ROLE in trajectory.metadata
+
+
+def rollout_id_of(trajectory: Trajectory) -> str:
+    """Return what the siblings of an episode share; the episode's own id if it has none."""
+    shared = trajectory.metadata.get(ROLLOUT_ID)
+    return shared if isinstance(shared, str) else trajectory.episode_id
+
+
+async def play_any(
+    setup: Setup, spec: EpisodeSpec, host: EnvHost, pool: WorkerPool, interrupt: Interrupt
+) -> tuple[Trajectory, ...]:
+    """Play an episode of any environment: one trajectory for each role that replied.
+
+    Args:
+        setup: Engine, codec, limits, budgets, and what differs between roles.
+        spec: Which episode.
+        host: Where its environment lives; usable for another episode afterwards.
+        pool: Threads for blocking calls.
+        interrupt: Fires to end the episode early with valid partial trajectories.
+    """
+    if not host.is_usable:
+        with contextlib.suppress(EnvFault):  # the episode builds it again, under its budget
+            await host.ensure(timeout_s=setup.retries.reset_timeout_s)
+    if not host.is_usable or not isinstance(host.env, MultiAgentEnv):
+        return (await play_episode(setup, spec, host, pool, interrupt),)
+    episode = _MultiAgentEpisode(setup, spec, host, pool)
+    return await play_with_restarts(setup, spec, host, interrupt, episode.play)
+
+
+class _MultiAgentEpisode:
+    """One episode of several roles."""
+
+    def __init__(self, setup: Setup, spec: EpisodeSpec, host: EnvHost, pool: WorkerPool) -> None:
+        self._setup, self._spec, self._host, self._pool = setup, spec, host, pool
+
+    async def play(self, attempt: Attempt) -> tuple[Trajectory, ...]:
+        """Play one attempt; nothing but a configuration error or a lost episode leaves it."""
+        env, interrupt = attempt.env, attempt.interrupt
+        try:
+            reset = await env.reset()
+            if self._spec.group_start is not None:
+                self._spec.group_start.compare(reset.hash)
+                self._spec.group_start.expected = reset.hash
+        except EnvFault as fault:
+            return (self._failed_reset(attempt, fault),)
+        joint = JointEpisode(
+            env, lambda role: self._play_role(role, dict(reset.task), interrupt), interrupt
+        )
+        roles = joint.env.roles
+        self._check_roles(roles)
+        await joint.run(reset.observation, reset.info)
+        verdict = joint.verdict
+        if verdict is not None and verdict.stop_reason is StopReason.ENV_FAULT:
+            self._replace_env()
+        played = {role: joint.trajectories[role] for role in roles if role in joint.trajectories}
+        if not played:  # the run was stopped before any role could begin
+            return (self._without_replies(attempt, dict(reset.task)),)
+        finished = {
+            role: replace(
+                credit(trajectory, joint.late.get(role, 0.0)) if verdict is None else trajectory,
+                initial_observation_hash=reset.hash,
+                env_restarts=attempt.restarts,
+                metadata={**trajectory.metadata, SIBLINGS: len(played)},
+            )
+            for role, trajectory in played.items()
+        }
+        if verdict is None:
+            finished, verdict = await self._adjusted(finished)
+        return tuple(_concluded(one, verdict) for one in finished.values())
+
+    async def _play_role(
+        self, env: RoleEnv, task: dict[str, Any], interrupt: Interrupt
+    ) -> Trajectory:
+        spec, role = self._spec, env.role
+        host = EnvHost(self._pool, env=env)
+        try:
+            return await play_episode(
+                self._setup.of_role(role),
+                replace(
+                    spec,
+                    task=task,
+                    episode_id=f"{spec.episode_id}-{role}",
+                    group_id=None if spec.group_id is None else f"{spec.group_id}-{role}",
+                    group_start=None,
+                    metadata=self._metadata(role),
+                ),
+                host,
+                self._pool,
+                interrupt,
+            )
+        finally:
+            await host.close()
+
+    def _metadata(self, role: str | None) -> Mapping[str, Any]:
+        return {**self._spec.metadata, ROLE: role, ROLLOUT_ID: self._spec.episode_id}
+
+    def _check_roles(self, roles: tuple[str, ...]) -> None:
+        plan = self._setup.roles
+        for role in (*plan.engines, *plan.samplings):
+            if role not in roles:
+                raise ConfigurationError(
+                    f"engines and samplings are given by role, got {role!r}; the roles of "
+                    f"{self._spec.env_id} are {list(roles)}"
+                )
+
+    async def _adjusted(
+        self, played: dict[str, Trajectory]
+    ) -> tuple[dict[str, Trajectory], Verdict | None]:
+        adjust = self._setup.roles.adjust_rewards
+        unscored = any(one.reward is None for one in played.values())
+        if adjust is None or unscored:
+            return played, None
+
+        def call() -> dict[str, Trajectory] | EnvFault:
+            try:
+                return earned(played, adjust)
+            except BaseException as error:  # noqa: BLE001  # a user's function
+                return _grader_fault(error)
+
+        try:
+            found = await self._pool.run(call, timeout_s=self._setup.retries.step_timeout_s)
+        except Exception as error:  # noqa: BLE001  # a deadline; recorded as a fault
+            found = _grader_fault(error)
+        if not isinstance(found, EnvFault):
+            return found, None
+        fault = FaultRecord.of(FaultPlace.REWARDS, found)
+        return played, Verdict(stop_reason=StopReason.ENV_FAULT, fault=fault)
+
+    def _failed_reset(self, attempt: Attempt, fault: EnvFault) -> Trajectory:
+        """Return the record of an episode that failed before any role has a trajectory."""
+        record = EpisodeRecord()
+        record.faulted(FaultPlace.RESET, fault)
+        self._replace_env()
+        return self._without_role(attempt, record, StopReason.ENV_FAULT)
+
+    def _replace_env(self) -> None:
+        """Have the next episode start with a fresh environment, if one can be built."""
+        if self._host.can_rebuild:
+            self._host.mark_broken()
+
+    def _without_replies(self, attempt: Attempt, task: dict[str, Any]) -> Trajectory:
+        record = EpisodeRecord()
+        record.task = task
+        reason = attempt.interrupt.reason
+        if reason is StopReason.ABORTED:
+            return self._without_role(attempt, record, reason)
+        fault = EnvFault("the deadline passed before any role replied", kind=FaultKind.TIMEOUT)
+        record.faulted(FaultPlace.STEP, fault)
+        return self._without_role(attempt, record, StopReason.ENV_FAULT)
+
+    def _without_role(
+        self, attempt: Attempt, record: EpisodeRecord, reason: StopReason
+    ) -> Trajectory:
+        record.started = attempt.started
+        spec = replace(self._spec, metadata=self._metadata(None))
+        return record.trajectory(
+            reason, spec, env_restarts=attempt.restarts, engine=self._setup.engine.name
+        )
+
+
+def _grader_fault(error: BaseException) -> EnvFault:
+    fault = EnvFault(f"adjust_rewards failed: {describe(error)}", kind=FaultKind.GRADER)
+    fault.__cause__ = error
+    return fault
+
+
+def _concluded(trajectory: Trajectory, verdict: Verdict | None) -> Trajectory:
+    """Return a role's trajectory as the end of the whole episode wants it."""
+    if verdict is None:
+        return trajectory
+    return replace(trajectory, stop_reason=verdict.stop_reason, fault=verdict.fault, reward=None)

@@ -1,0 +1,411 @@
+"""A run's folder: what is played, what is finished, and how an interrupted run is resumed.
+
+`run.json` holds the settings from the start. Finished episodes are appended to
+`trajectories.jsonl`, each as one write, before their slot takes the next one. A signal adds the
+unfinished ones as aborted trajectories. Resuming moves those to `unfinished.jsonl`, from which they
+are continued, and plays what is missing.
+"""
+
+import contextlib
+import hashlib
+import json
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import envkit
+from envkit.closing import Closing
+from envkit.errors import ConfigurationError, FaultKind, StorageError
+from envkit.files import replace_file, storage_errors
+from envkit.rollout.multi_agent import ROLE, ROLLOUT_ID, SIBLINGS, has_role
+from envkit.rollout.run import Played, Progress
+from envkit.threads.workers import Mailbox, Worker
+from envkit.trajectory.image_folder import IMAGE_FOLDER
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit.trajectory.storage import (
+    FILE_NAME,
+    PreparedTrajectory,
+    StoredEpisode,
+    TrajectoryWriter,
+    read_index,
+    read_lines,
+    read_trajectories,
+    save,
+)
+from envkit.trajectory.trajectory import Trajectory
+
+RUN_FILE: Final = "run.json"
+UNFINISHED_FILE: Final = "unfinished.jsonl"
+SCHEMA: Final = 1
+"""Version of `run.json`."""
+
+
+class RunFolder(Closing):
+    """The folder of one run, open for writing. One process has it at a time."""
+
+    def __init__(
+        self, path: Path, writer: TrajectoryWriter, settings: Mapping[str, Any], progress: Progress
+    ) -> None:
+        self.path: Final = path
+        self.settings: Final = settings
+        """What `create` was given, as JSON data."""
+        self.progress: Final = progress
+        """What an earlier process finished and what it left unfinished."""
+        self._writer = writer
+        self._worker: Worker | None = None
+        self._waiting: deque[_Delivery] = deque()
+
+    @classmethod
+    def create(
+        cls, path: Path, settings: Mapping[str, Any], *, overwrite: bool = False
+    ) -> "RunFolder":
+        """Begin a run.
+
+        Args:
+            path: The folder, made if it is missing.
+            settings: Everything that decides what is played, as JSON data.
+            overwrite: Replace a run that is there.
+
+        Raises:
+            StorageError: It holds a run already, another process writes it, or it cannot be
+                written.
+            ConfigurationError: The settings lack `group_size`.
+        """
+        if not isinstance(settings.get("group_size"), int):
+            raise ConfigurationError("the settings of a run must name its group_size, an integer")
+        if not overwrite and (path / RUN_FILE).exists():
+            raise StorageError(
+                f"{path} holds a run already: resume it, overwrite it, or name another folder"
+            )
+        writer = TrajectoryWriter(path, mode="overwrite" if overwrite else "create")
+        try:
+            with storage_errors(f"cannot replace {path / UNFINISHED_FILE}"):
+                (path / UNFINISHED_FILE).unlink(missing_ok=True)
+            _write_settings(path, settings)
+        except BaseException:
+            writer.close()
+            raise
+        return cls(path, writer, settings, Progress())
+
+    @classmethod
+    def resume(cls, path: Path, settings: Mapping[str, Any] | None = None) -> "RunFolder":
+        """Open an interrupted run to complete it.
+
+        Args:
+            path: The folder.
+            settings: Refused if they differ from those of the run; None takes the run's.
+
+        Raises:
+            StorageError: It is not a run, is being written, or a line cannot be read.
+            ConfigurationError: Another version of envkit made it, or its settings changed.
+        """
+        recorded = read_settings(path)
+        if settings is not None:
+            _check_same(path, recorded, settings)
+        writer = TrajectoryWriter(path, mode="append")
+        try:
+            progress = _recover(path, writer, int(recorded["group_size"]))
+        except BaseException:
+            writer.close()
+            raise
+        return cls(path, writer, recorded, progress)
+
+    def finished(self) -> Iterator[Trajectory]:
+        """Yield the trajectories that the folder holds, one at a time.
+
+        Raises:
+            StorageError: A line cannot be read.
+        """
+        return read_trajectories(self.path)
+
+    async def deliver(
+        self, played: Played, *, then: Callable[[Trajectory], None] | None = None
+    ) -> Played:
+        """Store the records of an episode and return them as they were stored.
+
+        A record that JSON cannot hold is stored as a fault without its contents. Episodes that
+        finish while others are being written share the next write.
+
+        Args:
+            played: The records.
+            then: Called with each stored record, on the thread that writes.
+
+        Raises:
+            StorageError: The disk is full or gone; the file is as it was before the call.
+        """
+        if self._worker is None:
+            self._worker = Worker(Mailbox())
+
+        delivery = _Delivery(played, then)
+        self._waiting.append(delivery)
+        await self._worker.call(self._store_waiting, timeout_s=None)
+        return delivery.outcome()
+
+    def rescue(self, episodes: Sequence[Played]) -> Path:
+        """Write finished episodes that this folder did not take to a folder for temporary files.
+
+        Raises:
+            StorageError: That folder cannot be written either.
+        """
+        with storage_errors("cannot make a folder for what is finished"):
+            folder = Path(tempfile.mkdtemp(prefix="envkit-rescued-"))
+        save([one for played in episodes for one in played], folder / FILE_NAME)
+        return folder
+
+    def close(self) -> None:
+        """Close the files; closing twice is fine."""
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+        self._writer.close()
+
+    def complete(self) -> None:
+        """Remove what a completed run no longer needs."""
+        with storage_errors(f"cannot remove {self.path / UNFINISHED_FILE}"):
+            (self.path / UNFINISHED_FILE).unlink(missing_ok=True)
+
+    def _store_waiting(self) -> None:
+        """Store all episodes that wait, as one write."""
+        batch: list[_Delivery] = []
+        lines: list[PreparedTrajectory] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                batch.append(self._waiting.popleft())
+        try:
+            for delivery in batch:
+                delivery.stored, prepared = self._prepared(delivery.played)
+                lines += prepared
+            self._writer.append(*lines)
+        except Exception as error:  # noqa: BLE001  # raised where each of them is awaited
+            for delivery in batch:
+                delivery.error = error
+            return
+        for delivery in batch:
+            delivery.tell()
+
+    def _prepared(self, played: Played) -> tuple[Played, list[PreparedTrajectory]]:
+        stored: list[Trajectory] = []
+        lines: list[PreparedTrajectory] = []
+        for trajectory in played:
+            try:
+                prepared = self._writer.prepare(trajectory)
+            except StorageError as error:
+                trajectory = _emptied(trajectory, error)
+                prepared = self._writer.prepare(trajectory)
+            stored.append(trajectory)
+            lines.append(prepared)
+        return tuple(stored), lines
+
+
+class _Delivery:
+    """An episode on its way to the file."""
+
+    def __init__(self, played: Played, then: Callable[[Trajectory], None] | None) -> None:
+        self.played, self._then = played, then
+        self.stored: Played = ()
+        self.error: Exception | None = None
+
+    def tell(self) -> None:
+        """Call what wants to know of each stored record; it may fail."""
+        if self._then is None:
+            return
+        try:
+            for trajectory in self.stored:
+                self._then(trajectory)
+        except Exception as error:  # noqa: BLE001  # raised where it is awaited
+            self.error = error
+
+    def outcome(self) -> Played:
+        """Return the records as they were stored.
+
+        Raises:
+            Exception: Why they were not.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.stored
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a run.
+
+    Raises:
+        StorageError: The folder is not a run.
+        ConfigurationError: Another version of envkit made it, or it was changed.
+    """
+    file = path / RUN_FILE
+    if not file.is_file():
+        raise StorageError(f"{path} is not the folder of a run: it has no {RUN_FILE}")
+    with storage_errors(f"cannot read {file}"):
+        text = file.read_bytes()
+    try:
+        data: Any = json.loads(text)
+        schema, version, seal = data["schema"], data["envkit"], data["seal"]
+        settings = cast("dict[str, Any]", dict(data["settings"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StorageError(f"{file} is not the description of a run: {error}") from error
+    if schema != SCHEMA or version != envkit.__version__:
+        raise ConfigurationError(
+            f"{path} was made by envkit {version} (format {schema}); this is {envkit.__version__} "
+            f"(format {SCHEMA}), which may play differently: resume it with the version that made "
+            "it, or begin a new run"
+        )
+    if seal != _seal(settings):
+        raise ConfigurationError(
+            f"{file} was changed after the run began, so its episodes would not belong together; "
+            "restore it, or begin a new run"
+        )
+    return settings
+
+
+def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    document = {
+        "schema": SCHEMA,
+        "envkit": envkit.__version__,
+        "settings": settings,
+        "seal": _seal(settings),
+    }
+    text = json.dumps(document, indent=2).encode() + b"\n"
+    replace_file(path / RUN_FILE, text, durable=True)
+
+
+def _seal(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    names = sorted(recorded.keys() | settings.keys())
+    changed = [name for name in names if recorded.get(name) != settings.get(name)]
+    if changed:
+        raise ConfigurationError(
+            f"the settings of {path} are not those of the run to resume: {', '.join(changed)} "
+            "changed; begin a new run for them"
+        )
+
+
+def _recover(path: Path, writer: TrajectoryWriter, group_size: int) -> Progress:
+    """Move unfinished episodes to their own file and return what is left to do."""
+    _drop_lines_without_images(path, writer)
+    stored = list(read_index(path))
+    whole = _whole_episodes(path, stored)
+    finished = [one for one in stored if one.is_finished and whole[_episode(one)]]
+    delivered = {_index(path, one.metadata, group_size): one for one in finished}
+    if len(delivered) != len({_episode(one) for one in finished}):
+        raise _stored_twice(path)
+    _set_apart(path, {one.line for one in stored} - {one.line for one in finished}, writer)
+    starts: dict[int, str] = {}
+    for index, one in delivered.items():
+        if one.initial_observation_hash is not None:
+            starts.setdefault(index // group_size, one.initial_observation_hash)
+    unfinished: dict[int, Trajectory] = {}
+    if (path / UNFINISHED_FILE).is_file():
+        for line in read_lines(path / UNFINISHED_FILE):
+            one = line.trajectory
+            if one is not None and _can_continue(one):
+                unfinished[_index(path, one.metadata, group_size)] = one
+    return Progress(
+        delivered=frozenset(delivered),
+        unfinished={n: one for n, one in unfinished.items() if n not in delivered},
+        starts=starts,
+    )
+
+
+def _drop_lines_without_images(path: Path, writer: TrajectoryWriter) -> None:
+    """Drop trajectories that a power cut left with empty image files; they are played again."""
+    with storage_errors(f"cannot read {path}"):
+        empty = [file for file in (path / IMAGE_FOLDER).glob("*.png") if not file.stat().st_size]
+        if not empty:
+            return
+        hashes = [file.stem.encode() for file in empty]
+        with (path / FILE_NAME).open("rb") as stream:
+            kept = {
+                number
+                for number, line in enumerate(stream, start=1)
+                if not any(name in line for name in hashes)
+            }
+        writer.keep_lines(kept)
+        for file in empty:
+            file.unlink()
+
+
+def _episode(stored: StoredEpisode) -> str:
+    """Return what the siblings of an episode share."""
+    return str(stored.metadata.get(ROLLOUT_ID, stored.episode_id))
+
+
+def _can_continue(trajectory: Trajectory) -> bool:
+    is_aborted = trajectory.stop_reason is StopReason.ABORTED
+    return is_aborted and not has_role(trajectory) and bool(trajectory.segments)
+
+
+def _stored_twice(path: Path) -> StorageError:
+    return StorageError(f"{path / FILE_NAME} holds an episode twice; remove one of the two")
+
+
+def _whole_episodes(path: Path, stored: Iterable[StoredEpisode]) -> dict[str, bool]:
+    """Return by episode whether all of its siblings are stored.
+
+    Raises:
+        StorageError: There are more of them than the episode has.
+    """
+    counts: dict[str, int] = {}
+    wanted: dict[str, int] = {}
+    for one in stored:
+        counts[_episode(one)] = counts.get(_episode(one), 0) + 1
+        wanted[_episode(one)] = int(one.metadata.get(SIBLINGS, 1))
+    if any(counts[name] > wanted[name] for name in counts):
+        raise _stored_twice(path)
+    return {name: counts[name] == wanted[name] for name in counts}
+
+
+def _index(path: Path, metadata: Mapping[str, Any], group_size: int) -> int:
+    try:
+        return int(metadata["group"]) * group_size + int(metadata["member"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(
+            f"{path / FILE_NAME} holds an episode without its place in the run ({error}); it was "
+            "not written by a run"
+        ) from error
+
+
+def _set_apart(path: Path, numbers: set[int], writer: TrajectoryWriter) -> None:
+    """Move lines of the trajectory file to the unfinished ones."""
+    if not numbers:
+        return
+    apart, kept = path / UNFINISHED_FILE, set[int]()
+    with storage_errors(f"cannot read {path}"):
+        lines = [apart.read_bytes()] if apart.is_file() else []
+        with (path / FILE_NAME).open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                if number in numbers:
+                    lines.append(line)
+                else:
+                    kept.add(number)
+    replace_file(apart, lines, durable=True)
+    writer.keep_lines(kept)
+
+
+def _emptied(trajectory: Trajectory, error: StorageError) -> Trajectory:
+    """Return a faulted record in place of one that cannot be stored."""
+    fault = FaultRecord(where=FaultPlace.LEDGER, kind=FaultKind.PERMANENT, message=str(error))
+    metadata = {
+        name: trajectory.metadata[name]
+        for name in ("group", "member", ROLE, ROLLOUT_ID, SIBLINGS)
+        if name in trajectory.metadata
+    }
+    return replace(
+        trajectory,
+        task={},
+        segments=(),
+        turns=(),
+        messages=(),
+        reward=None,
+        stop_reason=StopReason.LEDGER_FAULT,
+        fault=fault,
+        reset_info={},
+        env_snapshot=None,
+        metadata=metadata,
+    )

@@ -1,0 +1,82 @@
+"""Checks the values of settings that came from a file, a command line or a trainer's mapping.
+
+The annotations of the settings' dataclasses say what fits, so no setting is declared twice.
+"""
+
+import math
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from envkit.errors import ConfigurationError
+
+_NAMES: dict[object, str] = {
+    int: "an integer",
+    float: "a finite number",
+    str: "a text",
+    type(None): "null",
+}
+
+
+def check_types(cls: type, values: Mapping[str, Any], where: str) -> None:
+    """Refuse values that do not have the type of the fields that they are for.
+
+    An integer fits a float's place, a list a tuple's; `true` is no number.
+
+    Args:
+        cls: A dataclass that has all the fields.
+        values: By field.
+        where: What the settings are called, for the message.
+
+    Raises:
+        ConfigurationError: A value of another type.
+    """
+    hints = _hints(cls)
+    for name, value in values.items():
+        if not _fits(value, hints[name]):
+            raise ConfigurationError(
+                f"{where}: {name} must be {_name(hints[name])}, got {value!r:.80}"
+            )
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401  # an annotation
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if origin is tuple:
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            return False
+        return all(_fits(entry, parts[0]) for entry in cast("Sequence[object]", value))
+    if origin is not None and issubclass(origin, Mapping):
+        keys = cast("Mapping[object, object]", value) if isinstance(value, Mapping) else None
+        return keys is not None and all(isinstance(key, str) for key in keys)
+    if hint is float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return abs(value) < math.inf  # no conversion: an integer may be too large for a float
+    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
+
+
+def _name(hint: Any) -> str:  # noqa: ANN401  # an annotation
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_name(part) for part in parts)
+    if origin is Literal:
+        return f"one of {list(parts)}"
+    if origin is tuple:
+        return f"a list, each entry {_name(parts[0])}"
+    if origin is not None or is_dataclass(hint):
+        return "a mapping of names to values"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return f"one of {[entry.value for entry in hint]}"
+    return _NAMES.get(cast("object", hint), str(cast("object", hint)))

@@ -1,0 +1,329 @@
+"""A run outlives its process: what was finished stays, and `--resume` plays what is missing.
+
+Runs that were killed are made in this process: a whole run is cut back to what `kill -9` leaves.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.command import Outcome, run_envkit, start_envkit
+from fakes.hostile_runs import (
+    EPISODES,
+    PLAN,
+    ROWS,
+    RUN,
+    RUN_ID,
+    RunEnv,
+    Sent,
+    bytes_of,
+    check_whole,
+    cut_after,
+    no_file_longer_than,
+    register_dialogue,
+    resume,
+    rollout,
+)
+from fakes.models import tiny_model_dir
+
+from envkit.trajectory import StopReason, load, read_trajectories, verify_file
+
+pytest_plugins = ["fakes.run_fixtures"]
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+def test_the_plan_is_there_before_the_first_reply() -> None:
+    seen: list[Any] = []
+    RunEnv.arm(lambda: seen.append(json.loads(PLAN.read_text()) if PLAN.exists() else None))
+    assert rollout().code == 0
+    check_whole()
+    (plan,) = seen
+    assert isinstance(plan, dict)
+    text = json.dumps(plan)
+    assert RUN_ID in text
+    assert str(EPISODES) in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lines", "torn"), [(0, 0), (0, 500), (1, 1), (5, 500)])
+def test_resume_plays_exactly_what_a_killed_run_lacks(run: Path, lines: int, torn: int) -> None:
+    whole = {(t.metadata["group"], t.metadata["member"]): t for t in load(RUN)}
+    kept = cut_after(RUN, lines, torn=torn)
+    RunEnv.arm(None)
+    shown = resume()
+    assert shown.code == 0, shown.err
+    assert ROWS.read_bytes().startswith(kept)
+    for one in check_whole():
+        first = whole[one.metadata["group"], one.metadata["member"]]
+        assert one.seed == first.seed
+        assert one.train_ids() == first.train_ids()
+        assert one.images() == first.images()
+    assert RunEnv.resets == EPISODES - lines
+    for name in ("metrics.json", "report.html"):
+        assert (RUN / name).stat().st_size > 0
+    assert json.loads((RUN / "metrics.json").read_text())["episodes"] == EPISODES
+
+
+def test_resume_of_a_run_that_is_done_changes_nothing(run: Path) -> None:
+    before = ROWS.read_bytes()
+    RunEnv.arm(None)
+    assert resume().code == 0
+    assert ROWS.read_bytes() == before
+    assert RunEnv.resets == 0
+
+
+@pytest.mark.slow
+def test_resume_plays_images_again_that_were_lost_with_the_line(run: Path) -> None:
+    cut_after(RUN, 3)
+    needed = {image.sha256 for one in load(RUN) for image in one.images()}
+    for file in (RUN / "images").iterdir():
+        if file.stem not in needed:
+            file.unlink()
+    assert resume().code == 0
+    check_whole()
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (signal.SIGINT,),
+        (signal.SIGTERM,),
+        pytest.param((signal.SIGHUP,), marks=pytest.mark.slow),
+        pytest.param((signal.SIGTERM, signal.SIGTERM), marks=pytest.mark.slow),
+    ],
+    ids=["int", "term", "hup", "term_twice"],
+)
+def test_a_signal_stores_what_is_finished_and_what_is_not(numbers: tuple[int, ...]) -> None:
+    sent = Sent(*numbers)
+    RunEnv.arm(sent, at=14)
+    shown = rollout()
+    assert sent.is_caught, f"nobody catches {numbers}"
+    assert shown.code not in (0, 1, 2)
+    stored = load(RUN)
+    assert set(RunEnv.finished) <= {one.episode_id for one in stored}
+    aborted = {one.episode_id: one for one in stored if one.stop_reason is StopReason.ABORTED}
+    if len(numbers) == 1:
+        assert aborted
+    assert all(one.reward is None for one in aborted.values())
+    assert verify_file(RUN).is_sound
+    RunEnv.arm(None)
+    assert resume().code == 0
+    done = {one.episode_id: one for one in check_whole()}
+    assert set(aborted) <= set(done)  # continued, not played again
+    for name, one in aborted.items():
+        assert done[name].train_ids()[: len(one.train_ids())] == one.train_ids()
+
+
+def test_a_second_ctrl_c_loses_nothing_finished() -> None:
+    sent = Sent(signal.SIGINT, signal.SIGINT)
+    RunEnv.arm(sent, at=14)
+    shown = rollout()
+    assert sent.is_caught
+    assert shown.code == 130
+    assert set(RunEnv.finished) <= {one.episode_id for one in load(RUN)}
+    assert resume().code == 0
+    check_whole()
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_again_and_again_is_completed_once() -> None:
+    for at in (4, 4, 4):
+        sent = Sent(signal.SIGINT)
+        RunEnv.arm(sent, at=at)
+        shown = resume() if RUN.exists() else rollout()
+        assert sent.is_caught
+        assert shown.code == 130
+        report = verify_file(RUN)
+        assert report.is_sound, str(report)
+    RunEnv.arm(None)
+    assert resume().code == 0
+    check_whole()
+
+
+@pytest.mark.slow
+def test_a_resumed_run_that_is_killed_is_resumed_again() -> None:
+    RunEnv.arm(Sent(signal.SIGINT), at=14)
+    assert rollout().code == 130
+    aborted = {one.episode_id for one in load(RUN) if one.stop_reason is StopReason.ABORTED}
+    before = len(load(RUN)) - len(aborted)
+    assert resume().code == 0
+    done = bytes_of(RUN)
+    cut_after(RUN, before + 1, torn=300)  # the aborted ones that were completed are lost again
+    assert resume().code == 0
+    check_whole()
+    assert bytes_of(RUN).keys() == done.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_does_not_wait_for_an_environment_that_hangs(number: int) -> None:
+    released, returned = threading.Event(), threading.Event()
+    sent = Sent(number)
+
+    def hang() -> None:
+        sent()
+        if sent.is_caught:
+            time.sleep(0.3)
+            sent()
+        released.wait(5)
+        returned.set()
+
+    RunEnv.arm(hang, at=14)
+    try:
+        shown = rollout()
+        assert sent.is_caught
+        assert not returned.is_set(), "the run waited for the call that hangs"
+    finally:
+        released.set()
+    assert shown.code not in (0, 1, 2)
+    assert set(RunEnv.finished) <= {one.episode_id for one in load(RUN)}
+    RunEnv.arm(None)
+    assert resume().code == 0
+    check_whole()
+
+
+def test_a_file_that_a_power_cut_padded_with_zeros_is_repaired(run: Path) -> None:
+    kept = cut_after(RUN, 5, torn=200)
+    ROWS.write_bytes(ROWS.read_bytes() + bytes(4096))
+    assert resume().code == 0
+    assert ROWS.read_bytes().startswith(kept)
+    check_whole()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["empty", "cut", "deleted"])
+def test_an_image_that_a_power_cut_damaged_is_noticed(run: Path, damage: str) -> None:
+    cut_after(RUN, 5)
+    image = load(RUN)[0].images()[1]
+    file = RUN / "images" / f"{image.sha256}.png"
+    if damage == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:40] if damage == "cut" else b"")
+    shown = resume()
+    if shown.code == 0:  # played again; else the error says which file is damaged
+        check_whole()
+    else:
+        assert shown.code == 1
+        assert image.sha256[:12] in shown.err + shown.out
+
+
+@pytest.mark.slow
+def test_resume_completes_a_dialogue_of_which_one_side_was_stored() -> None:
+    register_dialogue()
+    shown = run_envkit(
+        "rollout", "toy-dialogue-v0", "--policy", "oracle", "--model", tiny_model_dir("llama"),
+        "-n", 6, "--concurrency", 2, "--out", "run", "--quiet",
+    )  # fmt: skip
+    assert shown.code == 0, shown.err
+    kept = cut_after(RUN, 5, torn=100)
+    assert len(kept.splitlines()) == 5
+    assert resume().code == 0
+    stored = load(RUN)
+    roles = Counter((one.metadata["group"], one.metadata["role"]) for one in stored)
+    assert set(roles.values()) == {1}
+    assert len(roles) == 12
+    assert {one.reward for one in stored} == {0.5, 1.0}
+    assert verify_file(RUN).is_sound
+
+
+@pytest.mark.slow
+def test_a_run_on_a_full_disk_stops_at_once_and_can_be_resumed() -> None:
+    with no_file_longer_than(40_000):
+        shown = rollout(episodes=80)
+    assert shown.code == 1
+    assert "trajectories.jsonl" in shown.err
+    stored = list(read_trajectories(RUN, skip_cut_line=True))
+    assert 0 < len(stored) < 40
+    assert RunEnv.resets <= len(stored) + 12  # no new episodes for what cannot be kept
+    check_accounted(shown, RunEnv.finished)
+    assert resume().code == 0
+    check_whole(80)
+
+
+def check_accounted(shown: Outcome, finished: list[str]) -> None:
+    """Every finished episode is in the file, in another one, or named in the message."""
+    kept = b"\n".join(bytes_of(Path()).values()).decode("utf-8", "replace") + shown.err
+    assert [name for name in finished if name not in kept] == []
+
+
+def test_a_deleted_run_file_stops_the_run_and_loses_nothing_in_memory() -> None:
+    RunEnv.arm(ROWS.unlink, at=14)
+    shown = rollout(episodes=80)
+    assert shown.code == 1
+    assert "trajectories.jsonl" in shown.err
+    assert RunEnv.resets <= RunEnv.resets_before + 12
+    check_accounted(shown, RunEnv.finished[RunEnv.finished_before :])
+
+
+def test_a_replaced_run_file_is_not_written_into() -> None:
+    def replace() -> None:
+        ROWS.rename(RUN / "moved.jsonl")
+        ROWS.write_text("something else\n")
+
+    RunEnv.arm(replace, at=14)
+    assert rollout(episodes=80).code == 1
+    assert ROWS.read_text() == "something else\n"
+    assert RunEnv.resets <= RunEnv.resets_before + 12
+
+
+@pytest.mark.slow
+def test_a_second_process_cannot_write_the_same_run() -> None:
+    found: list[subprocess.CompletedProcess[str]] = []
+
+    def intrude() -> None:
+        code = (
+            "from fakes.hostile_runs import register_run_env\n"
+            "register_run_env()\n"
+            "from envkit.cli import main\n"
+            "main(['rollout', '--resume', 'run', '--quiet'])"
+        )
+        path = os.pathsep.join(filter(None, sys.path))
+        found.append(
+            subprocess.run(
+                [sys.executable, "-c", code],
+                env={**os.environ, "PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        )
+
+    RunEnv.arm(intrude, at=14)
+    assert rollout().code == 0
+    (other,) = found
+    assert other.returncode == 1
+    assert other.stderr.startswith("envkit: error: ")
+    assert other.stderr.count("\n") == 1
+    check_whole()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_process_is_resumed_to_the_end(number: int) -> None:
+    before = "from fakes.hostile_runs import register_run_env\nregister_run_env()"
+    with start_envkit(
+        "rollout", RUN_ID, "--policy", "oracle", "--model", tiny_model_dir("qwen2_5_vl"),
+        "-n", 400, "--group", 2, "--concurrency", 16, "--out", "run", before=before,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("40/400"):
+                break
+        announced = {one.episode_id for one in read_trajectories(RUN, skip_cut_line=True)}
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode != 0
+    left = {one.episode_id for one in read_trajectories(RUN, skip_cut_line=True)}
+    assert announced <= left
+    assert len(left) >= 40
+    assert resume().code == 0
+    check_whole(400)

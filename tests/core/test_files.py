@@ -1,0 +1,175 @@
+"""Files of lines: whole or not at all, one writer at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import StorageError
+from envkit.files import LineFile, replace_file
+
+FIRST = json.dumps({"n": 1}).encode() + b"\n"
+LAST = json.dumps({"n": 2, "text": "é\u2028𝄞", "list": [1, [2.5, None]]}, ensure_ascii=False)
+LINE = LAST.encode() + b"\n"
+
+
+def _repaired(path: Path, content: bytes) -> tuple[bytes, int]:
+    path.write_bytes(content)
+    with LineFile(path) as file:
+        cut = file.repair()
+        file.append(FIRST)
+    return path.read_bytes(), cut
+
+
+def _zeroed_from(kept: int) -> bytes:
+    return LINE[:kept] + b"\0" * (len(LINE) - kept)
+
+
+def _zeroed_to(kept: int) -> bytes:
+    return b"\0" * kept + LINE[kept:]
+
+
+def test_repair_cuts_the_last_line_wherever_it_was_torn(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    for kept in range(1, len(LINE) - 1):
+        assert _repaired(path, FIRST + LINE[:kept]) == (FIRST + FIRST, kept), kept
+        # A power cut may leave a length without the data: zeros at the end, or at the start.
+        assert _repaired(path, FIRST + _zeroed_from(kept)) == (FIRST + FIRST, len(LINE)), kept
+        assert _repaired(path, FIRST + _zeroed_to(kept)) == (FIRST + FIRST, len(LINE)), kept
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        (FIRST + LINE, FIRST + LINE),
+        (FIRST + LINE[:-1], FIRST + LINE),
+        (FIRST + LINE[:-1] + b"\0" * 5, FIRST + LINE),
+        (FIRST + b"\0" * 70_000, FIRST),
+        (b"\0" * 70_000, b""),
+        (FIRST + b"\0\0\n" + LINE[:4], FIRST),
+        (FIRST + b"\0{}\n" + b"\0\0", FIRST),
+        (FIRST + b"17", FIRST),
+        (FIRST + b"[" * 100_000, FIRST),
+        (b"", b""),
+        (FIRST + b"not ours, but whole\n", FIRST + b"not ours, but whole\n"),
+    ],
+)
+def test_repair_keeps_every_whole_line(tmp_path: Path, content: bytes, kept: bytes) -> None:
+    assert _repaired(tmp_path / "run.jsonl", content)[0] == kept + FIRST
+
+
+def test_append_is_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = os.write
+
+    def counted(descriptor: int, data: bytes) -> int:
+        written.append(len(data))
+        return write(descriptor, data)
+
+    with LineFile(tmp_path / "run.jsonl") as file:
+        monkeypatch.setattr(os, "write", counted)
+        file.append(LINE * 1000)
+    assert written == [len(LINE) * 1000]
+
+
+def test_append_cuts_half_a_line_off_even_if_it_could_not_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.jsonl"
+    write = os.write
+
+    def half(descriptor: int, data: bytes) -> int:
+        if len(data) < len(LINE):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[: len(data) // 2])
+
+    def no_truncate(descriptor: int, length: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with LineFile(path) as file:
+        file.append(FIRST)
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", half)
+            full.setattr(os, "ftruncate", no_truncate)
+            with pytest.raises(StorageError, match=r"run\.jsonl.*what it holds is kept: No space"):
+                file.append(LINE)
+        assert len(path.read_bytes()) == len(FIRST) + len(LINE) // 2
+        file.append(LINE)
+    assert path.read_bytes() == FIRST + LINE
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_append_refuses_a_file_that_is_not_there_any_more(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "run.jsonl"
+    with LineFile(path) as file:
+        file.append(FIRST)
+        path.unlink()
+        if how == "replaced":
+            replace_file(path, LINE)
+        with pytest.raises(StorageError, match=rf"run\.jsonl was {how} while"):
+            file.append(LINE)
+    assert not path.exists() if how == "deleted" else path.read_bytes() == LINE
+
+
+@pytest.mark.parametrize("content", [FIRST[:3], FIRST + LINE + LINE[:3]])
+def test_append_refuses_a_file_that_another_program_changed(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.jsonl"
+    with LineFile(path) as file:
+        file.append(FIRST)
+        path.write_bytes(content)
+        with pytest.raises(StorageError, match="another program changed it"):
+            file.append(LINE)
+    assert path.read_bytes() == content
+
+
+def test_a_second_writer_is_refused_until_the_first_one_closes(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    first = LineFile(path)
+    with pytest.raises(StorageError, match=r"run\.jsonl is being written by another writer"):
+        LineFile(path)
+    first.close()
+    LineFile(path).close()
+
+
+_WRITER = """
+import sys, time
+from pathlib import Path
+from envkit.files import LineFile
+file = LineFile(Path(sys.argv[1]))
+file.append(b'{"n": 1}\\n')
+print("open", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    command = [sys.executable, "-c", _WRITER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StorageError, match="another writer"):
+            LineFile(path)
+        other.send_signal(signal.SIGKILL)
+        other.wait(timeout=30)
+        with LineFile(path) as file:
+            file.append(FIRST)
+    assert path.read_bytes() == FIRST + FIRST
+
+
+def test_a_file_system_without_locks_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with LineFile(tmp_path / "run.jsonl", durable=True) as file:
+        file.append(FIRST)
+        file.clear()
+        file.append(LINE)
+    assert (tmp_path / "run.jsonl").read_bytes() == LINE

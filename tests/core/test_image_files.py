@@ -1,0 +1,229 @@
+"""Decoding image files: which formats, how large, and what hostile files cost."""
+
+import io
+import json
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from PIL import EpsImagePlugin, PngImagePlugin
+from PIL import Image as PilImage
+
+from envkit import image_files
+from envkit.errors import ImageError
+from envkit.image_files import MAX_BYTES, decode_image, read_image_file
+from envkit.images import Image
+
+
+def encode(picture: PilImage.Image, name: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, name, **options)
+    return buffer.getvalue()
+
+
+def gradient(mode: str = "RGB", size: tuple[int, int] = (7, 5)) -> PilImage.Image:
+    return PilImage.linear_gradient("L").resize(size).convert(mode)
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def with_chunks(png: bytes, *chunks: bytes) -> bytes:
+    """Return a PNG with chunks after its header."""
+    return png[:33] + b"".join(chunks) + png[33:]
+
+
+@pytest.mark.parametrize("name", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_listed_formats_are_decoded(name: str) -> None:
+    assert Image.from_bytes(encode(gradient(), name)).size == (7, 5)
+
+
+@pytest.mark.parametrize("name", ["TIFF", "PPM", "ICO", "TGA", "JPEG2000", "PCX"])
+def test_other_formats_are_refused(name: str) -> None:
+    data = encode(gradient(size=(32, 32)), name)
+
+    with pytest.raises(ImageError, match="must be PNG, JPEG, WebP, GIF or BMP"):
+        Image.from_bytes(data).pil()
+
+
+def test_eps_starts_no_external_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+
+    def ghostscript(*arguments: object, **options: object) -> object:
+        started.append((arguments, options))
+        return gradient().im
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", ghostscript)
+    image = Image.from_bytes(encode(gradient(), "EPS"))
+
+    with pytest.raises(ImageError, match="must be PNG"):
+        image.pil()
+    assert started == []
+
+
+@pytest.mark.parametrize("name", ["GIF", "WEBP", "PNG"])
+def test_only_the_first_frame_is_decoded(name: str) -> None:
+    frames = [PilImage.new("RGB", (6, 4), colour) for colour in ("red", "lime", "blue")]
+    data = encode(frames[0], name, save_all=True, append_images=frames[1:], duration=9)
+
+    shown = Image.from_bytes(data).pil().convert("RGB").getpixel((2, 2))
+    assert isinstance(shown, tuple)
+    assert shown[0] > 200
+    assert max(shown[1:]) < 60
+
+
+def _declared(name: str, side: int) -> bytes:
+    """Return a short file whose header declares a square of that side."""
+    if name == "PNG":
+        header = struct.pack(">IIBBBBB", side, side, 8, 6, 0, 0, 0)
+        start = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
+        return start + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
+    if name == "WEBP":
+        frames = [gradient(), gradient().rotate(180)]  # a frame may be smaller than its canvas
+        data = bytearray(encode(frames[0], "WEBP", save_all=True, append_images=frames[1:]))
+        assert data[12:16] == b"VP8X"
+        data[24:27] = data[27:30] = (side - 1).to_bytes(3, "little")
+        return bytes(data)
+    data = bytearray(encode(gradient(), name))
+    if name == "BMP":
+        data[18:26] = struct.pack("<ii", side, side)
+    elif name == "GIF":
+        data[6:10] = struct.pack("<HH", side, side)
+    else:
+        at = data.index(b"\xff\xc0") + 5
+        data[at : at + 4] = struct.pack(">HH", side, side)
+    return bytes(data)
+
+
+_GROWTH = """
+import json, re, sys
+from envkit.errors import ImageError
+from envkit.images import Image
+
+def peak():
+    return int(re.search(r"VmPeak:\\s+(\\d+)", open("/proc/self/status").read()).group(1)) / 1024
+
+for name, plain, bomb in json.load(sys.stdin):
+    Image.from_bytes(bytes.fromhex(plain)).pil()  # the decoder is loaded
+    before = peak()
+    try:
+        Image.from_bytes(bytes.fromhex(bomb)).pil()
+    except ImageError as error:
+        assert "pixels" in str(error), (name, error)
+    else:
+        raise AssertionError(f"{name} was decoded")
+    assert peak() - before < 64, (name, peak() - before)
+"""
+"""Refuses files and checks that the address space of the process hardly grows, in MiB."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs Linux's /proc")
+def test_declared_size_is_refused_before_pixels_are_allocated() -> None:
+    sides = {"PNG": 40_000, "WEBP": 12_000, "BMP": 40_000, "GIF": 40_000, "JPEG": 40_000}
+    files = [
+        (name, encode(gradient(), name).hex(), _declared(name, side).hex())
+        for name, side in sides.items()
+    ]
+
+    done = subprocess.run(
+        [sys.executable, "-c", _GROWTH],
+        input=json.dumps(files),
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_large_transparent_pictures_are_composited_in_bands(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = gradient(mode, (9, 41))
+    if mode in ("RGBA", "LA"):
+        picture.putalpha(gradient("L", (9, 41)).rotate(180))
+        data = encode(picture)
+    else:
+        data = encode(picture, transparency=(90, 90, 90) if mode == "RGB" else 90)
+    whole = Image.from_bytes(data)
+    hashed = whole.sha256
+
+    monkeypatch.setattr(image_files, "_BAND_PIXELS", 9 * 4)
+    assert Image.from_bytes(data).sha256 == hashed
+    assert whole.mode == "RGB"
+
+
+def test_text_and_profiles_of_a_png_are_never_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[bytes] = []
+
+    def expand(data: bytes) -> bytes:
+        reached.append(data)
+        return b""
+
+    monkeypatch.setattr(PngImagePlugin, "_safe_zlib_decompress", expand)
+    packed = zlib.compress(bytes(1 << 20))
+    plain = encode(gradient())
+    bomb = with_chunks(
+        plain,
+        chunk(b"iCCP", b"p\0\0" + packed),
+        chunk(b"zTXt", b"t\0\0" + packed),
+        chunk(b"iTXt", b"t\0\1\0\0\0" + packed),
+        chunk(b"prVt", bytes(100_000)),
+    )
+
+    image = Image.from_bytes(bomb)
+    assert image == Image.from_bytes(plain)
+    assert reached == []
+    assert image.png_bytes() == plain  # and none of it travels on
+
+
+def test_decoded_pictures_carry_no_metadata() -> None:
+    exif = PilImage.Exif()
+    exif[270] = "a description"
+    for name in ("JPEG", "WEBP", "PNG", "GIF"):
+        data = encode(gradient(), name, exif=exif, icc_profile=b"p" * 9000, comment=b"c" * 900)
+        picture = Image.from_bytes(data).pil()
+        assert (name, picture.info) == (name, {})
+        assert name == "PNG" or type(picture) is PilImage.Image  # no file, no decoder is kept
+    drawn = gradient()
+    drawn.info["icc_profile"] = b"p" * 9000
+    assert len(Image.from_pil(drawn).png_bytes()) < 1000
+    assert "icc_profile" in drawn.info
+
+
+def test_encoded_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(image_files, "MAX_BYTES", 1000)
+    long = bytes(1001)
+    path = tmp_path / "long.png"
+    path.write_bytes(long)
+    reads = [
+        lambda: Image.from_bytes(long),
+        lambda: Image.open(path),
+        lambda: Image.open("/dev/zero"),
+        lambda: Image.from_data_uri("data:image/png;base64," + "A" * 1340),
+        lambda: Image.deferred(lambda: long, sha256="0" * 64).pil(),
+    ]
+    for read in reads:
+        with pytest.raises(ImageError, match="at most 1000 bytes"):
+            read()
+
+
+def test_file_is_refused_by_its_size_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.png"
+    with path.open("wb") as stream:
+        stream.truncate(MAX_BYTES * 100)
+
+    with pytest.raises(ImageError, match=f"at most {MAX_BYTES} bytes, got {MAX_BYTES * 100}"):
+        read_image_file(path)
+
+
+def test_decoding_says_which_bytes_hold_exactly_these_pixels() -> None:
+    jpeg, clear = encode(gradient(), "JPEG"), encode(PilImage.new("RGBA", (3, 3)), "PNG")
+
+    assert decode_image(jpeg).exact == jpeg
+    assert decode_image(jpeg).image_format == "jpeg"
+    assert decode_image(clear).exact is None
