@@ -6,6 +6,7 @@ and the episode ends as a valid partial trajectory (ABORTED) or as a fault (EPIS
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable
 from typing import Final, Protocol, TypeVar
 
@@ -14,6 +15,8 @@ from envkit.trajectory.stop import StopReason
 
 T = TypeVar("T")
 
+_STEPS_PER_ITERATION: Final = 16
+"""About 5 ms of work, and more than a loop that keeps up ever has in one iteration."""
 _REPEAT_S: Final = 0.5
 """A server ignores an abort that overtakes its own request, so it is sent again."""
 GRACE_S: Final = 5.0
@@ -26,28 +29,52 @@ class CallCutError(Exception):
 
 
 class Brake:
-    """Holds episodes back before their next step while finished ones wait to be written."""
+    """Limits how many episodes take a step: some per loop iteration, none while it is held.
+
+    A loop that is behind otherwise serves thousands of episodes in one iteration, and an episode
+    that has finished needs a few iterations until it is written.
+    """
 
     def __init__(self) -> None:
-        self._clear = asyncio.Event()
-        self._clear.set()
-
-    @property
-    def is_held(self) -> bool:
-        """Whether episodes must wait."""
-        return not self._clear.is_set()
+        self._is_held = False
+        self._passed = 0
+        """Episodes that took a step in this loop iteration; 0 when nothing counts them."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def hold(self) -> None:
         """Stop episodes before their next step."""
-        self._clear.clear()
+        self._is_held = True
 
     def release(self) -> None:
         """Let them continue."""
-        self._clear.set()
+        self._is_held = False
+        if self._waiting and not self._passed:
+            self._next_iteration()
+
+    def try_pass(self) -> bool:
+        """Return whether an episode may take its step at once; if not, `wait`."""
+        if self._is_held or self._waiting or self._passed >= _STEPS_PER_ITERATION:
+            return False
+        if not self._passed:
+            asyncio.get_running_loop().call_soon(self._next_iteration)
+        self._passed += 1
+        return True
 
     async def wait(self) -> None:
-        """Wait until episodes may continue."""
-        await self._clear.wait()
+        """Wait until the episode may take its step; in order of arrival."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _next_iteration(self) -> None:
+        self._passed = 0
+        while self._waiting and not self._is_held and self._passed < _STEPS_PER_ITERATION:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else its episode was cancelled
+                turn.set_result(None)
+                self._passed += 1
+        if self._passed:
+            asyncio.get_running_loop().call_soon(self._next_iteration)
 
 
 class Abortable(Protocol):

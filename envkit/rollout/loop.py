@@ -224,7 +224,7 @@ class Episode:
 
     async def _is_aborted_before_step(self, draft: TurnDraft) -> bool:
         brake = self._interrupt.brake
-        if brake is not None and brake.is_held and self._interrupt.reason is None:
+        if brake is not None and self._interrupt.reason is None and not brake.try_pass():
             await brake.wait()
         if self._is_late():  # an unanswered reply must not be trained with reward 0
             raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")

@@ -39,7 +39,7 @@ Played = tuple[Trajectory, ...]
 """The records of one episode: one, or with several agents one for each role."""
 Deliver = Callable[[Played], Awaitable[object]]
 """Takes the records of a finished episode; returns once they are safe."""
-_MOST_UNDELIVERED: Final = 8
+_MOST_UNDELIVERED: Final = 4
 """Finished episodes that wait for delivery before the others are held back."""
 _STARTED_AT_ONCE: Final = 16
 """Episodes whose start may hold the event loop: thousands would hold it for seconds."""

@@ -24,7 +24,7 @@ _NAMES: dict[object, str] = {
 def check_types(cls: type, values: Mapping[str, Any], where: str) -> None:
     """Refuse values that do not have the type of the fields that they are for.
 
-    An integer fits a float's place, a list a tuple's; `true` is no number.
+    An integer is accepted for a float, and a list for a tuple. A boolean is not a number.
 
     Args:
         cls: A dataclass that has all the fields.

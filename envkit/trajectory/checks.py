@@ -240,8 +240,8 @@ def _placeholders(segments: Sequence[Segment]) -> str | None:
         candidates = fitting if candidates is None else candidates & fitting
         if not candidates:
             return (
-                f"segment {index} has {len(segment.images)} images, but no token that stands once "
-                "for each of them and expands its wire ids to its train ids"
+                f"segment {index} has {len(segment.images)} images, but no token occurs once per "
+                "image in its wire ids and expands them to its train ids"
             )
     if candidates is not None and not candidates - elsewhere:
         return "the placeholder token occurs in a segment without images"

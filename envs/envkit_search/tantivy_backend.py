@@ -13,6 +13,7 @@ import asyncio
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,8 @@ _MANIFEST: Final = "envkit.json"
 _TITLE_WEIGHT: Final = 2
 _WRITER_BYTES: Final = 128_000_000
 """Memory of a build before a part of the index goes to disk."""
+_REMOVALS: Final = 50
+_REMOVAL_PAUSE_S: Final = 0.02
 
 
 class TantivyBackend:
@@ -152,7 +155,7 @@ def build_index(
     except OSError as error:
         raise StorageError(f"cannot build an index at {str(place)!r}: {error}") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        _remove(part)
     return open_index(place)
 
 
@@ -205,6 +208,15 @@ def _write(tantivy: Any, folder: Path, documents: Iterable[Document]) -> int:  #
     finally:
         writer.wait_merging_threads()  # they write files, which are about to be moved or removed
     return count
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, again if tantivy's own threads create a lock file in it meanwhile."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_REMOVAL_PAUSE_S)
 
 
 def _entry(tantivy: Any, document: Document) -> Any:  # noqa: ANN401  # the module and its document

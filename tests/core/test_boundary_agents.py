@@ -1,6 +1,5 @@
 """One misbehaving episode of an environment with several agents costs that episode alone."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import pytest
 from fakes.agents import GuessEnv
 from fakes.codecs import text_codec
-from fakes.hostile_values import EXCEPTIONS, PLANTED, SURROGATE, BadMapping
+from fakes.hostile_values import EXCEPTIONS, SURROGATE, BadMapping
+from fakes.playing import play_hostile
 
 from envkit.env import Turn
 from envkit.rollout import RetryBudget, RolloutConfig, ScriptedEngine, collect
@@ -91,28 +91,17 @@ def play(build: Callable[[], GuessEnv], adjust: str | None = None) -> list[Traje
     """Play a run of dialogues; fail the test if it ends early."""
     codec = text_codec()
     engine = ScriptedEngine(codec, GuessEnv().oracle())
-    played: list[Trajectory] = []
-
-    async def collect_all() -> None:
-        async with asyncio.timeout(15):
-            async for one in collect(
-                build,
-                engine,
-                codec,
-                episodes=EPISODES,
-                concurrency=4,
-                tasks=[{"number": 1 + n % 8, "index": n} for n in range(EPISODES)],
-                config=RolloutConfig(retries=BUDGET, adjust_rewards=adjust),
-            ):
-                played.append(one)
-
-    try:
-        asyncio.run(collect_all())
-    except BaseException as error:  # SystemExit would end the test run
-        if type(error) is KeyboardInterrupt and error.args != (PLANTED,):
-            raise
-        pytest.fail(f"the run ended after {len(played)} trajectories by {type(error).__name__}")
-    return played
+    return play_hostile(
+        collect(
+            build,
+            engine,
+            codec,
+            episodes=EPISODES,
+            concurrency=4,
+            tasks=[{"number": 1 + n % 8, "index": n} for n in range(EPISODES)],
+            config=RolloutConfig(retries=BUDGET, adjust_rewards=adjust),
+        )
+    )
 
 
 def check(played: list[Trajectory], folder: Path, *, may_be_fine: bool) -> None:

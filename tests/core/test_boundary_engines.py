@@ -10,6 +10,7 @@ import pytest
 from fakes.codecs import text_codec
 from fakes.envs import EchoEnv
 from fakes.hostile_values import EXCEPTIONS, PLANTED, cyclic, nested
+from fakes.playing import play_hostile
 
 from envkit.rollout import (
     FinishReason,
@@ -126,28 +127,17 @@ ODD: dict[str, Spoil] = {
 
 def play(spoil: Spoil) -> list[Trajectory]:
     """Play a run; fail the test if it ends early."""
-    engine, played = HostileEngine(spoil), list[Trajectory]()
-
-    async def collect_all() -> None:
-        async with asyncio.timeout(15):
-            async for one in collect(
-                EchoEnv,
-                engine,
-                text_codec(),
-                episodes=EPISODES,
-                concurrency=4,
-                tasks=[{"word": "alpha", "index": index} for index in range(EPISODES)],
-                config=RolloutConfig(retries=BUDGET),
-            ):
-                played.append(one)
-
-    try:
-        asyncio.run(collect_all())
-    except BaseException as error:  # SystemExit would end the test run
-        if type(error) is KeyboardInterrupt and error.args != (PLANTED,):
-            raise
-        pytest.fail(f"the run ended after {len(played)} episodes by {type(error).__name__}")
-    return played
+    return play_hostile(
+        collect(
+            EchoEnv,
+            HostileEngine(spoil),
+            text_codec(),
+            episodes=EPISODES,
+            concurrency=4,
+            tasks=[{"word": "alpha", "index": index} for index in range(EPISODES)],
+            config=RolloutConfig(retries=BUDGET),
+        )
+    )
 
 
 @pytest.mark.parametrize("name", [*NONSENSE, *ODD])

@@ -6,6 +6,7 @@ delivers every episode, the others are untouched, and the whole run can be store
 
 import asyncio
 import math
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fakes.codecs import text_codec, vision_codec
 from fakes.hostile_attacks import ATTACKS, CONTROLS_OF_THE_TEST, IMAGE_ATTACKS, giving
 from fakes.hostile_envs import BAD_TASK, Attack, Ends, HostileRun
 from fakes.hostile_values import PLANTED
+from fakes.playing import play_hostile
 
 from envkit.env import Turn
 from envkit.rollout import (
@@ -28,8 +30,6 @@ from envkit.rollout import (
 from envkit.trajectory import Trajectory, TrajectoryWriter, verify_file
 
 EPISODES = 24
-PATIENCE_S = 15.0
-"""A run that takes longer hangs."""
 BY_ID = {str(attack): attack for attack in (*ATTACKS, *IMAGE_ATTACKS)}
 ONE_OF_A_KIND = """
 step-exception-own_thread step-system_exit_0-own_thread step-system_exit_none-own_thread
@@ -79,13 +79,8 @@ def play(attack: Attack, *, member: int | None = None, **options: Any) -> list[T
         options: Of `_collect`.
     """
     run = HostileRun(attack=attack, member=member)
-    played: list[Trajectory] = []
     try:
-        asyncio.run(_collect(run, played, **options))
-    except BaseException as error:  # a hostile exception may end a test run too
-        if type(error) is KeyboardInterrupt and error.args != (PLANTED,):
-            raise
-        pytest.fail(f"the run ended after {len(played)} episodes by {type(error).__name__}")
+        played = play_hostile(_collect(run, **options))
     finally:
         run.released.set()
     assert run.reached or attack.ends is Ends.EITHER, "the attack did not happen"
@@ -96,31 +91,30 @@ def play(attack: Attack, *, member: int | None = None, **options: Any) -> list[T
 
 async def _collect(
     run: HostileRun,
-    played: list[Trajectory],
     *,
     episodes: int = EPISODES,
     group_size: int = 1,
     on_fault: FaultPolicy = FaultPolicy.MASK,
     state: RolloutState | None = None,
-) -> None:
-    attack = run.attack
+) -> AsyncGenerator[Trajectory]:
+    attack, count = run.attack, 0
     codec = vision_codec() if attack.has_images else text_codec()
     tight = Limits(max_response_tokens=12) if attack.place == "shorten" else Limits()
-    async with asyncio.timeout(PATIENCE_S):
-        async for trajectory in collect(
-            run.build,
-            ScriptedEngine(codec, lambda context: "go"),
-            codec,
-            episodes=episodes,
-            group_size=group_size,
-            concurrency=8 if group_size == 1 else 1,  # members in order
-            tasks=[{"number": number} for number in range(episodes // group_size)],
-            config=RolloutConfig(limits=tight, retries=attack.retries, on_fault=on_fault),
-            state=state,
-        ):
-            played.append(trajectory)
-            if len(played) == episodes:
-                run.released.set()
+    async for trajectory in collect(
+        run.build,
+        ScriptedEngine(codec, lambda context: "go"),
+        codec,
+        episodes=episodes,
+        group_size=group_size,
+        concurrency=8 if group_size == 1 else 1,  # members in order
+        tasks=[{"number": number} for number in range(episodes // group_size)],
+        config=RolloutConfig(limits=tight, retries=attack.retries, on_fault=on_fault),
+        state=state,
+    ):
+        yield trajectory
+        count += 1
+        if count == episodes:
+            run.released.set()
 
 
 def check(played: list[Trajectory], attack: Attack, *, episodes: int = EPISODES) -> None:
@@ -290,12 +284,16 @@ def test_the_callers_cancellation_still_ends_a_run(attack: Attack) -> None:
     run = HostileRun(attack=replace(attack, is_once=False))
     played: list[Trajectory] = []
 
+    async def take() -> None:
+        async for trajectory in _collect(run):
+            played.append(trajectory)
+
     async def cancel() -> bool:
-        task = asyncio.create_task(_collect(run, played))
+        task = asyncio.create_task(take())
         while len(played) < 10:
             await asyncio.sleep(0.001)
         task.cancel()
-        await asyncio.wait({task}, timeout=PATIENCE_S)
+        await asyncio.wait({task}, timeout=15.0)
         return task.cancelled()
 
     assert asyncio.run(cancel())

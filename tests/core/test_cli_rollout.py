@@ -2,12 +2,9 @@
 
 import json
 import re
-import resource
 import signal
 import subprocess
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +12,7 @@ import gymnasium
 import pytest
 from fakes.command import run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
+from fakes.hostile_runs import no_file_longer_than
 from fakes.models import tiny_model_dir
 
 import envkit
@@ -78,17 +76,6 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(scope="module")
 def model() -> Path:
     return tiny_model_dir("qwen2_5_vl")
-
-
-@contextmanager
-def _no_file_longer_than(size: int) -> Generator[None]:
-    """Make the system refuse to write more, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_rollout_of_a_policy_leaves_a_sound_run(model: Path) -> None:
@@ -268,7 +255,7 @@ def test_rollout_counts_an_episode_whose_env_breaks_its_contract(model: Path) ->
 
 def test_rollout_on_a_full_disk_keeps_what_was_finished(model: Path) -> None:
     arguments = ["rollout", "canary-v0", "--policy", "oracle", "--model", model, "-n", 40]
-    with _no_file_longer_than(60_000):
+    with no_file_longer_than(60_000):
         shown = run_envkit(*arguments, "--out", "run", "--quiet")
     assert shown.code == 1
     assert shown.err.count("\n") == 1

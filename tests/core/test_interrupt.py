@@ -1,11 +1,12 @@
 """Cutting calls: each cut is one cancellation, and exactly that one is taken back."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from envkit.rollout import Interrupt
-from envkit.rollout.interrupt import CallCutError
+from envkit.rollout.interrupt import Brake, CallCutError
 
 
 async def test_cut_call_that_ends_slowly_is_not_cancelled_again() -> None:
@@ -59,3 +60,68 @@ async def test_cancellation_by_the_caller_stays_one_beside_a_cut() -> None:
     with pytest.raises(asyncio.CancelledError):
         await cutting
     assert cutting.cancelling() == 1
+
+
+async def _loop_iterations_of(brake: Brake, episodes: int) -> list[int]:
+    """Let episodes pass the brake; return in which loop iteration each of them did."""
+    passed: list[int] = []
+    iteration = 0
+
+    async def episode() -> None:
+        if not brake.try_pass():
+            await brake.wait()
+        passed.append(iteration)
+
+    tasks = [asyncio.create_task(episode()) for _ in range(episodes)]
+    while len(passed) < episodes:
+        await asyncio.sleep(0)
+        iteration += 1
+    await asyncio.gather(*tasks)
+    return passed
+
+
+async def test_brake_lets_a_bounded_number_of_episodes_pass_per_loop_iteration() -> None:
+    passed = await _loop_iterations_of(Brake(), 500)
+    assert max(Counter(passed).values()) <= 32
+    assert passed == sorted(passed)
+
+
+async def test_brake_serves_waiting_episodes_in_order_and_skips_cancelled_ones() -> None:
+    brake, order = Brake(), list[int]()
+    brake.hold()
+
+    async def episode(number: int) -> None:
+        assert not brake.try_pass()
+        await brake.wait()
+        order.append(number)
+
+    tasks = [asyncio.create_task(episode(number)) for number in range(100)]
+    await asyncio.sleep(0.01)
+    assert order == []
+    tasks[3].cancel()
+    brake.release()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order == [number for number in range(100) if number != 3]
+    assert brake.try_pass()
+
+
+async def test_brake_held_again_keeps_those_that_still_wait() -> None:
+    brake, passed = Brake(), 0
+
+    async def episode() -> None:
+        nonlocal passed
+        if not brake.try_pass():
+            await brake.wait()
+        passed += 1
+        brake.hold()
+
+    tasks = [asyncio.create_task(episode()) for _ in range(200)]
+    await asyncio.sleep(0.02)
+    assert passed < 200
+    seen = passed
+    await asyncio.sleep(0.01)
+    assert passed == seen
+    while passed < 200:
+        brake.release()
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)

@@ -147,6 +147,26 @@ def test_interrupted_build_leaves_nothing(tmp_path: Path, error: type[BaseExcept
     assert list(tmp_path.iterdir()) == []
 
 
+def test_interrupted_build_removes_a_lock_that_appears_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = shutil.rmtree
+    removals: list[Path] = []
+
+    def racing(folder: Path, *, ignore_errors: bool = False) -> None:
+        removals.append(folder)
+        if len(removals) == 1:  # as tantivy's garbage collection does after the writer is closed
+            (folder / ".tantivy-meta.lock").touch()
+        else:
+            remove(folder, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", racing)
+    with pytest.raises(DatasetError, match="at least one"):
+        build_index(tmp_path / "index", [])
+    assert len(removals) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 ENDLESS = """
 import itertools, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

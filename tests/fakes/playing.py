@@ -1,9 +1,13 @@
 """Play episodes with settings named one by one, for tests."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import asdict
 from typing import Any
+
+import pytest
+from fakes.hostile_values import PLANTED
 
 from envkit.rollout import (
     EpisodeSpec,
@@ -110,3 +114,21 @@ async def collected(
                 yield trajectory
     finally:
         await player.aclose()
+
+
+def play_hostile(run: AsyncGenerator[Trajectory]) -> list[Trajectory]:
+    """Play a run of `collect` in which something misbehaves; fail the test if it ends early."""
+    played: list[Trajectory] = []
+
+    async def play() -> None:
+        async with asyncio.timeout(40.0):  # a run that takes longer hangs
+            async for trajectory in run:
+                played.append(trajectory)
+
+    try:
+        asyncio.run(play())
+    except BaseException as error:  # a hostile exception may end a test run too
+        if type(error) is KeyboardInterrupt and error.args != (PLANTED,):
+            raise
+        pytest.fail(f"the run ended after {len(played)} trajectories by {type(error).__name__}")
+    return played
