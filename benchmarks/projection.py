@@ -20,7 +20,7 @@ import numpy as np
 
 from envkit.conformance import Content, load_adapters
 from envkit.images import Image
-from envkit.tokens.encoded import ImageFeatures, concatenate
+from envkit.tokens.encoded import ImageFeatures, join_features
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, step_rows, whole_row
 
 GOAL_MS: Final = 2.0
@@ -101,7 +101,7 @@ def measure() -> dict[str, float]:
     rows = step_rows(trajectory, filler_id=0)
     joining = {
         False: best_ms(trajectory.tensors, 20),
-        True: best_ms(lambda: [concatenate(row.features) for row in rows], 10),
+        True: best_ms(lambda: [join_features(row.features) for row in rows], 10),
     }
     figures = {
         "whole_row": best_ms(lambda: whole_row(trajectory, filler_id=0)),

@@ -135,9 +135,8 @@ class Env(gymnasium.Env[Observation, str]):
         return self._advance(action, self.on_turn(action))
 
     def format_observation(self, observation: Observation) -> Message:
-        """Return the chat message to append. Images always travel in a user message."""
-        role = "user" if observation["images"] else observation["role"]
-        return message(role, observation["text"], observation["images"])
+        """Return the chat message to append."""
+        return message(observation["role"], observation["text"], observation["images"])
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
         """Return a shorter form of an observation that does not fit, or None to end there.

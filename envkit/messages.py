@@ -29,14 +29,61 @@ Part = TextPart | ImagePart
 Role = Literal["system", "user", "assistant", "tool"]
 
 
+class Trusted(str):
+    """Text whose control tokens are its author's own: they reach the model as tokens.
+
+        system_prompt = Trusted("Reason inside <think> and </think>.")
+        Turn(Trusted("Reason inside <think> and </think>. Question: ") + question)
+
+    In all other text of an environment, a tool or a dataset, control tokens are neutralised. What
+    `+` adds is trusted only if it is `Trusted` too; every other operation, f-strings and `join`
+    included, returns a plain string, which nobody trusts. A placeholder for an image is never
+    trusted: send images as images.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    """Start and end of each part that is trusted."""
+
+    def __new__(cls, text: str) -> "Trusted":
+        """Trust a whole text; of a `Trusted` one, what it trusts."""
+        return cls._of(text, text.ranges if isinstance(text, Trusted) else ((0, len(text)),))
+
+    @classmethod
+    def _of(cls, text: str, ranges: tuple[tuple[int, int], ...]) -> "Trusted":
+        made = str.__new__(cls, text)
+        made.ranges = ranges
+        return made
+
+    def __add__(self, other: str) -> "Trusted":
+        return _joined(self, other)
+
+    def __radd__(self, other: str) -> "Trusted":
+        return _joined(other, self)
+
+
+def _joined(left: str, right: str) -> Trusted:
+    ranges = (*_ranges(left), *((s + len(left), e + len(left)) for s, e in _ranges(right)))
+    return Trusted._of(str.__add__(left, right), ranges)  # pyright: ignore[reportPrivateUsage]
+
+
+def _ranges(text: str) -> tuple[tuple[int, int], ...]:
+    return text.ranges if isinstance(text, Trusted) else ()
+
+
 class Message(TypedDict):
-    """One chat message. Images belong in `user` messages: templates drop them elsewhere."""
+    """One chat message.
+
+    Images belong in `user` messages, and in `tool` messages where the chat template renders them
+    (`codec.audit().image_roles`).
+    """
 
     role: Role
     content: str | list[Part]
     tool_calls: NotRequired[list[dict[str, Any]]]  # in the chat-completions wire form
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
+    trusted: NotRequired[list[list[int]]]
+    """Start and end of each part of the text whose control tokens are its author's own."""
 
 
 def message(role: Role, text: str, images: Sequence[Image] = ()) -> Message:
@@ -44,6 +91,9 @@ def message(role: Role, text: str, images: Sequence[Image] = ()) -> Message:
 
     The content is a plain string where there is no image.
     """
+    if isinstance(text, Trusted):
+        ranges = [[start, end] for start, end in text.ranges]
+        return {**message(role, str.__str__(text), images), "trusted": ranges}
     if not images:
         return {"role": role, "content": text}
     parts: list[Part] = [{"type": "image", "image": image} for image in images]
@@ -64,11 +114,12 @@ def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
 
 
 def text_of(entry: Message) -> str:
-    """Return the message's text without its images."""
+    """Return the message's text without its images, `Trusted` where the message says so."""
     content = entry["content"]
-    if isinstance(content, str):
-        return content
-    return "".join(part["text"] for part in content if part["type"] == "text")
+    if not isinstance(content, str):
+        content = "".join(part["text"] for part in content if part["type"] == "text")
+    ranges = tuple((start, end) for start, end in entry.get("trusted", ()))
+    return Trusted._of(content, ranges) if ranges else content  # pyright: ignore[reportPrivateUsage]
 
 
 def check_message(entry: Message, *, source: str) -> Message:
@@ -79,7 +130,8 @@ def check_message(entry: Message, *, source: str) -> Message:
         source: Who made it, for the error, such as "geo3k-v0.format_observation".
 
     Raises:
-        ContractError: A missing key, an unknown role or part, or an image outside a user message.
+        ContractError: A missing key, an unknown role or part, an image of another role than user
+            and tool, or trusted ranges that the text does not have.
     """
     foreign: Any = entry  # an environment's author may have returned anything
     if not isinstance(foreign, dict) or "role" not in foreign or "content" not in foreign:
@@ -92,6 +144,7 @@ def check_message(entry: Message, *, source: str) -> Message:
         )
     content: Any = entry["content"]
     if isinstance(content, str):
+        _check_trusted(entry, content, source)
         return entry
     if not isinstance(content, list):
         raise ContractError(
@@ -99,7 +152,21 @@ def check_message(entry: Message, *, source: str) -> Message:
         )
     for part in cast(list[object], content):
         _check_part(part, entry["role"], source)
+    _check_trusted(entry, text_of({**entry, "trusted": []}), source)
     return entry
+
+
+def _check_trusted(entry: Message, text: str, source: str) -> None:
+    ranges: Any = entry.get("trusted", [])
+    for one in cast("list[Any]", ranges) if isinstance(ranges, list) else [ranges]:
+        match one:
+            case [int(start), int(end)] if 0 <= start <= end <= len(text):
+                continue
+            case _:
+                raise ContractError(
+                    f"{source}: trusted must be a list of [start, end] within the text, "
+                    f"got {repr(one)[:80]}"
+                )
 
 
 def _check_part(part: object, role: str, source: str) -> None:
@@ -108,9 +175,9 @@ def _check_part(part: object, role: str, source: str) -> None:
     if fields.get("type") == "text" and isinstance(fields.get("text"), str):
         return
     if fields.get("type") == "image" and isinstance(fields.get("image"), Image):
-        if role != "user":
+        if role not in ("user", "tool"):
             raise ContractError(
-                f"{source}: images must travel in a 'user' message, got role {role!r}; "
+                f"{source}: images must travel in a 'user' or 'tool' message, got role {role!r}; "
                 "chat templates drop them elsewhere"
             )
         return

@@ -46,7 +46,8 @@ class Turn:
     text: str
     images: Sequence[Image] = ()
     role: ObservationRole = "user"
-    """"tool" for a tool's plain-text answer. With images the chat message is always a user one."""
+    """"tool" for a tool's answer. It becomes a user message where the model's chat template does
+    not render tool messages, or drops their images."""
     reward: float = 0.0
     done: bool = False
     """True when the task is over (termination). Truncation at `max_turns` is the base's work."""

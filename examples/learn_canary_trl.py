@@ -40,7 +40,7 @@ import envkit
 from envkit.rollout import RolloutConfig, ScriptedEngine, collect
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.seeds import derive_seed
-from envkit.tokens import ChatCodec, concatenate
+from envkit.tokens import ChatCodec, join_features
 from envkit.trajectory import Row, whole_row
 from envkit.wrappers import BlankImage, SwapImage
 from envkit_transformers import TransformersEngine
@@ -150,7 +150,7 @@ def reply_logprobs(policy: SmallModel, rows: Sequence[Row]) -> torch.Tensor:
         ids[number, : len(sequence)] = torch.tensor(sequence)
         attention[number, : len(sequence)] = 1
         mask[number, len(row.prompt_ids) : len(sequence)] = torch.tensor(row.loss_mask).bool()
-    pictures = concatenate(feature for row in rows for feature in row.features)
+    pictures = join_features(feature for row in rows for feature in row.features)
     logits = policy.model(
         input_ids=ids,
         attention_mask=attention,

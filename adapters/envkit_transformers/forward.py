@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from envkit.errors import ConfigurationError
+from envkit.tokens import join_features
 from envkit_transformers.attention import Segment, packed_row
 from envkit_transformers.kv_cache import KeyValueCache
 from envkit_transformers.prompt import Ids, ImageSpan, VisionTraits
@@ -89,9 +90,9 @@ class PackedForward:
         }
         spans = [span for piece in pieces for span in piece.spans]
         if spans:
+            joined = join_features(span.features for span in spans)
             for name in ("pixel_values", "image_grid_thw"):
-                joined = np.concatenate([np.asarray(span.features.tensors[name]) for span in spans])
-                arguments[name] = torch.from_numpy(joined).to(self.device)
+                arguments[name] = torch.from_numpy(np.asarray(joined[name])).to(self.device)
         return arguments
 
     def check(self, vocabulary: int) -> int:

@@ -17,7 +17,7 @@ from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine
 from envkit.rollout.player import Player
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.tokens import ChatCodec, concatenate
+from envkit.tokens import ChatCodec, join_features
 from envkit.trajectory.projection import Row
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlace, play_batch
@@ -334,10 +334,10 @@ class _LedgerPictures:
         """Take the rows whose pictures TRL is about to ask for."""
         self._rows, self.count = rows, sum(len(row.images) for row in rows)
 
-    def __call__(self, *, images: Any, **options: Any) -> Any:  # noqa: ANN401
+    def __call__(self, images: Any, **options: Any) -> Any:  # noqa: ANN401
         if not self.count or len(images) != self.count:
-            return self._original(images=images, **options)
-        arrays = concatenate(feature for row in self._rows for feature in row.features)
+            return self._original(images, **options)
+        arrays = join_features(feature for row in self._rows for feature in row.features)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401

@@ -117,42 +117,35 @@ async def aclose_shared() -> None:
     await asyncio.gather(*(rollout.player.aclose() for rollout in known.values()))
 
 
-class _WholeProcessor:
-    """A processor's image side with `data.mm_processor_kwargs`, just as verl's worker calls it."""
+class _Configured:
+    """A processor called with `data.mm_processor_kwargs`, just as verl's worker calls it."""
 
-    def __init__(self, processor: Any, placeholder: str, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
-        self.merge_size = getattr(processor.image_processor, "merge_size", None)
-        self._processor, self._placeholder, self._kwargs = processor, placeholder, dict(kwargs)
+    def __init__(self, processor: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
+        self._processor, self._kwargs = processor, dict(kwargs)
 
-    def __call__(self, images: list[Any], return_tensors: str) -> Any:  # noqa: ANN401  # BatchFeature
-        """Return the processor's outputs for some pictures."""
-        text = self._placeholder * len(images)
-        return self._processor(
-            text=[text], images=images, return_tensors=return_tensors, **self._kwargs
-        )
+    def __call__(self, **inputs: Any) -> Any:  # noqa: ANN401  # a BatchFeature
+        """Return the processor's outputs for some text and images."""
+        return self._processor(**inputs, **self._kwargs)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._processor, name)
 
 
 def _codec(
     parts: WorkerParts, config: RolloutConfig, mm_processor_kwargs: Mapping[str, Any]
 ) -> ChatCodec:
     kwargs = plain(parts.data.get("apply_chat_template_kwargs")) | dict(config.template_kwargs)
-
-    def make(image_processor: Any = None) -> ChatCodec:  # noqa: ANN401  # as ChatCodec takes it
-        return ChatCodec(
-            parts.tokenizer if parts.processor is None else parts.processor,
-            template_kwargs=kwargs,
-            stop_ids=_generation_stops(parts.tokenizer),
-            vocabulary_size=_vocabulary_size(parts.tokenizer),
-            history=config.history,
-            image_processor=image_processor,
-            lazy_features=True,  # verl's worker processes the pictures itself
-        )
-
-    codec = make()
-    placeholder = codec.audit().image_placeholder
-    if not mm_processor_kwargs or parts.processor is None or placeholder is None:
-        return codec
-    return make(_WholeProcessor(parts.processor, placeholder, mm_processor_kwargs))
+    processor = parts.processor
+    if processor is not None and mm_processor_kwargs:
+        processor = _Configured(processor, mm_processor_kwargs)
+    return ChatCodec(
+        parts.tokenizer if processor is None else processor,
+        template_kwargs=kwargs,
+        stop_ids=_generation_stops(parts.tokenizer),
+        vocabulary_size=_vocabulary_size(parts.tokenizer),
+        history=config.history,
+        lazy_features=True,  # verl's worker processes the images itself
+    )
 
 
 def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaConf or Python, or None

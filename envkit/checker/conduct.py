@@ -221,7 +221,8 @@ def budget_rule(subject: Subject) -> Iterator[str]:
             yield f"observation {number} has {pixels} pixels; the budget is {budgets.pixels}"
         if budgets.tokens is None or subject.codec is None:
             continue
-        entry = subject.env.format_observation(observation)
-        tokens = len(subject.codec.encode_observation([entry], sampled_ids=()).train_ids)
+        entry = subject.codec.readable(subject.env.format_observation(observation))
+        encoded = subject.codec.encode_observation([entry], sampled_ids=(), previous_images=0)
+        tokens = len(encoded.train_ids)
         if tokens > budgets.tokens:
             yield f"observation {number} has {tokens} tokens; the budget is {budgets.tokens}"

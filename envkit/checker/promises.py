@@ -105,7 +105,7 @@ def prefix_rule(subject: Subject) -> Iterator[str]:
     if subject.codec is None:
         raise Skip("no codec was given")
     episode = play(subject, subject.env, lambda _: "ok", seed=subject.seed, max_turns=_TURNS)
-    spoken = list(episode.messages)
+    spoken = [subject.codec.readable(entry) for entry in episode.messages]
     before = subject.codec.encode_prompt(_up_to_reply(spoken, 0)).train_ids
     for turn in range(1, len(episode.steps)):
         conversation = _up_to_reply(spoken, turn)
@@ -114,7 +114,9 @@ def prefix_rule(subject: Subject) -> Iterator[str]:
             yield f"turn {turn}: the prompt of the turn before is no prefix of this one"
             return
         middle = now[len(before) :]
-        delta = subject.codec.encode_observation(conversation[-1:], sampled_ids=()).train_ids
+        delta = subject.codec.encode_observation(
+            conversation[-1:], sampled_ids=(), history=conversation[:-1]
+        ).train_ids
         if tuple(middle[len(middle) - len(delta) :]) != tuple(delta):
             yield f"turn {turn}: the observation alone has other tokens than within the prompt"
             return

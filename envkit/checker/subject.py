@@ -30,7 +30,18 @@ class Codec(Protocol):
         """Encode a conversation up to the model's next reply."""
         ...
 
-    def encode_observation(self, messages: Sequence[Message], *, sampled_ids: Sequence[int]) -> Ids:
+    def readable(self, entry: Message) -> Message:
+        """Return a message in a role that the template renders."""
+        ...
+
+    def encode_observation(
+        self,
+        messages: Sequence[Message],
+        *,
+        sampled_ids: Sequence[int],
+        history: Sequence[Message] = (),
+        previous_images: int | None = None,
+    ) -> Ids:
         """Encode what follows a reply."""
         ...
 

@@ -1,4 +1,4 @@
-"""`envkit audit`: is a model's chat template exact, and for which roles."""
+"""`envkit audit`: what is exact for a model's chat template, and what it costs."""
 
 from typing import Annotated
 
@@ -11,21 +11,23 @@ from envkit.cli.options import AsJson
 def audit(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="A folder or hub name; only its tokenizer is read."),
+        typer.Argument(
+            metavar="MODEL", help="A folder or hub name; only tokenizer and processor are read."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Say for which messages token deltas equal the template's full render.
+    """Check incremental tokenization against the full chat template, and explain the result.
 
-    The exit code is 1 when the template cannot be made exact.
+    The exit code is 1 if user messages cannot be made exact.
     """
     from envkit.tokens import load_codec
+    from envkit.tokens.audit_page import audit_json, audit_page, describe_join, measure_cost
 
-    verdict = load_codec(model).audit()
+    codec = load_codec(model)
+    verdict, costs, join = codec.audit(), measure_cost(codec), describe_join(codec)
     if as_json:
-        say_json(verdict.to_json())
-    else:
-        for line in verdict.lines():
-            say(line)
-    if not verdict.is_exact:
-        raise typer.Exit(1)
+        say_json(audit_json(verdict, costs, join))
+        return
+    for line in audit_page(verdict, costs, join):
+        say(line)

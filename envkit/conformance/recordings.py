@@ -21,6 +21,7 @@ from envkit.conformance.expected import contents
 from envkit.errors import ConfigurationError, StorageError
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures
+from envkit.tokens.joining import CONCATENATION, Joining
 from envkit.trajectory import Segment, StopReason, Trajectory, TrajectoryWriter, read_trajectories
 from envkit.trajectory.storage import trajectory_file
 
@@ -32,6 +33,8 @@ ABOUT_KEY: Final = "about"
 FILLER_KEY: Final = "filler_id"
 """In a trajectory's metadata: the id that stands where no token was sampled."""
 _COUNT: Final = "token_count"
+_JOINING: Final = "joining"
+"""How a file's features are joined, where that is not concatenation along the first axis."""
 
 Process = Callable[[Sequence[Image]], Sequence[ImageFeatures]]
 
@@ -111,6 +114,8 @@ def save_recordings(trajectories: Iterable[Trajectory], directory: str | os.Path
     columns: dict[str, NDArray[Any]] = {}
     for sha256, made in sorted(features.items()):
         columns[f"{sha256}.{_COUNT}"] = np.asarray(made.token_count)
+        if not made.joining.is_plain:
+            columns[f"{sha256}.{_JOINING}"] = np.asarray(made.joining.to_json())
         columns |= {f"{sha256}.{key}": array for key, array in sorted(made.tensors.items())}
     try:
         np.savez_compressed(Path(directory) / FEATURES_FILE, **columns)  # pyright: ignore[reportArgumentType]  # its stubs take a flag among the arrays
@@ -165,17 +170,24 @@ def _read_features(file: Path) -> dict[str, ImageFeatures]:
                 array.flags.writeable = False  # one array is handed to every adapter
                 columns.setdefault(sha256, {})[name] = array
         counts = {sha256: int(tensors.pop(_COUNT)) for sha256, tensors in columns.items()}
+        joinings = {
+            sha256: Joining.from_json(str(tensors.pop(_JOINING)))
+            for sha256, tensors in columns.items()
+            if _JOINING in tensors
+        }
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise StorageError(f"cannot read {file}: {error}") from error
     return {
-        sha256: ImageFeatures(tensors=tensors, token_count=counts[sha256])
+        sha256: ImageFeatures(
+            tensors=tensors, token_count=counts[sha256], joining=joinings.get(sha256, CONCATENATION)
+        )
         for sha256, tensors in columns.items()
     }
 
 
 def _equal(one: ImageFeatures, other: ImageFeatures) -> bool:
     return (
-        one.token_count == other.token_count
+        (one.token_count, one.joining) == (other.token_count, other.joining)
         and set(one.tensors) == set(other.tensors)
         and all(np.array_equal(one.tensors[key], other.tensors[key]) for key in one.tensors)
     )

@@ -10,11 +10,11 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 
 from envkit.agents import MultiAgentEnv, RoleEnv
 from envkit.env import Capabilities, Env, Policy, PolicyContext
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, ContractError
 from envkit.isolation.frames import Frame, FrameError
 from envkit.isolation.process import WorkerProcess
 from envkit.isolation.values import error_in, observation_of
-from envkit.messages import Message
+from envkit.messages import Message, check_message, text_of
 from envkit.tools import ToolSpec
 from envkit.turns import Observation, Reset, Step
 
@@ -177,9 +177,9 @@ class IsolatedEnv(Env):
             return observation, _mapping(answer.data["info"])
 
     def _take_state(self, state: Any) -> None:  # noqa: ANN401  # from a process that may send anything
-        prompt, turns = state["system_prompt"], state["max_turns"]
-        if not isinstance(prompt, str | None) or type(turns) is not int or turns < 1:
-            raise FrameError(f"system prompt {prompt!r:.80} and max_turns {turns!r:.40}")
+        prompt, turns = _prompt(state["system_prompt"]), state["max_turns"]
+        if type(turns) is not int or turns < 1:
+            raise FrameError(f"max_turns {turns!r:.40}")
         self.system_prompt, self.max_turns = prompt, turns
         self.tools = _tools(state["tools"])
 
@@ -200,11 +200,20 @@ class IsolatedMultiAgentEnv(IsolatedEnv, MultiAgentEnv):
         roles: Mapping[str, Any] = _mapping(state["roles"])
         self.roles = tuple(roles)
         self.prompts = {
-            role: _text(told["prompt"])
+            role: prompt
             for role, told in roles.items()
-            if told["prompt"] is not None
+            if (prompt := _prompt(told["prompt"])) is not None
         }
         self._role_tools = {role: _tools(told["tools"]) for role, told in roles.items()}
+
+
+def _prompt(told: Any) -> str | None:  # noqa: ANN401  # from a process that may send anything
+    if told is None:
+        return None
+    try:
+        return text_of(check_message(told, source="a worker"))
+    except ContractError as error:
+        raise FrameError(f"system prompt {told!r:.80}") from error
 
 
 def _reply(name: str, context: PolicyContext) -> str:
@@ -240,9 +249,3 @@ def _mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FrameError(f"not a JSON object: {value!r:.80}")
     return cast("dict[str, Any]", value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise FrameError(f"not a text: {value!r:.80}")
-    return value

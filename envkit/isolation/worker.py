@@ -30,6 +30,7 @@ from envkit.isolation.values import (
     observation_of,
     outcome_out,
 )
+from envkit.messages import message
 from envkit.registration import NAMESPACE, AnyEnv, make_configured, register
 from envkit.turns import Observation, StepKey, Turn
 
@@ -289,19 +290,24 @@ class ServedEnv:
         env = self._env
         self._told = self._facts()
         state: dict[str, Any] = {
-            "system_prompt": env.system_prompt,
+            "system_prompt": _spoken(env.system_prompt),
             "max_turns": int(env.max_turns),
             "tools": [tool.to_json() for tool in env.tools],
         }
         if self._joint is not None:
             state["roles"] = {
                 role: {
-                    "prompt": self._joint.system_prompt_of(role),
+                    "prompt": _spoken(self._joint.system_prompt_of(role)),
                     "tools": [tool.to_json() for tool in self._joint.tools_of(role)],
                 }
                 for role in self._joint.roles
             }
         return state
+
+
+def _spoken(prompt: str | None) -> object:
+    """Return a system prompt as a message, which says what of it is trusted."""
+    return message("system", prompt) if isinstance(prompt, str) else prompt
 
 
 def _joint_in(env: Env) -> "MultiAgentEnv | None":

@@ -7,8 +7,9 @@ serve too: errors are `{"error": {"message", "type", "code"}}` with a status, 42
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -18,10 +19,18 @@ from envkit.judges.failure import CallFailure
 from envkit.judges.refusals import answer_failure, status_failure
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
+from envkit.toolcalls.tolerant_json import scrub
 
 ResponseFormat = Literal["json_schema", "json_object"]
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, ConnectionError)
 _MAX_BYTES: Final = 4 * 2**20
+# What Qwen, Llama, GLM, DeepSeek, MiniCPM, LLaVA, InternVL, Gemma, Pixtral and Mistral begin tokens
+# with.
+_CONTROL: Final = re.compile(
+    r"<(?=[|\uff5c])|<(?=/?(?:s|think|tool_call|tool_response|image|video|audio|img|start_of_turn|"
+    r"end_of_turn|image_soft_token|start_of_image|end_of_image|IMG_CONTEXT)>)|"
+    r"\[(?=/?(?:INST|IMG|IMG_BREAK|IMG_END|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])"
+)
 
 
 class Endpoint:
@@ -160,19 +169,28 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _encoded(fields: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
-    spoken = [{"role": entry["role"], "content": _content(entry["content"])} for entry in messages]
+    spoken = [{"role": entry["role"], "content": _content(entry)} for entry in messages]
     return json.dumps({**fields, "messages": spoken}).encode()
 
 
-def _content(content: object) -> object:
+def _content(entry: Message) -> object:
+    content = entry["content"]
     if isinstance(content, str):
-        return content
+        return _without_tokens(content)
     return [
         {"type": "image_url", "image_url": {"url": part["image"].data_uri()}}
         if part["type"] == "image"
-        else {"type": "text", "text": part["text"]}
-        for part in cast(list[Any], content)
+        else {"type": "text", "text": _without_tokens(part["text"])}
+        for part in content
     ]
+
+
+def _without_tokens(text: str) -> str:
+    """Return a text in which no server's chat template sees control tokens.
+
+    The judge's tokenizer is out of reach here, so what families have in common is broken.
+    """
+    return _CONTROL.sub(lambda mark: f"{mark.group()} ", scrub(text))
 
 
 def _text_of(body: bytes) -> str:

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from envkit.metrics.distribution import Distribution, Histogram, Moments
+from envkit.tokens import SanityStatus
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS, Trajectory, TurnRecord
@@ -19,6 +20,7 @@ class Aggregator:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._stops: Counter[StopReason] = Counter()
+        self._sanity: Counter[SanityStatus] = Counter()
         self._retries: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
         self._distributions: defaultdict[str, Distribution] = defaultdict(Distribution)
@@ -102,6 +104,9 @@ class Aggregator:
         counts["image_bytes"] += turn.image_bytes
         counts["parse_errors"] += turn.parse_error is not None
         counts["clamped_logprobs"] += turn.clamped_logprobs
+        counts["neutralised"] += turn.neutralised or 0
+        if turn.sanity is not None:
+            self._sanity[turn.sanity] += 1
         self._retries.update(turn.env_retries)
         self._retries["engine"] += turn.engine_retries
         self._retries["resample"] += turn.resamples
@@ -149,6 +154,7 @@ class Aggregator:
             "tokens/trained": counts["trained"],
         }
         metrics["tokens/logprobs_clamped"] = counts["clamped_logprobs"]
+        metrics["tokens/texts_neutralised"] = counts["neutralised"]
         if counts["prompt_tokens"]:
             metrics["tokens/cached_share"] = counts["cached_tokens"] / counts["prompt_tokens"]
         metrics |= {
@@ -175,6 +181,7 @@ class Aggregator:
         if self._counts["turns"]:
             metrics["parse_error/count"] = self._counts["parse_errors"]
             metrics["parse_error/rate"] = self._counts["parse_errors"] / self._counts["turns"]
+        metrics |= {f"sanity/{k}": self._sanity[k] for k in SanityStatus if self._sanity[k]}
         metrics |= {f"retry/{k}": float(n) for k, n in sorted(self._retries.items()) if n}
         metrics |= {f"fault/{k}": float(n) for k, n in sorted(self._faults.items())}
         return metrics

@@ -41,6 +41,7 @@ def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:
         ("images", _images(metrics)),
         ("ended by", _counted(metrics, "stop/")),
         ("tool calls", _calls(metrics)),
+        ("full render", _counted(metrics, "sanity/")),
         ("retries", _counted(metrics, "retry/") or "none"),
         ("faults", _counted(metrics, "fault/") or "none"),
         ("seconds", _seconds(metrics)),

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import EpisodeRequest
+from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_types
 from envkit.rollout.setup import RolePlan
+from envkit.tokens import SanityMode
 
 T = TypeVar("T")
 
@@ -48,6 +50,10 @@ class RolloutConfig:
     """As for `ChatCodec`."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Variables of the chat template, such as `enable_thinking`."""
+    sanity: SanityMode = "strict"
+    """Which differences between an observation's tokens and a full render fault a trajectory."""
+    sanity_share: float = DEFAULT_SHARE
+    """Share of the observations that are compared; those of the first episodes all are."""
     engine: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the adapter's engine."""
     adjust_rewards: str | None = None
@@ -95,6 +101,8 @@ class RolloutConfig:
             raise ConfigurationError(
                 f"worker_memory_mb must be at least 1 or null, got {config.worker_memory_mb}"
             )
+        if not 0 <= config.sanity_share <= 1:
+            raise ConfigurationError(f"sanity_share must be 0 to 1, got {config.sanity_share}")
         config.sampling_over(Sampling())
         config.role_plan()
         return config
@@ -159,6 +167,7 @@ _SAMPLING_RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = 
 )
 _CHOICES: Mapping[str, list[str]] = {
     "history": ["keep", "rerender"],
+    "sanity": list(get_args(SanityMode)),
     "on_fault": [policy.value for policy in FaultPolicy],
     "isolation": ["none", "process"],
 }

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Observation, Step
@@ -33,6 +33,7 @@ from envkit.errors import (
     describe,
 )
 from envkit.messages import Message, images_of, message, text_of
+from envkit.rollout.answers import ToolAnswers
 from envkit.rollout.boundary import ResetOutcome
 from envkit.rollout.engine import FinishReason
 from envkit.rollout.host import EnvHost, StepDeadlineError
@@ -49,7 +50,7 @@ from envkit.rollout.recovery import (
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
-from envkit.tokens import Encoded, RoleStatus
+from envkit.tokens import Encoded
 from envkit.tools import ToolSpec
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import FaultPlace, StopReason
@@ -68,9 +69,7 @@ class Episode:
         self._setup, self._spec, self._pool = setup, spec, pool
         self.env, self._interrupt = attempt.env, attempt.interrupt
         self._sampler = Sampler(setup, spec, attempt.interrupt)
-        # A template without a tool role (Gemma 3, Mistral 7B) reads a tool's answer as a user's.
-        tool_role = setup.codec.audit().roles["tool"]
-        self._knows_tools = tool_role.status is RoleStatus.EXACT
+        self._answers = ToolAnswers(setup.codec)
         self._opening: ResetOutcome | None = None
         self.record = EpisodeRecord()
 
@@ -142,7 +141,7 @@ class Episode:
             return
         if reset.system_prompt is not None:
             record.messages.append(message("system", reset.system_prompt))
-        record.messages.append(self._readable(reset.message))
+        record.messages.append(self._answers.readable(reset.message))
         encoded = await self._encode(record.messages, self._encode_prompt)
         record.ledger.start(encoded, turn=0)
         if self._spec.group_start is not None:  # one that cannot be encoded proves nothing
@@ -170,7 +169,7 @@ class Episode:
         partial = record.ledger.reply_ids(record.turn)
         pending = record.unanswered()
         if not partial and pending and record.ledger.segments and done:
-            await self._append_observation(pending, draft=None)
+            await self._append_observation(pending)
 
     async def _with_features(self, segments: Sequence[Segment]) -> list[Segment]:
         """Compute the processor's outputs again where a file did not keep them."""
@@ -293,7 +292,7 @@ class Episode:
             draft.env_seconds += time.perf_counter() - started
             draft.env_retries = dict(self.env.retries)
         draft.step, draft.step_hash = outcome.step, outcome.hash
-        return outcome.step, self._readable(outcome.message)
+        return outcome.step, self._answered(outcome.message, draft, outcome.step)
 
     async def _rejected(self, draft: TurnDraft, step: Step) -> bool:
         """Take back a reply that did not parse, where the budget asks for another sample."""
@@ -319,7 +318,7 @@ class Episode:
         record.messages.append(observation)
         ended = self._ended(draft, step)
         if ended is None:
-            ended = await self._append_observation((observation,), draft, step.observation)
+            ended = await self._append_observation((observation,), step.observation)
         record.close_turn()
         return ended
 
@@ -336,33 +335,39 @@ class Episode:
     async def _append_observation(
         self,
         pending: tuple[Message, ...],
-        draft: TurnDraft | None,
         observation: Observation | None = None,
     ) -> StopReason | None:
         """Append what the environment said, if it fits; return why the episode ends, or None."""
         started = time.perf_counter()
         encoded = await self._encode(pending, lambda: self._encode_delta(pending))
         stop = self._overshoot(encoded)
-        if stop is not None and observation is not None:
+        draft = self.record.draft
+        step = None if draft is None else draft.step
+        if stop is not None and observation is not None and draft is not None and step is not None:
             shorter = await self.env.shorten(observation, self._space())
             if shorter is not None:
-                pending = (self._readable(shorter),)
+                pending = (self._answered(shorter, draft, step),)
                 self.record.messages[-1] = pending[0]
                 encoded = await self._encode(pending, lambda: self._encode_delta(pending))
                 stop = self._overshoot(encoded)
         if stop is not None:
             return stop
-        next_turn = self.record.turn + (draft is not None)
-        if encoded.is_prompt:
-            self.record.ledger.start(encoded, turn=next_turn)
-        else:
-            self.record.ledger.add_observation(encoded, turn=next_turn)
         seconds = time.perf_counter() - started
-        if draft is not None:
-            draft.add_observation(encoded, seconds)
-        else:  # the abort had taken it off the end of the ledger; it is sent now
-            self.record.turns[-1] = self.record.turns[-1].with_observation(encoded, seconds)
+        await self._check(pending, encoded)
+        self.record.add_observation(encoded, seconds)
         return None
+
+    async def _check(self, pending: tuple[Message, ...], encoded: Encoded) -> None:
+        """Compare what is about to be appended with a full render, if it is drawn."""
+        setup, spec, turn = self._setup, self._spec, self.record.ledger.segments[-1].turn
+        if encoded.is_prompt or not setup.self_check.draws(spec.env_id, spec.episode_id, turn):
+            return
+        context = self._context(pending)
+        report = await self._pool.computing.run(
+            lambda: setup.codec.check_observation(pending, encoded, **context)
+        )
+        self.record.note_sanity(report.status)
+        setup.self_check.judge(report)
 
     def _overshoot(self, encoded: Encoded) -> StopReason | None:
         ledger, added, images = self.record.ledger, len(encoded.train_ids), len(encoded.images)
@@ -400,9 +405,9 @@ class Episode:
         Under the policy "rerender" the template decides how the history looks: where that still
         begins with the ledger, the rest is the delta; where not, a new sequence starts.
         """
-        ledger, codec, messages = self.record.ledger, self._setup.codec, self.record.messages
+        ledger, codec = self.record.ledger, self._setup.codec
         if codec.history == "rerender" and codec.rewrites_history:
-            whole = codec.encode_prompt(messages, tools=self._tools)
+            whole = self._encode_prompt()
             sent = ledger.wire_ids
             length = len(sent)
             if whole.wire_ids[:length] != sent:
@@ -414,20 +419,24 @@ class Episode:
                 images=whole.images[known:],
                 features=whole.features[known:],
             )
-        last_turn = ledger.segments[-1].turn
         return codec.encode_observation(
-            pending,
-            sampled_ids=ledger.reply_ids(last_turn),
-            history=messages[: len(messages) - len(pending)],
-            tools=self._tools,
-            previous_images=len(ledger.images),
+            pending, **self._context(pending), previous_images=len(ledger.images)
         )
 
-    def _readable(self, entry: Message) -> Message:
-        """Return a message in a role that the template knows."""
-        if entry["role"] == "tool" and not self._knows_tools:
-            return {**entry, "role": "user"}
-        return entry
+    def _context(self, pending: tuple[Message, ...]) -> dict[str, Any]:
+        """Return what the codec needs to know of the conversation before an observation."""
+        ledger = self.record.ledger
+        return {
+            "sampled_ids": ledger.reply_ids(ledger.segments[-1].turn),
+            "history": self.record.messages[: -len(pending)],
+            "tools": self._tools,
+        }
+
+    def _answered(self, entry: Message, draft: TurnDraft, step: Step) -> Message:
+        """Return what the environment said as the template reads it."""
+        return self._answers.readable(
+            entry, reply=draft.response_text, info=step.info, turn=draft.turn
+        )
 
     async def _encode(self, messages: Sequence[Message], encode: Callable[[], Encoded]) -> Encoded:
         """Encode on this thread if it is quick, else on a worker's."""

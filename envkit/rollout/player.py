@@ -22,6 +22,7 @@ from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.loop import play_episode
 from envkit.rollout.multi_agent import has_role, play_any
 from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
 from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolated
 from envkit.rollout.supervision import FirstEpisodes
@@ -65,6 +66,7 @@ class Player:
             retries=self.config.retries,
             sampling=self.config.sampling_over(Sampling()),
             roles=roles or self.config.role_plan(),
+            self_check=SelfCheck(self.config.sanity, self.config.sanity_share),
         )
         self._pool = WorkerPool()
         self._env_pools: dict[Source, EnvPool] = {}
@@ -96,7 +98,8 @@ class Player:
 
         Raises:
             ConfigurationError: Engine, sampling or environment do not fit together.
-            RunFailedError: This player's first episodes all failed in the same way.
+            RunFailedError: This player's first episodes all failed in the same way, or the tokens
+                of several differ from the full render.
         """
         spec = spec or EpisodeSpec()
         spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
@@ -197,7 +200,7 @@ class Player:
             played = (self._failed(spec, error),)
         except Exception as error:  # noqa: BLE001  # see above
             played = (self._failed(spec, error),)
-        failure = self._first.note(spec.env_id, played)
+        failure = self._setup.self_check.note(played) or self._first.note(spec.env_id, played)
         if failure is not None:
             raise RunFailedError(failure, played)
         return played

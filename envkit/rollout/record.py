@@ -1,7 +1,7 @@
 """The record of one episode while it is written."""
 
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from envkit.messages import Message
 from envkit.rollout.engine import Generation
 from envkit.rollout.setup import EpisodeSpec
 from envkit.tasks import Task
-from envkit.tokens.encoded import Encoded
+from envkit.tokens import Encoded, SanityStatus
 from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
@@ -91,6 +91,33 @@ class EpisodeRecord:
     def faulted(self, where: FaultPlace, fault: BaseException) -> None:
         """Note the failure that ends the episode."""
         self.fault = FaultRecord.of(where, fault)
+
+    def add_observation(self, encoded: Encoded, seconds: float) -> None:
+        """Append what follows a reply to the ledger, and note it in the reply's turn.
+
+        Without a turn in progress that is the last one: an abort took the observation off the end
+        of the ledger, and it is sent now.
+
+        Args:
+            encoded: Extends the ledger's sequence or starts one.
+            seconds: How long encoding took.
+        """
+        turn = self.turn + (self.draft is not None)
+        if encoded.is_prompt:
+            self.ledger.start(encoded, turn=turn)
+        else:
+            self.ledger.add_observation(encoded, turn=turn)
+        if self.draft is not None:
+            self.draft.add_observation(encoded, seconds)
+        else:
+            self.turns[-1] = self.turns[-1].with_observation(encoded, seconds)
+
+    def note_sanity(self, status: SanityStatus) -> None:
+        """Note how the tokens that are about to be appended compare with a full render."""
+        if self.draft is not None:
+            self.draft.sanity = status
+        else:
+            self.turns[-1] = replace(self.turns[-1], sanity=status)
 
     def unanswered(self) -> tuple[Message, ...]:
         """Return the messages after the last assistant message."""

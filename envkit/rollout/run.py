@@ -179,7 +179,8 @@ class Run:
 
         Raises:
             ConfigurationError: The environment cannot be built with its arguments.
-            RunFailedError: The first episodes all failed alike, or too many in a row.
+            RunFailedError: The first episodes all failed alike, too many in a row, or several by
+                tokens that differ from the full render.
             Exception: What `deliver` raised; `undelivered` then holds what is finished.
         """
         plan, state = self._plan, self.state

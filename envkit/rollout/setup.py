@@ -10,6 +10,7 @@ from envkit.agents.rewards import AdjustRewards
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.engine import Engine, LogprobKind, Sampling
 from envkit.rollout.limits import Limits, RetryBudget
+from envkit.rollout.self_check import SelfCheck
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
@@ -38,6 +39,7 @@ class Setup:
     retries: RetryBudget
     sampling: Sampling
     roles: RolePlan = field(default_factory=RolePlan)
+    self_check: SelfCheck = field(default_factory=SelfCheck)
 
     def __post_init__(self) -> None:
         """Refuse a combination that would record wrong numbers.
@@ -71,6 +73,7 @@ class Setup:
                 self.retries, step_timeout_s=None, reset_timeout_s=None, max_episode_restarts=0
             ),
             sampling=sampling,
+            self_check=self.self_check,
         )
 
 

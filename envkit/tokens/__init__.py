@@ -1,8 +1,8 @@
 """Token ids exactly as a model's chat template writes them: prompts, deltas, images, audits."""
 
-from envkit.tokens.audit import RoleAudit, RoleStatus, TemplateAudit
+from envkit.tokens.audit import RoleAudit, RoleStatus, StopAudit, TemplateAudit
 from envkit.tokens.codec import ChatCodec
-from envkit.tokens.encoded import Encoded, ImageFeatures, Tensors, concatenate
+from envkit.tokens.encoded import Encoded, ImageFeatures, Tensors, join_features
 from envkit.tokens.loading import load_codec, vocabulary_size_of
 from envkit.tokens.sanity import SanityMode, SanityReport, SanityStatus
 
@@ -15,9 +15,10 @@ __all__ = [
     "SanityMode",
     "SanityReport",
     "SanityStatus",
+    "StopAudit",
     "TemplateAudit",
     "Tensors",
-    "concatenate",
+    "join_features",
     "load_codec",
     "vocabulary_size_of",
 ]

@@ -1,6 +1,9 @@
-"""The verdict on a template: what is exact, what is refused, and which policy is needed."""
+"""The verdict on a template: what is exact, what is refused, and which policy is needed.
 
-from collections.abc import Iterator
+`envkit.tokens.audit_page` writes it out for people.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -37,13 +40,29 @@ class RoleAudit:
     opener: bool = False
     """The next role's token ends a reply."""
     renders_images: bool = False
-    """Whether the template writes pictures in this role (the codec takes them in `user` only)."""
+    """Whether the template writes images in this role."""
     keeps_reply: bool | None = None
     """Whether a full render keeps an earlier reply followed by this role; None if refused."""
     keeps_thinking: bool | None = None
     """The same for a reply with reasoning."""
+    takes_any_call_id: bool = False
+    """Whether a tool message may have any call id; Mistral's templates want nine characters."""
     is_direct: bool = False
     """Whether plain observations are written without running the template, which was proven."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAudit:
+    """What a stop id does to a reply."""
+
+    token_id: int
+    token: str
+    """Its text; empty if the tokenizer does not list it as an added token."""
+    closes: tuple[str, ...]
+    """Roles before which the template closes a reply with it."""
+    stands_in_for: str = ""
+    """The closer that history has where the model samples this token; empty if it closes replies
+    itself. Another stop token than the closer does what `stop_mismatch` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +94,18 @@ class TemplateAudit:
     needs_system: bool
     needs_history: bool
     stop_ids: tuple[int, ...]
+    stops: tuple[StopAudit, ...]
+    """The same ids, and what each does."""
+    rewritten: tuple[str, ...]
+    """What a full render changes in earlier replies; empty if nothing."""
+    neutralised: tuple[str, ...]
+    """Control tokens that the text of environments and users cannot produce."""
+    neutralised_by: str
+    """How; empty if they are not neutralised."""
     verified: int
     """Canned conversations whose delta equalled the end of the full render, on ids."""
     notes: tuple[str, ...]
     """Warnings, and the template's own words where it refused a probe."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether user observations are exact: what a codec needs at the least."""
-        return self.roles["user"].status is RoleStatus.EXACT
-
-    def lines(self) -> list[str]:
-        """Return the audit as text, one fact a line."""
-        return list(_lines(self))
 
     def to_json(self) -> dict[str, Any]:
         """Return the audit as JSON data."""
@@ -95,9 +113,24 @@ class TemplateAudit:
 
 
 def make_audit(
-    calibration: Calibration, *, history: str, placeholder: ImageSyntax | None
+    calibration: Calibration,
+    *,
+    history: str,
+    placeholder: ImageSyntax | None,
+    names: Mapping[int, str],
+    neutralised: Iterable[str],
+    neutralised_by: str,
 ) -> TemplateAudit:
-    """Draw the verdict from what calibration found."""
+    """Draw the verdict from what calibration found.
+
+    Args:
+        calibration: What was proven.
+        history: The codec's policy.
+        placeholder: How images are written; None if they are not.
+        names: Texts of the added tokens, by id.
+        neutralised: Control tokens that text cannot produce.
+        neutralised_by: The character that is put into them; empty if none is.
+    """
     linearity, rules = calibration.linearity, calibration.rules
     roles = {
         role: _role(role, rules.get(role), calibration.refusals.get(role, ""), calibration)
@@ -122,8 +155,12 @@ def make_audit(
         image_roles=calibration.image_roles,
         needs_tools=Dependency.TOOLS in needs,
         needs_system=Dependency.SYSTEM in needs,
-        needs_history=Dependency.HISTORY in needs,
+        needs_history=bool(needs & {Dependency.RECENT, Dependency.HISTORY}),
         stop_ids=calibration.stop_ids,
+        stops=tuple(_stop(one, names.get(one, ""), rules) for one in calibration.stop_ids),
+        rewritten=tuple(_rewritten(linearity, stands_in)),
+        neutralised=tuple(sorted(neutralised)),
+        neutralised_by=neutralised_by,
         verified=calibration.verified,
         notes=calibration.notes,
     )
@@ -145,64 +182,39 @@ def _role(role: str, rule: RoleRule | None, reason: str, calibration: Calibratio
         renders_images=role in calibration.image_roles,
         keeps_reply=keeps and not rule.stand_in,
         keeps_thinking=keeps_thinking and not rule.stand_in,
+        takes_any_call_id=rule.takes_any_call_id,
         is_direct=rule.shape is not None,
     )
+
+
+def _stop(identity: int, name: str, rules: Mapping[str, RoleRule]) -> StopAudit:
+    closes = tuple(role for role, rule in rules.items() if rule.closer_id == identity)
+    replaced = [rule.closer for rule in rules.values() if name and rule.stand_in == name]
+    return StopAudit(
+        token_id=identity,
+        token=name,
+        closes=closes,
+        stands_in_for=replaced[0] if replaced and not closes else "",
+    )
+
+
+def _rewritten(linearity: Linearity, stands_in: bool) -> Iterator[str]:
+    """Say what a full render changes; a plain reply that changes makes the rest redundant."""
+    if not linearity.plain_then_user:
+        yield "replies before a user message"
+    elif not linearity.thinking_then_user:
+        yield "reasoning before a user message"
+    if not linearity.plain_then_tool:
+        yield "replies before a tool message"
+    elif not linearity.thinking_then_tool:
+        yield "reasoning before a tool message"
+    elif linearity.thinking_then_user and not linearity.thinking_tool_then_user:
+        yield "reasoning before a tool message, once a user message follows"
+    if stands_in:
+        yield "the stop token of replies"
 
 
 def _keeps(role: str, linearity: Linearity) -> tuple[bool, bool]:
     if role == "user":
         return linearity.plain_then_user, linearity.thinking_then_user
     return linearity.plain_then_tool, linearity.thinking_then_tool
-
-
-def _lines(audit: TemplateAudit) -> Iterator[str]:
-    for role in audit.roles.values():
-        yield from _role_lines(role)
-    yield f"reply starts after   {audit.generation_prompt!r}" + (
-        " (reasoning is already open)" if audit.opens_thinking else ""
-    )
-    if audit.rewrites_history:
-        yield f"history              a full render rewrites earlier replies; policy: {audit.policy}"
-    else:
-        yield "history              append-only: the ledger equals a full render"
-    if audit.trims_replies:
-        yield "                     a full render trims white space at the edges of a reply"
-    if audit.drops_text_beside_call:
-        yield "                     a full render drops the text beside a structured tool call"
-    if audit.supports_images:
-        yield f"images               {audit.image_placeholder!r} in user messages"
-    else:
-        yield "images               not rendered by this template"
-    needs = [
-        name
-        for name, needed in (
-            ("tools", audit.needs_tools),
-            ("the system prompt", audit.needs_system),
-            ("earlier turns", audit.needs_history),
-        )
-        if needed
-    ]
-    if needs:
-        yield f"reads                {', '.join(needs)}, besides the observation"
-    yield f"stop ids             {', '.join(map(str, audit.stop_ids))}"
-    yield f"verified             {audit.verified} canned conversations, on ids"
-    for note in audit.notes:
-        yield f"note                 {note}"
-
-
-def _role_lines(role: RoleAudit) -> Iterator[str]:
-    name = f"{role.role} observations".ljust(20)
-    if role.status is RoleStatus.REFUSED:
-        yield f"{name} refused: {role.reason}"
-        return
-    closing = f"{role.closer!r} ({role.closer_id})"
-    if role.opener:
-        closing += ", the next role's token"
-    elif role.stand_in:
-        closing += f", for which the model samples {role.stand_in!r}"
-    elif not role.closer_is_stop:
-        closing += ", WHICH IS NOT A STOP ID"
-    kept = "reply kept" if role.keeps_reply else "reply rewritten"
-    thinking = "reasoning kept" if role.keeps_thinking else "reasoning stripped or moved"
-    depends = f"; depends on {', '.join(role.depends_on)}" if role.depends_on else ""
-    yield f"{name} exact; closer {closing}; {kept}, {thinking}{depends}"

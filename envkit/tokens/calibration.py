@@ -7,17 +7,20 @@ A probe that the template refuses is kept as a note, never dropped.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from envkit.errors import TemplateError
+from envkit.tokens.closer import CloserFinder, shared_length
+from envkit.tokens.controls import Controls
 from envkit.tokens.delta import DeltaRenderer, ToolSchemas
-from envkit.tokens.gate import verify
 from envkit.tokens.linearity import measure_linearity
 from envkit.tokens.placeholders import find_image_syntax
-from envkit.tokens.probes import find_dependencies
+from envkit.tokens.probes import Cases
+from envkit.tokens.proof import prove, render_cases
 from envkit.tokens.rules import (
+    CALL_KEYS,
     Calibration,
     ContentForms,
     Dependency,
@@ -27,10 +30,12 @@ from envkit.tokens.rules import (
 )
 from envkit.tokens.shape import TailShape, derive_shape
 from envkit.tokens.template import ChatTemplate, PlainMessage, Tokenizer, template_text
-from envkit.tokens.writer import CALL_ID, Writer, variants
+from envkit.tokens.texts import TextPolicy
+from envkit.tokens.writer import CALL_ID, PLAIN_REPLY, Writer, call_variants
 
 PROBE = "Oo0bs"
 _REFUSED = "the chat template refuses these messages: "
+_ROLES: Final[tuple[ObservationRole, ...]] = ("user", "tool")
 _KEPT = 24
 """Calibrations; each keeps its tokenizer alive."""
 
@@ -38,7 +43,10 @@ _KEPT = 24
 class Calibrated:
     """A calibration with the renderer that it was made with: they share the marks."""
 
-    def __init__(self, renderer: DeltaRenderer, calibration: Calibration) -> None:
+    def __init__(
+        self, renderer: DeltaRenderer, calibration: Calibration, controls: Controls
+    ) -> None:
+        self.controls = controls
         self.renderer = renderer
         self.template = renderer.template
         self.writer = renderer.writer
@@ -56,6 +64,7 @@ def calibrate(
     tools: ToolSchemas,
     stop_ids: tuple[int, ...],
     placeholder_id: int | None,
+    neutralise: bool,
 ) -> Calibrated:
     """Return the calibration of a template, from the cache where it is known; thread-safe.
 
@@ -64,13 +73,16 @@ def calibrate(
     """
     text = template_text(tokenizer, kwargs.get("chat_template"), with_tools=bool(tools))
     size = len(tokenizer)  # tokens may have been added
-    settings = repr((sorted(kwargs.items()), tools, stop_ids, placeholder_id, size))
+    settings = repr((sorted(kwargs.items()), tools, stop_ids, placeholder_id, neutralise, size))
     key = (id(tokenizer), text, settings)  # what is kept holds the tokenizer, so its id stays its
     with _lock:
         known = _cache.get(key)
         if known is None:
             template = ChatTemplate(tokenizer, text, kwargs=kwargs)
-            known = Calibrator(template, tools, stop_ids, placeholder_id).run()
+            controls = Controls(template, (*stop_ids, *_known(placeholder_id)))
+            if tools and neutralise:
+                tools = TextPolicy(controls, marks=(), media=(), neutralise=True).schemas(tools)
+            known = Calibrator(template, tools, stop_ids, placeholder_id).run(controls)
             _cache[key] = known
             if len(_cache) > _KEPT:
                 _cache.popitem(last=False)
@@ -93,54 +105,117 @@ class Calibrator:
         self.stop_ids = stop_ids
         self.placeholder_id = placeholder_id
         self.notes: list[str] = []
+        self.verified = 0
         self.forms = self._content_forms()
         self.writer = Writer(self.forms)
         self.renderer = DeltaRenderer(template, self.writer)
+        self.closers = CloserFinder(
+            template, self.writer, tools=tools, stop_ids=stop_ids, notes=self.notes
+        )
 
-    def run(self) -> Calibrated:
+    def run(self, controls: Controls) -> Calibrated:
         """Probe everything.
+
+        Args:
+            controls: What foreign text must not become; kept with the result.
 
         Raises:
             TemplateError: User observations cannot be made exact.
         """
-        rules: dict[str, RoleRule] = {}
-        refusals: dict[str, str] = {}
-        verified = 0
-        roles: tuple[ObservationRole, ...] = ("user", "tool")
-        for role in roles:
-            try:
-                rule, count = self._rule(role, rules.get("user"))
-            except TemplateError as error:
-                refusals[role] = str(error)
-                continue
-            rules[role] = replace(rule, shape=self._shape(rule))
-            verified += count
+        calls = self._call_variant()
+        cases = Cases(self.template, self.writer, self.tools, calls)
+        rules, refusals = self._rules(cases, PLAIN_REPLY)
+        after_calls, call_refusals = self._rules(cases, calls, rules.get("user"))
+        if "tool" not in rules and "tool" in after_calls:
+            rules["tool"] = after_calls["tool"]
+            del refusals["tool"]
+            self.renderer.call_variant = calls
+        elif "tool" in refusals and calls is not None:
+            refusals["tool"] = call_refusals["tool"]
+        user = rules.get("user")
         images, image_roles = find_image_syntax(
-            self.renderer, rules.get("user"), self.placeholder_id, self.notes
+            self.renderer, user, self.placeholder_id, self.notes
         )
-        if images is not None and images.numbered:
-            rules = {
-                role: replace(rule, depends=rule.depends | {Dependency.IMAGES}, shape=None)
-                for role, rule in rules.items()
-            }
-        elif images is not None and "user" in rules:
-            user = rules["user"]
-            rules["user"] = replace(user, picture_shape=self._picture_shape(user))
+        if images is not None:
+            rules = self._with_images(cases, rules, refusals, numbered=images.numbered)
+            after_calls = self._with_images(
+                cases, after_calls, call_refusals, numbered=images.numbered
+            )
+        self._compare_forms(rules, after_calls)
+        shaped = {role: replace(rule, shape=self._shape(rule)) for role, rule in rules.items()}
+        if images is not None and not images.numbered and "user" in shaped:
+            picture_shape = self._picture_shape(shaped["user"])
+            shaped["user"] = replace(shaped["user"], picture_shape=picture_shape)
+        structured = shaped | after_calls
         calibration = Calibration(
-            rules=rules,
+            rules=shaped,
             refusals=refusals,
+            after_calls=after_calls,
+            call_refusals=call_refusals,
             forms=self.forms,
             generation_prompt=self._generation_prompt(),
-            linearity=measure_linearity(self.renderer, rules, self.tools),
+            linearity=measure_linearity(self.renderer, structured, self.tools),
             images=images,
             image_roles=image_roles,
-            groups_tool_results=self._groups(rules.get("tool")),
-            renders_calls=self._renders_calls(rules.get("tool")),
+            groups_tool_results=self._groups(structured.get("tool")),
+            renders_calls=calls is not None and self._has_call_mark(calls),
             stop_ids=self._all_stop_ids(rules),
-            verified=verified,
+            verified=self.verified,
             notes=tuple(dict.fromkeys(note.replace(_REFUSED, "") for note in self.notes)),
         )
-        return Calibrated(self.renderer, calibration)
+        return Calibrated(self.renderer, calibration, controls)
+
+    def _rules(
+        self, cases: Cases, variant: Variant | None, user: RoleRule | None = None
+    ) -> tuple[dict[str, RoleRule], dict[str, str]]:
+        """Return the rules after one form of reply, and the reasons where there is none."""
+        rules: dict[str, RoleRule] = {}
+        refusals: dict[str, str] = {}
+        for role in _ROLES:
+            try:
+                if variant is None:
+                    raise TemplateError("the chat template renders no reply with structured calls")
+                rules[role] = self._rule(cases, role, variant, user or rules.get("user"))
+            except TemplateError as error:
+                refusals[role] = str(error)
+        return rules, refusals
+
+    def _with_images(
+        self,
+        cases: Cases,
+        rules: Mapping[str, RoleRule],
+        refusals: dict[str, str],
+        *,
+        numbered: bool,
+    ) -> dict[str, RoleRule]:
+        """Return the rules that hold for conversations with images too."""
+        result: dict[str, RoleRule] = {}
+        for role, rule in rules.items():
+            known = replace(rule, depends=rule.depends | {Dependency.IMAGES}) if numbered else rule
+            rendered = render_cases(self.renderer, cases, known, self.notes, images=True)
+            try:
+                result[role] = prove(self.renderer, known, rendered) if rendered else known
+            except TemplateError as error:
+                refusals[role] = f"images: {error}"
+        return result
+
+    def _compare_forms(self, rules: dict[str, RoleRule], after_calls: dict[str, RoleRule]) -> None:
+        """Note where the form of the reply changes what follows it."""
+        for role in _ROLES:
+            plain, calling = rules.get(role), after_calls.get(role)
+            if plain is None or calling is None or plain is calling:
+                continue
+            observed = [self.writer.observation(role, PROBE)]
+            history = [self.writer.say("user", "u"), self.writer.say("assistant", "w")]
+            tails = {
+                self.renderer.tail(rule, observed, history=history, tools=self.tools)[
+                    len(rule.closer) :
+                ]
+                for rule in (plain, calling)
+            }
+            if len(tails) > 1 or plain.depends != calling.depends:
+                rules[role] = replace(plain, depends=plain.depends | {Dependency.REPLY})
+                after_calls[role] = replace(calling, depends=calling.depends | {Dependency.REPLY})
 
     # ---- content
 
@@ -164,116 +239,97 @@ class Calibrator:
 
     # ---- one role
 
-    def _rule(self, role: ObservationRole, user: RoleRule | None) -> tuple[RoleRule, int]:
-        variant, between = self._choose_variant(role)
-        rule = self._find_closer(role, variant, between, user)
-        rule = replace(rule, depends=find_dependencies(self.renderer, rule, self.tools, self.notes))
-        count, problem = verify(self.renderer, rule, self.tools, self.notes)
-        if problem:
-            whole = rule.depends | {Dependency.HISTORY, Dependency.TOOLS}
-            rule = replace(rule, depends=whole)
-            count, still = verify(self.renderer, rule, self.tools, self.notes)
-            if still:
-                raise TemplateError(f"the delta differs from a full render: {still}")
-            self.notes.append(f"{role}: needs the whole history: {problem}")
-        return rule, count
+    def _rule(
+        self, cases: Cases, role: ObservationRole, variant: Variant, user: RoleRule | None
+    ) -> RoleRule:
+        """Return the proven rule of a role after a form of reply.
 
-    def _choose_variant(self, role: ObservationRole) -> tuple[Variant, str]:
-        """Return the best way to write the reply, and the text between reply and observation."""
-        fallback: tuple[Variant, str] | None = None
-        reasons: list[str] = []
-        for variant in variants(role):
-            probe = RoleRule(
-                role=role, variant=variant, closer="", closer_id=-1, closer_is_stop=False
+        Raises:
+            TemplateError: There is none.
+        """
+        rule = self.closers.find(role, variant, self._between(role, variant), user)
+        if role == "tool":
+            rule = replace(rule, depends=self._call_parts(rule))
+            own = self._tail_of_call(rule, "f", "functions.f:0", answered="functions.f:0")
+            rule = replace(rule, takes_any_call_id=own is not None)
+        rendered = render_cases(self.renderer, cases, rule, self.notes)
+        rule = prove(self.renderer, rule, rendered)
+        self.verified += len(rendered)
+        return rule
+
+    def _between(self, role: ObservationRole, variant: Variant) -> str:
+        """Return the text between the stand-in reply and an observation.
+
+        Raises:
+            TemplateError: The template refuses the observation, or drops it.
+        """
+        rule = RoleRule(role=role, variant=variant, closer="", closer_id=-1, closer_is_stop=False)
+        observed = self.writer.observation(role, PROBE)
+        try:
+            text = self.renderer.after_reply(rule, [observed], tools=self.tools)
+        except TemplateError as error:
+            raise TemplateError(
+                f"the chat template cannot render a {role} message after a reply: "
+                + str(error).replace(_REFUSED, "")
+            ) from error
+        if PROBE not in text:
+            raise TemplateError(
+                f"{role} messages after a reply are dropped without an error by the chat template"
             )
-            observation = self.writer.observation(role, PROBE)
+        return text[: text.find(PROBE)]
+
+    def _call_variant(self) -> Variant | None:
+        """Return how to write a reply with structured calls; None if the template takes none."""
+        fallback: Variant | None = None
+        for variant in call_variants():
             try:
-                text = self.renderer.after_reply(probe, [observation], tools=self.tools)
+                if self._has_call_mark(variant):
+                    return variant
+                self._between("tool", variant)
             except TemplateError as error:
-                reasons.append(str(error))
+                self.notes.append(f"a structured call: {error}")
                 continue
-            if PROBE not in text:
-                reasons.append(f"{role} messages are dropped without an error")
-                continue
-            found = variant, text[: text.find(PROBE)]
-            if variant.calls == "none" or self._has_call_mark(variant):
-                return found
-            fallback = fallback or found
-        if fallback is not None:
-            return fallback
-        raise TemplateError(
-            f"the chat template cannot render a {role} message after a reply: "
-            + "; ".join(dict.fromkeys(reasons))
-        )
+            fallback = fallback or variant
+        return fallback
+
+    def _call_parts(self, rule: RoleRule) -> frozenset[Dependency]:
+        """Return which parts of a call are written with its result, or asked of it."""
+        base = self._tail_of_call(rule, "f", CALL_ID)
+        others = {
+            Dependency.CALL_NAME: self._tail_of_call(rule, "g", CALL_ID),
+            Dependency.CALL_ID: self._tail_of_call(rule, "f", "call00005"),
+        }
+        found = {part for part, tail in others.items() if tail != base}
+        for part, key in CALL_KEYS.items():
+            if self._tail_of_call(rule, "f", CALL_ID, without=key) is None:
+                found.add(part)
+        return frozenset(found)
+
+    def _tail_of_call(
+        self,
+        rule: RoleRule,
+        name: str,
+        call_id: str,
+        *,
+        answered: str = CALL_ID,
+        without: str = "",
+    ) -> str | None:
+        """Return what follows a call with the stand-in result; None if that is refused."""
+        reply = self.writer.reply(rule.variant, [(name, call_id)])
+        messages = [self.writer.say("user", "u"), reply]
+        result = self.writer.result(PROBE, call_id=answered)
+        messages.append({key: value for key, value in result.items() if key != without})
+        try:
+            text = self.template.render(messages, tools=self.tools)
+            return text[self.writer.after_reply(text) :]
+        except TemplateError as error:
+            self.notes.append(f"tool, another call: {error}")
+            return None
 
     def _has_call_mark(self, variant: Variant) -> bool:
         reply = self.writer.reply(variant, [("f", CALL_ID)])
         messages = [self.writer.say("user", "u"), reply, self.writer.result(PROBE)]
         return self.writer.call_mark in self.template.render(messages, tools=self.tools)
-
-    def _last_reply(self, variant: Variant) -> str | None:
-        """Return the text after a reply that is the last message; None if that is refused."""
-        reply = self.writer.reply(variant, [("f", CALL_ID)])
-        try:
-            text = self.template.render(
-                [self.writer.say("user", "u"), reply], generation_prompt=False, tools=self.tools
-            )
-            return text[self.writer.after_reply(text) :]
-        except TemplateError as error:
-            self.notes.append(f"a conversation that ends with a reply: {error}")
-            return None
-
-    def _find_closer(
-        self, role: ObservationRole, variant: Variant, between: str, user: RoleRule | None
-    ) -> RoleRule:
-        specials = self.template.specials_in(between)
-        last = self._last_reply(variant)
-        shared = _shared_length(between, last or "")
-        last_specials = self.template.specials_in(last or "")
-        inside = [found for found in specials if found[1] <= shared]
-        stop = next((found for found in specials if found[2] in self.stop_ids), None)
-        stand_in = next((f for f in last_specials if f[2] in self.stop_ids), None)
-        if stop is not None:
-            start, end, closer_id = stop
-        elif stand_in is not None and specials and stand_in[0] == specials[0][0] <= shared:
-            start, end, closer_id = specials[0]
-        else:
-            start, end, closer_id = self._guess(role, between, inside, user)
-        is_stop = closer_id in self.stop_ids
-        opener = is_stop and last is not None and start >= shared and stand_in is None
-        return RoleRule(
-            role=role,
-            variant=variant,
-            closer=between[start:end],
-            closer_id=closer_id,
-            closer_is_stop=is_stop,
-            stand_in=last[stand_in[0] : stand_in[1]] if stand_in and last and not is_stop else "",
-            opener=opener,
-            prefix=between[:start] if variant.calls == "none" else "",
-        )
-
-    def _guess(
-        self,
-        role: ObservationRole,
-        between: str,
-        inside: Sequence[tuple[int, int, int]],
-        user: RoleRule | None,
-    ) -> tuple[int, int, int]:
-        """Return the closer although no stop id marks it, where that is safe."""
-        if inside:
-            name = between[inside[-1][0] : inside[-1][1]]
-            if role == "user" or (user is not None and user.closer == name):
-                self.notes.append(
-                    f"{role}: the reply is closed by {name!r} ({inside[-1][2]}), which is none of "
-                    f"the stop ids {list(self.stop_ids)}; pass the engine's complete stop_ids"
-                )
-                return inside[-1]
-        raise TemplateError(
-            f"no stop token closes the reply before a {role} message (the template writes "
-            f"{between[:80]!r} there, the stop ids are {list(self.stop_ids)}); pass the engine's "
-            "complete stop_ids, as in the model's generation_config.json. A boundary of plain text "
-            "cannot be proven"
-        )
 
     # ---- the rest
 
@@ -320,7 +376,7 @@ class Calibrator:
         except TemplateError as error:
             self.notes.append(f"a prompt without generation prompt: {error}")
             return ""
-        shared = _shared_length(opened, closed)
+        shared = shared_length(opened, closed)
         for start, end, _ in self.template.specials_in(opened):
             if start < shared < end:  # two tokens that begin alike
                 shared = start
@@ -359,7 +415,5 @@ class Calibrator:
         )
 
 
-def _shared_length(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+def _known(identity: int | None) -> tuple[int, ...]:
+    return () if identity is None else (identity,)

@@ -10,29 +10,40 @@ methods are synchronous and thread-safe; a codec has no state of a conversation.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, Literal, cast, get_args
+from functools import cached_property, partial
+from typing import Any, Final, Literal, get_args
 
-from envkit.errors import ConfigurationError, TemplateError
+from envkit.errors import TemplateError
 from envkit.images import Image
 from envkit.messages import Message, images_of
+from envkit.tokens.arguments import (
+    all_stop_ids,
+    check_choice,
+    check_prompt,
+    split_processor,
+    template_arguments,
+    tool_schemas,
+)
 from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
-from envkit.tokens.delta import CALL_PARTS, ToolSchemas, join
+from envkit.tokens.controls import open_shapes
+from envkit.tokens.delta import ToolSchemas, join
 from envkit.tokens.encoded import Encoded, ImageFeatures
-from envkit.tokens.features import ImageEncoder, make_image_encoder, share_count
-from envkit.tokens.placeholders import check_count, expand, image_token_id, media_tokens
+from envkit.tokens.expansion import Expansion, ImageRules
+from envkit.tokens.features import ImageEncoder, make_image_encoder
+from envkit.tokens.placeholders import check_count, image_token_id, media_tokens
 from envkit.tokens.rules import Dependency, RoleRule
-from envkit.tokens.sanity import SanityMode, SanityReport, SanityStatus, compare
-from envkit.tokens.template import PlainMessage, Tokenizer
+from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
+from envkit.tokens.shape import text_behind_picture
+from envkit.tokens.template import PlainMessage
 from envkit.tokens.texts import TextPolicy
 from envkit.tools import ToolSpec
 
 HistoryPolicy = Literal["keep", "rerender"]
 StopMismatch = Literal["accept", "append", "raise"]
-_HISTORY_PARTS = CALL_PARTS | {Dependency.HISTORY, Dependency.SYSTEM}
-_PICTURE_KEYS, _TEXT_KEYS = {"type", "image"}, {"type", "text"}
 _PLAIN_KEYS = frozenset({"role", "content", "name", "tool_call_id"})
+_CHECKED_IMAGES: Final = 8
+"""A check of a longer conversation leaves out the processor, which works on all their pixels."""
 
 
 class ChatCodec:
@@ -48,8 +59,7 @@ class ChatCodec:
         history: HistoryPolicy = "keep",
         image_processor: Any = None,  # noqa: ANN401  # as above
         stop_mismatch: StopMismatch = "accept",
-        sanitize: bool = False,
-        sanity: SanityMode = "strict",
+        neutralise: bool = True,
         lazy_features: bool = False,
         vocabulary_size: int | None = None,
     ) -> None:
@@ -68,8 +78,8 @@ class ChatCodec:
                 `AutoImageProcessor.from_pretrained(folder, backend="pil")`.
             stop_mismatch: When another stop token than the template's ended a reply: "accept" lets
                 it stand in, "append" adds the template's, "raise" raises.
-            sanitize: Neutralise control tokens inside user and tool messages.
-            sanity: How `check_ledger` judges.
+            neutralise: Break control tokens in every text but the model's own replies and what an
+                author trusts (`envkit.messages.Trusted`). False takes text as it is.
             lazy_features: Process a picture only when its tensors are read, for engines and
                 trainers that process pictures themselves. How many tokens it has is taken from
                 the first picture of its size, which is processed at once.
@@ -80,23 +90,16 @@ class ChatCodec:
             ConfigurationError: An argument is none of its choices, or no tokenizer was given.
             TemplateError: The template cannot be made exact; says why and what to do.
         """
-        processor, tokenizer = _split(tokenizer_or_processor)
-        _check_choice("history", history, get_args(HistoryPolicy))
-        _check_choice("stop_mismatch", stop_mismatch, get_args(StopMismatch))
-        _check_choice("sanity", sanity, get_args(SanityMode))
-        self._tools = _schemas(tools)
-        kwargs = dict(template_kwargs or {})
-        own_template: Any = getattr(processor, "chat_template", None)
-        if isinstance(own_template, str) and own_template != getattr(
-            tokenizer, "chat_template", None
-        ):
-            kwargs.setdefault("chat_template", own_template)
+        processor, tokenizer = split_processor(tokenizer_or_processor)
+        check_choice("history", history, get_args(HistoryPolicy))
+        check_choice("stop_mismatch", stop_mismatch, get_args(StopMismatch))
         known = calibrate(
             tokenizer,
-            kwargs=kwargs,
-            tools=self._tools,
-            stop_ids=_stop_ids(tokenizer, stop_ids),
+            kwargs=template_arguments(processor, tokenizer, template_kwargs),
+            tools=tool_schemas(tools),
+            stop_ids=all_stop_ids(tokenizer, stop_ids),
             placeholder_id=image_token_id(processor, tokenizer),
+            neutralise=neutralise,
         )
         self._calibration = known.calibration
         self._template, self._renderer, self._writer = known.template, known.renderer, known.writer
@@ -105,15 +108,20 @@ class ChatCodec:
         self._syntax = self._calibration.images
         self._media = media_tokens(self._template, self._syntax)
         self._texts = TextPolicy(
-            self._template,
+            known.controls,
             marks=(self._writer.text_mark, self._writer.call_mark),
             media=self._media,
-            sanitize=sanitize,
+            image_roles=self._calibration.image_roles,
+            neutralise=neutralise,
         )
+        self._tools = self._given(tools)
+        self._open_shapes = open_shapes(known.controls, self._calibration.rules.values())
         self._image_encoder = make_image_encoder(
             processor,
             image_processor,
-            None if self._syntax is None else self._syntax.placeholder,
+            self._template,
+            self._syntax,
+            anchor=self._calibration.rules["user"].closer,
             is_lazy=lazy_features,
         )
         self._vocabulary_size = max(
@@ -122,8 +130,14 @@ class ChatCodec:
         self._stop_set = frozenset(self._calibration.stop_ids)
         self._stop_mismatch: StopMismatch = stop_mismatch
         self._history: HistoryPolicy = history
-        self._sanity: SanityMode = sanity
-        self._audit = make_audit(self._calibration, history=history, placeholder=self._syntax)
+        self._audit = make_audit(
+            self._calibration,
+            history=history,
+            placeholder=self._syntax,
+            names=self._template.added,
+            neutralised=self.neutralised,
+            neutralised_by=self.breaker if neutralise else "",
+        )
 
     # ---- facts
 
@@ -152,9 +166,40 @@ class ChatCodec:
         """Whether a full render changes earlier replies, so that the policy matters."""
         return self._audit.rewrites_history
 
+    @property
+    def neutralised(self) -> tuple[str, ...]:
+        """The control tokens that foreign text cannot become; empty without `neutralise`."""
+        return self._texts.controls.names if self._texts.neutralise else ()
+
+    @property
+    def breaker(self) -> str:
+        """The character that is put into them, for people, such as "U+200B ZERO WIDTH SPACE"."""
+        return self._texts.controls.breaker_name
+
     def audit(self) -> TemplateAudit:
         """Return what calibration proved about the template."""
         return self._audit
+
+    def image_rules(self) -> ImageRules:
+        """Return how the processor expands and joins images; the first call proves it.
+
+        Raises:
+            TemplateError: The codec has no processor, or the processor is not supported.
+        """
+        return self._encoder().rules
+
+    def readable(self, entry: Message) -> Message:
+        """Return a message in a role that the template renders.
+
+        A tool message becomes a user message where the template has no tool role (Gemma 3,
+        Mistral 7B), or drops the images of tool messages.
+        """
+        if entry["role"] != "tool":
+            return entry
+        has_role = "tool" in self._calibration.rules
+        if has_role and ("tool" in self._calibration.image_roles or not images_of([entry])):
+            return entry
+        return {**entry, "role": "user"}
 
     # ---- encoding
 
@@ -174,8 +219,9 @@ class ChatCodec:
             TemplateError: The template refuses the messages, or they cannot be exact.
             ImageError: A picture cannot be read or processed.
         """
-        text = self._full_text(messages, tools)
-        return self._encoded(text, self._template.encode(text), images_of(messages))
+        text, neutralised = self._full_text(messages, tools)
+        ids = self._template.encode(text)
+        return self._encoded(text, ids, images_of(messages), neutralised)
 
     def encode_observation(
         self,
@@ -184,7 +230,7 @@ class ChatCodec:
         sampled_ids: Sequence[int],
         history: Sequence[Message] = (),
         tools: Sequence[ToolSpec | Mapping[str, Any]] | None = None,
-        previous_images: int = 0,
+        previous_images: int | None = None,
     ) -> Encoded:
         """Encode everything between a reply and the next one: what to append to the ledger.
 
@@ -196,33 +242,43 @@ class ChatCodec:
             history: Every earlier message, the reply included; read only where the audit says that
                 the template depends on it.
             tools: Instead of the codec's own; None takes those.
-            previous_images: How many pictures the ledger has already.
+            previous_images: How many images the ledger has already; None counts those of
+                `history`. Read only where the template or the processor numbers images.
 
         Raises:
             TemplateError: The template cannot express the messages here, or needs `history`.
             ImageError: A picture cannot be read or processed.
         """
-        rule = self._rule(messages)
+        rule = self._calibration.rule(
+            [entry["role"] for entry in messages], history[-1] if history else None
+        )
         images = images_of(messages)
         if len(messages) == 1 and (tools is None or Dependency.TOOLS not in rule.depends):
             direct = self._direct_tail(rule, messages[0])
             if direct is not None:
-                ids = self._template.encode(direct)
-                joined = self._join(rule, ids, sampled_ids)
+                tail, neutralised = direct
+                ids = self._template.encode(tail)
+                joined = tuple(self._join(rule, ids, sampled_ids))
                 if not images:
-                    return Encoded(wire_ids=tuple(joined), train_ids=tuple(joined))
-                return self._encoded(direct, joined, images, whole=ids)
-        if not previous_images and history and Dependency.IMAGES in rule.depends:
-            previous_images = len(images_of(history))
-        tail = self._renderer.tail(
-            rule,
-            self._writer.fit(self._texts.apply(messages)),
-            history=self._needed(rule, history),
-            tools=self._tools if tools is None else _schemas(tools),
-            earlier_images=previous_images,
-        )
+                    return Encoded(wire_ids=joined, train_ids=joined, neutralised=neutralised)
+                earlier = self._earlier(rule, images, history, previous_images)
+                return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
+        earlier = self._earlier(rule, images, history, previous_images)
+        schemas = self._given(tools)
+
+        def write(observations: list[PlainMessage], before: list[PlainMessage]) -> str:
+            return self._renderer.tail(
+                rule,
+                self._writer.fit(observations),
+                history=self._writer.fit(before),
+                tools=schemas,
+                earlier_images=earlier,
+            )
+
+        tail, neutralised = self._texts.render(messages, write, history=rule.read(history))
         ids = self._template.encode(tail)
-        return self._encoded(tail, self._join(rule, ids, sampled_ids), images, whole=ids)
+        joined = self._join(rule, ids, sampled_ids)
+        return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
 
     def image_features(self, images: Sequence[Image]) -> tuple[ImageFeatures, ...]:
         """Return what the processor makes of some pictures, such as those of a stored ledger.
@@ -236,9 +292,9 @@ class ChatCodec:
     def is_quick(self, images: Sequence[Image]) -> bool:
         """Whether encoding some images takes no work on their pixels."""
         encoder = self._image_encoder
-        if encoder is None or not encoder.repeats_placeholder:
-            return False  # a whole processor works on the pixels to count the tokens of each text
-        return all(image.is_ready() and encoder.is_quick(image) for image in images)
+        return encoder is not None and all(
+            image.is_ready() and encoder.is_quick(image) for image in images
+        )
 
     def encode_reply(self, text: str) -> tuple[int, ...]:
         """Encode a reply as the model would sample it, its stop token included.
@@ -246,8 +302,11 @@ class ChatCodec:
         For scripted replies only: what an engine sampled is never encoded again.
         """
         anchor, head, closer = self._reply_frame
-        whole = self._template.encode(anchor + text)
-        ids = whole[len(head) :] if whole[: len(head)] == head else self._template.encode(text)
+        first, *others = self._texts.spoken_pieces(text)
+        whole = self._template.encode(anchor + first)
+        ids = whole[len(head) :] if whole[: len(head)] == head else self._template.encode(first)
+        for piece in others:  # a placeholder that the text spells out, which nobody can sample
+            ids += self._template.encode(piece)
         return (*ids, closer)
 
     @cached_property
@@ -272,100 +331,98 @@ class ChatCodec:
         """Return token ids as text to look at: special tokens and a stop token at the end kept."""
         return self._template.decode(token_ids)
 
+    def encode_text(self, text: str) -> list[int]:
+        """Return a text's ids as the tokenizer alone makes them, without any neutralising."""
+        return self._template.encode(text)
+
     # ---- checking
 
-    def check_ledger(
+    def check_observation(
         self,
         messages: Sequence[Message],
-        wire_ids: Sequence[int],
+        encoded: Encoded,
         *,
-        model_spans: Sequence[tuple[int, int]] | None = None,
+        sampled_ids: Sequence[int],
+        history: Sequence[Message],
         tools: Sequence[ToolSpec | Mapping[str, Any]] | None = None,
-        mode: SanityMode | None = None,
     ) -> SanityReport:
-        """Compare a ledger with one full render of the conversation.
+        """Compare an encoded observation with a full render of the real conversation.
+
+        Takes two full renders and one full encoding; see `envkit.tokens.sanity` for what equality
+        proves.
 
         Args:
-            messages: The whole conversation; a last assistant message is compared as text, since
-                templates write a last reply differently.
-            wire_ids: The ledger, one placeholder per picture.
-            model_spans: Start and end of each sampled run. With them, a ledger passes whose only
-                difference is how the model split its own words; without, equal text passes.
-            tools: Instead of the codec's own; None takes those.
-            mode: Instead of the codec's own; None takes that.
+            messages: What follows the reply, as given to `encode_observation`.
+            encoded: What that returned.
+            sampled_ids: As for `encode_observation`.
+            history: Every message up to the reply, the reply last.
+            tools: As for `encode_observation`.
 
         Raises:
-            TemplateError: The template cannot render the conversation at all.
+            TemplateError: The messages are not an observation.
         """
-        chosen = mode or self._sanity
-        if chosen == "off":
-            return SanityReport(status=SanityStatus.SKIPPED, mode=chosen, ok=True)
-        context, ledger = list(messages), list(wire_ids)
-        reply: Message | None = context.pop() if context[-1]["role"] == "assistant" else None
-        full = self._template.encode(self._full_text(context, tools))
-        cut = len(ledger) if reply is None else self._reply_start(ledger, full, reply)
-        spans = [span for span in model_spans or () if span[1] <= cut]
-
-        def is_context(rendered: Sequence[int]) -> bool:
-            return model_spans is None or self._respelled(ledger[:cut], spans) == list(rendered)
-
-        return compare(
-            self._template,
-            ledger[:cut],
-            full,
-            mode=chosen,
-            rewrites=self.rewrites_history,
-            is_context=is_context,
+        rule = self._calibration.rule(
+            [entry["role"] for entry in messages], history[-1] if history else None
         )
-
-    def _reply_start(self, ledger: list[int], full: list[int], reply: Message) -> int:
-        """Return where the last reply starts; past the end when the ledger does not have it."""
-        content = reply["content"] if isinstance(reply["content"], str) else ""
-        if self.decode(ledger[len(full) :]) == content:
-            return len(full)
-        low, high = 0, len(ledger)
-        while low < high:  # the last start from which the text is long enough
-            middle = (low + high + 1) // 2
-            if len(self.decode(ledger[middle:])) >= len(content):
-                low = middle
-            else:
-                high = middle - 1
-        return low if self.decode(ledger[low:]) == content else len(ledger)
-
-    def _respelled(self, ledger: list[int], spans: Sequence[tuple[int, int]]) -> list[int]:
-        result: list[int] = []
-        position = 0
-        for start, end in spans:
-            result += ledger[position:start]
-            result += self._template.encode(self._template.decode(ledger[start:end]))
-            position = end
-        return result + ledger[position:]
+        if not history or history[-1]["role"] != "assistant":
+            return SanityReport(status=SanityStatus.UNCHECKED, reason="the history has no reply")
+        whole = [*history, *messages]
+        images = images_of(whole)
+        is_small = bool(encoded.images) and len(images) <= _CHECKED_IMAGES
+        encoder = self._image_encoder if is_small else None
+        report = check_delta(
+            self._template,
+            lambda: self._writer.fit(self._texts.cleaned(whole)),
+            encoded,
+            reply=len(history) - 1,
+            rule=rule,
+            tools=self._given(tools),
+            sampled_ids=sampled_ids,
+            stop_ids=self._stop_set,
+            process=partial(encoder.whole, images) if encoder else None,
+        )
+        if not report.status.passes("strict") and self._texts.may_join(whole):
+            return SanityReport(
+                status=SanityStatus.UNCHECKED,
+                reason="the text could form control tokens with the template's own words",
+            )
+        return report
 
     # ---- pieces
 
     def _full_text(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec | Mapping[str, Any]] | None
-    ) -> str:
-        if not messages:
-            raise TemplateError("a prompt needs at least one message, got none")
-        if messages[-1]["role"] == "assistant":
-            raise TemplateError(
-                "a prompt must end with what the model is to answer, got an assistant message last"
-            )
-        given = self._tools if tools is None else _schemas(tools)
-        return self._template.render(self._writer.fit(self._texts.apply(messages)), tools=given)
+    ) -> tuple[str, int]:
+        """Return a conversation as the template writes it, and how many texts were changed."""
+        check_prompt(messages)
+        given = self._given(tools)
+        return self._texts.render(
+            messages, lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
+        )
 
-    def _direct_tail(self, rule: RoleRule, message: Message) -> str | None:
-        """Return what an observation of a proven shape becomes; None to render it."""
-        content = message["content"]
-        if not _PLAIN_KEYS.issuperset(message):
+    def _direct_tail(self, rule: RoleRule, message: Message) -> tuple[str, int] | None:
+        """Return what an observation of a proven shape becomes, and how many texts were changed.
+
+        None to render it.
+        """
+        content: Any = message["content"]
+        shape, text = rule.shape, content
+        if type(content) is not str:
+            shape, text = rule.picture_shape, text_behind_picture(content)
+        if shape is None or text is None or not _PLAIN_KEYS.issuperset(message):
             return None
-        if type(content) is str:
-            return None if rule.shape is None else rule.shape.write(self._texts.clean(content))
-        text = _text_behind_picture(content)
-        if rule.picture_shape is None or text is None:
+        if shape in self._open_shapes:
             return None
-        return rule.picture_shape.write(self._texts.clean(text))
+        clean = self._texts.clean(text)
+        tail = shape.write(clean)
+        return None if tail is None else (tail, int(clean is not text))
+
+    def _given(self, tools: Sequence[ToolSpec | Mapping[str, Any]] | None) -> ToolSchemas:
+        """Return tools as templates read them, None for none; given None, the codec's own."""
+        if tools is None:
+            return self._tools
+        schemas = tool_schemas(tools)
+        return self._texts.schemas(schemas) if schemas and self._texts.neutralise else schemas
 
     def _join(self, rule: RoleRule, ids: list[int], sampled_ids: Sequence[int]) -> list[int]:
         return join(
@@ -377,62 +434,62 @@ class ChatCodec:
             mismatch=self._stop_mismatch,
         )
 
-    def _rule(self, messages: Sequence[Message]) -> RoleRule:
-        roles = [message["role"] for message in messages]
-        first = roles[0] if roles else None
-        others = roles[roles.count("tool") :] if first == "tool" else roles
-        if first not in ("user", "tool") or any(role != "user" for role in others):
+    def _earlier(
+        self,
+        rule: RoleRule,
+        images: Sequence[Image],
+        history: Sequence[Message],
+        given: int | None,
+    ) -> int:
+        """Return how many images came before, where that changes what follows; else 0."""
+        if given is not None or not images:
+            return given or 0
+        encoder = self._image_encoder
+        numbered = encoder is not None and encoder.rules.expansion is Expansion.NUMBERED
+        if not numbered and Dependency.IMAGES not in rule.depends:
+            return 0
+        if not history:
             raise TemplateError(
-                "an observation is user messages, or tool results with user messages after them, "
-                f"got roles {roles}"
+                "this model numbers the images of a conversation; pass previous_images=, or "
+                "history= with every earlier message"
             )
-        rule = self._calibration.rules.get(first)
-        if rule is None:
-            raise TemplateError(
-                f"{first} observations are refused: {self._calibration.refusals[first]}. "
-                "Send tool output in a 'user' message instead"
-            )
-        return rule
-
-    def _needed(self, rule: RoleRule, history: Sequence[Message]) -> list[PlainMessage]:
-        if rule.depends & _HISTORY_PARTS:
-            return self._writer.fit(self._texts.apply(history))
-        return []
+        return len(images_of(history))
 
     def _encoded(
         self,
         text: str,
         ids: Sequence[int],
         images: tuple[Image, ...],
+        neutralised: int,
         whole: Sequence[int] | None = None,
+        earlier: int = 0,
     ) -> Encoded:
         """Expand the placeholders.
 
         Args:
             text: What was rendered.
             ids: Its ids, as they go into the ledger.
-            images: Its pictures.
+            images: Its images.
+            neutralised: How many of its texts were changed.
             whole: Its ids before they were joined with the reply; None if they are `ids`.
+            earlier: How many images the conversation has before these.
         """
         wire = tuple(ids)
-        if self._syntax is None:
-            if images:
-                raise TemplateError("this chat template does not render images; take a VLM's")
-            return Encoded(wire_ids=wire, train_ids=wire)
-        check_count(wire, self._media, self._syntax, len(images))
+        if self._syntax is not None:
+            check_count(wire, self._media, self._syntax, len(images))
+        elif images:
+            raise TemplateError("this chat template does not render images; take a VLM's")
         if not images:
-            return Encoded(wire_ids=wire, train_ids=wire)
-        encoder, features = self._encoder(), self.image_features(images)
-        if encoder.repeats_placeholder:
-            train = expand(wire, self._syntax, features)
-        else:
-            expanded = encoder.expand_text(text, images)
-            added = len(wire) - len(
-                whole or ids
-            )  # before the text; below 0: its closer was sampled
-            train = (*wire[:added], *expanded) if added > 0 else expanded[-added:]
-            features = share_count(features, len(train) - len(wire))
-        return Encoded(wire_ids=wire, train_ids=train, images=images, features=features)
+            return Encoded(wire_ids=wire, train_ids=wire, neutralised=neutralised)
+        added = len(wire) - len(whole or ids)
+        train, features = self._encoder().expand(wire, text, images, added=added, earlier=earlier)
+        return Encoded(
+            wire_ids=wire,
+            train_ids=train,
+            images=images,
+            features=features,
+            neutralised=neutralised,
+        )
 
     def _encoder(self) -> ImageEncoder:
         if self._image_encoder is None:
@@ -441,53 +498,3 @@ class ChatCodec:
                 "or the model's processor (envkit.tokens.load_codec does it)"
             )
         return self._image_encoder
-
-
-def _split(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # foreign objects
-    """Return (processor or None, tokenizer)."""
-    inner: Any = getattr(given, "tokenizer", None)
-    processor = given if inner is not None and hasattr(given, "image_processor") else None
-    tokenizer: Any = inner if processor is not None else given
-    if not callable(getattr(tokenizer, "encode", None)) or not callable(
-        getattr(tokenizer, "apply_chat_template", None)
-    ):
-        raise ConfigurationError(
-            "a codec needs a Hugging Face tokenizer or processor, got "
-            f"{type(given).__name__}; load one with envkit.tokens.load_codec(path_or_name)"
-        )
-    return processor, tokenizer
-
-
-def _text_behind_picture(content: object) -> str | None:
-    """Return the text of a content that is one picture and a text; None for any other."""
-    if type(content) is not list or len(cast("list[Any]", content)) != 2:
-        return None
-    first, second = cast("list[dict[str, Any]]", content)
-    if first.keys() != _PICTURE_KEYS or second.keys() != _TEXT_KEYS:
-        return None
-    if first["type"] != "image" or second["type"] != "text" or type(second["text"]) is not str:
-        return None
-    return second["text"]
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ConfigurationError(f"{name} must be one of {list(choices)}, got {value!r}")
-
-
-def _schemas(tools: Sequence[ToolSpec | Mapping[str, Any]]) -> ToolSchemas:
-    """Return tools as templates read them, None for none."""
-    schemas = [tool.to_json() if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]
-    return schemas or None
-
-
-def _stop_ids(tokenizer: Tokenizer, given: Sequence[int] | None) -> tuple[int, ...]:
-    own = tokenizer.eos_token_id
-    ends = list(own) if isinstance(own, (list, tuple)) else [] if own is None else [own]
-    stops = tuple(dict.fromkeys(int(identity) for identity in [*(given or ()), *ends]))
-    if not stops:
-        raise ConfigurationError(
-            "a codec needs the ids that end a reply: the tokenizer names no eos_token; pass "
-            "stop_ids= as in the model's generation_config.json"
-        )
-    return stops

@@ -1,23 +1,33 @@
 """From observations to the text that follows a reply, and from there to the ids to append."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from itertools import takewhile
+from typing import Any
 
 from envkit.errors import TemplateError
-from envkit.tokens.rules import Dependency, RoleRule
+from envkit.tokens.rules import (
+    CALL_KEYS,
+    CALL_PARTS,
+    CONTEXT_PARTS,
+    Dependency,
+    RoleRule,
+    Variant,
+)
 from envkit.tokens.template import ChatTemplate, PlainMessage
-from envkit.tokens.writer import Writer
+from envkit.tokens.writer import CALL_ID, Writer
 
-CALL_PARTS: Final = frozenset({Dependency.CALL_NAME, Dependency.CALL_ID})
 ToolSchemas = Sequence[Mapping[str, Any]] | None
 
 
 class DeltaRenderer:
-    """Renders observations behind a stand-in conversation: work is O(observation)."""
+    """Renders observations after a stand-in conversation, or after the turns that a rule needs."""
 
     def __init__(self, template: ChatTemplate, writer: Writer) -> None:
         self.template = template
         self.writer = writer
+        self.call_variant: Variant | None = None
+        """How to write the call that a plain reply spells out; None where the template takes tool
+        messages after plain replies."""
 
     def after_reply(
         self,
@@ -29,23 +39,24 @@ class DeltaRenderer:
         earlier_images: int = 0,
         generation_prompt: bool = True,
     ) -> str:
-        """Return the text right behind the stand-in reply.
+        """Return the text right after the stand-in reply.
 
         Args:
             rule: How this role follows a reply; says which of the rest is read.
             observations: Every message up to the next reply.
             history: Every earlier message, the reply included.
             tools: Tool schemas.
-            earlier_images: How many pictures came before.
+            earlier_images: How many images came before.
             generation_prompt: Whether the next reply's header follows.
 
         Raises:
             TemplateError: The template refuses the observations, or needs history it was not given.
         """
-        head = self._head(rule, history, earlier_images)
         calls = self._calls(rule, observations, history)
+        head = self._head(rule, history, earlier_images)
+        reply = self._reply(rule, history, calls)
         used = tools if Dependency.TOOLS in rule.depends else None
-        messages = [*head, self.writer.reply(rule.variant, calls), *observations]
+        messages = [*head, reply, *observations]
         try:
             text = self.template.render(messages, generation_prompt=generation_prompt, tools=used)
         except TemplateError:
@@ -73,54 +84,75 @@ class DeltaRenderer:
     def _head(
         self, rule: RoleRule, history: Sequence[PlainMessage], earlier_images: int
     ) -> list[PlainMessage]:
-        if Dependency.HISTORY in rule.depends:
-            return list(self._required(rule, history)[:-1])
-        head = [self.writer.say("user", "u")]
-        if earlier_images and Dependency.IMAGES in rule.depends:
-            pictures: list[dict[str, Any]] = [{"type": "image"}] * earlier_images
-            head = [{"role": "user", "content": [*pictures, {"type": "text", "text": "u"}]}]
-        if Dependency.SYSTEM in rule.depends:
-            said = [m for m in self._required(rule, history) if m["role"] == "system"]
-            head = [*said, *head]
-        return head
-
-    @staticmethod
-    def _required(rule: RoleRule, history: Sequence[PlainMessage]) -> Sequence[PlainMessage]:
-        if not history:
-            needed = ", ".join(sorted(rule.depends & {Dependency.HISTORY, Dependency.SYSTEM}))
+        """Return what comes before the reply."""
+        depends = rule.depends
+        if depends & CONTEXT_PARTS and not history:
+            needed = ", ".join(sorted(depends & CONTEXT_PARTS))
             raise TemplateError(
                 f"after {rule.role} observations this chat template writes what depends on the "
                 f"{needed} of the conversation; pass history= with every earlier message"
             )
-        return history
+        if depends & {Dependency.HISTORY, Dependency.RECENT}:
+            return self._with_calls(rule.read(history))[:-1]
+        systems = [entry for entry in rule.read(history)[:-1] if entry["role"] == "system"]
+        head = [self.writer.say("user", "u")]
+        if earlier_images and Dependency.IMAGES in depends:
+            images: list[dict[str, Any]] = [{"type": "image"}] * earlier_images
+            head = [{"role": "user", "content": [*images, {"type": "text", "text": "u"}]}]
+        return [*systems, *head]
+
+    def _reply(
+        self, rule: RoleRule, history: Sequence[PlainMessage], calls: Sequence[tuple[str, str]]
+    ) -> PlainMessage:
+        """Return the marked reply: the real one where the rule reads turns, else a stand-in."""
+        if rule.depends & {Dependency.HISTORY, Dependency.RECENT}:
+            makes_calls = bool(history[-1].get("tool_calls"))
+            if makes_calls == (rule.variant.calls != "none"):
+                return self.writer.marked(history[-1], rule.variant)
+        return self.writer.reply(rule.variant, calls)
+
+    def _with_calls(self, history: Sequence[PlainMessage]) -> list[PlainMessage]:
+        """Return the history with the calls that its plain replies spell out, where needed."""
+        result = list(history)
+        if self.call_variant is None:
+            return result
+        for index, entry in enumerate(result):
+            if entry["role"] != "assistant" or entry.get("tool_calls"):
+                continue
+            answers = list(takewhile(lambda later: later["role"] == "tool", result[index + 1 :]))
+            if answers:
+                calls = _named(answers)
+                result[index] = self.writer.calling(self.call_variant, calls, text="", argument="x")
+        return result
 
     @staticmethod
     def _calls(
         rule: RoleRule, observations: Sequence[PlainMessage], history: Sequence[PlainMessage]
     ) -> list[tuple[str, str]]:
         """Return name and id of each call that the stand-in reply makes."""
-        results = [entry for entry in observations if entry["role"] == "tool"]
+        real = (history[-1].get("tool_calls") or ()) if history else ()
         needed = rule.depends & CALL_PARTS
-        real: Sequence[Mapping[str, Any]] = ()
-        if history and needed:
-            real = history[-1].get("tool_calls") or ()
-        if real:
+        if real and (needed or rule.role == "user"):
             return [
                 (call.get("function", call)["name"], call.get("id") or f"call{i:05d}")
                 for i, call in enumerate(real)
             ]
-        keys = {Dependency.CALL_NAME: "name", Dependency.CALL_ID: "tool_call_id"}
+        results = [entry for entry in observations if entry["role"] == "tool"]
         for entry in results:
-            missing = [keys[part] for part in needed if keys[part] not in entry]
+            missing = [CALL_KEYS[part] for part in needed if CALL_KEYS[part] not in entry]
             if missing:
                 raise TemplateError(
                     f"this chat template needs {missing} of the call that a tool message answers; "
                     f"give tool messages these keys, got {sorted(entry)}"
                 )
-        return [
-            (entry.get("name") or "f", entry.get("tool_call_id") or f"call{i:05d}")
-            for i, entry in enumerate(results)
-        ]
+        return _named(results) or [("f", CALL_ID)]
+
+
+def _named(answers: Sequence[PlainMessage]) -> list[tuple[str, str]]:
+    return [
+        (entry.get("name") or "f", entry.get("tool_call_id") or f"call{i:05d}")
+        for i, entry in enumerate(answers)
+    ]
 
 
 def join(

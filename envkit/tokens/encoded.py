@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from envkit.images import Image
+from envkit.tokens.joining import CONCATENATION, Joining
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -24,7 +24,9 @@ class ImageFeatures:
     tensors: Mapping[str, NDArray[Any]]
     """The processor's per-image outputs, such as pixel_values (P, D) and image_grid_thw (1, 3)."""
     token_count: int
-    """How many placeholder tokens the image becomes in train ids."""
+    """How many tokens the image becomes in train ids."""
+    joining: Joining = CONCATENATION
+    """How the processor joins this image's tensors with those of others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,17 +44,20 @@ class Encoded:
     """One per image, in the same order."""
     is_prompt: bool = False
     """Whether the ids start a sequence instead of extending one."""
+    neutralised: int = 0
+    """How many texts had control tokens or characters that were replaced."""
 
     @cached_property
     def tensors(self) -> Tensors:
-        """The features of all images, concatenated once per key; empty without images."""
-        return concatenate(self.features)
+        """The tensors of all images as the processor returns them in one call; else empty."""
+        return join_features(self.features)
 
 
-def concatenate(features: Iterable[ImageFeatures]) -> Tensors:
-    """Join per-image tensors along their first axis, one concatenation per key."""
-    columns: dict[str, list[NDArray[Any]]] = {}
-    for feature in features:
-        for key, value in feature.tensors.items():
-            columns.setdefault(key, []).append(value)
-    return {key: np.concatenate(parts) for key, parts in columns.items()}
+def join_features(features: Iterable[ImageFeatures]) -> Tensors:
+    """Return the tensors of several images as their processor returns them in one call.
+
+    Raises:
+        TemplateError: The images cannot be joined.
+    """
+    known = list(features)
+    return known[0].joining.join([one.tensors for one in known]) if known else {}

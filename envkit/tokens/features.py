@@ -1,7 +1,7 @@
-"""A model's image processor, run once per picture and remembered.
+"""A model's image processor, run once per image and remembered.
 
-Thread-safe: two threads that need the same picture wait for one computation. The cache is bounded
-by bytes and keyed by the picture's hash; prompts and observations use the same processor settings
+Thread-safe: two threads that need the same image wait for one computation. The cache is bounded
+by bytes and keyed by the image's hash; prompts and observations use the same processor settings
 because they use the same object.
 """
 
@@ -9,90 +9,163 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
-from envkit.errors import ConfigurationError, ImageError, TemplateError
+from envkit.errors import ConfigurationError, ImageError
 from envkit.images import Image
-from envkit.tokens.encoded import ImageFeatures
+from envkit.tokens.encoded import ImageFeatures, join_features
+from envkit.tokens.expansion import Expansion, ImageRules, expand_text, prove
+from envkit.tokens.placeholders import replace_each
+from envkit.tokens.processors import ProcessorCall
+from envkit.tokens.rules import ImageSyntax
+from envkit.tokens.sanity import WholeImages
+from envkit.tokens.template import ChatTemplate
 
 DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
-_PER_TOKEN: Final = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
-"""Processor outputs with one entry per token: rebuilt from ids by whoever needs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Known:
+    """One image, computed once."""
+
+    features: ImageFeatures
+    ids: tuple[int, ...]
+    """What its placeholder becomes, alone."""
 
 
 class ImageEncoder:
-    """Turns pictures into the tensors and the token count that a model's processor gives them."""
+    """Turns images into the tensors and the tokens that a model's processor gives them."""
 
     def __init__(
         self,
-        image_processor: Any,  # noqa: ANN401  # a transformers image processor, optional here
+        call: ProcessorCall,
         *,
-        processor: Any = None,  # noqa: ANN401  # a transformers processor, optional here
-        placeholder: str,
+        template: ChatTemplate,
+        syntax: ImageSyntax,
+        anchor: str,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         is_lazy: bool = False,
     ) -> None:
-        """Keep the processors.
+        """Keep the processor; the first image proves how it expands and joins.
 
         Args:
-            image_processor: Gives grids; its `merge_size` says how many patches make a token.
-            processor: The whole processor, for models whose image processor gives no grid.
-            placeholder: The text of the placeholder token.
+            call: Calls the processor.
+            template: Encodes text as the codec does.
+            syntax: The placeholder.
+            anchor: The special token that every observation starts with.
             cache_bytes: How much to remember.
-            is_lazy: Process a picture when its tensors are first read. The first picture of each
-                size is processed at once, and tells how many tokens all others of that size have.
+            is_lazy: Process an image when its tensors are first read. The first image of each
+                size is processed at once, and tells the tokens of all others of that size.
         """
-        self.image_processor = image_processor
-        self.processor = processor
-        self._placeholder = placeholder
+        self._call, self._template, self._syntax, self._anchor = call, template, syntax, anchor
         self._limit = cache_bytes
         self._is_lazy = is_lazy
-        self._counts: dict[tuple[int, int], int] = {}
-        """Tokens of a picture by its size, where `is_lazy`."""
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, ImageFeatures] = OrderedDict()
-        self._running: dict[str, Future[ImageFeatures]] = {}
+        self._by_size: dict[tuple[int, int], tuple[int, ...]] = {}
+        """Tokens of an image by its size, where `is_lazy`."""
+        self._lock, self._proving = threading.Lock(), threading.Lock()
+        self._rules: ImageRules | None = None
+        self._kept: OrderedDict[str, _Known] = OrderedDict()
+        self._running: dict[str, Future[_Known]] = {}
         self._bytes = 0
         self.computed = 0
-        """How many pictures were processed, for tests and figures."""
+        """How many images were processed, for tests and figures."""
 
     @property
-    def repeats_placeholder(self) -> bool:
-        """Whether an image becomes its placeholder repeated, as for Qwen-VL models."""
-        return isinstance(getattr(self.image_processor, "merge_size", None), int)
+    def rules(self) -> ImageRules:
+        """What is proven about the processor; the first call runs it on probe images.
+
+        Raises:
+            TemplateError: The processor is not supported.
+        """
+        with self._proving:
+            if self._rules is None:
+                self._rules = prove(self._call, self._template, self._syntax, self._anchor)
+            return self._rules
 
     def is_quick(self, image: Image) -> bool:
-        """Whether the features of a picture that is ready can be had without processing it."""
-        return image.sha256 in self._kept or self._known_count(image) is not None
+        """Whether an image that is ready can be encoded without work on its pixels."""
+        if self._rules is None or self._rules.expansion is not Expansion.IDS:
+            return False
+        return image.sha256 in self._kept or image.size in self._by_size
 
     def features(self, image: Image) -> ImageFeatures:
-        """Return one picture's features, computed at most once while they are kept.
+        """Return one image's features, computed at most once while they are kept.
 
         Raises:
-            ImageError: The picture cannot be decoded or processed.
-            TemplateError: The processor's output is not of a supported kind.
+            ImageError: The image cannot be decoded or processed.
+            TemplateError: The processor is not supported.
         """
-        count = self._known_count(image)
-        if count is not None:
-            return ImageFeatures(tensors=_LazyTensors(self, image, count), token_count=count)
+        return self._known(image).features
+
+    def expand(
+        self,
+        wire_ids: Sequence[int],
+        text: str,
+        images: Sequence[Image],
+        *,
+        added: int,
+        earlier: int,
+    ) -> tuple[tuple[int, ...], tuple[ImageFeatures, ...]]:
+        """Return the train ids of some messages, and the features of their images.
+
+        Args:
+            wire_ids: The ids to append to the ledger, one placeholder per image.
+            text: What was rendered.
+            images: Its images.
+            added: How many wire ids stand before the text; below 0: how many ids of the text the
+                model sampled itself.
+            earlier: How many images the conversation has before these.
+
+        Raises:
+            ImageError: An image cannot be decoded or processed.
+            TemplateError: The processor is not supported.
+        """
+        known = [self._known(image) for image in images]
+        features = tuple(one.features for one in known)
+        expansion = self.rules.expansion
+        if expansion is Expansion.IDS:
+            placeholder = self._syntax.placeholder_id
+            return tuple(replace_each(wire_ids, placeholder, [one.ids for one in known])), features
+        before = earlier if expansion is Expansion.NUMBERED else 0
+        whole = expand_text(self._call, self._syntax, text, images, earlier=before)
+        train = (*wire_ids[:added], *whole) if added > 0 else whole[-added:]
+        return train, share_count(features, len(train) - len(wire_ids))
+
+    def whole(self, images: Sequence[Image], text: str) -> WholeImages | None:
+        """Return what the processor gives for a whole conversation in one call.
+
+        None for an image processor alone, which knows no text.
+
+        Raises:
+            ImageError: An image cannot be processed.
+        """
+        if not self._call.is_whole:
+            return None
+        made = self._call.text(text, images)
+        ours = join_features(self.features(image) for image in images)
+        return WholeImages(ids=made.ids, tensors=made.tensors, ours=ours)
+
+    def _known(self, image: Image) -> _Known:
+        rules = self.rules
+        ids = self._by_size.get(image.size)
+        if ids is not None:
+            tensors = _LazyTensors(self, image, ids)
+            features = ImageFeatures(tensors=tensors, token_count=len(ids), joining=rules.joining)
+            return _Known(features=features, ids=ids)
         made = self.processed(image)
-        if self._is_lazy and self.repeats_placeholder:
-            self._counts[image.size] = made.token_count
+        if self._is_lazy and rules.expansion is Expansion.IDS:
+            self._by_size[image.size] = made.ids
         return made
 
-    def _known_count(self, image: Image) -> int | None:
-        return self._counts.get(image.size) if self._counts else None
-
-    def processed(self, image: Image) -> ImageFeatures:
-        """Return one picture's features with its tensors, whether or not the encoder is lazy.
+    def processed(self, image: Image) -> _Known:
+        """Return one image with its tensors, whether or not the encoder is lazy.
 
         Raises:
-            ImageError: The picture cannot be decoded or processed.
-            TemplateError: The processor's output is not of a supported kind.
+            ImageError: The image cannot be decoded or processed.
+            TemplateError: The processor is not supported.
         """
         key = image.sha256
         with self._lock:
@@ -100,7 +173,7 @@ class ImageEncoder:
             if kept is not None:
                 self._kept.move_to_end(key)
                 return kept
-            mine: Future[ImageFeatures] = Future()
+            mine: Future[_Known] = Future()
             running = self._running.setdefault(key, mine)
         if running is not mine:
             return running.result()
@@ -118,65 +191,36 @@ class ImageEncoder:
         mine.set_result(made)
         return made
 
-    def expand_text(self, text: str, images: Sequence[Image]) -> tuple[int, ...]:
-        """Return the whole processor's ids of a text with placeholders (Gemma-3 style models)."""
-        output = self._call_processor([text], images)
-        return tuple(int(identity) for identity in np.asarray(output["input_ids"]).reshape(-1))
-
-    def _keep(self, key: str, made: ImageFeatures) -> None:
+    def _keep(self, key: str, made: _Known) -> None:
         self._kept[key] = made
-        self._bytes += _size(made)
+        self._bytes += _size(made.features)
         while self._bytes > self._limit and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
-            self._bytes -= _size(dropped)
+            self._bytes -= _size(dropped.features)
 
-    def _compute(self, image: Image) -> ImageFeatures:
-        if self.repeats_placeholder:
-            tensors = _arrays(self._call(self.image_processor, images=[_rgb(image)]))
-            grid = tensors.get("image_grid_thw")
-            if grid is not None and len(grid) == 1:
-                count = int(np.prod(grid)) // int(self.image_processor.merge_size) ** 2
-                return ImageFeatures(tensors=tensors, token_count=count)
-        if self.processor is None:
-            raise TemplateError(
-                f"{type(self.image_processor).__name__} does not say how many tokens an image has "
-                "(no image_grid_thw); pass the model's whole processor as the first argument"
-            )
-        output = self._call_processor([self._placeholder], [image])
-        count = int(np.asarray(output["input_ids"]).size)
-        return ImageFeatures(tensors=_arrays(output), token_count=count)
-
-    def _call_processor(self, text: list[str], images: Sequence[Image]) -> Mapping[str, Any]:
-        pictures = [_rgb(image) for image in images]
-        return self._call(self.processor, text=text, images=pictures, add_special_tokens=False)
-
-    @staticmethod
-    def _call(processor: Any, **inputs: Any) -> Mapping[str, Any]:  # noqa: ANN401
-        try:
-            return processor(**inputs, return_tensors="np")
-        except ImageError:
-            raise
-        except (ValueError, TypeError, OSError, ArithmeticError) as error:
-            raise ImageError(
-                f"{type(processor).__name__} cannot process this image: {error}"
-            ) from error
+    def _compute(self, image: Image) -> _Known:
+        output, joining = self._call.image(image), self.rules.joining
+        features = ImageFeatures(
+            tensors=output.tensors, token_count=len(output.ids), joining=joining
+        )
+        return _Known(features=features, ids=output.ids)
 
 
 class _LazyTensors(Mapping[str, NDArray[Any]]):
-    """The tensors of a picture whose size is known to have so many tokens."""
+    """The tensors of an image whose size is known to have these tokens."""
 
-    def __init__(self, encoder: ImageEncoder, image: Image, token_count: int) -> None:
-        self._encoder, self._image, self._token_count = encoder, image, token_count
+    def __init__(self, encoder: ImageEncoder, image: Image, ids: tuple[int, ...]) -> None:
+        self._encoder, self._image, self._ids = encoder, image, ids
 
     def _tensors(self) -> Mapping[str, NDArray[Any]]:
         made = self._encoder.processed(self._image)
-        if made.token_count != self._token_count:
+        if made.ids != self._ids:
             raise ImageError(
-                f"{type(self._encoder.image_processor).__name__} must give pictures of one size "
-                f"the same number of tokens, got {made.token_count} and {self._token_count} for "
-                f"{self._image.size}; make the codec without lazy_features"
+                f"{made.features.joining.family} must give images of one size the same number of "
+                f"tokens, got {len(made.ids)} and {len(self._ids)} for {self._image.size}; make "
+                "the codec without lazy_features"
             )
-        return made.tensors
+        return made.features.tensors
 
     def __getitem__(self, key: str) -> NDArray[Any]:
         return self._tensors()[key]
@@ -194,26 +238,41 @@ class _LazyTensors(Mapping[str, NDArray[Any]]):
 def make_image_encoder(
     processor: Any,  # noqa: ANN401  # foreign objects, optional dependencies
     image_processor: Any,  # noqa: ANN401
-    placeholder: str | None,
+    template: ChatTemplate,
+    syntax: ImageSyntax | None,
     *,
+    anchor: str,
     is_lazy: bool = False,
 ) -> ImageEncoder | None:
-    """Return an encoder, or None where the template writes no pictures or no processor was given.
+    """Return an encoder, or None where the template writes no images or no processor was given.
+
+    Args:
+        processor: The model's whole processor, or None.
+        image_processor: Its image processor alone, or None; taken instead of `processor`.
+        template: Encodes text as the codec does.
+        syntax: The placeholder; None if the template writes no images.
+        anchor: The special token that every observation starts with.
+        is_lazy: As `ImageEncoder` takes it.
 
     Raises:
         ConfigurationError: What was given as an image processor cannot be called.
     """
-    if image_processor is None and processor is not None:
-        image_processor = getattr(processor, "image_processor", None)
-    if placeholder is None or (image_processor is None and processor is None):
+    if processor is not None and not callable(processor):  # no more than a pair of parts
+        image_processor = image_processor or getattr(processor, "image_processor", None)
+        processor = None
+    if syntax is None or (image_processor is None and processor is None):
         return None
     if image_processor is not None and not callable(image_processor):
         raise ConfigurationError(
             f"image_processor must be a transformers image processor, got {image_processor!r}"
         )
-    return ImageEncoder(
-        image_processor, processor=processor, placeholder=placeholder, is_lazy=is_lazy
+    call = ProcessorCall(
+        processor if image_processor is None else None,
+        image_processor,
+        placeholder=syntax.placeholder,
+        placeholder_id=syntax.placeholder_id,
     )
+    return ImageEncoder(call, template=template, syntax=syntax, anchor=anchor, is_lazy=is_lazy)
 
 
 def share_count(features: Sequence[ImageFeatures], added: int) -> tuple[ImageFeatures, ...]:
@@ -225,21 +284,6 @@ def share_count(features: Sequence[ImageFeatures], added: int) -> tuple[ImageFea
     difference = added - sum(feature.token_count - 1 for feature in features)
     last = features[-1]
     return (*features[:-1], replace(last, token_count=last.token_count + difference))
-
-
-def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL picture; transformers takes it untyped
-    picture = image.pil()
-    return picture if picture.mode == "RGB" else picture.convert("RGB")
-
-
-def _arrays(output: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
-    for key, value in output.items():
-        if key not in _PER_TOKEN:
-            array: NDArray[Any] = np.asarray(value)
-            array.flags.writeable = False
-            arrays[key] = array
-    return arrays
 
 
 def _size(features: ImageFeatures) -> int:

@@ -43,7 +43,8 @@ class _Measure:
         beside = self._keeps_after_tool([self._call("Let me look."), result])
         call = self._call("")
         # a template that drops any text beside a call is said to do that, not to strip reasoning
-        thinking = self._call(_OPENING + "hm\n</think>\n\n") if beside else thought
+        # no white space at the edges: a template that trims replies keeps their reasoning
+        thinking = self._call(_OPENING + "hm\n</think>\n\nLet me look.") if beside else thought
         return Linearity(
             plain_then_user=self._keeps([word, later, word, later]),
             thinking_then_user=self._keeps([thought, later, thought, later]),
@@ -101,10 +102,10 @@ class _Measure:
         ids, longer = self.template.encode(before), self.template.encode(prompt)
         if longer[: len(ids)] != ids or not prompt.startswith(before):
             return False
-        if prompt.startswith(before + reply):
-            return True
-        # SentencePiece writes the space that some templates put there into the first token
-        return self.template.decode(longer[len(ids) :]).startswith(reply)
+        # a template may put a space before a reply (SmolVLM), which the model then samples too;
+        # SentencePiece writes it into the first token
+        said = prompt[len(before) :], self.template.decode(longer[len(ids) :])
+        return any(text.removeprefix(" ").startswith(reply.removeprefix(" ")) for text in said)
 
     @staticmethod
     def _said(entry: PlainMessage) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.tokens.codec import ChatCodec
+from envkit.tokens.processor_files import load_processor
 from envkit.tools import ToolSpec
 
 
@@ -18,7 +19,7 @@ def load_codec(
     stop_ids: Sequence[int] | None = None,
     **options: Any,  # noqa: ANN401  # passed on to ChatCodec, which types them
 ) -> ChatCodec:
-    """Load a model's tokenizer, its image processor where it has one, and its stop ids.
+    """Load a model's tokenizer, its processor where it reads images, and its stop ids.
 
     Args:
         path_or_name: A model folder, or a name on the Hugging Face hub.
@@ -39,14 +40,17 @@ def load_codec(
     elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigurationError(f"there is no model folder {name!r}")
     tokenizer = _load_tokenizer(name)
-    if not getattr(tokenizer, "chat_template", None) and (old := _old_template(folder)):
-        tokenizer.chat_template = old
+    template = _processor_template(name)
+    if template is not None:
+        tokenizer.chat_template = template
     options.setdefault("vocabulary_size", vocabulary_size_of(name))
+    processor = None
+    if options.get("image_processor") is None:
+        processor = load_processor(name, tokenizer, lambda file: _read_json(name, file))
     return ChatCodec(
-        tokenizer,
+        tokenizer if processor is None else processor,
         tools=tools,
         stop_ids=[*(stop_ids or ()), *_generation_stops(name)],
-        image_processor=options.pop("image_processor", None) or _load_image_processor(name),
         **options,
     )
 
@@ -74,25 +78,6 @@ def _load_tokenizer(name: str) -> Any:  # noqa: ANN401  # transformers is an opt
         raise ConfigurationError(
             f"no tokenizer can be loaded from {name!r}; pass a model folder or a hub name: "
             f"{_first_line(error)}"
-        ) from error
-
-
-def _load_image_processor(name: str) -> Any:  # noqa: ANN401  # as above
-    """Return the PIL image processor of a model that has one, else None.
-
-    The PIL one needs neither torch nor torchvision, and rollout and trainer must use the same.
-    """
-    if not _has_file(name, "preprocessor_config.json"):
-        return None
-    import transformers
-
-    loader: Any = transformers.AutoImageProcessor
-    try:
-        return loader.from_pretrained(name, backend="pil")
-    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
-        raise ConfigurationError(
-            f"the image processor of {name!r} cannot be loaded: {_first_line(error)}. Pass "
-            "image_processor= yourself"
         ) from error
 
 
@@ -129,10 +114,6 @@ def vocabulary_size_of(name: str) -> int | None:
     return max((size for size in sizes if isinstance(size, int)), default=None)
 
 
-def _has_file(name: str, file: str) -> bool:
-    return _resolve(name, file) is not None
-
-
 def _resolve(name: str, file: str) -> Path | None:
     folder = Path(name)
     if folder.is_dir():
@@ -161,12 +142,18 @@ def _read_json(name: str, file: str) -> dict[str, Any]:
         raise ConfigurationError(f"{str(path)!r} cannot be read as JSON: {error}") from error
 
 
-def _old_template(folder: Path) -> str | None:
-    """Return the template of chat_template.json, where older processors kept it."""
-    if not (folder / "chat_template.json").is_file():
+def _processor_template(name: str) -> str | None:
+    """Return the template of a processor that keeps it apart from the tokenizer's, else None.
+
+    transformers 5 writes chat_template.jinja, which tokenizers read too.
+    """
+    if _resolve(name, "chat_template.jinja") is not None:
         return None
-    template: Any = _read_json(str(folder), "chat_template.json").get("chat_template")
-    return template if isinstance(template, str) else None
+    for file in ("chat_template.json", "processor_config.json"):
+        template: Any = _read_json(name, file).get("chat_template")
+        if isinstance(template, str):
+            return template
+    return None
 
 
 def _first_line(error: Exception) -> str:

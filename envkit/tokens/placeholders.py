@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from envkit.errors import TemplateError
 from envkit.tokens.delta import DeltaRenderer
-from envkit.tokens.encoded import ImageFeatures
 from envkit.tokens.rules import ImageSyntax, RoleRule
 from envkit.tokens.template import ChatTemplate, PlainMessage
 
@@ -18,6 +17,7 @@ KNOWN_PLACEHOLDERS: Final = (
     "<image_soft_token>",
     "<|image_soft_token|>",
     "<IMG_CONTEXT>",
+    "<|media_pad|>",
 )
 OTHER_MEDIA: Final = (
     "<|video_pad|>",
@@ -27,6 +27,10 @@ OTHER_MEDIA: Final = (
     "<|audio|>",
     "<audio_soft_token>",
     "<image_soft_token>",
+    "<|patch|>",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "<IMG_ATOM>",
 )
 """Tokens that stand for media without being a picture's placeholder: never to be sampled."""
 
@@ -126,32 +130,29 @@ def _is_numbered(renderer: DeltaRenderer, user: RoleRule | None) -> bool:
     return tail(renderer.writer.say("user", "u")) != tail(picture)
 
 
-def expand(
-    wire_ids: Sequence[int], syntax: ImageSyntax | None, features: Sequence[ImageFeatures]
-) -> tuple[int, ...]:
-    """Return train ids: each placeholder as often as its picture has tokens.
-
-    That is what Qwen's processors do in text before encoding; the placeholder is a special token,
-    so doing it on ids gives the same.
-    """
-    if not features or syntax is None:
-        return tuple(wire_ids)
-    counts = [feature.token_count for feature in features]
-    return tuple(repeat_each(wire_ids, syntax.placeholder_id, counts))
-
-
 def repeat_each(ids: Sequence[int], identity: int, counts: Sequence[int]) -> list[int]:
     """Return ids in which occurrence n of one of them stands `counts[n]` times.
 
     Raises:
         ValueError: It occurs less often than there are counts.
     """
+    return replace_each(ids, identity, [(identity,) * count for count in counts])
+
+
+def replace_each(
+    ids: Sequence[int], identity: int, replacements: Sequence[Sequence[int]]
+) -> list[int]:
+    """Return ids in which occurrence n of one of them is `replacements[n]`.
+
+    Raises:
+        ValueError: It occurs less often than there are replacements.
+    """
     result: list[int] = []
     position = 0
-    for count in counts:  # as many steps as pictures, not as ids
+    for replacement in replacements:  # as many steps as images, not as ids
         found = ids.index(identity, position)
         result += ids[position:found]
-        result += [identity] * count
+        result += replacement
         position = found + 1
     result += ids[position:]
     return result

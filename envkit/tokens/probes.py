@@ -1,19 +1,23 @@
-"""What the ids after an observation depend on, found by changing one thing at a time.
+"""The conversations that a rule is proven on: every pair of what may change what follows a reply.
 
-Besides plain changes, every word that the template itself compares with (a switch such as
-"/no_think") is tried in the system prompt and in earlier turns.
+Factors are the system prompt, the tools, the rounds before, the form of the last reply and what
+follows it. Every earlier course is combined with and without a system prompt, and each of those
+with tools or without; the forms of replies and observations take turns, so that every pair of them
+occurs. Words that the template itself compares text with (a switch such as "/no_think") are tried
+in the system prompt and in an earlier user message.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from envkit.errors import TemplateError
-from envkit.tokens.delta import DeltaRenderer, ToolSchemas
-from envkit.tokens.rules import Dependency, RoleRule
+from envkit.tokens.delta import ToolSchemas
+from envkit.tokens.rules import RoleRule, Variant
 from envkit.tokens.template import ChatTemplate, PlainMessage
-from envkit.tokens.writer import CALL_ID
+from envkit.tokens.writer import PLAIN_REPLY, Writer
 
-PROBE_TOOLS: list[dict[str, Any]] = [
+MARKER: Final = "Rm7Kq"
+PROBE_TOOLS: Final[list[dict[str, Any]]] = [
     {
         "type": "function",
         "function": {
@@ -27,111 +31,191 @@ PROBE_TOOLS: list[dict[str, Any]] = [
         },
     }
 ]
-_MOST_SWITCHES = 60
+_NASTY: Final = "  \n\tedges \u00e9 \u4e16\u754c \U0001f680 <b>&\"'</b> {{ x }} \\n\r\n "
+_OBSERVED: Final = ("Sure?", _NASTY, '{"temp": "\u00e9", "a": [1]}', "\nline\n")
+_THOUGHT: Final = "<think>\nhm, 2+2\n</think>\n\n"
+_MOST_SWITCHES: Final = 40
+# A course is the rounds before the last reply; a round is a reply's form and what follows it.
+_COURSES: Final = tuple(
+    tuple(course.split())
+    for course in (
+        "",
+        "call/t",
+        "text/t",
+        "text/u",
+        "call/u",
+        "call/t text/u",
+        "text/u call/t",
+        "text/t text/t",
+        "text/t call/u",
+        "call/t text/t",
+        "calls/tt",
+        "call/tu text/u",
+        "thinkcall/t think/u",
+        "call/t text/u saycall/t text/u call/t",
+        "think/u text/u",
+        "text/u think/u text/u",
+        "text/t text/u text/t think/u",
+    )
+)
+_FOLLOWERS: Final = {"user": ("u", "uu"), "tool": ("t", "tu", "tt", "tuu")}
 
 
-def find_dependencies(
-    renderer: DeltaRenderer, rule: RoleRule, tools: ToolSchemas, notes: list[str]
-) -> frozenset[Dependency]:
-    """Return what the tail depends on; refused probes are noted."""
-    return _Probe(renderer, rule, tools, notes).run()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A conversation up to a marked reply, and what follows it."""
+
+    history: list[PlainMessage]
+    observations: list[PlainMessage]
+    tools: ToolSchemas
+    form: str
+    """Of the last reply."""
+    follower: str
+    """What follows it."""
+
+    @property
+    def earlier_images(self) -> int:
+        """How many images the history has."""
+        contents: list[Any] = [entry.get("content") for entry in self.history]
+        lists: list[list[dict[str, Any]]] = [c for c in contents if type(c) is list]
+        return sum(part["type"] == "image" for parts in lists for part in parts)
+
+
+class Cases:
+    """Writes the conversations for the rules of one template."""
+
+    def __init__(
+        self, template: ChatTemplate, writer: Writer, tools: ToolSchemas, calls: Variant | None
+    ) -> None:
+        """Fix how things are written.
+
+        Args:
+            template: Whose words are tried as switches.
+            writer: Writes content.
+            tools: The codec's tools; the probes' own if it has none.
+            calls: How the template reads structured calls; None if it does not.
+        """
+        self.writer, self.tools, self.calls = writer, tools or PROBE_TOOLS, calls
+        self.template = template
+
+    def of(self, rule: RoleRule, *, images: bool = False) -> Iterator[Case]:
+        """Yield the conversations for a rule; with `images`, only those that have images."""
+        if images:
+            yield from self._with_images(rule)
+            return
+        forms = _forms(rule)
+        followers = _FOLLOWERS[rule.role]
+        kinds = [(form, followers[0]) for form in forms]
+        kinds += [(forms[-1], follower) for follower in followers[1:]]
+        for form, follower in kinds:
+            yield self._case((), form, follower, 0, system=None, tools=None)
+        for number, course in enumerate(_COURSES):
+            for system in (None, "Be terse."):
+                turn = 2 * number + (system is not None)
+                form = forms[(turn // 2 + number) % len(forms)]
+                follower = followers[turn % len(followers)]
+                tools = self.tools if (number + (system is not None)) % 2 else None
+                yield self._case(course, form, follower, turn, system=system, tools=tools)
+        yield from self._switched(rule)
+
+    def other_settings(self, case: Case) -> Iterator[Case]:
+        """Yield a case with and without a system prompt and tools, as it is not already."""
+        has_system = case.history[0]["role"] == "system"
+        rest = case.history[has_system:]
+        for system in (False, True):
+            head = [self.writer.say("system", "Be terse.")] if system else []
+            for tools in (None, self.tools):
+                if (system, tools) != (has_system, case.tools):
+                    yield replace(case, history=[*head, *rest], tools=tools)
+
+    def _switched(self, rule: RoleRule) -> Iterator[Case]:
+        every = switches(self.template)
+        words = [word for word in every if not word.isidentifier()]  # those are keys and types
+        if rule.role != "user" or rule.variant is not PLAIN_REPLY:  # tags are tried there alone
+            words = [word for word in words if word[0] not in "<["]
+        form, follower = _forms(rule)[0], _FOLLOWERS[rule.role][0]
+        for word in [" ".join(every), *words] if every else []:
+            yield self._case((), form, follower, 0, system=word, tools=None)
+            case = self._case((), form, follower, 0, system=None, tools=None)
+            case.history[0] = self.writer.say("user", word)
+            yield case
+        if every:  # in a reply, where a model may spell out the template's own marks
+            said = " ".join(every)
+            case = self._case(("text/u",), form, follower, 0, system=None, tools=None)
+            case.history[1] = self.writer.say("assistant", said)
+            yield case
+            if rule.variant is PLAIN_REPLY:
+                case = self._case((), form, follower, 0, system=None, tools=None)
+                case.history[-1] = self.writer.say("assistant", f"{said} It is four. {MARKER}")
+                yield case
+
+    def _with_images(self, rule: RoleRule) -> Iterator[Case]:
+        form, follower = _forms(rule)[0], _FOLLOWERS[rule.role][0]
+        observed = (follower, "i", "ii") if rule.role == "user" else (follower,)
+        for course in (("text/i",), ("text/ii", "text/u"), ("text/u", "text/i", "text/i")):
+            for last in observed:
+                yield self._case(course, form, last, 0, system=None, tools=None)
+
+    def _case(
+        self,
+        course: Sequence[str],
+        form: str,
+        follower: str,
+        turn: int,
+        *,
+        system: str | None,
+        tools: ToolSchemas,
+    ) -> Case:
+        say = self.writer.say
+        history = [] if system is None else [say("system", system)]
+        history.append(say("user", "Weather?"))
+        for number, said in enumerate(course):
+            earlier, followed = said.split("/")
+            history.append(self._reply(earlier, 2 * number, marker=""))
+            history += self._observed(earlier, followed, 2 * number, "zz")
+        last = 2 * len(course)
+        history.append(self._reply(form, last, marker=MARKER))
+        text = _OBSERVED[turn % len(_OBSERVED)]
+        return Case(
+            history=history,
+            observations=self._observed(form, follower, last, text),
+            tools=tools,
+            form=form,
+            follower=follower,
+        )
+
+    def _reply(self, form: str, number: int, *, marker: str) -> PlainMessage:
+        if "call" not in form or self.calls is None:
+            thought = _THOUGHT if form == "think" else ""
+            return self.writer.say("assistant", f"{thought}It is four. {marker}".strip())
+        text = {"thinkcall": _THOUGHT, "saycall": "Let me look."}.get(form, "")
+        if self.calls.content == "mark":
+            text += marker or "w"
+        calls = [("f", f"call{number + i:05d}") for i in range(1 + (form == "calls"))]
+        return self.writer.calling(self.calls, calls, text=text, argument=marker or "x")
+
+    def _observed(self, form: str, followed: str, number: int, text: str) -> list[PlainMessage]:
+        seen: list[PlainMessage] = []
+        for place, kind in enumerate(followed):
+            if kind == "t":
+                second = place and form == "calls"
+                seen.append(self.writer.result(text, call_id=f"call{number + bool(second):05d}"))
+            elif kind == "i":
+                parts = [{"type": "image"}, {"type": "text", "text": text or "x"}]
+                seen.append({"role": "user", "content": parts})
+            else:
+                seen.append(self.writer.say("user", text))
+        return seen
+
+
+def _forms(rule: RoleRule) -> tuple[str, ...]:
+    if rule.variant is PLAIN_REPLY:
+        return "text", "think"
+    return "call", "thinkcall", "saycall", "calls"
 
 
 def switches(template: ChatTemplate) -> list[str]:
-    """Return the template's own string constants that a message could contain."""
+    """Return the strings that the template compares text with."""
     keys = {"role", "content", "user", "assistant", "system", "tool", "type", "text", "function"}
-    words = sorted(text for text in template.constants - keys if 2 <= len(text.strip()) <= 40)
+    words = sorted(word for word in template.compared - keys if 2 <= len(word.strip()) <= 40)
     return words[:_MOST_SWITCHES]
-
-
-class _Probe:
-    def __init__(
-        self, renderer: DeltaRenderer, rule: RoleRule, tools: ToolSchemas, notes: list[str]
-    ) -> None:
-        self.renderer, self.rule, self.tools, self.notes = renderer, rule, tools, notes
-        self.writer = renderer.writer
-        self.observation = self.writer.observation(rule.role, "Oo0bs")
-        self.reply = self.writer.reply(rule.variant, [("f", CALL_ID)])
-        self.user = self.writer.say("user", "u")
-
-    def run(self) -> frozenset[Dependency]:
-        found: set[Dependency] = set()
-        base = self._try([self.user], None, "without tools")
-        if base is None:
-            found.add(Dependency.TOOLS)
-            base = self._try([self.user], self.tools or PROBE_TOOLS, "with tools")
-        if base is None:
-            return frozenset({Dependency.TOOLS, Dependency.HISTORY})
-        used = None if Dependency.TOOLS not in found else (self.tools or PROBE_TOOLS)
-        for tools in (PROBE_TOOLS, self.tools):
-            if tools and self._differs(base, [self.user], tools, "tools"):
-                found.add(Dependency.TOOLS)
-        if any(self._differs(base, head, used, "a system prompt") for head in self._systems()):
-            found.add(Dependency.SYSTEM)
-        if any(self._differs(base, head, used, "earlier turns") for head in self._histories()):
-            found.add(Dependency.HISTORY)
-        if self.rule.role == "tool":
-            found |= self._call_parts(base, used)
-        return frozenset(found)
-
-    def _systems(self) -> Iterator[list[PlainMessage]]:
-        yield [self.writer.say("system", "s"), self.user]
-        words = switches(self.renderer.template)
-        if words:
-            yield [self.writer.say("system", " ".join(words)), self.user]
-        for word in words:
-            yield [self.writer.say("system", word), self.user]
-
-    def _histories(self) -> Iterator[list[PlainMessage]]:
-        say = self.writer.say
-        word, later = say("assistant", "w"), say("user", "u2")
-        yield [self.user, word, later]
-        yield [self.user, word, later, say("assistant", "w2"), say("user", "u3")]
-        yield [say("system", "s"), self.user, word, later]
-        yield [self.user, say("assistant", "<think>\nr\n</think>\n\nw"), later]
-        names = [("f", "call00009")]
-        if self.rule.role == "tool" and self.rule.variant.calls != "none":
-            called = self.writer.reply(self.rule.variant, names)
-        else:
-            called = word
-        answer = self.writer.result("zz", call_id="call00009")
-        yield [self.user, called, answer, word, later]
-        yield [self.user, called, answer]
-        text = " ".join(switches(self.renderer.template))
-        if text:
-            yield [say("user", text), word, later]
-            yield [self.user, say("assistant", text), later]
-        yield from ([say("user", switch)] for switch in switches(self.renderer.template))
-
-    def _call_parts(self, base: str, tools: ToolSchemas) -> set[Dependency]:
-        """Return which parts of a call come back with its result."""
-        found: set[Dependency] = set()
-        for part, name, call_id in (
-            (Dependency.CALL_NAME, "g", CALL_ID),
-            (Dependency.CALL_ID, "f", "call00005"),
-        ):
-            reply = self.writer.reply(self.rule.variant, [(name, call_id)])
-            if self._try([self.user], tools, "another call", reply) != base:
-                found.add(part)
-        return found
-
-    def _differs(
-        self, base: str, head: Sequence[PlainMessage], tools: ToolSchemas, what: str
-    ) -> bool:
-        tail = self._try(head, tools, what)
-        return tail is not None and tail != base
-
-    def _try(
-        self,
-        head: Sequence[PlainMessage],
-        tools: ToolSchemas,
-        what: str,
-        reply: PlainMessage | None = None,
-    ) -> str | None:
-        messages = [*head, reply or self.reply, self.observation]
-        try:
-            text = self.renderer.template.render(messages, tools=tools)
-            return text[self.writer.after_reply(text) :]
-        except TemplateError as error:
-            self.notes.append(f"{self.rule.role}, {what}: {error}")
-            return None

@@ -1,30 +1,60 @@
-"""The ledger of a whole episode against one full render of its messages."""
+"""Compare an observation's delta with what a full render writes after the real reply.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+The codec computes deltas from a stand-in conversation. This check renders the real one, through the
+tokenizer's own `apply_chat_template`, and shares no step with the delta but the tokenizer and the
+neutralising of text. It says nothing about what stands before the end of the reply, so it also
+works for templates that rewrite earlier replies.
+
+The end of the reply is found by rendering the conversation twice, once with a random mark after the
+reply. The two renders agree up to the mark, which gives the place in the real one. For structured
+tool calls the mark is a further argument of the last call; there the real render must end with what
+follows the mark.
+
+Proven by EQUAL: from the closer of the reply on, the delta has the ids that encoding the whole
+render gives, and the closer is present exactly once. Not proven: that the reply itself is in the
+render as it was sampled; what the codec writes between a reply that was cut short and its closer;
+and, for a template that refuses a reply's text (gpt-oss: control tokens of its own), that the text
+makes no difference, because the check then replaces the replies by plain words.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from envkit.tokens.template import ChatTemplate
+import numpy as np
+from numpy.typing import NDArray
+
+from envkit.errors import TemplateError, describe
+from envkit.tokens.delta import ToolSchemas
+from envkit.tokens.encoded import Encoded
+from envkit.tokens.rules import RoleRule
+from envkit.tokens.template import ChatTemplate, PlainMessage
 
 SanityMode = Literal["strict", "ignore_strippable", "off"]
+"""What fails a comparison. "strict": any difference. "ignore_strippable": a difference in more than
+white space. "off": nothing, and nothing is compared."""
 
 
 class SanityStatus(StrEnum):
-    """How a ledger and a full render compare."""
+    """How a delta compares with a full render."""
 
     EQUAL = "equal"
     """The same ids."""
-    RETOKENISED = "retokenised"
-    """The same text; the model sampled another split of its own words than the tokenizer makes."""
     WHITESPACE = "whitespace"
-    """The texts differ only in white space: the template trims what the model said."""
-    REWRITTEN = "rewritten"
-    """The template rewrites history, as its audit says, so the two are not comparable."""
+    """Other ids, whose texts are the same or differ only in white space."""
     DIFFERENT = "different"
-    """Neither: something drifted."""
-    SKIPPED = "skipped"
-    """The mode is off."""
+    """Other text, or other ids for the images."""
+    UNCHECKED = "unchecked"
+    """The end of the reply could not be found in a full render."""
+
+    def passes(self, mode: SanityMode) -> bool:
+        """Return whether a mode accepts the status."""
+        if self is SanityStatus.DIFFERENT:
+            return mode == "off"
+        return self is not SanityStatus.WHITESPACE or mode != "strict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,61 +62,244 @@ class SanityReport:
     """The outcome of one comparison."""
 
     status: SanityStatus
-    mode: SanityMode
-    ok: bool
-    """Whether the mode accepts the status. A rewritten history is accepted by name: the policy
-    "keep" means that the ledger, not the render, is what the model saw."""
-    first_difference: int | None = None
-    """Index of the first wire id that differs; None when none does."""
-    detail: str = ""
-    """Both texts around the first difference."""
+    expected: str = ""
+    """Text of the full render from the closer on; empty when equal."""
+    found: str = ""
+    """Text of the delta, from the closer on."""
+    reason: str = ""
+    """Why nothing was compared."""
 
 
-_ACCEPTED: dict[SanityMode, frozenset[SanityStatus]] = {
-    "strict": frozenset({SanityStatus.EQUAL, SanityStatus.RETOKENISED, SanityStatus.REWRITTEN}),
-    "ignore_strippable": frozenset(set(SanityStatus) - {SanityStatus.DIFFERENT}),
-    "off": frozenset(SanityStatus),
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeImages:
+    """What the processor makes of a whole conversation, and what the ledger's images join to."""
+
+    ids: Sequence[int]
+    """The expanded conversation."""
+    tensors: Mapping[str, NDArray[Any]]
+    ours: Mapping[str, NDArray[Any]]
+
+    def difference(self) -> SanityReport | None:
+        """Return a report about the first tensor that differs; None if none does."""
+        for name in sorted({*self.tensors, *self.ours}):
+            want, have = self.tensors.get(name), self.ours.get(name)
+            if want is None or have is None or not np.array_equal(want, have):
+                return SanityReport(
+                    status=SanityStatus.DIFFERENT,
+                    expected=f"image tensor {_shape(name, want)}",
+                    found=f"image tensor {_shape(name, have)}",
+                )
+        return None
 
 
-def compare(
+def _shape(name: str, tensor: NDArray[Any] | None) -> str:
+    return f"no {name}" if tensor is None else f"{name} of shape {tensor.shape}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tail:
+    """What a full render has after the last reply."""
+
+    text: str
+    """The whole render."""
+    prefix: str
+    """Text between the reply and its closer."""
+    closer_id: int
+    """What closes the reply: the closer of the rule, or another stop token."""
+    ids: list[int]
+    """From the closer on, as encoding the whole render gives them."""
+
+
+class _UnlocatedError(Exception):
+    """The end of the last reply cannot be found in a full render."""
+
+
+def check_delta(
     template: ChatTemplate,
-    ledger: Sequence[int],
-    full: Sequence[int],
+    messages: Callable[[], list[PlainMessage]],
+    encoded: Encoded,
     *,
-    mode: SanityMode,
-    rewrites: bool,
-    is_context: Callable[[Sequence[int]], bool],
+    reply: int,
+    rule: RoleRule,
+    tools: ToolSchemas,
+    sampled_ids: Sequence[int],
+    stop_ids: frozenset[int],
+    process: Callable[[str], WholeImages | None] | None,
 ) -> SanityReport:
-    """Compare the ids of a ledger, up to the last reply, with those of a full render.
+    """Compare what a codec appends after a reply with a full render.
 
     Args:
-        template: Turns ids into text.
-        ledger: The recorded ids.
-        full: The rendered ids.
-        mode: What is acceptable.
-        rewrites: Whether the audit says that this template rewrites history.
-        is_context: Whether both agree once the model's own runs are re-encoded.
+        template: Its tokenizer renders and encodes.
+        messages: Gives the whole conversation as the template reads it, the observation last.
+        encoded: What is appended.
+        reply: Index of the last reply.
+        rule: Says which token closes a reply.
+        tools: Tool schemas.
+        sampled_ids: The reply; its last id says whether the model closed it.
+        stop_ids: Any of them may stand in for the closer.
+        process: Gives what the processor makes of a text with all images, or None where that would
+            cost too much. None for an observation
+            without images.
     """
-    if list(ledger) == list(full):
-        return SanityReport(status=SanityStatus.EQUAL, mode=mode, ok=True)
-    shared = min(len(ledger), len(full))
-    first = next((i for i in range(shared) if ledger[i] != full[i]), shared)
-    ours, theirs = template.decode(ledger), template.decode(full)
-    if ours == theirs and is_context(full):
-        status = SanityStatus.RETOKENISED
-    elif ours != theirs and "".join(ours.split()) == "".join(theirs.split()):
-        status = SanityStatus.WHITESPACE
+    try:
+        stops = {template.added[one]: one for one in stop_ids if one in template.added}
+        closers = {rule.closer: rule.closer_id, **stops}
+        tail = _render_tail(template, messages(), reply, tools, closers)
+        closing = _Closing(template, tail.closer_id, sampled_ids, stop_ids)
+        report = closing.compare(tail, encoded.wire_ids)
+        if report.status is not SanityStatus.EQUAL:
+            return report
+        if process is not None:
+            whole = process(tail.text)
+            if whole is None:
+                return report
+            if (difference := whole.difference()) is not None:
+                return difference
+            tail = replace(tail, ids=_ids_from(whole.ids, tail.ids, tail.closer_id))
+        return closing.compare(tail, encoded.train_ids)
+    except Exception as error:  # noqa: BLE001  # template and processor are foreign code
+        return SanityReport(status=SanityStatus.UNCHECKED, reason=describe(error))
+
+
+def _render_tail(
+    template: ChatTemplate,
+    messages: Sequence[PlainMessage],
+    reply: int,
+    tools: ToolSchemas,
+    closers: Mapping[str, int],
+) -> _Tail:
+    """Render a whole conversation and return what follows a reply."""
+    mark = f"Zq{secrets.token_hex(6)}Xw"
+    try:
+        text = _render(template, messages, tools)
+    except TemplateError:
+        messages = [_plain_reply(entry) for entry in messages]
+        text = _rendered(template, messages, tools)
+    marked = _rendered(template, _with_mark(messages, reply, mark), tools)
+    if marked.count(mark) != 1:
+        raise _UnlocatedError(f"the template writes the reply {marked.count(mark)} times")
+    before, _, after = marked.partition(mark)
+    place = len(before.rstrip())
+    if not text.startswith(before[:place]):
+        known = _first_of(closers, after, 0)
+        if known is None or not text.endswith(after[known[0] :]):
+            raise _UnlocatedError("a mark after the reply changes the render in other places")
+        place = max(0, len(text) - len(after))
+        found = len(text) - len(after) + known[0], known[1]
     else:
-        status = SanityStatus.DIFFERENT
-    if rewrites and status in (SanityStatus.DIFFERENT, SanityStatus.WHITESPACE):
-        status = SanityStatus.REWRITTEN
-    around = slice(max(0, first - 8), first + 8)
-    detail = f"ledger {template.decode(ledger[around])!r}, render {template.decode(full[around])!r}"
-    return SanityReport(
-        status=status,
-        mode=mode,
-        ok=status in _ACCEPTED[mode],
-        first_difference=first,
-        detail=detail,
-    )
+        found = _first_of(closers, text, place)
+    if found is None:  # the template closes this reply with plain text
+        closer_id = next(iter(closers.values()))
+        return _Tail(text=text, prefix="", closer_id=closer_id, ids=template.encode(text[place:]))
+    cut, closer_id = found
+    ids = _ids_from(template.encode(text), template.encode(text[cut:]), closer_id)
+    return _Tail(text=text, prefix=text[place:cut], closer_id=closer_id, ids=ids)
+
+
+def _first_of(closers: Mapping[str, int], text: str, start: int) -> tuple[int, int] | None:
+    """Return place and id of the first closer in a text; of two at one place the longer."""
+    found = [(text.find(name, start), -len(name), one) for name, one in closers.items()]
+    return next(((place, one) for place, _, one in sorted(found) if place >= 0), None)
+
+
+class _Closing:
+    """Compares ids from the closer of a reply on, whoever wrote the closer."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        closer_id: int,
+        sampled_ids: Sequence[int],
+        stop_ids: frozenset[int],
+    ) -> None:
+        self.template, self.closer_id = template, closer_id
+        last = sampled_ids[-1] if len(sampled_ids) else None
+        self.is_closed = last == closer_id
+        self.is_stopped = last in stop_ids
+
+    def compare(self, tail: _Tail, delta: Sequence[int]) -> SanityReport:
+        given, want, decode = list(delta), tail.ids, self.template.decode
+        if self.is_closed or (self.is_stopped and given[:1] != [self.closer_id]):
+            given = [self.closer_id, *given]
+        if given == want:
+            return SanityReport(status=SanityStatus.EQUAL)
+        added = len(given) - len(want)
+        is_cut = not (self.is_closed or self.is_stopped)
+        if is_cut and added > 0 and given[added:] == want:
+            lead, prefix = ("".join(text.split()) for text in (decode(given[:added]), tail.prefix))
+            if prefix.endswith(lead):
+                return SanityReport(status=SanityStatus.EQUAL)
+        expected, found = decode(want), decode(given)
+        same = "".join(expected.split()) == "".join(found.split())
+        return SanityReport(
+            status=SanityStatus.WHITESPACE if same else SanityStatus.DIFFERENT,
+            expected=expected,
+            found=found,
+        )
+
+
+def _ids_from(ids: Sequence[int], tail: Sequence[int], closer_id: int) -> list[int]:
+    """Return the end of a conversation's ids from the same closer on as a tail."""
+    closers = list(tail).count(closer_id)
+    places = [index for index, identity in enumerate(ids) if identity == closer_id]
+    if tail[0] != closer_id or closers > len(places):
+        raise _UnlocatedError(f"the closer of the reply is not encoded as {closer_id}")
+    return list(ids[places[-closers] :])
+
+
+def _render(template: ChatTemplate, messages: Sequence[PlainMessage], tools: ToolSchemas) -> str:
+    """Render through the tokenizer itself, not through the codec's compiled template."""
+    try:
+        return template.tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
+            add_generation_prompt=True,
+            tools=None if tools is None else list(tools),
+            **template.kwargs,
+        )
+    except Exception as error:  # a template is foreign code: it raises anything
+        raise TemplateError(f"the chat template refuses the conversation: {error}") from error
+
+
+def _rendered(template: ChatTemplate, messages: Sequence[PlainMessage], tools: ToolSchemas) -> str:
+    try:
+        return _render(template, messages, tools)
+    except TemplateError as error:
+        raise _UnlocatedError(str(error)) from error
+
+
+def _plain_reply(entry: PlainMessage) -> PlainMessage:
+    """Return a reply with a plain word for its text; other messages as they are."""
+    if entry["role"] != "assistant" or not entry.get("content"):
+        return entry
+    is_text = isinstance(entry["content"], str)
+    return {**entry, "content": "word" if is_text else [{"type": "text", "text": "word"}]}
+
+
+def _with_mark(messages: Sequence[PlainMessage], reply: int, mark: str) -> list[PlainMessage]:
+    marked = list(messages)
+    entry = dict(marked[reply])
+    if entry.get("tool_calls"):
+        *calls, last = entry["tool_calls"]
+        entry["tool_calls"] = [*calls, _marked_call(last, mark)]
+    elif isinstance(entry.get("content"), list):
+        *parts, last = entry["content"] or [{"type": "text", "text": ""}]
+        entry["content"] = [*parts, {**last, "text": f"{last.get('text', '')}{mark}"}]
+    else:
+        entry["content"] = f"{entry.get('content') or ''}{mark}"
+    marked[reply] = entry
+    return marked
+
+
+def _marked_call(call: Mapping[str, Any], mark: str) -> dict[str, Any]:
+    """Return a tool call whose last argument is the mark."""
+    function = dict(call.get("function", call))
+    arguments: Any = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            function["arguments"] = json.dumps({**json.loads(arguments), "zq": mark})
+        except (ValueError, TypeError):
+            function["arguments"] = arguments + mark
+    else:
+        function["arguments"] = {**(arguments or {}), "zq": mark}
+    return {**call, "function": function} if "function" in call else function

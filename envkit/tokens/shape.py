@@ -14,9 +14,10 @@ import json
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 TRACE: Final = "Tq0rAcE9zX"
+_PICTURE_KEYS, _TEXT_KEYS = {"type", "image"}, {"type", "text"}
 _TRACKED_FILTERS = frozenset(
     [
         "trim",
@@ -354,3 +355,15 @@ _OPERATIONS: Final = tuple(
 for _name in (*(name for name in dir(str) if not name.startswith("_")), *_OPERATIONS):
     if _name not in vars(Traced) or _name == "__hash__":
         setattr(Traced, _name, _refuse)
+
+
+def text_behind_picture(content: object) -> str | None:
+    """Return the text of a content that is one picture and a text; None for any other."""
+    if type(content) is not list or len(cast("list[Any]", content)) != 2:
+        return None
+    first, second = cast("list[dict[str, Any]]", content)
+    if first.keys() != _PICTURE_KEYS or second.keys() != _TEXT_KEYS:
+        return None
+    if first["type"] != "image" or second["type"] != "text" or type(second["text"]) is not str:
+        return None
+    return second["text"]

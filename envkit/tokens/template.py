@@ -114,14 +114,18 @@ class ChatTemplate:
         return None if self._compiled is None else self._compiled.environment.parse(self.text)
 
     @cached_property
-    def constants(self) -> frozenset[str]:
-        """The string constants of the template's expressions."""
+    def compared(self) -> frozenset[str]:
+        """The strings that the template compares or searches text with."""
         if self.syntax_tree is None:
             return frozenset()
         from jinja2 import nodes
 
-        found = self.syntax_tree.find_all(nodes.Const)
-        return frozenset(node.value for node in found if isinstance(node.value, str))
+        found: set[str] = set()
+        asking = (nodes.Compare, nodes.Call, nodes.Test)
+        for node in self.syntax_tree.find_all(asking):
+            constants = node.find_all(nodes.Const)
+            found.update(const.value for const in constants if isinstance(const.value, str))
+        return frozenset(found)
 
     def _render_through_tokenizer(
         self,
@@ -279,9 +283,31 @@ def _compile(text: str) -> Any:  # noqa: ANN401  # a jinja2.Template, which is o
     if compile_template is None:
         return None
     try:
-        return compile_template(text)
+        compiled = compile_template(text)
     except Exception as error:  # jinja2 syntax errors, and an older jinja2
         raise TemplateError(f"the chat template does not compile: {error}") from error
+    _remember_safe_attributes(compiled.environment)
+    return compiled
+
+
+def _remember_safe_attributes(environment: Any) -> None:  # noqa: ANN401  # a jinja2 sandbox
+    """Ask the sandbox once per type and name: it looks at nothing else, and asks at every access.
+
+    That is a third of a render's time.
+    """
+    if "is_safe_attribute" in vars(environment):  # transformers keeps what it compiled
+        return
+    ask = environment.is_safe_attribute
+    known: dict[tuple[type, str], bool] = {}
+
+    def is_safe_attribute(obj: object, name: str, value: object) -> bool:
+        key = type(obj), name
+        answer = known.get(key)
+        if answer is None:
+            answer = known[key] = ask(obj, name, value)
+        return answer
+
+    environment.is_safe_attribute = is_safe_attribute
 
 
 def _outcome(call: Callable[[], str]) -> str | None:

@@ -1,162 +1,357 @@
-"""What text inside a message may contain: no marks, no placeholders, and control tokens on request.
+"""What a text inside a message may become: words, never a control token or an image.
 
-A literal placeholder in a text would be counted as a picture that is not there, so it is refused.
-With `sanitize`, every control token in user and tool text is broken by an invisible character: the
-model reads nearly the same words, and the tokenizer sees no token. System text stays as it is: it
-is the author's. So does assistant text, which is the model's own, but a placeholder that the model
-spelled out is broken there: a bad reply is no error.
+Text of environments, tools, datasets and users is foreign. Every control token in it is broken by
+one character (see `envkit.tokens.controls`), unless its author wrapped it in
+`envkit.messages.Trusted`.
+Assistant text is the model's own and stays as it was sampled. In every text, trusted and sampled
+ones included, three things are replaced: a literal placeholder of an image, which would be counted
+as an image; a lone surrogate, which no tokenizer takes; and the codec's own mark. NUL is replaced
+in foreign text.
+
+A template can join what was harmless apart: two parts, a text and the template's own words, or the
+two sides of something that it cuts out. So where that is possible, the rendered text is compared
+with a render whose foreign text has no character that begins or ends a token; if the tokens differ,
+every sign of punctuation in foreign text is broken.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, cast
 
 from envkit.errors import TemplateError
-from envkit.tokens.template import ChatTemplate
+from envkit.tokens.controls import Controls, TokenSearch, split
+from envkit.tokens.template import PlainMessage
 
-_BREAKERS: Final = ("\u200b", "\u2060", " ")
-"""Zero-width space, word joiner; a plain space where a tokenizer drops the others."""
+Ranges = Sequence[Sequence[int]]
+"""Start and end of each part of a text that is trusted."""
+_SURROGATES: Final = dict.fromkeys(range(55296, 57344), "�")
+_UNFIT: Final = {**_SURROGATES, 0: "\ufffd"}
+_PUNCTUATION: Final = re.compile(r"[^\w\s]|_")
+_STAND_IN: Final = 0xE000
+"""First of the private-use characters that stand in for those which begin or end a token."""
+_ROLES: Final = ("system", "user", "assistant", "tool")
+
+
+class _Form(Enum):
+    """How foreign text is written."""
+
+    CLEAN = auto()
+    HARMLESS = auto()
+    """With other characters where a token could begin or end: to compare with."""
+    HARD = auto()
+    """With every sign of punctuation broken: where a template joins what was clean."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One walk over messages."""
+
+    form: _Form = _Form.CLEAN
+    changed: int = 0
+    foreign: list[str] = field(default_factory=list[str])
 
 
 class TextPolicy:
-    """Checks the text of messages, and neutralises it where that was asked for."""
+    """Makes the text of messages harmless, and counts what it changed."""
 
     def __init__(
         self,
-        template: ChatTemplate,
+        controls: Controls,
         *,
         marks: Sequence[str],
         media: Iterable[str],
-        sanitize: bool,
+        image_roles: Iterable[str] = (),
+        neutralise: bool,
     ) -> None:
-        self._marks = tuple(marks)
-        self._media = tuple(media)
-        self._forbidden = (*self._marks, *self._media)
-        self.sanitize = sanitize
-        self._by_role: dict[str, Callable[[str], str]] = {
-            "system": self._checked,
-            "user": self.clean,
-            "tool": self.clean,
-            "assistant": self._broken_media,
-        }
-        self._breaking = _Breaking(template, self._control_tokens(template)) if sanitize else None
-        self._media_breaking = _Breaking(template, self._media)
+        """Prepare the searches.
 
-    def check(self, text: str) -> None:
-        """Refuse text that would corrupt the ids.
-
-        Raises:
-            TemplateError: The text contains a mark or a placeholder token.
+        Args:
+            controls: The tokens that foreign text must not become.
+            marks: The codec's own random words.
+            media: Names of the placeholders that would be counted.
+            image_roles: Roles beside "user" whose images the template renders.
+            neutralise: False breaks only what would corrupt the ledger's counts.
         """
-        for word in self._forbidden:
-            if word in text:
-                self._refuse(word)
+        self.controls = controls
+        self.neutralise = neutralise
+        self._media = TokenSearch(media)
+        self._search = controls.search if neutralise else self._media
+        self._doubtful = (*self._search.firsts, "\0")
+        self._has_hidden = neutralise and controls.normalizes
+        self._marks = tuple(marks)
+        self._image_roles = frozenset(image_roles) | {"user"}
+        edges = sorted({name[0] for name in controls.names} | {name[-1] for name in controls.names})
+        self._stand_ins = {ord(edge): chr(_STAND_IN + n) for n, edge in enumerate(edges)}
 
     def clean(self, text: str) -> str:
-        """Return the text, its control tokens broken if that is the policy; checked.
-
-        Raises:
-            TemplateError: As `check`.
-        """
-        if self._breaking is not None:
-            text = self._breaking.apply(text)
-        self.check(text)
+        """Return foreign text without tokens; the same object where there were none."""
+        if self._has_hidden or not self._is_harmless(text):
+            return self._written(text, (), _Pass())
         return text
 
-    def apply(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return checked messages, user and tool text cleaned.
+    def _is_harmless(self, text: str) -> bool:
+        """Whether there is nothing to change; one look at the text, or two, for most of them."""
+        if text.isascii():
+            for first in self._doubtful:
+                if first in text:
+                    break
+            else:
+                return True
+        elif not _is_encodable(text):
+            return False
+        return "\0" not in text and not self._search.is_in(text)
+
+    def spoken(self, text: str) -> str:
+        """Return the model's own text, in which no placeholder counts as an image."""
+        return self.controls.breaker.join(self.spoken_pieces(text))
+
+    def spoken_pieces(self, text: str) -> list[str]:
+        """Return the model's own text in pieces none of which holds a whole placeholder."""
+        text = _replaced(text, _SURROGATES)
+        places = [start + 1 for start, _ in self._media.find(text)]
+        return split(text, places + self._mark_places(text))
+
+    def schemas(self, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return tool schemas, every name and text in them cleaned."""
+        return [_mapped(tool, self.clean) for tool in tools]
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        write: Callable[[list[PlainMessage], list[PlainMessage]], str],
+        *,
+        history: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[str, int]:
+        """Return messages as rendered text, and how many of their texts were changed.
+
+        Args:
+            messages: What is rendered.
+            write: Renders cleaned messages and their cleaned history.
+            history: What `write` needs besides; counted when it was new.
 
         Raises:
-            TemplateError: As `check`, an unknown role or part, or a picture outside a user message.
+            TemplateError: The template refuses them, an unknown role or part, or an image in a
+                role whose images the template drops.
         """
-        return [self._apply(entry) for entry in messages]
+        walk, before = _Pass(), _Pass()
+        text = write(self._all(messages, walk), self._all(history, before))
+        if self.neutralise and self._may_join([*walk.foreign, *before.foreign]):
+            harmless = self._in_form(_Form.HARMLESS, messages, history, write)
+            if harmless is None or self._tokens(harmless) != self._tokens(text):
+                text = self._in_form(_Form.HARD, messages, history, write) or text
+        return text, walk.changed
 
-    def _apply(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def cleaned(self, messages: Sequence[Mapping[str, Any]]) -> list[PlainMessage]:
+        """Return clean messages, without regard to what a template joins.
+
+        Raises:
+            TemplateError: An unknown role or part, or an image in a role whose images the template
+                drops.
+        """
+        return self._all(messages, _Pass())
+
+    def may_join(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether a template could join texts of these messages to a token."""
+        walk = _Pass()
+        self._all(messages, walk)
+        return self.neutralise and self._may_join(walk.foreign)
+
+    def _in_form(
+        self,
+        form: _Form,
+        messages: Sequence[Mapping[str, Any]],
+        history: Sequence[Mapping[str, Any]],
+        write: Callable[[list[PlainMessage], list[PlainMessage]], str],
+    ) -> str | None:
+        try:
+            return write(self._all(messages, _Pass(form)), self._all(history, _Pass(form)))
+        except TemplateError:  # it took the clean form, so that is what there is
+            return None
+
+    def _may_join(self, texts: Sequence[str]) -> bool:
+        firsts = self._search.firsts
+        for text in texts:
+            if self.controls.is_open(text):
+                return True
+            if self.controls.changes_text and any(first in text for first in firsts):
+                return True
+        return False
+
+    def _tokens(self, text: str) -> list[str]:
+        return [text[start:end] for start, end in self._search.find(text)]
+
+    # ---- messages
+
+    def _all(self, messages: Sequence[Mapping[str, Any]], walk: _Pass) -> list[PlainMessage]:
+        return [self._message(entry, walk) for entry in messages]
+
+    def _message(self, entry: Mapping[str, Any], walk: _Pass) -> PlainMessage:
         role = entry.get("role")
-        if role not in ("system", "user", "assistant", "tool"):
+        if role not in _ROLES:
             raise TemplateError(f"a role must be system, user, assistant or tool, got {role!r}")
-        result = dict(entry)
-        transform = self._by_role[role]
+        trusted: Ranges = entry.get("trusted") or ()
+        kept = {key: value for key, value in entry.items() if key not in ("trusted", "content")}
+        is_own = role == "assistant"
+        result: PlainMessage = _mapped(kept, self.spoken if is_own else self.clean)
+        for call in cast("list[dict[str, Any]]", result.get("tool_calls") or ()):
+            self._clean_call(call)
         content: Any = entry.get("content")
         if isinstance(content, str):
-            result["content"] = transform(content)
+            result["content"] = (
+                self.spoken(content) if is_own else self._written(content, trusted, walk)
+            )
         elif content is not None:
-            result["content"] = [self._part(part, role, transform) for part in content]
+            result["content"] = self._parts(content, role, trusted, walk)
+        elif "content" in entry:
+            result["content"] = None
         return result
 
-    def _checked(self, text: str) -> str:
-        self.check(text)
-        return text
+    def _clean_call(self, call: dict[str, Any]) -> None:
+        """Write the names of a call as those of its result, which templates compare."""
+        function: Any = call.get("function")
+        owners: list[Any] = [call, function] if isinstance(function, dict) else [call]
+        for owner in owners:
+            for key in ("id", "name"):
+                if isinstance(owner.get(key), str):
+                    owner[key] = self.clean(owner[key])
 
-    def _control_tokens(self, template: ChatTemplate) -> set[str]:
-        return {*self._media, *_control_tokens(template)}
+    def _parts(
+        self, parts: Sequence[Mapping[str, Any]], role: str, trusted: Ranges, walk: _Pass
+    ) -> list[Mapping[str, Any]]:
+        """Return parts; a token that is split over several is seen as in the joined text."""
+        texts = [self._text_of(part, role) for part in parts]
+        if role == "assistant":
+            pieces = [None if text is None else self.spoken(text) for text in texts]
+        else:
+            pieces = self._pieces(texts, trusted, walk)
+        return [
+            part if piece is None else {**part, "text": piece}
+            for part, piece in zip(parts, pieces, strict=True)
+        ]
 
-    def _broken_media(self, text: str) -> str:
-        return self._media_breaking.apply(text)
+    def _text_of(self, part: Mapping[str, Any], role: str) -> str | None:
+        """Return the text of a part, None for an image.
 
-    @staticmethod
-    def _part(
-        part: Mapping[str, Any], role: str, transform: Callable[[str], str]
-    ) -> Mapping[str, Any]:
+        Raises:
+            TemplateError: It is neither, or an image in a role whose images the template drops.
+        """
         kind = part.get("type")
         if kind == "text":
-            return {**part, "text": transform(part["text"])}
+            return part["text"]
         if kind != "image":
             raise TemplateError(f"a part must be of type 'text' or 'image', got {kind!r}")
-        if role != "user":
+        if role not in self._image_roles:
             raise TemplateError(
-                f"images must travel in a 'user' message, got one in role {role!r}: chat templates "
-                "drop them elsewhere. Send the tool's text as 'tool' and its image as 'user'"
+                f"images must travel in a 'user' message, got one in role {role!r}: this chat "
+                "template drops them there. Send the tool's text as 'tool' and its image as 'user'"
             )
-        return part
+        return None
 
-    def _refuse(self, word: str) -> None:
-        if word in self._marks:
-            raise TemplateError("a message contains the codec's own random mark; make a new codec")
-        raise TemplateError(
-            f"a message contains {word!r}, the model's placeholder for an image or video, as text: "
-            "it would be counted as a picture. Send pictures as image parts, or make the codec "
-            "with sanitize=True to neutralise such text"
-        )
+    def _pieces(
+        self, texts: Sequence[str | None], trusted: Ranges, walk: _Pass
+    ) -> list[str | None]:
+        joined = "".join(text for text in texts if text is not None)
+        fit, places = self._places(joined, trusted, walk)
+        pieces: list[str | None] = []
+        start = 0
+        for text in texts:
+            if text is None:
+                pieces.append(None)
+                continue
+            end = start + len(text)
+            own = [place - start for place in places if start < place <= end]
+            pieces.append(self._broken(fit[start:end], own))
+            walk.changed += pieces[-1] != text
+            start = end
+        walk.foreign += [piece for piece in pieces if piece is not None]
+        return pieces
 
+    # ---- one text
 
-class _Breaking:
-    """Breaks control tokens so that the tokenizer no longer sees them."""
+    def _written(self, text: str, trusted: Ranges, walk: _Pass) -> str:
+        fit, places = self._places(text, trusted, walk)
+        result = self._broken(fit, places) if places else fit
+        walk.changed += result != text
+        walk.foreign.append(result)
+        return result
 
-    def __init__(self, template: ChatTemplate, names: Iterable[str]) -> None:
-        longest_first = sorted(names, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._breaker = _breaker(template, longest_first)
-
-    def apply(self, text: str) -> str:
-        while True:  # a token inside a longer one appears once the longer one is broken
-            broken = self._pattern.sub(self._break, text)
-            if broken == text:
-                return text
-            text = broken
-
-    def _break(self, match: re.Match[str]) -> str:
-        word = match.group()
-        return word[:1] + self._breaker + word[1:]
-
-
-def _control_tokens(template: ChatTemplate) -> set[str]:
-    """Return special tokens, and added tokens that the template itself writes."""
-    special: Any = getattr(template.tokenizer, "all_special_tokens", None) or ()
-    decoder: Any = getattr(template.tokenizer, "added_tokens_decoder", None) or {}
-    names = {str(name) for name in special}
-    names |= {token.content for token in decoder.values() if getattr(token, "special", False)}
-    names |= {name for name in template.added.values() if name in template.text}
-    return {name for name in names if len(name) > 1 and not name.isspace()}
-
-
-def _breaker(template: ChatTemplate, names: Sequence[str]) -> str:
-    identities = {name: identity for identity, name in template.added.items()}
-    for candidate in _BREAKERS:
-        texts = [f"{name[:1]}{candidate}{name[1:]}" for name in names]
-        if not any(
-            identities.get(name) in template.encode(text)
-            for name, text in zip(names[:64], texts, strict=False)
+    def _places(self, text: str, trusted: Ranges, walk: _Pass) -> tuple[str, list[int]]:
+        """Return a text in which only characters were replaced, and where to break it."""
+        fit = _replaced(text, _UNFIT if self.neutralise else _SURROGATES)
+        if walk.form is _Form.HARMLESS:
+            fit = _outside(fit, trusted, self._stand_ins)
+        places = self._mark_places(fit)
+        if self._search.is_in(fit):
+            places += [
+                start + 1
+                for start, end in self._search.find(fit)
+                if not _is_within(start, end, trusted) or fit[start:end] in self._media.names
+            ]
+        if walk.form is _Form.HARD or (
+            self._has_hidden and self.controls.is_hidden_in(self._broken(fit, places))
         ):
-            return candidate
-    raise TemplateError("no character breaks this tokenizer's control tokens; use sanitize=False")
+            places += [
+                found.end()
+                for found in _PUNCTUATION.finditer(fit)
+                if not _is_within(*found.span(), trusted)
+            ]
+        return fit, places
+
+    def _mark_places(self, text: str) -> list[int]:
+        return [
+            found.start() + 1
+            for mark in self._marks
+            for found in re.finditer(re.escape(mark), text)
+        ]
+
+    def _broken(self, text: str, places: Iterable[int]) -> str:
+        """Return a text with the breaking character at some places."""
+        return self.controls.breaker.join(split(text, places))
+
+
+def _replaced(text: str, table: Mapping[int, str]) -> str:
+    """Return a text with some characters replaced, each by one; most texts have none of them."""
+    if 0 in table and "\0" in text:
+        text = text.replace("\0", table[0])
+    if text.isascii():
+        return text
+    return text if _is_encodable(text) else text.translate(table)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _outside(text: str, trusted: Ranges, table: Mapping[int, str]) -> str:
+    """Return a text with characters replaced outside of what is trusted."""
+    pieces: list[str] = []
+    position = 0
+    for start, end in sorted((one[0], one[1]) for one in trusted):
+        pieces += [text[position:start].translate(table), text[start:end]]
+        position = end
+    return "".join([*pieces, text[position:].translate(table)])
+
+
+def _is_within(start: int, end: int, ranges: Ranges) -> bool:
+    return any(first <= start and end <= last for first, last in ranges)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401  # JSON data
+    """Return JSON data with every text in it changed, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value)
+        return {
+            change(key) if isinstance(key, str) else key: _mapped(item, change)
+            for key, item in entries.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_mapped(item, change) for item in cast("Sequence[Any]", value)]
+    return value

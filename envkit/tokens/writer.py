@@ -1,15 +1,15 @@
-"""The tiny stand-in conversation that an observation is rendered behind.
+"""The stand-in conversation that an observation is rendered after, and marks in real ones.
 
-`[user "u", assistant MARK, observation]`: MARK is a random word, so the place behind the reply can
-be found in the rendered text. For tool results the assistant carries calls that are named and
-numbered like the results, with a second mark as their only argument, because templates look the
-calls up, check them or print them.
+`[user "u", assistant MARK, observation]`: MARK is a random word, so the end of the reply can be
+found in the rendered text. A reply with structured calls carries a second mark as an argument, and
+its calls are named and numbered like the results, because templates look the calls up, check them
+or print them.
 """
 
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, cast
 
 from envkit.errors import TemplateError
 from envkit.tokens.rules import ContentForms, Variant
@@ -17,6 +17,7 @@ from envkit.tokens.template import PlainMessage, plain
 
 CALL_ID = "call00000"
 """Nine alphanumerics: Mistral's templates check that."""
+PLAIN_REPLY: Final = Variant(content="mark", calls="none")
 
 
 class Writer:
@@ -52,14 +53,21 @@ class Writer:
         """Return the marked reply; `calls` are the names and ids of the calls it makes."""
         if variant.calls == "none":
             return self.say("assistant", self.text_mark)
+        text = self.text_mark if variant.content == "mark" else ""
+        return self.calling(variant, calls, text=text, argument=self.call_mark)
+
+    def calling(
+        self, variant: Variant, calls: Sequence[tuple[str, str]], *, text: str, argument: str
+    ) -> PlainMessage:
+        """Return a reply with structured calls, written as the template reads them."""
         if variant.calls == "one":
             calls = calls[:1]
         result: PlainMessage = {"role": "assistant"}
-        if variant.content != "absent":
-            result["content"] = self.content(self.text_mark if variant.content == "mark" else "")
+        if text or variant.content != "absent":
+            result["content"] = self.content(text)
+        as_text = variant.arguments == "text"
         result["tool_calls"] = [
-            self.call(name, call_id, {"a": self.call_mark}, as_text=variant.arguments == "text")
-            for name, call_id in calls
+            self.call(name, call_id, {"a": argument}, as_text=as_text) for name, call_id in calls
         ]
         return result
 
@@ -70,6 +78,28 @@ class Writer:
         written = json.dumps(arguments) if as_text else dict(arguments)
         function = {"name": name, "arguments": written}
         return {"type": "function", "id": call_id, "function": function}
+
+    def marked(self, reply: PlainMessage, variant: Variant) -> PlainMessage:
+        """Return a real reply with the mark at the end of its text or of its last call."""
+        if not reply.get("tool_calls"):
+            return {**reply, "content": self._marked_content(reply.get("content"))}
+        *others, last = reply["tool_calls"]
+        function = dict(last.get("function", last))
+        given: Any = function.get("arguments") or {}
+        if isinstance(given, str):
+            given = _object(given)
+        arguments: dict[str, Any] = {**given, "zz": self.call_mark}
+        as_text = variant.arguments == "text"
+        function["arguments"] = json.dumps(arguments) if as_text else arguments
+        result = {**reply, "tool_calls": [*others, {**last, "function": function}]}
+        if variant.content == "mark":  # the template writes no calls
+            result["content"] = self._marked_content(reply.get("content"))
+        return result
+
+    def _marked_content(self, content: Any) -> Any:  # noqa: ANN401  # a string or parts
+        if isinstance(content, list):
+            return [*content, {"type": "text", "text": self.text_mark}]
+        return f"{content or ''}{self.text_mark}"
 
     def after_reply(self, text: str) -> int:
         """Return where the marked reply ends in a rendered text.
@@ -96,10 +126,20 @@ class Writer:
             if not self.forms.strings:
                 entry["content"] = [{"type": "text", "text": content}]
         elif isinstance(content, list):
-            flat = not self.forms.parts or entry["role"] == "tool"
+            is_text = all(part.get("type") == "text" for part in cast("list[Any]", content))
+            flat = not self.forms.parts or (entry["role"] == "tool" and is_text)
             if flat and self.forms.strings:
                 entry["content"] = "".join(_texts(content))  # pyright: ignore[reportUnknownArgumentType]
         return entry
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Return the arguments of a call that are written as JSON; text that is none is left out."""
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _texts(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -109,11 +149,9 @@ def _texts(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield part["text"]
 
 
-def variants(role: str) -> Iterator[Variant]:
-    """Yield ways to write the marked reply, the most faithful first."""
-    if role == "tool":
-        for content in ("empty", "absent", "mark"):
-            for arguments in ("object", "text"):
-                for calls in ("all", "one"):
-                    yield Variant(content=content, arguments=arguments, calls=calls)
-    yield Variant(content="mark", calls="none")
+def call_variants() -> Iterator[Variant]:
+    """Yield ways to write a reply with structured calls, the most faithful first."""
+    for content in ("empty", "absent", "mark"):
+        for arguments in ("object", "text"):
+            for calls in ("all", "one"):
+                yield Variant(content=content, arguments=arguments, calls=calls)

@@ -16,11 +16,6 @@ from envkit.toolcalls.tolerant_json import scrub
 MAX_IMAGES: Final = 8
 """Most pictures of one result; a chat template's context does not hold more for long."""
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
-# Qwen, Llama 3, GLM; Llama 4 and MiniCPM; LLaVA, InternVL, Gemma; Pixtral and Mistral.
-_CONTROL: Final = re.compile(
-    r"<(?=\|)|<(?=/?(?:image|video|audio|img|image_soft_token|start_of_image|end_of_image|"
-    r"IMG_CONTEXT)>)|\[(?=IMG(?:_BREAK|_END)?\])"
-)
 
 
 class CallStatus(StrEnum):
@@ -94,18 +89,13 @@ def _text(part: object) -> str:
 
 
 def plain(text: str, limit: int) -> str:
-    """Return text from outside as a model may read it: no control tokens, and not too long.
+    """Return text from outside at a readable length, with lone surrogates replaced.
 
-    A chat template takes `<|im_end|>` or `<image>` inside a text for its own mark, so a space is
-    put into them.
+    Control tokens in it are left to the codec, which knows those of the model.
     """
     if len(text) > limit:
         text = f"{text[:limit]}\n[{len(text) - limit} more characters were left out]"
-    if not text.isascii():
-        text = scrub(text)
-    if "<" not in text and "[" not in text:  # most texts; a scan by the pattern is 50 times slower
-        return text
-    return _CONTROL.sub(lambda mark: f"{mark.group()} ", text)
+    return text if text.isascii() else scrub(text)
 
 
 def sentence_of(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from envkit.errors import LedgerFault
 from envkit.images import Image
-from envkit.tokens.encoded import ImageFeatures, Tensors, concatenate
+from envkit.tokens.encoded import ImageFeatures, Tensors, join_features
 from envkit.trajectory.segment import Segment, SegmentKind, sequences_of
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Row:
     @cached_property
     def tensors(self) -> Tensors:
         """The processor's outputs for `images`, concatenated once per key."""
-        return concatenate(self.features)
+        return join_features(self.features)
 
     def token_rewards(self, placement: RewardPlacement = RewardPlacement.LAST) -> list[float]:
         """Return the rewards by response token, (R,); all 0.0 where there is no reward."""

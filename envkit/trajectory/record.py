@@ -21,6 +21,7 @@ import numpy as np
 from envkit.errors import FaultKind, StorageError
 from envkit.images import Image
 from envkit.messages import Message, check_message
+from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.certificate import Certificate
 from envkit.trajectory.plain import Find, Keep, from_plain, plain_number, to_plain
 from envkit.trajectory.segment import Segment, SegmentKind
@@ -37,7 +38,7 @@ _CHUNK: Final = 1 << 14
 _MAX_INTEGER: Final = 2**63
 _DERIVED: Final = frozenset({"features"})
 """Fields that are not stored."""
-_ADDED_LATER: Final = frozenset({"traceback", "clamped_logprobs"})
+_ADDED_LATER: Final = frozenset({"traceback", "clamped_logprobs", "neutralised", "sanity"})
 """Fields that older files do not have: left out while they are None."""
 _HEAD: Final = (
     "episode_id",
@@ -377,6 +378,7 @@ _BY_TYPE: Final[Mapping[Any, _Kind]] = {
     SegmentKind: _enum(SegmentKind),
     FaultPlace: _enum(FaultPlace, _OLD_PLACES),
     FaultKind: _enum(FaultKind),
+    SanityStatus | None: _optional(_enum(SanityStatus)),
     FaultRecord | None: _optional(_record(FaultRecord)),
     tuple[Segment, ...]: _items(_record(Segment)),
     tuple[TurnRecord, ...]: _items(_record(TurnRecord)),

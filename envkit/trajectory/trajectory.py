@@ -11,7 +11,8 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import Message
-from envkit.tokens.encoded import Encoded, Tensors, concatenate
+from envkit.tokens.encoded import Encoded, Tensors, join_features
+from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.projection import Row, placeholder_row, rows_of
 from envkit.trajectory.segment import Segment, SegmentKind, sequences_of
 from envkit.trajectory.stop import FaultRecord, StopReason
@@ -36,6 +37,8 @@ class TurnRecord:
     """New images in the observation after the reply."""
     image_bytes: int = 0
     """Their PNG bytes."""
+    neutralised: int | None = None
+    """Texts of the observation that had control tokens or characters that no tokenizer takes."""
     queue_seconds: float = 0.0
     generate_seconds: float = 0.0
     env_seconds: float = 0.0
@@ -60,6 +63,9 @@ class TurnRecord:
     """None when the step did not complete."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The environment's `info` of the step, deterministic JSON data."""
+    sanity: SanityStatus | None = None
+    """How the tokens of the observation after the reply compare with a full render; None if they
+    were not compared."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -73,15 +79,16 @@ class TurnRecord:
 
     def without_observation(self) -> "TurnRecord":
         """Return the record of a last turn: nothing was appended after its reply."""
-        return replace(self, observation_tokens=0, image_count=0, image_bytes=0)
+        return replace(self, observation_tokens=0, image_count=0, image_bytes=0, neutralised=None)
 
 
-def observed(encoded: Encoded) -> dict[str, int]:
+def observed(encoded: Encoded) -> dict[str, Any]:
     """Return what a turn records of the observation that was appended after its reply."""
     return {
         "observation_tokens": len(encoded.train_ids),
         "image_count": len(encoded.images),
         "image_bytes": sum(len(image.png_bytes()) for image in encoded.images),
+        "neutralised": encoded.neutralised or None,
     }
 
 
@@ -156,7 +163,7 @@ class Trajectory:
 
     def tensors(self) -> Tensors:
         """Return the processor's outputs for `images()`, concatenated once per key."""
-        return concatenate(f for segment in self._single() for f in segment.features)
+        return join_features(f for segment in self._single() for f in segment.features)
 
     def sequences(self) -> tuple[tuple[Segment, ...], ...]:
         """Return the segments split where the template rewrote the history; usually one group."""

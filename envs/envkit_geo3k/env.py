@@ -9,6 +9,7 @@ from envkit.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Env, ObservationRole, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
+from envkit.messages import Trusted
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit_geo3k.answer_text import last_boxed
@@ -281,7 +282,7 @@ class Geo3kEnv(Env):
     def _misunderstood(self, errors: Sequence[str], *, is_empty_box: bool) -> _Outcome:
         # The parser's own sentence may quote the reply, and with it placeholder tokens of images.
         if errors:
-            text = (
+            text = Trusted(
                 "The tool call could not be read. Write one JSON object with name and arguments "
                 "between <tool_call> and </tool_call>."
             )
@@ -303,7 +304,7 @@ class Geo3kEnv(Env):
         self._pictures = _pictures_of(self.task) if self.task else ()
 
 
-def _system_prompt(max_turns: int, max_scored_attempts: int, *, zoom: bool) -> str:
+def _system_prompt(max_turns: int, max_scored_attempts: int, *, zoom: bool) -> Trusted:
     lines = [
         "You solve geometry problems. Facts stand in the text and in the figure. Think step by "
         "step."
@@ -325,7 +326,7 @@ def _system_prompt(max_turns: int, max_scored_attempts: int, *, zoom: bool) -> s
         "When you are sure, give the final answer in \\boxed{} without a call. "
         f"You have {max_turns} {'reply' if max_turns == 1 else 'replies'} in all."
     )
-    return "\n".join(lines)
+    return Trusted("\n".join(lines))
 
 
 def _answer_info(answer: str | None, verdict: Grade) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from envkit.messages import Trusted
 from envkit.tools import ToolSpec
 from envkit_search.protocol import MAX_TOPK, Protocol
 
@@ -43,11 +44,11 @@ _TOOLS: Final = (
     "such as <answer>Lake Geneva</answer>.",
 )
 MISUNDERSTOOD: Final = {
-    Protocol.TAGS: (
+    Protocol.TAGS: Trusted(
         "The reply could not be understood. To search, write <search>query</search> behind your "
         "thoughts. To answer, write <answer>text</answer>."
     ),
-    Protocol.TOOLS: (
+    Protocol.TOOLS: Trusted(
         "The reply could not be understood. To search, write one JSON object with name and "
         "arguments between <tool_call> and </tool_call>; the only tool is search(query, topk). To "
         "answer, write <answer>text</answer> without a call."
@@ -57,8 +58,9 @@ MISUNDERSTOOD: Final = {
 NO_TURN_LEFT: Final = "No reply is left."
 
 
-def system_prompt(protocol: Protocol, max_turns: int) -> str:
+def system_prompt(protocol: Protocol, max_turns: int) -> Trusted:
     """Return the rules of the episode."""
     lines = _TAGS if protocol is Protocol.TAGS else _TOOLS
     noun = "reply" if max_turns == 1 else "replies"
-    return "\n".join([*lines, f"You have {max_turns} {noun} in all; the last one must answer."])
+    last = f"You have {max_turns} {noun} in all; the last one must answer."
+    return Trusted("\n".join([*lines, last]))

@@ -5,8 +5,10 @@ import sys
 from typing import Any
 
 import pytest
+from fakes.families import BY_NAME, build
 
 from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.tokens import ChatCodec
 from envkit_skyrl import SkyRLOptions
 
 
@@ -55,3 +57,15 @@ def test_without_skyrl_the_install_line_is_printed_and_torch_is_not_imported() -
     )
     assert done.stdout.startswith(MissingDependencyError.__name__)
     assert "pip install 'envkit-rl[skyrl]'" in done.stdout
+
+
+def test_pictures_of_another_family_than_qwen_are_refused_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("torch")
+    from envkit_skyrl.setup import find_pictures
+
+    assert find_pictures(ChatCodec(build(BY_NAME["Qwen2-VL"]))) is not None
+    for name in ("PaddleOCR-VL", "LLaVA-NeXT"):
+        assert find_pictures(ChatCodec(build(BY_NAME[name]))) is None
+        assert BY_NAME[name].processor in caplog.text

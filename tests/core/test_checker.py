@@ -120,10 +120,10 @@ class TupleInInfo(EchoEnv):
         return replace(super().on_turn(response_text), info={"size": (1, 2)})
 
 
-class ImagesInToolRole(DotsEnv):
+class ImagesInSystemRole(DotsEnv):
     def format_observation(self, observation: Observation) -> Message:
         entry = super().format_observation(observation)
-        return {**entry, "role": "tool"}
+        return {**entry, "role": "system"}
 
 
 class DropsImages(DotsEnv):
@@ -192,7 +192,7 @@ class ClosesOnce(EchoEnv):
         (InfoIsNoJson, "replies", "info must be JSON data"),
         (InfoIsNoJson, "replies", r"info\['parse_error'\] must be a str, got 5"),
         (TupleInInfo, "replies", "must survive JSON unchanged"),
-        (ImagesInToolRole, "replies", "images must travel in a 'user' message"),
+        (ImagesInSystemRole, "replies", "images must travel in a 'user' or 'tool' message"),
         (DropsImages, "replies", "must keep the observation's images"),
         (WeakOracle, "oracle", "the oracle must solve its task: seed 0 ended with reward 0"),
         (NeverEnds, "order of calls", "goes on after max_turns=3"),
@@ -263,10 +263,11 @@ class LetterCodec:
         ids = [i for n, entry in enumerate(messages) for i in self._ids(entry, n - 1 in replies)]
         return LetterIds(self._drops(ids))
 
-    def encode_observation(
-        self, messages: Sequence[Message], *, sampled_ids: Sequence[int]
-    ) -> LetterIds:
-        del sampled_ids
+    def readable(self, entry: Message) -> Message:
+        return entry
+
+    def encode_observation(self, messages: Sequence[Message], **context: Any) -> LetterIds:
+        del context
         return LetterIds([i for entry in messages for i in self._ids(entry, True)])
 
     def _ids(self, entry: Message, after_reply: bool) -> list[int]:
@@ -284,10 +285,8 @@ def test_codec_that_only_grows_passes_and_one_that_rewrites_does_not() -> None:
 
 def test_codec_whose_observation_differs_alone_is_named() -> None:
     class Uneven(LetterCodec):
-        def encode_observation(
-            self, messages: Sequence[Message], *, sampled_ids: Sequence[int]
-        ) -> LetterIds:
-            return LetterIds([7, *super().encode_observation(messages, sampled_ids=()).train_ids])
+        def encode_observation(self, messages: Sequence[Message], **context: Any) -> LetterIds:
+            return LetterIds([7, *super().encode_observation(messages, **context).train_ids])
 
     with pytest.raises(ContractError, match="the observation alone has other tokens"):
         check_env(EchoEnv(), codec=Uneven())

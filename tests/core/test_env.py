@@ -117,13 +117,13 @@ def test_recorded_task_with_the_same_seed_plays_the_same_episode() -> None:
     assert env.step("x").observation == first
 
 
-def test_images_travel_in_a_user_message_whatever_the_role() -> None:
+def test_images_keep_the_role_of_their_turn() -> None:
     env = FixedEnv(Turn("see", images=[RED], role="tool"), Turn("3", role="tool"))
 
     shown = env.format_observation(env.reset().observation)
     plain = env.format_observation(env.step("x").observation)
 
-    assert shown["role"] == "user"
+    assert shown["role"] == "tool"
     assert shown["content"][0] == {"type": "image", "image": RED}
     assert plain == {"role": "tool", "content": "3"}
 

@@ -119,7 +119,7 @@ async def test_an_engines_fault_is_tried_again_and_then_a_grader_fault() -> None
 async def test_a_question_that_the_template_refuses_is_a_grader_fault() -> None:
     codec = vision_codec()
     engine = SayingEngine(codec, lambda _: verdict(4))
-    judge = Judge(EngineModel(engine, codec), show=lambda _: message("user", "<|image_pad|>"))
+    judge = Judge(EngineModel(engine, codec), show=lambda _: message("assistant", "4"))
 
     with pytest.raises(EnvFault, match="cannot be encoded") as caught:
         await judge.grade([CRITERION], CONTEXT)

@@ -50,7 +50,7 @@ def test_good_message_is_returned_as_it_is() -> None:
         ({"role": "user", "content": ["text"]}, "a part must be"),
         ({"role": "user", "content": [{"type": "text", "text": 5}]}, "a part must be"),
         ({"role": "user", "content": [{"type": "image", "image": "x.png"}]}, "a part must be"),
-        ({"role": "tool", "content": [{"type": "image", "image": RED}]}, "got role 'tool'"),
+        ({"role": "system", "content": [{"type": "image", "image": RED}]}, "role 'system'"),
         (
             {"role": "user", "content": [{"type": "image", "image": b"\x89PNG"}]},
             "envkit.Image",

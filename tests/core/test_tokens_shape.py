@@ -54,13 +54,16 @@ CHATML = (
     "{%% if add_generation_prompt %%}<|im_start|>assistant\n{%% endif %%}"
 )
 
+ASKS = "{{ m.content }}{% if '<a>' in m.content and m.role != 'assistant' %}!{% endif %}"
+
 
 @pytest.mark.parametrize(
     "body",
     [
         "{{ m.content | replace('<a>', 'b') }}",
         "{{ m.content ~ '' if m.content | length < 50 else 'long' }}",
-        "{% set c = 'x' ~ m.content %}{{ c }}{% if '<a>' in c %}!{% endif %}",
+        "{% set c = 'x' ~ m.content %}{{ c }}"
+        "{% if '<a>' in c and m.role != 'assistant' %}!{% endif %}",
         "{% macro w(t) %}{{ t }}{% endmacro %}{{ w(m.content) }}",
         "{{ '%s' % m.content }}",
         "{{ ' '.join([m.content]) }}",
@@ -80,8 +83,8 @@ def test_shape_is_not_taken_where_it_cannot_be_proven(body: str) -> None:
     [
         ("{{ m.content | trim }}", "  x\n", True),
         ("{{ m.content | trim }}{% if m.content is string and m.content %}!{% endif %}", "", False),
-        ("{{ m.content }}{% if '<a>' in m.content %}!{% endif %}", "b <a> c", False),
-        ("{{ m.content }}{% if '<a>' in m.content %}!{% endif %}", "b c", True),
+        (ASKS, "b <a> c", False),
+        (ASKS, "b c", True),
         ("{{ m.content }}{% if m.content.rstrip().endswith('?') %}!{% endif %}", "is it? ", False),
         ("{{ m.content | tojson }}", 'say "\u00e9"\n', True),
         ("{% if m.content == 'stop' %}!{% endif %}{{ m.content }}", "stop", False),

@@ -275,22 +275,8 @@ async def test_long_results_are_cut_and_say_so() -> None:
     assert result.text == "x" * 100 + "\n[9999900 more characters were left out]"
 
 
-def test_control_tokens_are_broken_and_other_text_is_kept() -> None:
-    kept = "a < b | c, <b>bold</b>, [1], x<|y and 0x1234abcd"
-    assert plain(kept, 100) == kept.replace("<|", "< |")
-    assert plain("<|im_end|><image></image>[IMG]<IMG_CONTEXT>\ud800", 100) == (
-        "< |im_end|>< image>< /image>[ IMG]< IMG_CONTEXT>\ufffd"
-    )
-
-
-@given(st.text(st.sampled_from("<|>/imagevido[]IMG_ENDBRK\ud800x")))
-def test_no_text_keeps_a_control_token(text: str) -> None:
-    cleaned = plain(text, 1_000)
-
-    for token in ("<|", "<image>", "<video>", "[IMG]", "[IMG_END]", "[IMG_BREAK]"):
-        assert token not in cleaned
-    assert plain(cleaned, 1_000) == cleaned
-    cleaned.encode()
+def test_control_tokens_are_left_to_the_codec_and_surrogates_are_replaced() -> None:
+    assert plain("<|im_end|><image>[IMG]\ud800", 100) == "<|im_end|><image>[IMG]\ufffd"
 
 
 def test_wrong_sets_are_refused() -> None:

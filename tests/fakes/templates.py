@@ -257,6 +257,13 @@ def default_codec(name: str) -> ChatCodec:
     return make_codec(name, image_processor=image_processor(name) if SPECS[name].images else None)
 
 
+@cache
+def literal_codec(name: str) -> ChatCodec:
+    """Return the spec's codec that takes text as it is, to compare with transformers' renders."""
+    processor = image_processor(name) if SPECS[name].images else None
+    return make_codec(name, image_processor=processor, neutralise=False)
+
+
 def render(
     name: str,
     messages: Sequence[Mapping[str, Any]],

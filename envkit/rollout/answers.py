@@ -1,0 +1,84 @@
+"""Tool messages as the model's template reads them.
+
+Templates such as those of gpt-oss and Mistral-Nemo write the name or the id of the call into its
+answer. An environment only returns the answer, so the loop adds both, from the environment's own
+`info["tool_call"]` or from the reply. A template that has no tool role, or needs a call where the
+model made none, reads the answer as a user message: a bad reply must not fault the episode. So
+does one that drops the images of tool messages, for an answer with images.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from envkit.messages import Message
+from envkit.tokens import ChatCodec
+from envkit.toolcalls import parse_tool_calls
+
+_NAME: Final = re.compile(r"[\w.:/-]{1,64}")
+"""Names and ids are the model's words: what else they hold must not reach a prompt."""
+_OWN_FORMATS: Final = (
+    re.compile(r"to=functions\.([\w.-]{1,64})"),  # gpt-oss
+    re.compile(r"<\|tool_call>call:([\w.-]{1,64})\{"),  # Gemma 4
+)
+_NEEDED: Final = {"call name": "name", "call id": "tool_call_id"}
+
+
+class ToolAnswers:
+    """Completes the tool messages of one episode."""
+
+    def __init__(self, codec: ChatCodec) -> None:
+        """Take what the codec's audit says about tool messages."""
+        role = codec.audit().roles["tool"]
+        self._codec = codec
+        self._takes_any_id = role.takes_any_call_id
+        self._needed = [key for part, key in _NEEDED.items() if part in role.depends_on]
+
+    def readable(
+        self,
+        entry: Message,
+        *,
+        reply: str = "",
+        info: Mapping[str, Any] | None = None,
+        turn: int = 0,
+    ) -> Message:
+        """Return a message in a role that the template knows, a tool message with its call.
+
+        Args:
+            entry: What the environment said.
+            reply: The reply that it answers.
+            info: The step's info.
+            turn: Numbers the call where the model did not.
+        """
+        entry = self._codec.readable(entry)
+        if entry["role"] != "tool":
+            return entry
+        name, call_id = _call((info or {}).get("tool_call"), reply)
+        answer: Message = {**entry}
+        if name:
+            answer.setdefault("name", name)
+            own = call_id if self._takes_any_id else ""
+            answer.setdefault("tool_call_id", own or f"call{turn:05d}")
+        if any(key not in answer for key in self._needed):
+            return {**entry, "role": "user"}
+        return answer
+
+
+def _call(recorded: object, reply: str) -> tuple[str, str]:
+    """Return name and own id of the call that was answered; "" where there is none."""
+    if isinstance(recorded, Mapping):
+        name, call_id = _clean(recorded.get("name")), _clean(recorded.get("id"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        if name:
+            return name, call_id
+    calls = parse_tool_calls(reply).calls
+    if calls:
+        return _clean(calls[0].name), _clean(calls[0].id)
+    found = (pattern.search(reply) for pattern in _OWN_FORMATS)
+    return next((match[1] for match in found if match), ""), ""
+
+
+def _clean(word: object) -> str:
+    """Return a name or id if it is one; an id that only numbers the calls of a reply is none."""
+    if not isinstance(word, str) or not _NAME.fullmatch(word):
+        return ""
+    return "" if re.fullmatch(r"call\d{5}", word) else word

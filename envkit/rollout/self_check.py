@@ -1,0 +1,105 @@
+"""Compare a share of a run's observations with full renders while it goes.
+
+Calibration proves a template on canned conversations; this proves it on the real ones. Every
+observation of an environment's first episodes is compared, then a small share. A difference faults
+the trajectory, and several stop the run: the codec is wrong then, and later rows would be as well.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from envkit.errors import LedgerFault
+from envkit.seeds import derive_seed
+from envkit.tokens import SanityMode, SanityReport
+from envkit.trajectory.trajectory import Trajectory
+
+DEFAULT_SHARE: Final = 0.01
+_FIRST_EPISODES: Final = 8
+"""Episodes of each environment whose observations are all compared."""
+_MOST_DIFFERENT: Final = 3
+"""Trajectories with a difference after which the run stops."""
+_SHOWN: Final = 3_000
+"""Characters of each text in the message; both fit into what a record keeps of it."""
+_DRAWS: Final = 2**31
+
+
+class SelfCheck:
+    """Draws the observations of a run to compare, judges the outcomes and counts the failures."""
+
+    def __init__(self, mode: SanityMode = "strict", share: float = DEFAULT_SHARE) -> None:
+        """Start with no episode seen.
+
+        Args:
+            mode: Which differences fail; "off" compares nothing.
+            share: Of the observations after the first episodes, 0 to 1.
+        """
+        self.mode: SanityMode = mode
+        self.share = share
+        self._first: dict[str, set[str]] = {}
+        self._different = 0
+
+    def draws(self, env_id: str, episode_id: str, turn: int) -> bool:
+        """Return whether to compare the observation after a turn.
+
+        Args:
+            env_id: Counts its own first episodes.
+            episode_id: With the turn it determines the draw, so a resumed episode draws the same.
+            turn: Index of the reply.
+        """
+        if self.mode == "off":
+            return False
+        first = self._first.setdefault(env_id, set())
+        if episode_id in first:
+            return True
+        if len(first) < _FIRST_EPISODES:
+            first.add(episode_id)
+            return True
+        return derive_seed("sanity", episode_id, turn) < self.share * _DRAWS
+
+    def judge(self, report: SanityReport) -> None:
+        """Accept the outcome of a comparison.
+
+        Raises:
+            LedgerFault: The mode does not accept it; the message has both texts.
+        """
+        if report.status.passes(self.mode):
+            return
+        expected, found = _around_difference(report.expected, report.found)
+        raise LedgerFault(
+            f"the observation's token delta is {report.status} from the full render of the "
+            f"conversation (sanity={self.mode!r}); the full render has {expected}, the delta has "
+            f"{found}. Run `envkit audit MODEL`, and report the template"
+        )
+
+    def note(self, played: Sequence[Trajectory]) -> str | None:
+        """Count an episode; return why the run should end, or None.
+
+        Args:
+            played: The records of the episode.
+        """
+        failed = [one for one in played if one.is_faulted and self._is_different(one)]
+        self._different += len(failed)
+        if not failed or self._different < _MOST_DIFFERENT:
+            return None
+        fault = failed[-1].fault
+        return (
+            f"{self._different} trajectories have an observation whose tokens differ from the full "
+            "render of the chat template, so rows of this run would not be what the model reads; "
+            f"the last: {'' if fault is None else fault.message}"
+        )
+
+    def _is_different(self, trajectory: Trajectory) -> bool:
+        return any(
+            turn.sanity is not None and not turn.sanity.passes(self.mode)
+            for turn in trajectory.turns
+        )
+
+
+def _around_difference(one: str, other: str) -> tuple[str, str]:
+    """Return both texts, quoted; of long ones the part around the first difference."""
+    pairs = enumerate(zip(one, other, strict=False))
+    first = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    start = max(0, first - _SHOWN // 2) if max(len(one), len(other)) > _SHOWN else 0
+    where = f" (from character {start})" if start else ""
+    end = start + _SHOWN
+    return f"{one[start:end]!r}{where}", f"{other[start:end]!r}{where}"

@@ -1,0 +1,89 @@
+"""What a caller gives to a codec, checked and in the form that the codec uses."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envkit.errors import ConfigurationError, TemplateError
+from envkit.messages import Message
+from envkit.tokens.delta import ToolSchemas
+from envkit.tokens.template import Tokenizer
+from envkit.tools import ToolSpec
+
+
+def split_processor(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # foreign objects
+    """Return (processor or None, tokenizer).
+
+    Raises:
+        ConfigurationError: It has no tokenizer.
+    """
+    inner: Any = getattr(given, "tokenizer", None)
+    processor = given if inner is not None and hasattr(given, "image_processor") else None
+    tokenizer: Any = inner if processor is not None else given
+    if not callable(getattr(tokenizer, "encode", None)) or not callable(
+        getattr(tokenizer, "apply_chat_template", None)
+    ):
+        raise ConfigurationError(
+            "a codec needs a Hugging Face tokenizer or processor, got "
+            f"{type(given).__name__}; load one with envkit.tokens.load_codec(path_or_name)"
+        )
+    return processor, tokenizer
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is not one of the choices.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if value not in choices:
+        raise ConfigurationError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+def tool_schemas(tools: Sequence[ToolSpec | Mapping[str, Any]]) -> ToolSchemas:
+    """Return tools as templates read them, None for none."""
+    schemas = [tool.to_json() if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]
+    return schemas or None
+
+
+def all_stop_ids(tokenizer: Tokenizer, given: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the given ids and the tokenizer's own end of text.
+
+    Raises:
+        ConfigurationError: There are none.
+    """
+    own = tokenizer.eos_token_id
+    ends = list(own) if isinstance(own, (list, tuple)) else [] if own is None else [own]
+    stops = tuple(dict.fromkeys(int(identity) for identity in [*(given or ()), *ends]))
+    if not stops:
+        raise ConfigurationError(
+            "a codec needs the ids that end a reply: the tokenizer names no eos_token; pass "
+            "stop_ids= as in the model's generation_config.json"
+        )
+    return stops
+
+
+def template_arguments(
+    processor: Any,  # noqa: ANN401  # foreign objects
+    tokenizer: Tokenizer,
+    given: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the variables for a template, and the processor's own template if it has another."""
+    result = dict(given or {})
+    own: Any = getattr(processor, "chat_template", None)
+    if isinstance(own, str) and own != getattr(tokenizer, "chat_template", None):
+        result.setdefault("chat_template", own)
+    return result
+
+
+def check_prompt(messages: Sequence[Message]) -> None:
+    """Refuse messages that no reply can follow.
+
+    Raises:
+        TemplateError: There are none, or the last one is a reply itself.
+    """
+    if not messages:
+        raise TemplateError("a prompt needs at least one message, got none")
+    if messages[-1]["role"] == "assistant":
+        raise TemplateError(
+            "a prompt must end with what the model is to answer, got an assistant message last"
+        )

@@ -1,0 +1,106 @@
+"""What closes a reply before an observation, and how a reply ends that is the last message."""
+
+from collections.abc import Sequence
+
+from envkit.errors import TemplateError
+from envkit.tokens.delta import ToolSchemas
+from envkit.tokens.rules import ObservationRole, RoleRule, Variant
+from envkit.tokens.template import ChatTemplate
+from envkit.tokens.writer import CALL_ID, Writer
+
+
+class CloserFinder:
+    """Finds the end-of-turn token that a template writes between a reply and an observation."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        writer: Writer,
+        *,
+        tools: ToolSchemas,
+        stop_ids: tuple[int, ...],
+        notes: list[str],
+    ) -> None:
+        self.template, self.writer = template, writer
+        self.tools, self.stop_ids, self.notes = tools, stop_ids, notes
+
+    def find(
+        self, role: ObservationRole, variant: Variant, between: str, user: RoleRule | None
+    ) -> RoleRule:
+        """Return the rule of a role as far as the closer goes.
+
+        Args:
+            role: Of the observation.
+            variant: The form of the reply.
+            between: What the template writes between the reply's text and the observation's.
+            user: The rule of user observations, whose closer another role may share.
+
+        Raises:
+            TemplateError: No special token closes the reply.
+        """
+        specials = self.template.specials_in(between)
+        last = self._last_reply(variant)
+        shared = shared_length(between, last or "")
+        last_specials = self.template.specials_in(last or "")
+        inside = [found for found in specials if found[1] <= shared]
+        stop = next((found for found in specials if found[2] in self.stop_ids), None)
+        stand_in = next((f for f in last_specials if f[2] in self.stop_ids), None)
+        if stop is not None:
+            start, end, closer_id = stop
+        elif stand_in is not None and specials and stand_in[0] == specials[0][0] <= shared:
+            start, end, closer_id = specials[0]
+        else:
+            start, end, closer_id = self._guess(role, between, inside, user)
+        is_stop = closer_id in self.stop_ids
+        opener = is_stop and last is not None and start >= shared and stand_in is None
+        return RoleRule(
+            role=role,
+            variant=variant,
+            closer=between[start:end],
+            closer_id=closer_id,
+            closer_is_stop=is_stop,
+            stand_in=last[stand_in[0] : stand_in[1]] if stand_in and last and not is_stop else "",
+            opener=opener,
+            prefix=between[:start] if variant.calls == "none" else "",
+        )
+
+    def _guess(
+        self,
+        role: ObservationRole,
+        between: str,
+        inside: Sequence[tuple[int, int, int]],
+        user: RoleRule | None,
+    ) -> tuple[int, int, int]:
+        """Return the closer although no stop id marks it, where that is safe."""
+        if inside:
+            name = between[inside[-1][0] : inside[-1][1]]
+            if role == "user" or (user is not None and user.closer == name):
+                self.notes.append(
+                    f"{role}: the reply is closed by {name!r} ({inside[-1][2]}), which is none of "
+                    f"the stop ids {list(self.stop_ids)}; pass the engine's complete stop_ids"
+                )
+                return inside[-1]
+        raise TemplateError(
+            f"no stop token closes the reply before a {role} message (the template writes "
+            f"{between[:80]!r} there, the stop ids are {list(self.stop_ids)}); pass the engine's "
+            "complete stop_ids, as in the model's generation_config.json. A boundary of plain text "
+            "cannot be proven"
+        )
+
+    def _last_reply(self, variant: Variant) -> str | None:
+        """Return the text after a reply that is the last message; None if that is refused."""
+        reply = self.writer.reply(variant, [("f", CALL_ID)])
+        try:
+            text = self.template.render(
+                [self.writer.say("user", "u"), reply], generation_prompt=False, tools=self.tools
+            )
+            return text[self.writer.after_reply(text) :]
+        except TemplateError as error:
+            self.notes.append(f"a conversation that ends with a reply: {error}")
+            return None
+
+
+def shared_length(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -1,0 +1,151 @@
+"""How a processor turns placeholders into a model's image tokens, proven on probe images.
+
+An observation is expanded alone, but the model must see what the processor writes in the whole
+conversation. Three ways are tried against the processor's own ids of a text in two pieces, and the
+cheapest that agrees is taken. A processor that agrees with none is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+
+from envkit.errors import ImageError, TemplateError
+from envkit.images import Image
+from envkit.tokens.joining import Joining, find_joining
+from envkit.tokens.placeholders import replace_each
+from envkit.tokens.processors import Processed, ProcessorCall
+from envkit.tokens.rules import ImageSyntax
+from envkit.tokens.template import ChatTemplate
+
+_SIZES: Final = ((64, 48), (300, 90), (120, 400))
+"""Width and height of the probes: small, wide and tall, so that tiling and padding differ."""
+
+
+class Expansion(StrEnum):
+    """How placeholders become image tokens."""
+
+    IDS = "ids"
+    """Each placeholder id becomes the ids of its image, whatever stands around it."""
+    TEXT = "text"
+    """The processor expands the text of each observation: image text merges with its neighbours."""
+    NUMBERED = "numbered"
+    """As TEXT, behind as many stand-in images as came before: the processor numbers images."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRules:
+    """What was proven about a processor."""
+
+    expansion: Expansion
+    joining: Joining
+
+
+def prove(
+    call: ProcessorCall, template: ChatTemplate, syntax: ImageSyntax, anchor: str
+) -> ImageRules:
+    """Return how a processor expands and joins images.
+
+    Args:
+        call: The processor.
+        template: Encodes text as the codec does.
+        syntax: The placeholder.
+        anchor: The special token that every observation starts with.
+
+    Raises:
+        TemplateError: What it does for several images does not follow from single ones.
+    """
+    try:
+        return _prove(call, template, syntax, anchor)
+    except ImageError as error:
+        raise TemplateError(
+            f"{call.family} is not supported: it refuses ordinary images of "
+            f"{len(_SIZES)} sizes: {error}"
+        ) from error
+
+
+def _prove(
+    call: ProcessorCall, template: ChatTemplate, syntax: ImageSyntax, anchor: str
+) -> ImageRules:
+    probes = [_probe(*size) for size in _SIZES]
+    alone = [call.image(probe) for probe in probes]
+    tensors = [one.tensors for one in alone]
+    if not call.is_whole:
+        batch = call.batch(probes)
+        joining = find_joining(call.family, tensors, batch.tensors)
+        return ImageRules(expansion=Expansion.IDS, joining=joining)
+    shown = [*probes, probes[0]]
+    text = "".join(_pieces(anchor, syntax.placeholder))
+    whole = call.text(text, shown)
+    joining = find_joining(call.family, [*tensors, tensors[0]], whole.tensors)
+    images = [one.ids for one in (*alone, alone[0])]
+    spliced = replace_each(template.encode(text), syntax.placeholder_id, images)
+    if tuple(spliced) == whole.ids and _stands_alone(template, syntax, alone):
+        return ImageRules(expansion=Expansion.IDS, joining=joining)
+    for expansion in (Expansion.TEXT, Expansion.NUMBERED):
+        earlier = int(expansion is Expansion.NUMBERED)
+        before, first, second = _pieces(anchor, syntax.placeholder)
+        parts = (
+            *template.encode(before),
+            *expand_text(call, syntax, first, shown[:1], earlier=0),
+            *expand_text(call, syntax, second, shown[1:], earlier=earlier),
+        )
+        if parts == whole.ids:
+            return ImageRules(expansion=expansion, joining=joining)
+    raise TemplateError(
+        f"{call.family} is not supported: the image tokens of a message depend on earlier "
+        "messages in a way that is not known"
+    )
+
+
+def _pieces(anchor: str, mark: str) -> tuple[str, str, str]:
+    """Return a text without an image, one with one and one with three.
+
+    Images stand beside letters, digits, spaces, newlines, special tokens and each other.
+    """
+    one, three = f"{anchor}\nab {mark}c \n", f"{anchor}{mark}\nd\n{mark}{mark}1.{anchor}\n"
+    return f"{anchor}\ntext\n", one, three
+
+
+def expand_text(
+    call: ProcessorCall, syntax: ImageSyntax, text: str, images: Sequence[Image], *, earlier: int
+) -> tuple[int, ...]:
+    """Return the ids of a text whose images follow `earlier` others.
+
+    Small stand-ins take the places of the earlier images, and their ids are cut off again.
+
+    Raises:
+        ImageError: An image cannot be processed.
+        TemplateError: The text does not start where the stand-ins end.
+    """
+    if not earlier:
+        return call.text(text, images).ids
+    stand_ins = [_probe(*_SIZES[0])] * earlier
+    head = syntax.placeholder * earlier
+    before = call.text(head, stand_ins).ids
+    both = call.text(head + text, [*stand_ins, *images]).ids
+    if both[: len(before)] != before:
+        raise TemplateError(
+            f"{call.family} writes {earlier} earlier images differently before this message"
+        )
+    return both[len(before) :]
+
+
+def _stands_alone(template: ChatTemplate, syntax: ImageSyntax, images: Sequence[Processed]) -> bool:
+    """Whether the tokens of an image cannot merge with text beside it, whatever that is."""
+    ids = {identity for one in images for identity in (one.ids[0], one.ids[-1])}
+    if ids == {syntax.placeholder_id}:
+        return True
+    decoder: Any = getattr(template.tokenizer, "added_tokens_decoder", None) or {}
+    tokens = [decoder.get(identity) for identity in (*ids, syntax.placeholder_id)]
+    return all(
+        token is not None and not (token.lstrip or token.rstrip or token.single_word)
+        for token in tokens
+    )
+
+
+def _probe(width: int, height: int) -> Image:
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.from_array(pixels)

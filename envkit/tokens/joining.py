@@ -1,0 +1,158 @@
+"""How the tensors of single images become the tensors of a conversation.
+
+Most processors concatenate what they return for each image along the first axis. Some pad first,
+because their images differ in size; some join along another axis. Nothing is assumed: the rule of
+each tensor is the first of a few that gives what the processor itself returns for three images of
+different sizes in one call.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envkit.errors import TemplateError
+
+_PADDINGS: Final = (0, 1, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRule:
+    """How the arrays of one key are joined."""
+
+    axis: int = 0
+    padding: int | None = None
+    """Fills the other axes at their ends up to the largest image; None: they must agree."""
+
+    def join(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return one array.
+
+        Raises:
+            ValueError: The arrays do not fit together under this rule.
+        """
+        if self.padding is not None:
+            parts = self._padded(parts)
+        return np.concatenate(parts, axis=self.axis)
+
+    def _padded(self, parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        largest = np.max([part.shape for part in parts], axis=0)
+        padded: list[NDArray[Any]] = []
+        for part in parts:
+            missing = [
+                (0, int(most) - size) for most, size in zip(largest, part.shape, strict=True)
+            ]
+            missing[self.axis] = (0, 0)
+            padded.append(np.pad(part, missing, constant_values=self.padding or 0))
+        return padded
+
+    def __str__(self) -> str:
+        where = f"axis {self.axis}"
+        return where if self.padding is None else f"{where}, padded with {self.padding}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """How one model's processor joins images."""
+
+    family: str = "the image processor"
+    """The processor's class, for errors."""
+    rules: Mapping[str, JoinRule] = field(default_factory=dict[str, JoinRule])
+    """One per tensor; a tensor without a rule is concatenated along its first axis."""
+
+    def join(self, images: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+        """Return the tensors of several images, as arrays that nothing else holds.
+
+        Raises:
+            TemplateError: The images cannot be joined as the processor joined its probes.
+        """
+        if len(images) == 1:
+            return {key: value.copy() for key, value in images[0].items()}
+        columns: dict[str, list[NDArray[Any]]] = {}
+        for tensors in images:
+            for key, value in tensors.items():
+                columns.setdefault(key, []).append(value)
+        return {key: self._join(key, parts) for key, parts in columns.items()}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every tensor is concatenated along its first axis."""
+        return all(rule == JoinRule() for rule in self.rules.values())
+
+    def to_json(self) -> str:
+        """Return the rules as text, for `from_json`."""
+        rules = {key: (rule.axis, rule.padding) for key, rule in self.rules.items()}
+        return json.dumps({"family": self.family, "rules": rules})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Joining":
+        """Return the rules that `to_json` wrote."""
+        stored = json.loads(text)
+        rules = {key: JoinRule(axis=a, padding=fill) for key, (a, fill) in stored["rules"].items()}
+        return cls(family=stored["family"], rules=rules)
+
+    def _join(self, key: str, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        rule = self.rules.get(key, JoinRule())
+        try:
+            return rule.join(parts)
+        except ValueError as error:
+            shapes = [part.shape for part in parts]
+            raise TemplateError(
+                f"{self.family} joins {key!r} along {rule}, which these images do not fit: got "
+                f"shapes {shapes}; resize the images to one size"
+            ) from error
+
+
+CONCATENATION: Final = Joining()
+
+
+def find_joining(
+    family: str, images: Sequence[Mapping[str, NDArray[Any]]], batch: Mapping[str, NDArray[Any]]
+) -> Joining:
+    """Return the rules under which single images give the processor's own batch.
+
+    Args:
+        family: The processor's class, for errors.
+        images: What it returns for each image alone.
+        batch: What it returns for all of them in one call.
+
+    Raises:
+        TemplateError: No rule gives the batch.
+    """
+    rules: dict[str, JoinRule] = {}
+    for key in {**batch, **images[0]}:
+        parts = [tensors[key] for tensors in images if key in tensors]
+        expected = batch.get(key)
+        rule = None
+        if expected is not None and len(parts) == len(images):
+            rule = _find(parts, expected)
+        if rule is None:
+            raise TemplateError(
+                f"{family} is not supported: no known rule makes its {key!r} of several images "
+                "from those of each image alone, got shape "
+                f"{None if expected is None else expected.shape} from "
+                f"{[part.shape for part in parts]}"
+            )
+        rules[key] = rule
+    return Joining(family=family, rules=rules)
+
+
+def _find(parts: Sequence[NDArray[Any]], expected: NDArray[Any]) -> JoinRule | None:
+    return next(
+        (rule for rule in _candidates(expected.ndim) if _gives(rule, parts, expected)), None
+    )
+
+
+def _candidates(axes: int) -> Iterable[JoinRule]:
+    yield from (JoinRule(axis=axis) for axis in range(axes))
+    yield from (JoinRule(axis=axis, padding=fill) for axis in range(axes) for fill in _PADDINGS)
+
+
+def _gives(rule: JoinRule, parts: Sequence[NDArray[Any]], expected: NDArray[Any]) -> bool:
+    try:
+        joined = rule.join(parts)
+    except ValueError:
+        return False
+    return joined.dtype == expected.dtype and np.array_equal(joined, expected)

@@ -1,0 +1,166 @@
+"""Calling a model's processor: images and text in, ids and numpy arrays out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envkit.errors import ImageError, TemplateError
+from envkit.images import Image
+
+_PER_TOKEN: Final = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
+"""Processor outputs with one entry per token: rebuilt from ids by whoever needs them."""
+_REPEATING: Final = ("Qwen2VL", "Glm4v", "Glm46V", "PaddleOCRVL", "Kimi_K25")
+"""Families whose image is one placeholder per merged patch: no whole processor is needed."""
+_FAILURES: Final = (
+    ValueError,
+    TypeError,
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    ImportError,
+    RuntimeError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processed:
+    """What a processor returns for some text and images."""
+
+    ids: tuple[int, ...]
+    """The expanded text."""
+    tensors: Mapping[str, NDArray[Any]]
+    """Everything that has no entry per token."""
+
+
+class ProcessorCall:
+    """A model's whole processor, or its image processor alone where that is enough."""
+
+    def __init__(
+        self,
+        processor: Any,  # noqa: ANN401  # a transformers processor, optional here
+        image_processor: Any,  # noqa: ANN401  # a transformers image processor, optional here
+        *,
+        placeholder: str,
+        placeholder_id: int,
+    ) -> None:
+        """Keep the processors.
+
+        Args:
+            processor: The whole processor; None for an image processor alone.
+            image_processor: Used without `processor`; its class must be known to repeat the
+                placeholder.
+            placeholder: The text of the placeholder token.
+            placeholder_id: Its id.
+        """
+        self._processor, self._image_processor = processor, image_processor
+        self._placeholder, self._placeholder_id = placeholder, placeholder_id
+        self._frameworks = ("np", "pt")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the processor also reads text."""
+        return self._processor is not None
+
+    @property
+    def family(self) -> str:
+        """The class that is called, for errors."""
+        return type(self._processor if self.is_whole else self._image_processor).__name__
+
+    def image(self, image: Image) -> Processed:
+        """Return one image's tensors, and the ids that its placeholder becomes.
+
+        Raises:
+            ImageError: The image cannot be decoded or processed.
+            TemplateError: The image processor alone does not say how many tokens an image has.
+        """
+        return self.text(self._placeholder, [image]) if self.is_whole else self.batch([image])
+
+    def batch(self, images: Sequence[Image]) -> Processed:
+        """Return what the image processor alone makes of some images in one call.
+
+        Raises:
+            ImageError: An image cannot be decoded or processed.
+            TemplateError: The image processor alone does not say how many tokens an image has.
+        """
+        self._check_repeating()
+        output = self._run(self._image_processor, images=[_rgb(image) for image in images])
+        tensors = self._arrays(output)
+        if "image_grid_thw" not in tensors:
+            raise self._unknown_count()
+        merged = int(self._image_processor.merge_size) ** 2
+        count = int(tensors["image_grid_thw"].prod(axis=1).sum()) // merged
+        return Processed(ids=(self._placeholder_id,) * count, tensors=tensors)
+
+    def text(self, text: str, images: Sequence[Image]) -> Processed:
+        """Return what the whole processor makes of a text with placeholders.
+
+        Raises:
+            ImageError: An image cannot be decoded or processed.
+            TemplateError: What it returns cannot be read.
+        """
+        pictures = [_rgb(image) for image in images]
+        output = self._run(self._processor, text=[text], images=pictures, add_special_tokens=False)
+        ids = _array(output["input_ids"]).reshape(-1)
+        return Processed(ids=tuple(int(i) for i in ids), tensors=self._arrays(output))
+
+    def _run(self, processor: Any, **inputs: Any) -> Mapping[str, Any]:  # noqa: ANN401
+        """Call a processor for numpy arrays; for torch tensors where numpy has no such type."""
+        first: Exception | None = None
+        for framework in self._frameworks:
+            try:
+                output = processor(**inputs, return_tensors=framework)
+            except (ImageError, TemplateError):
+                raise
+            except _FAILURES as error:
+                first = first or error
+            else:
+                self._frameworks = (framework,)
+                return output
+        raise ImageError(
+            f"{type(processor).__name__} cannot process this image: {first}"
+        ) from first
+
+    def _arrays(self, output: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        arrays: dict[str, NDArray[Any]] = {}
+        for key, value in output.items():
+            if key in _PER_TOKEN:
+                continue
+            array = _array(value)
+            if array.dtype == object:
+                raise TemplateError(
+                    f"{self.family} is not supported: its {key!r} is a list of arrays of "
+                    "different shapes"
+                )
+            array.flags.writeable = False
+            arrays[key] = array
+        return arrays
+
+    def _check_repeating(self) -> None:
+        known = self.family.startswith(_REPEATING)
+        if not known or not isinstance(getattr(self._image_processor, "merge_size", None), int):
+            raise self._unknown_count()
+
+    def _unknown_count(self) -> TemplateError:
+        return TemplateError(
+            f"{self.family} alone does not say which tokens an image becomes; pass the model's "
+            "whole processor as the first argument (envkit.tokens.load_codec does it)"
+        )
+
+
+def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL picture; transformers takes it untyped
+    picture = image.pil()
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
+
+
+def _array(value: Any) -> NDArray[Any]:  # noqa: ANN401  # a tensor, an array or nested lists
+    if hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        return (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    try:
+        return np.asarray(value)
+    except ValueError:  # arrays of different shapes
+        return np.asarray([None], dtype=object)

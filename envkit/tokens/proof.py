@@ -1,0 +1,171 @@
+"""Which rule is right: the cheapest whose tails equal those of full renders, on ids.
+
+Every conversation of `probes` is rendered once in full. A rule is tried with nothing but the
+observation, then with tools, with the system prompt, with both, with the turns since the last user
+message, and with the whole history; the first that agrees on every conversation is taken. The last
+reply carries a marker, so a rule that cuts anywhere else is found out.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from envkit.errors import TemplateError
+from envkit.tokens.delta import DeltaRenderer
+from envkit.tokens.probes import MARKER, Case, Cases
+from envkit.tokens.rules import Dependency, RoleRule
+
+_LADDER: Final = tuple(
+    frozenset(step)
+    for step in (
+        (),
+        (Dependency.TOOLS,),
+        (Dependency.SYSTEM,),
+        (Dependency.TOOLS, Dependency.SYSTEM),
+        (Dependency.RECENT,),
+        (Dependency.RECENT, Dependency.TOOLS),
+        (Dependency.RECENT, Dependency.TOOLS, Dependency.SYSTEM),
+        (Dependency.HISTORY,),
+        (Dependency.HISTORY, Dependency.TOOLS),
+    )
+)
+_STEPS: Final = frozenset[Dependency]().union(*_LADDER)
+_BESIDE: Final = frozenset({"thinkcall", "saycall"})
+_GIVEN_UP: Final = (
+    frozenset[str](),
+    _BESIDE,
+    frozenset({"calls", "tt"}),
+    frozenset({"tu"}),
+    frozenset({"uu"}),
+    _BESIDE | {"calls", "tt"},
+    _BESIDE | {"calls", "tt", "tu", "uu"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation with its full render."""
+
+    case: Case
+    text: str
+
+
+def render_cases(
+    renderer: DeltaRenderer, cases: Cases, rule: RoleRule, notes: list[str], *, images: bool = False
+) -> list[Rendered]:
+    """Return the cases that the template renders; its reasons for the others are noted.
+
+    A template may accept some kinds only in a few courses, so each kind that it accepts is tried
+    there with and without a system prompt and tools.
+    """
+    seen: dict[str, Case] = {}
+    rendered: list[Rendered] = []
+    for case in cases.of(rule, images=images):
+        made = _render(renderer, case, rule.role, notes)
+        if made is not None:
+            rendered.append(made)
+            seen.setdefault(case.follower, case)
+    others = (other for case in list(seen.values()) for other in cases.other_settings(case))
+    made = (_render(renderer, other, rule.role, notes) for other in others)
+    return [*rendered, *(entry for entry in made if entry is not None)]
+
+
+def _render(renderer: DeltaRenderer, case: Case, role: str, notes: list[str]) -> Rendered | None:
+    try:
+        text = renderer.template.render([*case.history, *case.observations], tools=case.tools)
+    except TemplateError as error:
+        notes.append(f"{role}, canned conversation: {error}")
+        return None
+    return Rendered(case, text) if MARKER in text else None
+
+
+def prove(renderer: DeltaRenderer, rule: RoleRule, rendered: list[Rendered]) -> RoleRule:
+    """Return the rule with the least that it must depend on, and with what it was proven for.
+
+    Where no rule agrees with every conversation, some kinds of conversation are given up: the
+    codec refuses them.
+
+    Raises:
+        TemplateError: No rule agrees even then; says where the last one differs.
+    """
+    problem = ""
+    for given_up in _GIVEN_UP:
+        kept = [
+            entry for entry in rendered if not given_up & {entry.case.form, entry.case.follower}
+        ]
+        if given_up and len(kept) == len(rendered):
+            continue
+        found, problem = _climb(renderer, rule, kept)
+        if found is not None:
+            proven = {kind for entry in kept for kind in (entry.case.form, entry.case.follower)}
+            return replace(found, proven=rule.proven | proven)
+    raise TemplateError(f"the delta differs from a full render: {problem}")
+
+
+def _climb(
+    renderer: DeltaRenderer, rule: RoleRule, rendered: list[Rendered]
+) -> tuple[RoleRule | None, str]:
+    """Return the first rule of the ladder that agrees; None and where the last one differs."""
+    if not rendered:
+        return None, f"the template renders no conversation with a {rule.role} message there"
+    order = list(rendered)
+    problem = ""
+    for step in _LADDER[_LADDER.index(rule.depends & _STEPS) :]:
+        trial = _Trial(renderer, replace(rule, depends=rule.depends - _STEPS | step))
+        for index, entry in enumerate(order):
+            problem = trial.problem(entry)
+            if problem:
+                order.insert(0, order.pop(index))  # likely to show what is wrong with the next one
+                break
+        else:
+            return trial.rule, ""
+    return None, problem
+
+
+class _Trial:
+    """One rule while it is tried; what does not depend on the conversation is rendered once."""
+
+    def __init__(self, renderer: DeltaRenderer, rule: RoleRule) -> None:
+        self.renderer, self.rule = renderer, rule
+        self.tails: dict[str, str] = {}
+        self.encoded: set[str] = set()
+
+    def problem(self, entry: Rendered) -> str:
+        """Return where the rule and a full render differ, "" if nowhere."""
+        rule, full = self.rule, entry.text
+        try:
+            tail = self._tail(entry.case)
+        except TemplateError as error:
+            return str(error)
+        if not full.endswith(tail):
+            return f"expected the end {full[-len(tail) :]!r}, got {tail!r}"
+        start = full.rfind(MARKER) + len(MARKER)
+        between = full[start : len(full) - len(tail)]
+        if len(full) - len(tail) < start or rule.closer in between:
+            return f"the cut before {tail[:40]!r} is not at the end of the last reply"
+        if rule.variant.calls == "none" and between.strip() != rule.prefix.strip():
+            return f"the reply is followed by {between!r}, not by {rule.prefix!r}"
+        if tail in self.encoded:  # at a token's edge, so what comes before does not matter
+            return ""
+        self.encoded.add(tail)
+        whole, ids = self.renderer.template.encode(full), self.renderer.template.encode(tail)
+        if whole[len(whole) - len(ids) :] != ids or ids[:1] != [rule.closer_id]:
+            return f"the ids of {tail[:60]!r} differ from those in the whole conversation"
+        return ""
+
+    def _tail(self, case: Case) -> str:
+        depends = self.rule.depends
+        read: list[Any] = [case.observations, self.rule.read(case.history)]
+        if Dependency.TOOLS in depends:
+            read.append(case.tools)
+        if Dependency.IMAGES in depends:
+            read.append(case.earlier_images)
+        key = repr(read)
+        if key not in self.tails:
+            self.tails[key] = self.renderer.tail(
+                self.rule,
+                case.observations,
+                history=case.history,
+                tools=case.tools,
+                earlier_images=case.earlier_images,
+            )
+        return self.tails[key]

@@ -1,0 +1,132 @@
+"""What a full render by transformers has after a reply: no part of envkit is involved."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conversations import Tools
+from corpus import Published
+
+OBSERVED = "Oq7Vt"
+_OBSERVED = re.compile(r"Oq\d+v\d+Vt")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The ids after a reply's marker."""
+
+    closer: int
+    tail: list[int]
+    """The ids after the closer."""
+    cut: str
+    """The text after the marker, where it starts with nothing but what closes a plain reply."""
+
+
+class Oracle:
+    """One template, as transformers renders it."""
+
+    def __init__(self, published: Published) -> None:
+        self.tokenizer = published.tokenizer
+        self.stops = published.stops
+        self.stop_ids = [self.tokenizer.convert_tokens_to_ids(name) for name in self.stops]
+        self._rendered: dict[str, str | None] = {}
+        self.listed = not self._shows("Oq7Vt")
+        """Content must be a list of parts."""
+
+    def _shows(self, content: str) -> bool:
+        try:
+            return OBSERVED in self._render([{"role": "user", "content": content}], None)
+        except Exception:  # noqa: BLE001  # templates raise anything
+            return False
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools, is_open: bool = True
+    ) -> str:
+        return self.tokenizer.apply_chat_template(
+            [dict(entry) for entry in messages],
+            tokenize=False,
+            add_generation_prompt=is_open,
+            tools=tools,
+        )
+
+    def _written(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        content = entry.get("content")
+        if self.listed and isinstance(content, str):
+            return {**entry, "content": [{"type": "text", "text": content}]}
+        return entry
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools, is_open: bool = True
+    ) -> str | None:
+        """Return the text of a conversation; None if the template refuses it."""
+        key = repr((messages, tools is None, is_open))
+        if key not in self._rendered:
+            try:
+                text = self._render([self._written(entry) for entry in messages], tools, is_open)
+            except Exception:  # noqa: BLE001  # templates raise anything
+                text = None
+            self._rendered[key] = text
+        return self._rendered[key]
+
+    def accepts(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> bool:
+        """Return whether the template renders the messages, and drops none of the last ones."""
+        text = self.render(messages, tools)
+        if text is None:
+            return False
+        last = [m["role"] for m in messages[::-1]].index("assistant") if len(messages) > 2 else 0
+        return all(
+            self._place(messages, len(messages) - 1 - i, tools, text) >= 0 for i in range(last)
+        )
+
+    def _place(
+        self, messages: Sequence[Mapping[str, Any]], index: int, tools: Tools, text: str
+    ) -> int:
+        """Return where an observation is rendered, -1 if it is dropped."""
+        word = _OBSERVED.search(repr(messages[index]["content"]))
+        if word is not None:
+            return text.rfind(word[0])
+        marked = {**messages[index], "content": OBSERVED}  # it is empty
+        swapped = self.render([*messages[:index], marked, *messages[index + 1 :]], tools)
+        return -1 if swapped is None else swapped.rfind(OBSERVED)
+
+    def takes_turns(self) -> bool:
+        """Return whether a reply follows its generation prompt.
+
+        Templates of guards and judges write a whole conversation into one user turn instead.
+        """
+        user, marked = {"role": "user", "content": "u"}, {"role": "assistant", "content": OBSERVED}
+        opened, closed = (self.render([user], None, opened) or "" for opened in (True, False))
+        whole = self.render([user, marked, user], None) or ""
+        return _shared(opened, whole) >= len(closed) + (opened != closed)
+
+    def truth(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        observations: Sequence[Mapping[str, Any]],
+        tools: Tools,
+        marker: str,
+    ) -> Truth | None:
+        """Return what follows a reply; None where the template does not show the reply's end."""
+        text = self.render([*history, *observations], tools)
+        if text is None or (place := text.rfind(marker)) < 0:
+            return None
+        place += len(marker)
+        limit = self._place([*history, *observations], len(history), tools, text)
+        ids = list(self.tokenizer.encode(text, add_special_tokens=False))
+        position = place
+        # no control token of the text before the marker counts: they are as many as there
+        earlier = sum(text.count(name, 0, place) for name in self.stops)
+        ends = [index for index, identity in enumerate(ids) if identity in self.stop_ids]
+        for index in ends[earlier:]:
+            name = self.stops[self.stop_ids.index(ids[index])]
+            position = text.find(name, position)
+            if limit >= 0 and position >= limit:
+                return None
+            return Truth(ids[index], ids[index + 1 :], text[place:])
+        return None
+
+
+def _shared(one: Sequence[object], other: Sequence[object]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
