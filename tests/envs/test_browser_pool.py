@@ -125,7 +125,7 @@ async def test_many_at_once_start_few_browsers() -> None:
         shots = await asyncio.gather(*(page.screenshot() for page in pages))
         assert len(set(shots)) == 8
         replaced = sum(pool.troubles.values())  # a loaded machine may cost a browser its start
-        assert pool.started - replaced <= 2
+        assert pool.started - replaced <= 4
 
 
 async def test_pool_of_a_loop_has_role_and_ends_with_its_last_user() -> None:

@@ -384,7 +384,7 @@ def _behaviour() -> list[Attack]:
         return (late,) if env._running and env.turn else ()
 
     fine: dict[str, Any] = {"ends": Ends.FINE}
-    short: dict[str, Any] = {"name": "hangs", "step_timeout_s": 0.03}
+    short: dict[str, Any] = {"name": "hangs", "step_timeout_s": 0.4}
     awaits: dict[str, Any] = {"act": hanging_await, "form": Form.ASYNC}
     of_async: dict[str, Any] = {"form": Form.ASYNC}
     return [
