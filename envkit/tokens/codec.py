@@ -372,7 +372,7 @@ class ChatCodec:
         encoder = self._image_encoder if is_small else None
         report = check_delta(
             self._template,
-            lambda: self._writer.fit(self._texts.cleaned(whole)),
+            lambda: self._renderer.with_calls(self._writer.fit(self._texts.cleaned(whole))),
             encoded,
             reply=len(history) - 1,
             rule=rule,

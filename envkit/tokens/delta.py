@@ -93,7 +93,7 @@ class DeltaRenderer:
                 f"{needed} of the conversation; pass history= with every earlier message"
             )
         if depends & {Dependency.HISTORY, Dependency.RECENT}:
-            return self._with_calls(rule.read(history))[:-1]
+            return self.with_calls(rule.read(history))[:-1]
         systems = [entry for entry in rule.read(history)[:-1] if entry["role"] == "system"]
         head = [self.writer.say("user", "u")]
         if earlier_images and Dependency.IMAGES in depends:
@@ -111,7 +111,7 @@ class DeltaRenderer:
                 return self.writer.marked(history[-1], rule.variant)
         return self.writer.reply(rule.variant, calls)
 
-    def _with_calls(self, history: Sequence[PlainMessage]) -> list[PlainMessage]:
+    def with_calls(self, history: Sequence[PlainMessage]) -> list[PlainMessage]:
         """Return the history with the calls that its plain replies spell out, where needed."""
         result = list(history)
         if self.call_variant is None:

@@ -12,7 +12,8 @@ follows the mark.
 
 Proven by EQUAL: from the closer of the reply on, the delta has the ids that encoding the whole
 render gives, and the closer is present exactly once. Not proven: that the reply itself is in the
-render as it was sampled; what the codec writes between a reply that was cut short and its closer;
+render as it was sampled; for a template that drops tool messages after plain replies, that a reply
+spells out the call that both renders then have in its place; what the codec writes between a reply that was cut short and its closer;
 and, for a template that refuses a reply's text (gpt-oss: control tokens of its own), that the text
 makes no difference, because the check then replaces the replies by plain words.
 """
@@ -138,8 +139,7 @@ def check_delta(
         sampled_ids: The reply; its last id says whether the model closed it.
         stop_ids: Any of them may stand in for the closer.
         process: Gives what the processor makes of a text with all images, or None where that would
-            cost too much. None for an observation
-            without images.
+            cost too much. None for an observation without images.
     """
     try:
         stops = {template.added[one]: one for one in stop_ids if one in template.added}
