@@ -8,6 +8,7 @@ A probe that the template refuses is kept as a note, never dropped.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -126,11 +127,11 @@ class Calibrator:
         cases = Cases(self.template, self.writer, self.tools, calls)
         rules, refusals = self._rules(cases, PLAIN_REPLY)
         after_calls, call_refusals = self._rules(cases, calls, rules.get("user"))
-        if "tool" not in rules and "tool" in after_calls:
+        if "tool" not in rules and "tool" in after_calls and not self._shows_plain_answers():
             rules["tool"] = after_calls["tool"]
             del refusals["tool"]
             self.renderer.call_variant = calls
-        elif "tool" in refusals and calls is not None:
+        elif "tool" in refusals and "tool" in call_refusals and calls is not None:
             refusals["tool"] = call_refusals["tool"]
         user = rules.get("user")
         images, image_roles = find_image_syntax(
@@ -164,6 +165,17 @@ class Calibrator:
             notes=tuple(dict.fromkeys(note.replace(_REFUSED, "") for note in self.notes)),
         )
         return Calibrated(self.renderer, calibration, controls)
+
+    def _shows_plain_answers(self) -> bool:
+        """Whether the template renders a tool message after a plain reply, in whatever way."""
+        say, result = self.writer.say, self.writer.result
+        talk = [say("user", "u"), say("assistant", "w"), result(PROBE)]
+        for messages in (talk, [*talk, say("assistant", "w"), result(PROBE)]):
+            for tools in (self.tools, None):
+                with suppress(TemplateError):
+                    if PROBE in self.template.render(messages, tools=tools):
+                        return True
+        return False
 
     def _rules(
         self, cases: Cases, variant: Variant | None, user: RoleRule | None = None

@@ -13,9 +13,10 @@ follows the mark.
 Proven by EQUAL: from the closer of the reply on, the delta has the ids that encoding the whole
 render gives, and the closer is present exactly once. Not proven: that the reply itself is in the
 render as it was sampled; for a template that drops tool messages after plain replies, that a reply
-spells out the call that both renders then have in its place; what the codec writes between a reply that was cut short and its closer;
-and, for a template that refuses a reply's text (gpt-oss: control tokens of its own), that the text
-makes no difference, because the check then replaces the replies by plain words.
+spells out the call that both renders then have in its place; what the codec writes between a reply
+that was cut short and its closer; and, for a template that refuses a reply's text (gpt-oss: control
+tokens of its own), that the text makes no difference, because the check then replaces the replies
+by plain words.
 """
 
 import json
