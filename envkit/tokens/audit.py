@@ -15,7 +15,7 @@ class RoleStatus(StrEnum):
     """Whether observations of a role can be encoded."""
 
     EXACT = "exact"
-    """Their ids equal those that a full render has behind the last reply."""
+    """Their ids equal those that a full render has after the last reply."""
     REFUSED = "refused"
     """They raise `TemplateError`; the reason says why."""
 

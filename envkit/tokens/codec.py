@@ -1,7 +1,7 @@
 """The chat codec: messages to token ids exactly as the model's chat template writes them.
 
 Sampled ids are never encoded again. A prompt is one full render; an observation is a delta, whose
-ids equal those that a full render has behind the last reply, at a cost that does not grow with the
+ids equal those that a full render has after the last reply, at a cost that does not grow with the
 history. See `envkit.tokens.calibration` for how that is found out and proven for a template.
 
 Making a codec costs 20 to 300 ms the first time for a template and tokenizer (jinja compiles, some
@@ -34,7 +34,7 @@ from envkit.tokens.features import ImageEncoder, make_image_encoder
 from envkit.tokens.placeholders import check_count, image_token_id, media_tokens
 from envkit.tokens.rules import Dependency, RoleRule
 from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
-from envkit.tokens.shape import text_behind_picture
+from envkit.tokens.shape import text_after_image
 from envkit.tokens.template import PlainMessage
 from envkit.tokens.texts import TextPolicy
 from envkit.tools import ToolSpec
@@ -408,7 +408,7 @@ class ChatCodec:
         content: Any = message["content"]
         shape, text = rule.shape, content
         if type(content) is not str:
-            shape, text = rule.picture_shape, text_behind_picture(content)
+            shape, text = rule.picture_shape, text_after_image(content)
         if shape is None or text is None or not _PLAIN_KEYS.issuperset(message):
             return None
         if shape in self._open_shapes:

@@ -220,7 +220,7 @@ def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
     """Return the first character with which the tokenizer sees none of the tokens."""
     ids = {identity for identity, name in template.added.items() if name in search.names}
     kinds = list({_kind(name): name for name in sorted(search.names)}.values())
-    # alone in a row, between spaces and right behind words, for tokens that look around
+    # alone in a row, between spaces and right after words, for tokens that look around
     text = "\n".join([joint.join(kinds) for joint in ("", " ", "x")])
     pieces = split(text, [start + 1 for start, _ in search.find(text)])
     for candidate in BREAKERS:

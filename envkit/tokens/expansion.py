@@ -32,7 +32,7 @@ class Expansion(StrEnum):
     TEXT = "text"
     """The processor expands the text of each observation: image text merges with its neighbours."""
     NUMBERED = "numbered"
-    """As TEXT, behind as many stand-in images as came before: the processor numbers images."""
+    """As TEXT, after as many stand-in images as came before: the processor numbers images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

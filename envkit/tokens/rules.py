@@ -19,9 +19,9 @@ class Dependency(StrEnum):
     """What the ids after an observation depend on, besides the observation."""
 
     TOOLS = "tools"
-    """The template repeats or counts the tool schemas behind the last reply."""
+    """The template repeats or counts the tool schemas after the last reply."""
     SYSTEM = "system"
-    """The template moves the system prompt, or a switch in it, behind the last reply."""
+    """The template moves the system prompt, or a switch in it, after the last reply."""
     RECENT = "recent turns"
     """The turns since the last user message change what follows. Work is O(these turns)."""
     HISTORY = "history"
@@ -78,7 +78,7 @@ class RoleRule:
     shape: TailShape | None = None
     """The proven short way to write a single plain observation; None takes the template."""
     picture_shape: TailShape | None = None
-    """The same for one picture with a text behind it, whose content is the text."""
+    """The same for one image with a text after it, whose content is the text."""
 
     def read(self, history: Sequence[M]) -> Sequence[M]:
         """Return the earlier messages that the rule reads; the reply is the last of them."""

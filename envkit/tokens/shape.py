@@ -357,7 +357,7 @@ for _name in (*(name for name in dir(str) if not name.startswith("_")), *_OPERAT
         setattr(Traced, _name, _refuse)
 
 
-def text_behind_picture(content: object) -> str | None:
+def text_after_image(content: object) -> str | None:
     """Return the text of a content that is one picture and a text; None for any other."""
     if type(content) is not list or len(cast("list[Any]", content)) != 2:
         return None
