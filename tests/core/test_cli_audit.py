@@ -79,7 +79,7 @@ def test_page_says_what_is_rewritten_and_what_a_delta_costs() -> None:
 def test_page_names_each_stop_token_and_dependency() -> None:
     assert "200002 '<|return|>' is sampled where history has '<|end|>'" in page("gpt-oss")
     assert "the stop token of replies" in page("gpt-oss")
-    assert "the observation and history, system, tools; rendered" in page("mistral-nemo")
+    assert "the observation and system, tools; rendered" in page("mistral-nemo")
     assert "tool observations    refused: " in page("gemma3")
     assert "'<|endoftext|>' ends a reply in place of the closer" in page("glm4moe")
     assert "the next role's token" in page("glm4moe")
