@@ -368,8 +368,7 @@ class ChatCodec:
             return SanityReport(status=SanityStatus.UNCHECKED, reason="the history has no reply")
         whole = [*history, *messages]
         images = images_of(whole)
-        is_small = bool(encoded.images) and len(images) <= _CHECKED_IMAGES
-        encoder = self._image_encoder if is_small else None
+        encoder = self._image_encoder if len(images) <= _CHECKED_IMAGES else None
         report = check_delta(
             self._template,
             lambda: self._renderer.with_calls(self._writer.fit(self._texts.cleaned(whole))),

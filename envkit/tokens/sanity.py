@@ -139,8 +139,8 @@ def check_delta(
         tools: Tool schemas.
         sampled_ids: The reply; its last id says whether the model closed it.
         stop_ids: Any of them may stand in for the closer.
-        process: Gives what the processor makes of a text with all images, or None where that would
-            cost too much. None for an observation without images.
+        process: Gives what the processor makes of a text with all images, None if it knows no text.
+            None where that would cost too much; then image tokens are not compared.
     """
     try:
         stops = {template.added[one]: one for one in stop_ids if one in template.added}
@@ -150,8 +150,8 @@ def check_delta(
         report = closing.compare(tail, encoded.wire_ids)
         if report.status is not SanityStatus.EQUAL:
             return report
-        if process is not None:
-            whole = process(tail.text)
+        if encoded.images:
+            whole = None if process is None else process(tail.text)
             if whole is None:
                 return report
             if (difference := whole.difference()) is not None:

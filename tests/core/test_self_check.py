@@ -181,6 +181,14 @@ def test_check_compares_joined_tensors_with_the_processor() -> None:
     assert "pixel_values of shape (1, 6)" in report.found
 
 
+def test_check_of_many_images_compares_placeholders_alone() -> None:
+    image = Image.from_array(np.zeros((28, 28, 3), np.uint8))
+    history = [message("user", "Look.", [image] * 8), message("assistant", "Yes.")]
+    codec = ChatCodec(NumberingProcessor(False), stop_ids=[151645])
+    report = check(codec, history=history, observation=[message("user", "Two.", [image])])
+    assert report.status is SanityStatus.EQUAL, report
+
+
 @pytest.mark.slow
 def test_check_accepts_a_stop_token_that_stands_in_for_the_closer() -> None:
     codec = default_codec("gpt-oss")
