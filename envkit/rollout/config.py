@@ -107,15 +107,6 @@ class RolloutConfig:
         config.role_plan()
         return config
 
-    @classmethod
-    def from_file(cls, path: Path) -> "RolloutConfig":
-        """Read settings from a JSON or YAML file; the keys are those of `from_mapping`.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or holds a key or value that does not fit.
-        """
-        return cls.from_mapping(read_settings(path))
-
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
         return {**asdict(self), "on_fault": self.on_fault.value}

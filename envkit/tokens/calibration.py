@@ -45,9 +45,15 @@ class Calibrated:
     """A calibration with the renderer that it was made with: they share the marks."""
 
     def __init__(
-        self, renderer: DeltaRenderer, calibration: Calibration, controls: Controls
+        self,
+        renderer: DeltaRenderer,
+        calibration: Calibration,
+        controls: Controls,
+        tools: ToolSchemas,
     ) -> None:
         self.controls = controls
+        self.tools = tools
+        """As templates read them, neutralised if the codec does that."""
         self.renderer = renderer
         self.template = renderer.template
         self.writer = renderer.writer
@@ -164,7 +170,7 @@ class Calibrator:
             verified=self.verified,
             notes=tuple(dict.fromkeys(note.replace(_REFUSED, "") for note in self.notes)),
         )
-        return Calibrated(self.renderer, calibration, controls)
+        return Calibrated(self.renderer, calibration, controls, self.tools)
 
     def _shows_plain_answers(self) -> bool:
         """Whether the template renders a tool message after a plain reply, in whatever way."""

@@ -114,7 +114,7 @@ class ChatCodec:
             image_roles=self._calibration.image_roles,
             neutralise=neutralise,
         )
-        self._tools = self._given(tools)
+        self._tools = known.tools
         self._open_shapes = open_shapes(known.controls, self._calibration.rules.values())
         self._image_encoder = make_image_encoder(
             processor,

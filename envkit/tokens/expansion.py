@@ -103,7 +103,7 @@ def _prove(
 def _pieces(anchor: str, mark: str) -> tuple[str, str, str]:
     """Return a text without an image, one with one and one with three.
 
-    Images stand beside letters, digits, spaces, newlines, special tokens and each other.
+    The images are next to letters, digits, spaces, newlines, special tokens and other images.
     """
     one, three = f"{anchor}\nab {mark}c \n", f"{anchor}{mark}\nd\n{mark}{mark}1.{anchor}\n"
     return f"{anchor}\ntext\n", one, three
