@@ -26,7 +26,7 @@ from typing import ClassVar
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.messages import Message
-from envkit.rollout import GenerateRequest, ScriptedEngine, collect
+from envkit.rollout import GenerateRequest, RolloutConfig, ScriptedEngine, collect
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec, load_codec
 from envkit_transformers import builtin_model_dir
@@ -93,13 +93,38 @@ def reply(context: PolicyContext) -> str:
     return f"I open door {context.turn} and look for the key behind it."
 
 
-async def overhead(codec: ChatCodec, episodes: int) -> float:
+async def overhead(codec: ChatCodec, episodes: int, config: RolloutConfig) -> float:
     """Return microseconds of CPU time for one turn."""
     engine, turns = ScriptedEngine(codec, reply), 0
     started = time.process_time()
-    async for trajectory in collect(Instant, engine, codec, episodes=episodes, concurrency=32):
+    async for trajectory in collect(
+        Instant, engine, codec, episodes=episodes, concurrency=32, config=config
+    ):
         turns += len(trajectory.turns)
     return (time.process_time() - started) / turns * 1e6
+
+
+def turn_cost(codec: ChatCodec) -> dict[str, float]:
+    """Return CPU time of a turn in microseconds: in all, the codec's, the loop's, the self-check's.
+
+    The self-check is switched off for the loop's. Its own is that of a run of 1,000 episodes, the
+    first of which it compares in full.
+    """
+    plain, checking = RolloutConfig(sanity="off"), RolloutConfig()
+    asyncio.run(overhead(codec, 20, plain))  # warm up
+    runs = [asyncio.run(overhead(codec, 300, plain)) for _ in range(5)]
+    share = codec_share(codec)
+    pairs = [
+        asyncio.run(overhead(codec, 1000, checking)) - asyncio.run(overhead(codec, 1000, plain))
+        for _ in range(3)
+    ]
+    return {
+        "turn_us": statistics.median(runs),
+        "turn_us_best": min(runs),
+        "codec_us": share,
+        "overhead_us": statistics.median(runs) - share,
+        "self_check_us": statistics.median(pairs),
+    }
 
 
 def codec_share(codec: ChatCodec, times: int = 2000) -> float:
@@ -181,23 +206,15 @@ def main() -> None:
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     codec = load_codec(options.model or builtin_model_dir())
-    asyncio.run(overhead(codec, 20))  # warm up
-    gc.collect()
-    gc.freeze()  # so that the runs do not count the collection that each begins with
-    runs = [asyncio.run(overhead(codec, 100)) for _ in range(5)]
-    share = codec_share(codec)
-    gc.unfreeze()
     figures = {
-        "turn_cpu_us_median": statistics.median(runs),
-        "turn_cpu_us_best": min(runs),
-        "codec_us": share,
-        "overhead_us": statistics.median(runs) - share,
+        **turn_cost(codec),
         "episodes": options.episodes,
         **asyncio.run(makespan(codec, options.episodes, options.mean_s)),
     }
     print(
-        f"loop: {figures['overhead_us']:.0f} us CPU a turn beyond the codec's {share:.0f} us "
-        f"(median of five runs); {options.episodes} episodes at once took "
+        f"loop: {figures['overhead_us']:.0f} us CPU a turn on top of the codec's "
+        f"{figures['codec_us']:.0f} us (median of five runs), the self-check "
+        f"{figures['self_check_us']:.0f} us; {options.episodes} episodes at once took "
         f"{figures['measured_s']:.1f} s, ideal {figures['ideal_s']:.1f} s, "
         f"ratio {figures['ratio']:.3f}; "
         f"longest collection {figures['longest_collection_ms']:.0f} ms"

@@ -14,9 +14,7 @@ What is lost or doubled is counted by the environments and engines of these file
 
 import argparse
 import asyncio
-import gc
 import json
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from reliability_campaign import campaign
 from reliability_kills import SIGNALS, kill_runs
 from reliability_load import soak, wide
 
-from envkit.tokens import ChatCodec, load_codec
+from envkit.tokens import load_codec
 from envkit_transformers import builtin_model_dir
 
 Check = tuple[str, Callable[[dict[str, Any]], bool]]
@@ -81,18 +79,6 @@ QUICK: tuple[Check, ...] = (
 CHEAP: tuple[Check, ...] = (("overhead_us <= 195", lambda figures: figures["overhead_us"] <= 195),)
 
 
-def loop_cost(codec: ChatCodec) -> dict[str, Any]:
-    """Return the loop's CPU time per turn, and the codec's share of it."""
-    asyncio.run(loop.overhead(codec, 20))  # warm up
-    runs = [asyncio.run(loop.overhead(codec, 100)) for _ in range(5)]
-    share = loop.codec_share(codec)
-    return {
-        "turn_us": statistics.median(runs),
-        "codec_us": share,
-        "overhead_us": statistics.median(runs) - share,
-    }
-
-
 def tell(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> bool:
     """Print the figures of a part and the checks that they fail; return whether all hold."""
     print(f"{part}:")
@@ -107,15 +93,13 @@ def play(options: argparse.Namespace) -> dict[str, tuple[dict[str, Any], bool]]:
     """Run the parts that were asked for."""
     model = options.model or str(builtin_model_dir())
     codec = load_codec(model)
-    gc.collect()
-    gc.freeze()  # as the command does
     results: dict[str, tuple[dict[str, Any], bool]] = {}
 
     def add(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> None:
         results[part] = (figures, tell(part, figures, checks))
 
     if options.loop:
-        add("loop", loop_cost(codec), CHEAP)
+        add("loop", loop.turn_cost(codec), CHEAP)
     if options.campaign:
         played = campaign(
             codec, turns=options.turns, rate=options.rate, concurrency=options.concurrency

@@ -80,8 +80,9 @@ _WORDS = (
 )
 _REPLIES = ("Four.", "<think>\nhm\n</think>\n\nFour.", "Let me see.", "a <|im_start|> b")
 
-Slots = list[str]
-Conversation = Callable[[Callable[[], str]], tuple[list[Any], list[Any], list[Any]]]
+Filled = tuple[list[Any], list[Any], list[Any]]
+"""Everything up to the last reply, what follows it, and the tools."""
+Conversation = Callable[[Callable[[], str]], Filled]
 
 
 @cache
@@ -181,7 +182,7 @@ def _in_parts(generator: random.Random, text: str) -> Any:
 def _conversation(seed: int) -> Conversation:
     """Return a conversation whose foreign texts are filled in."""
 
-    def build(foreign: Callable[[], str]) -> tuple[list[Any], list[Any], list[Any]]:
+    def build(foreign: Callable[[], str]) -> Filled:
         generator = random.Random(seed)  # the same form with hostile and with harmless text
 
         def said(role: str) -> dict[str, Any]:
@@ -195,6 +196,12 @@ def _conversation(seed: int) -> Conversation:
         for _ in range(generator.randint(0, 2)):
             history += [{"role": "assistant", "content": generator.choice(_REPLIES)}, said("user")]
         after = [said(generator.choice(["user", "tool"]))]
+        reply: dict[str, Any] = {"role": "assistant", "content": "Four."}
+        if generator.random() < 0.3:
+            arguments = generator.choice([{"q": "maps"}, '{"q": "maps"}'])
+            function = {"name": "search", "arguments": arguments}
+            reply["tool_calls"] = [{"id": "call00000", "type": "function", "function": function}]
+        history.append(reply)
         if generator.random() < 0.3:
             after.append(said("user"))
         schema = {
@@ -281,7 +288,7 @@ class Fuzz:
             if tokens[0] != tokens[1]:
                 self._found("forged", name, what, f"{tokens[0]} became {tokens[1]}", hostile)
 
-    def _same(self, name: str, codec: ChatCodec, raw: ChatCodec, filled: Any) -> None:
+    def _same(self, name: str, codec: ChatCodec, raw: ChatCodec, filled: Filled) -> None:
         one, other = _ids(codec, filled), _ids(raw, filled)
         for what in one:
             self.counts["ordinary texts"] += 1
@@ -300,16 +307,14 @@ class Fuzz:
         print(json.dumps(finding), flush=True)
 
 
-def _ids(codec: ChatCodec, filled: tuple[list[Any], list[Any], list[Any]]) -> dict[str, Any]:
+def _ids(codec: ChatCodec, filled: Filled) -> dict[str, Any]:
     """Return the ids of prompt and observation, or the error instead."""
     history, after, tools = filled
-    reply: Any = {"role": "assistant", "content": "Four."}
+    calls = "after a call" if "tool_calls" in history[-1] else "after text"
     return {
-        "prompt": _outcome(lambda: codec.encode_prompt(history, tools=tools)),
-        "observation": _outcome(
-            lambda: codec.encode_observation(
-                after, sampled_ids=(), history=[*history, reply], tools=tools
-            )
+        "prompt": _outcome(lambda: codec.encode_prompt(history[:-1], tools=tools)),
+        f"observation {calls}": _outcome(
+            lambda: codec.encode_observation(after, sampled_ids=(), history=history, tools=tools)
         ),
     }
 

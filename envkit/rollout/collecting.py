@@ -25,7 +25,9 @@ _SURVIVORS: Final = 15_000
 """Survivors that are frozen. Fewer, as 128 episodes have, are looked at again."""
 _PER_EPISODE: Final = 200
 """Frozen objects for each episode at once, which has about 115. More are taken for garbage."""
-_GEN1_EVERY: Final = 4
+_YOUNGEST: Final = 5_000
+"""New objects that start a collection, by default 700: most of a turn's are gone by then."""
+_GEN1_EVERY: Final = 2
 """Collections of generation 0 between two of generation 1, by default 10: shorter pauses."""
 _NEVER: Final = 1 << 30
 
@@ -70,7 +72,7 @@ class Collector:
                 return
             self._threshold = gc.get_threshold()
             youngest, middle, _ = self._threshold
-            gc.set_threshold(youngest, min(middle, _GEN1_EVERY), _NEVER)
+            gc.set_threshold(max(youngest, _YOUNGEST), min(middle, _GEN1_EVERY), _NEVER)
             gc.freeze()  # a collection first would hold the event loop for 200 ms
             self._base = self._frozen = gc.get_freeze_count()
 

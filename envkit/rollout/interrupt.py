@@ -15,8 +15,8 @@ from envkit.trajectory.stop import StopReason
 
 T = TypeVar("T")
 
-_STEPS_PER_ITERATION: Final = 16
-"""About 5 ms of work, and more than a loop that keeps up ever has in one iteration."""
+_RELEASED_AT_ONCE: Final = 16
+"""Held episodes that continue in one iteration of the event loop: about 5 ms of work."""
 _REPEAT_S: Final = 0.5
 """A server ignores an abort that overtakes its own request, so it is sent again."""
 GRACE_S: Final = 5.0
@@ -29,17 +29,16 @@ class CallCutError(Exception):
 
 
 class Brake:
-    """Limits how many episodes take a step: some per loop iteration, none while it is held.
+    """Holds all episodes back while those that have finished need the event loop.
 
-    A loop that is behind otherwise serves thousands of episodes in one iteration, and an episode
-    that has finished needs a few iterations until it is written.
+    Released episodes continue a few at a time: hundreds in one iteration of the loop would keep the
+    next finished one waiting as long.
     """
 
     def __init__(self) -> None:
         self._is_held = False
-        self._passed = 0
-        """Episodes that took a step in this loop iteration; 0 when nothing counts them."""
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_releasing = False
 
     def hold(self) -> None:
         """Stop episodes before their next step."""
@@ -48,33 +47,30 @@ class Brake:
     def release(self) -> None:
         """Let them continue."""
         self._is_held = False
-        if self._waiting and not self._passed:
-            self._next_iteration()
+        if self._waiting and not self._is_releasing:
+            self._release_some()
 
-    def try_pass(self) -> bool:
-        """Return whether an episode may take its step at once; if not, `wait`."""
-        if self._is_held or self._waiting or self._passed >= _STEPS_PER_ITERATION:
-            return False
-        if not self._passed:
-            asyncio.get_running_loop().call_soon(self._next_iteration)
-        self._passed += 1
-        return True
+    @property
+    def is_open(self) -> bool:
+        """Whether an episode may continue at once; if not, `wait`."""
+        return not (self._is_held or self._waiting)
 
     async def wait(self) -> None:
-        """Wait until the episode may take its step; in order of arrival."""
+        """Wait until the episode may continue; in order of arrival."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         await turn
 
-    def _next_iteration(self) -> None:
-        self._passed = 0
-        while self._waiting and not self._is_held and self._passed < _STEPS_PER_ITERATION:
+    def _release_some(self) -> None:
+        released = 0
+        while self._waiting and not self._is_held and released < _RELEASED_AT_ONCE:
             turn = self._waiting.popleft()
             if not turn.done():  # else its episode was cancelled
                 turn.set_result(None)
-                self._passed += 1
-        if self._passed:
-            asyncio.get_running_loop().call_soon(self._next_iteration)
+                released += 1
+        self._is_releasing = bool(self._waiting) and not self._is_held
+        if self._is_releasing:
+            asyncio.get_running_loop().call_soon(self._release_some)
 
 
 class Abortable(Protocol):

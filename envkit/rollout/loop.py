@@ -222,12 +222,16 @@ class Episode:
         return None
 
     async def _is_aborted_before_step(self, draft: TurnDraft) -> bool:
-        brake = self._interrupt.brake
-        if brake is not None and self._interrupt.reason is None and not brake.try_pass():
-            await brake.wait()
+        await self._let_finished_pass()
         if self._is_late():  # an unanswered reply must not be trained with reward 0
             raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
         return self._interrupt.reason is StopReason.ABORTED
+
+    async def _let_finished_pass(self) -> None:
+        """Wait while episodes that have finished need the event loop."""
+        brake = self._interrupt.brake
+        if brake is not None and self._interrupt.reason is None and not brake.is_open:
+            await brake.wait()
 
     def _is_late(self) -> bool:
         return self._interrupt.check_deadline()
@@ -318,6 +322,7 @@ class Episode:
         record.messages.append(observation)
         ended = self._ended(draft, step)
         if ended is None:
+            await self._let_finished_pass()
             ended = await self._append_observation((observation,), step.observation)
         record.close_turn()
         return ended

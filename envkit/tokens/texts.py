@@ -303,6 +303,7 @@ class TextPolicy:
         return [
             found.start() + 1
             for mark in self._marks
+            if mark in text
             for found in re.finditer(re.escape(mark), text)
         ]
 
