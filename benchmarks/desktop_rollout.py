@@ -11,7 +11,6 @@ cores. A stall may last 50 ms at most (DESIGN.md, 12.11).
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import time
@@ -105,8 +104,6 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     codec = load_codec(options.model or builtin_model_dir())
     asyncio.run(rollout(codec, 4, 4))  # loads the font and the processor
-    gc.collect()
-    gc.freeze()  # as `envkit rollout` does: a model's libraries need no collection
     figures = asyncio.run(rollout(codec, options.episodes, options.concurrency))
     for name, value in figures.items():
         print(f"{name:20} {value}")
