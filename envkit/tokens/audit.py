@@ -38,7 +38,7 @@ class RoleAudit:
     stand_in: str = ""
     """The stop token that the model samples where history has the closer."""
     opener: bool = False
-    """The next role's token ends a reply."""
+    """The next role's token ends a reply, which the model samples if `closer_is_stop`."""
     renders_images: bool = False
     """Whether the template writes images in this role."""
     keeps_reply: bool | None = None
@@ -137,7 +137,7 @@ def make_audit(
         for role in ("user", "tool")
     }
     needs = {dependency for rule in rules.values() for dependency in rule.depends}
-    stands_in = any(rule.stand_in for rule in rules.values())
+    stands_in = any(rule.replaces_stop for rule in rules.values())
     rewrites = linearity.rewrites or stands_in
     return TemplateAudit(
         roles=roles,
@@ -180,8 +180,8 @@ def _role(role: str, rule: RoleRule | None, reason: str, calibration: Calibratio
         stand_in=rule.stand_in,
         opener=rule.opener,
         renders_images=role in calibration.image_roles,
-        keeps_reply=keeps and not rule.stand_in,
-        keeps_thinking=keeps_thinking and not rule.stand_in,
+        keeps_reply=keeps and not rule.replaces_stop,
+        keeps_thinking=keeps_thinking and not rule.replaces_stop,
         takes_any_call_id=rule.takes_any_call_id,
         is_direct=rule.shape is not None,
     )

@@ -149,6 +149,8 @@ def _role_lines(role: RoleAudit) -> Iterator[str]:
     closing = f"{role.closer!r} ({role.closer_id})"
     if role.opener:
         closing += ", the next role's token"
+        if not role.closer_is_stop:
+            closing += ", after the stop token that the model samples"
     elif role.stand_in:
         closing += f", for which the model samples {role.stand_in!r}"
     elif not role.closer_is_stop:

@@ -166,7 +166,7 @@ class Calibrator:
             image_roles=image_roles,
             groups_tool_results=self._groups(structured.get("tool")),
             renders_calls=calls is not None and self._has_call_mark(calls),
-            stop_ids=self._all_stop_ids(rules),
+            stop_ids=self._all_stop_ids(*rules.values(), *after_calls.values()),
             verified=self.verified,
             notes=tuple(dict.fromkeys(note.replace(_REFUSED, "") for note in self.notes)),
         )
@@ -400,11 +400,14 @@ class Calibrator:
                 shared = start
         return opened[shared:]
 
-    def _all_stop_ids(self, rules: dict[str, RoleRule]) -> tuple[int, ...]:
-        user = rules.get("user")
-        if user is None or user.closer_is_stop or user.stand_in:
-            return self.stop_ids
-        return (*self.stop_ids, user.closer_id)
+    def _all_stop_ids(self, *rules: RoleRule) -> tuple[int, ...]:
+        """Return the stop ids with what ends a reply although it is none of them."""
+        missing = [
+            rule.closer_id
+            for rule in rules
+            if not (rule.closer_is_stop or rule.stand_in) and (rule.role == "user" or rule.opener)
+        ]
+        return tuple(dict.fromkeys((*self.stop_ids, *missing)))
 
     def _groups(self, rule: RoleRule | None) -> bool:
         """Return whether consecutive tool results share one turn."""

@@ -49,10 +49,19 @@ class CloserFinder:
             start, end, closer_id = stop
         elif stand_in is not None and specials and stand_in[0] == specials[0][0] <= shared:
             start, end, closer_id = specials[0]
+        elif last == "" and specials and specials[0][0] == 0:
+            start, end, closer_id = specials[0]
+            self.notes.append(
+                f"{role}: nothing closes a reply; {between[:end]!r} ({closer_id}) begins the next "
+                "message and was added to the stop ids. Another stop token that the model samples "
+                "stays before it"
+            )
         else:
             start, end, closer_id = self._guess(role, between, inside, user)
         is_stop = closer_id in self.stop_ids
-        opener = is_stop and last is not None and start >= shared and stand_in is None
+        opener = last == "" or (
+            is_stop and last is not None and start >= shared and stand_in is None
+        )
         return RoleRule(
             role=role,
             variant=variant,

@@ -65,7 +65,8 @@ class RoleRule:
     stand_in: str = ""
     """The stop token that ends a last reply where history has the closer (gpt-oss)."""
     opener: bool = False
-    """Nothing closes a reply: the next role's token ends it, and the model samples that (GLM)."""
+    """Nothing closes a reply: the next role's token ends it. The model samples that if it is a stop
+    token (GLM), else its own stop token, which a full render does not have (Ling)."""
     prefix: str = ""
     """Text between content and closer, other than spaces; added when a reply was cut short."""
     depends: frozenset[Dependency] = frozenset()
@@ -79,6 +80,11 @@ class RoleRule:
     """The proven short way to write a single plain observation; None takes the template."""
     picture_shape: TailShape | None = None
     """The same for one image with a text after it, whose content is the text."""
+
+    @property
+    def replaces_stop(self) -> bool:
+        """Whether a full render has another token, or none, where the model samples its stop."""
+        return bool(self.stand_in) or (self.opener and not self.closer_is_stop)
 
     def read(self, history: Sequence[M]) -> Sequence[M]:
         """Return the earlier messages that the rule reads; the reply is the last of them."""

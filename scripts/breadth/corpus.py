@@ -20,7 +20,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 _MERGES = 6000
 _CONTROL = re.compile(
     r"<\|[^|<>\n'\" ]{1,40}\|>|<\uff5c[^\uff5c<>\n]{1,40}\uff5c>|<\|?[a-zA-Z_]+_of_[a-zA-Z_]+\|?>"
-    r"|</?s>"
+    r"|</?s>|</?role>"
     r"|\[/?[A-Z_]{3,}\]|\]~b\]|\]~!b\[|\[e~\[|\[\|[a-zA-Z_]+\|\]|<\|\"\|>|<\|[a-z_]+>|<[a-z_]+\|>"
     r"|<(?:eos|bos|pad|image)>|</?(?:think|tool_call|tool_response)>|<[a-z]+_[a-z_]+>"
     r"|</[a-z_]*_s>|</assistant>|<longcat_\w+>|<SPECIAL_\d+>|<seed:\w+>|<sep>|<step>|<mend>|<_[a-z]+>|<eos:\w+>"

@@ -21,6 +21,8 @@ class Truth:
     """The ids after the closer."""
     cut: str
     """The text after the marker, where it starts with nothing but what closes a plain reply."""
+    is_open: bool = False
+    """Nothing closes the reply: the closer is what the model samples, and a render has none."""
 
 
 class Oracle:
@@ -124,7 +126,10 @@ class Oracle:
             if limit >= 0 and position >= limit:
                 return None
             return Truth(ids[index], ids[index + 1 :], text[place:])
-        return None
+        rest = list(self.tokenizer.encode(text[place:], add_special_tokens=False))
+        if not rest or rest[0] not in self.tokenizer.all_special_ids:
+            return None
+        return Truth(self.stop_ids[0], rest, "", is_open=True)
 
 
 def _shared(one: Sequence[object], other: Sequence[object]) -> int:

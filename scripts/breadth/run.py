@@ -68,7 +68,8 @@ def judge(codec: ChatCodec, oracle: Oracle, point: Point) -> Iterator[tuple[str,
         return "", list(made.wire_ids)
 
     decode = oracle.tokenizer.decode
-    for sampled, want in (([5, truth.closer], truth.tail), ([5, 6], [truth.closer, *truth.tail])):
+    cut_short = truth.tail if truth.is_open else [truth.closer, *truth.tail]
+    for sampled, want in (([5, truth.closer], truth.tail), ([5, 6], cut_short)):
         problem, got = encode(sampled)
         if problem:
             yield "refused", problem

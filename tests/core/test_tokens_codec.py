@@ -1,10 +1,19 @@
 """The codec's policies, refusals and cache; what its audit says about real templates."""
 
+import copy
 import threading
 from typing import Any
 
 import pytest
-from fakes.templates import SPECS, default_codec, encode, load_tokenizer, make_codec, render
+from fakes.templates import (
+    SPECS,
+    default_codec,
+    encode,
+    load_tokenizer,
+    make_codec,
+    render,
+    stop_ids,
+)
 
 from envkit.errors import ConfigurationError, TemplateError
 from envkit.messages import Message
@@ -57,6 +66,24 @@ def test_codec_takes_another_role_token_as_no_closer_in_opener_templates() -> No
     result: Any = [{"role": "tool", "content": "21"}]
     due = codec.encode_observation(result, sampled_ids=[40, observation]).wire_ids
     assert codec.encode_observation(result, sampled_ids=[40, user]).wire_ids == (observation, *due)
+
+
+def test_codec_keeps_the_sampled_stop_token_where_a_template_closes_no_reply() -> None:
+    """Ling and Ring write the next role's token right after a reply, which ends in history so."""
+    tokenizer: Any = copy.deepcopy(load_tokenizer("qwen2.5"))
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    codec = ChatCodec(tokenizer, stop_ids=[END_OF_TEXT])
+    rendered = encode("qwen2.5", "<|im_start|>user\nYou hit a wall.<|im_start|>assistant\n")
+    for sampled in ([40, END_OF_TEXT], [40]):
+        assert list(codec.encode_observation(OBSERVATION, sampled_ids=sampled).wire_ids) == rendered
+    audit = codec.audit()
+    assert audit.rewritten == ("the stop token of replies",)
+    assert any(
+        "after the stop token that the model samples" in x for x in audit_page(audit, (), "")
+    )
 
 
 def test_codec_decodes_a_reply_without_its_stop_token() -> None:
@@ -136,8 +163,18 @@ def test_codec_asks_for_the_name_that_a_template_writes() -> None:
     assert "functions.calc to=assistant" in codec.decode(delta.wire_ids)
 
 
-def test_codec_needs_the_stop_ids_where_nothing_proves_the_closer() -> None:
-    tokenizer = load_tokenizer("glm4moe")
+def test_codec_adds_the_next_roles_tokens_to_the_stop_ids_where_nothing_closes_a_reply() -> None:
+    codec = ChatCodec(load_tokenizer("glm4moe"))  # its tokenizer names <|endoftext|> alone
+    assert set(stop_ids("glm4moe")) <= set(codec.stop_ids)
+    assert any("added to the stop ids" in note for note in codec.audit().notes)
+
+
+def test_codec_needs_the_stop_ids_where_plain_text_separates_turns() -> None:
+    tokenizer: Any = copy.deepcopy(load_tokenizer("qwen2.5"))
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
     with pytest.raises(TemplateError, match="stop_ids"):
         ChatCodec(tokenizer)
 
@@ -163,8 +200,6 @@ def test_codec_refuses_wrong_arguments() -> None:
 
 
 def test_codec_refuses_a_base_model() -> None:
-    import copy
-
     tokenizer = copy.copy(load_tokenizer("qwen2.5"))
     tokenizer.chat_template = None
     with pytest.raises(TemplateError, match="no chat template"):
