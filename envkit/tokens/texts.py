@@ -11,7 +11,7 @@ in foreign text.
 A template can join what was harmless apart: two parts, a text and the template's own words, or the
 two sides of something that it cuts out. So where that is possible, the rendered text is compared
 with a render whose foreign text has no character that begins or ends a token; if the tokens differ,
-every sign of punctuation in foreign text is broken.
+every sign of punctuation is broken in the foreign texts that could take part.
 """
 
 import re
@@ -41,7 +41,8 @@ class _Form(Enum):
     HARMLESS = auto()
     """With other characters where a token could begin or end: to compare with."""
     HARD = auto()
-    """With every sign of punctuation broken: where a template joins what was clean."""
+    """With every sign of punctuation broken where a template could join what was clean. Other texts
+    stay: a switch in the system prompt ("/no_think") works beside a hostile question."""
 
 
 @dataclass(slots=True)
@@ -252,8 +253,8 @@ class TextPolicy:
     def _pieces(
         self, texts: Sequence[str | None], trusted: Ranges, walk: _Pass
     ) -> list[str | None]:
-        joined = "".join(text for text in texts if text is not None)
-        fit, places = self._places(joined, trusted, walk)
+        known = [text for text in texts if text is not None]
+        fit, places = self._places("".join(known), trusted, walk, parts=known)
         pieces: list[str | None] = []
         start = 0
         for text in texts:
@@ -277,8 +278,17 @@ class TextPolicy:
         walk.foreign.append(result)
         return result
 
-    def _places(self, text: str, trusted: Ranges, walk: _Pass) -> tuple[str, list[int]]:
-        """Return a text in which only characters were replaced, and where to break it."""
+    def _places(
+        self, text: str, trusted: Ranges, walk: _Pass, parts: Sequence[str] = ()
+    ) -> tuple[str, list[int]]:
+        """Return a text in which only characters were replaced, and where to break it.
+
+        Args:
+            text: The foreign text.
+            trusted: Ranges that are not broken.
+            walk: Says in which form to write it.
+            parts: What it is joined from; empty if it is whole.
+        """
         fit = _replaced(text, _UNFIT if self.neutralise else _SURROGATES)
         if walk.form is _Form.HARMLESS:
             fit = _outside(fit, trusted, self._stand_ins)
@@ -289,9 +299,9 @@ class TextPolicy:
                 for start, end in self._search.find(fit)
                 if not _is_within(start, end, trusted) or fit[start:end] in self._media.names
             ]
-        if walk.form is _Form.HARD or (
-            self._has_hidden and self.controls.is_hidden_in(self._broken(fit, places))
-        ):
+        broken = self._broken(fit, places)
+        is_hard = walk.form is _Form.HARD and self._may_join([text, broken, *parts])
+        if is_hard or (self._has_hidden and self.controls.is_hidden_in(broken)):
             places += [
                 found.end()
                 for found in _PUNCTUATION.finditer(fit)
