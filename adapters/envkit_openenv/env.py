@@ -44,7 +44,7 @@ class OpenEnvEnv(AsyncEnv):
     Reward: the server's; null is 0.
     Episode end: `done` terminates, or truncates where the observation says `"truncated": true`;
         `max_turns` replies truncate.
-    Source: OpenEnv (openenv-core 0.3), https://github.com/meta-pytorch/OpenEnv.
+    Source: OpenEnv (openenv 0.10), https://github.com/huggingface/OpenEnv.
     """
 
     def __init__(

@@ -1,10 +1,11 @@
 """What an OpenEnv server says over its WebSocket, read strictly.
 
-The contract (openenv-core 0.3.0, openenv/core/env_server/http_server.py and serialization.py): one
+The contract (openenv 0.10.0, openenv/core/env_server/http_server.py and serialization.py): one
 connection to `/ws` is one session with an environment of its own. `{"type": "reset" | "step",
 "data": {...}}` is answered by `{"type": "observation", "data": {"observation", "reward", "done"}}`,
 `{"type": "state"}` by `{"type": "state", "data"}`, all of it by `{"type": "error", "data":
-{"message", "code"}}` where it failed. An observation's `metadata` does not travel.
+{"message", "code"}}` where it failed. An observation's `metadata`, which is for programs and often
+empty, stands in it and, unless empty, beside it too; openenv-core 0.3 sent none.
 """
 
 import json
@@ -33,6 +34,7 @@ class Outcome:
     """The answer to a reset or a step."""
 
     observation: dict[str, Any]
+    """Without its `metadata`."""
     reward: float
     """0.0 where the server gave none."""
     done: bool
@@ -78,7 +80,12 @@ def read_outcome(data: dict[str, Any]) -> Outcome:
             f"the OpenEnv server must give a finite reward, got {reward!r:.80}",
             kind=FaultKind.GRADER,
         )
-    return Outcome(observation=cast("dict[str, Any]", observation), reward=value, done=done)
+    shown = {
+        key: entry
+        for key, entry in cast("dict[str, Any]", observation).items()
+        if key != "metadata"
+    }
+    return Outcome(observation=shown, reward=value, done=done)
 
 
 def write_fault(fault: EnvFault) -> str:

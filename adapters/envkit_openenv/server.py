@@ -1,9 +1,9 @@
-"""An environment of envkit as an OpenEnv server, on openenv-core's own application.
+"""An environment of envkit as an OpenEnv server, on OpenEnv's own application.
 
 A session is a WebSocket with an environment of its own, made at its reset and closed with it. The
-action is the model's whole reply; the observation carries everything that the environment returned,
-because the `metadata` of an observation does not travel. A typed fault becomes an error message
-that a client of envkit reads back as that fault, and that other clients raise.
+action is the model's whole reply; fields of the observation carry everything that the environment
+returned, and its `metadata` stays empty. A typed fault becomes an error message that a client of
+envkit reads back as that fault, and that other clients raise.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ try:
     from openenv.core.env_server import Environment, create_app
     from openenv.core.env_server import types as openenv
 except ImportError as error:
-    raise MissingDependencyError.for_extra("serving OpenEnv", "openenv-core", "openenv") from error
+    raise MissingDependencyError.for_extra("serving OpenEnv", "openenv", "openenv") from error
 
 DEFAULT_PORT: Final = 8000
 _IDLE_S: Final = 10.0

@@ -21,7 +21,7 @@ from envkit_trl.batch import BatchPlace, play_batch
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.policy import HandOver, Policy, embedded_policy, evaluating, external_policy
 from envkit_trl.requests import RequestIndex
-from envkit_trl.rows import REWARD_COLUMN, check_rows, episode_row
+from envkit_trl.rows import REWARD_COLUMN, check_rows, episode_row, leave_out_faults
 from envkit_trl.settings import check_arguments, limits_of, sampling_of
 
 
@@ -127,6 +127,7 @@ class EnvRollout:
         else:
             index.add(trainer.train_dataset)
             index.add(trainer.eval_dataset)
+        leave_out_faults(trainer)
         self._trainer, self._index, self._loop = trainer, index, LoopThread()
         if self._policy is None:
             self._policy = embedded_policy(trainer, self._config.engine)

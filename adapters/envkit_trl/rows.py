@@ -4,12 +4,14 @@ TRL accepts in silence what it then trains on wrongly: a short mask is padded wi
 placeholders and features disagree loses all its pictures (trl/trainer/grpo_trainer.py, 1.16).
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from envkit.errors import LedgerFault
 from envkit.trajectory import Row, StopReason, Trajectory, whole_row
+from envkit_trl.factory import ToolEnvironment
 
 REWARD_COLUMN: Final = "env_reward"
 """What a reward function finds the environments' rewards under."""
@@ -24,8 +26,8 @@ def env_reward(
 ) -> list[float | None]:
     """Return the environments' rewards: TRL's form of a reward function.
 
-    None, where a rollout faulted, is unscorable to TRL: advantage 0, and left out of its group's
-    baseline.
+    None marks a faulted rollout: advantage 0, and left out of its group's baseline, whatever other
+    reward functions return for it (see `leave_out_faults`).
 
     Args:
         env_reward: By row.
@@ -38,6 +40,38 @@ def env_reward(
         truncated = sum(reason.is_truncation for reason in reasons)
         log_metric("envkit/truncated", truncated / len(reasons))
     return list(env_reward)
+
+
+def leave_out_faults(trainer: Any) -> None:  # noqa: ANN401  # a GRPOTrainer
+    """Make a faulted rollout unscorable to TRL, whatever its reward functions return.
+
+    TRL leaves a row out only if every reward function returns None for it. A function that scores
+    any completion would give a fault an advantage and shift its group's baseline.
+
+    `make_rollout_func` and `EnvGRPOTrainer` call this themselves. With `environment_factory`, call
+    it once after making the trainer: TRL gives the environments no way to reach it.
+
+    Args:
+        trainer: Its `_calculate_rewards` is wrapped; calling this twice changes nothing more.
+    """
+    calculate = trainer._calculate_rewards
+
+    def calculate_rewards(inputs: list[dict[str, Any]], *columns: Any) -> Any:  # noqa: ANN401
+        rewards = calculate(inputs, *columns)  # by row of all processes and function
+        scores = rewards.new_tensor([math.nan if lost else 0.0 for lost in _lost(trainer, inputs)])
+        return rewards + trainer.accelerator.gather(scores).unsqueeze(1)
+
+    trainer._calculate_rewards = calculate_rewards
+
+
+def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # noqa: ANN401
+    """Return which rows of this process have faulted."""
+    if trainer.environments is None:
+        return [row.get(REWARD_COLUMN, 0.0) is None for row in inputs]
+    return [
+        isinstance(environment, ToolEnvironment) and environment.get_reward() is None
+        for environment in trainer.environments
+    ]
 
 
 def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:

@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer with envkit's rollouts: pictures of every turn reach the loss.
 
 TRL's `rollout_func` carries no pictures, so `_generate` is overridden instead, whose result has
-room for them. Three more private methods are wrapped, none is copied. Written for TRL 1.16
+room for them. Four more private methods are wrapped, none is copied. Written for TRL 1.16
 (trl/trainer/grpo_trainer.py); the contract tests pin the version.
 """
 
@@ -24,7 +24,13 @@ from envkit_trl.batch import BatchPlace, play_batch
 from envkit_trl.credit import turn_advantages
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.policy import HandOver, external_policy
-from envkit_trl.rows import REWARD_COLUMN, check_rows, env_reward, episode_row
+from envkit_trl.rows import (
+    REWARD_COLUMN,
+    check_rows,
+    env_reward,
+    episode_row,
+    leave_out_faults,
+)
 from envkit_trl.settings import check_arguments, check_turn_credit, limits_of, sampling_of
 
 try:
@@ -123,6 +129,7 @@ class EnvGRPOTrainer(GRPOTrainer):
             reward_funcs=list(reward_funcs or (env_reward,)),
             **options,
         )
+        leave_out_faults(self)
         # TRL forwards the pictures of later turns only where there are tools; none is ever called.
         self.tools: list[Any] = [env_reward]
         self.trajectories: tuple[Trajectory, ...] = ()

@@ -57,6 +57,7 @@ class VerlEngine:
         placeholder_id: int | None,
         sends_expanded: bool,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        routing_shape: tuple[int, ...] | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Note what requests are made of.
@@ -70,6 +71,7 @@ class VerlEngine:
                 (workers/rollout/utils.py:93-114); False elsewhere, where the server expands one
                 placeholder per picture itself.
             mm_processor_kwargs: `data.mm_processor_kwargs`, which vLLM needs with pictures.
+            routing_shape: (layers, experts per token) of routed experts, if known before a reply.
             timeout_s: Seconds for one `generate`. None waits for ever: a trainer that updates
                 weights pauses its servers for minutes.
 
@@ -85,8 +87,8 @@ class VerlEngine:
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._aborted: set[str] = set()
         self._begun: set[str] = set()
-        self.routing_shape: tuple[int, ...] | None = None
-        """(layers, experts a token) of routed experts, once a server has reported some."""
+        self.routing_shape = routing_shape
+        """(layers, experts per token) of routed experts, as a server reported it if one has."""
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
+from envkit.errors import ConfigurationError
 from envkit.rollout import role_of
 from envkit.trajectory import (
     RewardPlacement,
@@ -130,9 +131,12 @@ def outputs_of(
             then right, and GRPO reads the last row alone.
         with_logprobs: Whether the run keeps log-probabilities: in all samples or in none.
         global_steps: Weight version to state where no server told one.
-        routing_shape: Of routed experts, (layers, experts a token); None before one is known.
+        routing_shape: Of routed experts, (layers, experts per token); None if unknown.
         mm_processor_kwargs: `data.mm_processor_kwargs` in plain types: verl's worker would pass
             its own configuration nodes on, which transformers refuses.
+
+    Raises:
+        ConfigurationError: A row without a reply needs `routing_shape`, which is unknown.
     """
     shared: dict[str, Any] = {
         "reward_score": scored.reward,
@@ -140,9 +144,8 @@ def outputs_of(
         "metrics": _metrics(scored.trajectory),
         **({"mm_processor_kwargs": dict(mm_processor_kwargs)} if mm_processor_kwargs else {}),
     }
-    experts = [_experts(scored, row, settings, routing_shape) for row in scored.rows]
     outputs: list[EpisodeOutput] = []
-    for row, routed in zip(scored.rows, experts, strict=True):
+    for row in scored.rows:
         fields: dict[str, Any] = {
             "prompt_ids": list(row.prompt_ids),
             "response_ids": list(row.response_ids),
@@ -153,8 +156,8 @@ def outputs_of(
             "extra_fields": _extra_fields(scored, global_steps),
             **shared,
         }
-        if all(entry is not None for entry in experts):
-            fields["routed_experts"] = routed
+        if settings.keeps_routing:
+            fields["routed_experts"] = _experts(scored, row, routing_shape)
         outputs.append(EpisodeOutput(**fields))
     return outputs
 
@@ -165,19 +168,22 @@ def _token_rewards(scored: Scored, row: Row, placement: RewardPlacement) -> list
     return [0.0] * (len(row.response_ids) - 1) + [scored.reward]
 
 
-def _experts(
-    scored: Scored, row: Row, settings: VerlSettings, shape: tuple[int, ...] | None
-) -> Any:  # noqa: ANN401  # an array of (tokens, layers, experts), or None
+def _experts(scored: Scored, row: Row, shape: tuple[int, ...] | None) -> Any:  # noqa: ANN401  # an array of (tokens, layers, experts)
     """Return the routing of a row's tokens; zeros for one that has none, so that columns agree."""
-    if not settings.keeps_routing:
-        return None
     last_turn = row.turns[-1] if row.turns else None
     for segment in reversed(scored.trajectory.segments):
         if segment.kind is SegmentKind.MODEL and segment.turn == last_turn:
             found: Any = segment.extras.get("routed_experts")
             if found is not None:
                 return found
-    return None if shape is None else np.zeros((1, *shape), dtype=np.int16)
+    if shape is None:
+        raise ConfigurationError(
+            "every row needs routed experts, and one that no server replied to gets zeros in their "
+            "shape, so the model's config.json must say num_hidden_layers and num_experts_per_tok, "
+            "got neither these nor an earlier reply; add them, or set "
+            "rollout.enable_rollout_routing_replay=false"
+        )
+    return np.zeros((1, *shape), dtype=np.int16)
 
 
 def _metrics(trajectory: Trajectory) -> dict[str, Any]:

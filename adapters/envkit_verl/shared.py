@@ -78,6 +78,7 @@ class SharedRollout:
             sends_expanded=self.settings.backend == VLLM
             and "Qwen2VLImageProcessor" in type(image_processor).__name__,
             mm_processor_kwargs=self.mm_processor_kwargs,
+            routing_shape=_routing_shape(parts.tokenizer) if self.settings.keeps_routing else None,
             timeout_s=self.config.engine.get("timeout_s"),
         )
 
@@ -167,6 +168,22 @@ def _generation_stops(tokenizer: Any) -> list[int]:  # noqa: ANN401  # a transfo
         loaded = GenerationConfig.from_pretrained(tokenizer.name_or_path, local_files_only=True)
         stops = loaded.eos_token_id
     return [stops] if isinstance(stops, int) else list(stops or ())
+
+
+def _routing_shape(tokenizer: Any) -> tuple[int, ...] | None:  # noqa: ANN401  # of transformers
+    """Return (layers, experts per token) by the model's config.json; None if it does not say.
+
+    An episode may fail before a server has reported the shape, and its row needs it too.
+    """
+    from transformers import PretrainedConfig
+
+    config: dict[str, Any] = {}
+    with suppress(OSError):  # a folder without config.json
+        found = PretrainedConfig.get_config_dict(tokenizer.name_or_path, local_files_only=True)
+        config = found[0]
+    text = {**config, **(config.get("text_config") or {})}
+    layers, experts = text.get("num_hidden_layers"), text.get("num_experts_per_tok")
+    return None if layers is None or experts is None else (int(layers), int(experts))
 
 
 def _vocabulary_size(tokenizer: Any) -> int | None:  # noqa: ANN401  # a transformers tokenizer

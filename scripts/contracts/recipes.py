@@ -86,7 +86,7 @@ import gymnasium, jsonschema, hypothesis, pytest_asyncio
 
 OPENENV = Recipe(
     name="openenv",
-    version="0.3.0",
+    version="0.10.0",
     requirements=CONTRACTS / "openenv" / "requirements.txt",
     check="""
 from openenv.core.env_server import create_app

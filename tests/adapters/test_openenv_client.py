@@ -89,6 +89,7 @@ async def test_client_plays_an_action_schema_as_a_tool() -> None:
         assert (step.observation["text"], step.observation["role"]) == ("The sum is 7.", "tool")
         assert (await env.state())["step_count"] == 1
         last = await env.astep(call(3))
+        assert last.observation["text"] == "The sum is 10."  # metadata is not for the model
         await asyncio.sleep(0.05)
         assert server.open == 0  # an episode that is over holds no session
     assert (last.reward, last.terminated, last.truncated) == (1.0, True, False)
@@ -371,7 +372,7 @@ def test_spec_survives_pickling_and_the_schema_is_that_of_the_fake() -> None:
     assert "metadata" in COUNTER_ACTION["properties"]
 
 
-@pytest.mark.skipif(find_spec("openenv") is not None, reason="openenv-core is installed")
+@pytest.mark.skipif(find_spec("openenv") is not None, reason="openenv is installed")
 def test_serving_without_the_package_names_the_extra() -> None:
     with pytest.raises(MissingDependencyError, match=r"envkit-rl\[openenv\]"):
         importlib.import_module("envkit_openenv.server")

@@ -65,7 +65,7 @@ class CountEnvironment(Environment):
             screenshot=pixels,
             reward=float(self._sum == 10),
             done=self._sum >= 10,
-            metadata={"does": "not travel"},
+            metadata={"secret": "not shown"},
         )
 
     @property

@@ -1,8 +1,8 @@
 """A server that speaks OpenEnv's WebSocket protocol, strict, and fails as it is told.
 
-As openenv-core 0.3.0 does it: a connection is a session, a validation error applies nothing, a full
-server says so and hangs up, metadata does not travel. A message that the real one would not
-understand is noted in `complaints`.
+As openenv 0.10.0 does it: a connection is a session, a validation error applies nothing, a full
+server says so and hangs up, an observation has its metadata in it, often empty. A message that the
+real one would not understand is noted in `complaints`.
 """
 
 import asyncio
@@ -225,7 +225,13 @@ class FakeOpenEnvServer:
             observation = {**observation, "screen": self.pictures.pop(0)}
         if done and self.truncates:
             observation = {**observation, "truncated": True}
-        return {"observation": observation, "reward": reward, "done": done}
+        metadata = {"secret": "not shown"} if done else {}
+        return {
+            "observation": {**observation, "metadata": metadata},
+            "reward": reward,
+            "done": done,
+            **({"metadata": metadata} if metadata else {}),
+        }
 
     async def _fail(
         self, failure: Failure, socket: web.WebSocketResponse, request: web.Request

@@ -66,8 +66,8 @@ class ColoursEnv(Env):
 class StepsEnv(Env):
     """Text only: say "up" `rounds` times; every "up" gives 0.25, and the last one ends it.
 
-    `padding` repeats a word in every observation, `fails_at` raises in that turn (from 0), and
-    `fails_for` limits the failures to that many instances, shared by the process.
+    `padding` repeats a word in every observation, `fails_at` raises in that turn (from 0; -1 is the
+    reset), and `fails_for` limits the failures to that many instances, shared by the process.
     """
 
     capabilities: ClassVar[Capabilities] = PROMISES
@@ -95,6 +95,8 @@ class StepsEnv(Env):
             seen = StepsEnv.failures.get(self.tag, 0)
             self.fails = self.fails_for is None or seen < self.fails_for
             StepsEnv.failures[self.tag] = seen + 1
+        if self.fails and self.fails_at == -1:
+            raise EnvFault("the backend is gone", kind=FaultKind.PERMANENT)
         return Turn("Say up." + " word" * self.prompt_padding)
 
     def on_turn(self, response_text: str) -> Turn:

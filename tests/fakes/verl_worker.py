@@ -239,6 +239,8 @@ class Bench:
             "num_turns": out.non_tensor_batch["__num_turns__"][number],
             "reward_score": float(batch["rm_scores"][number].sum()),
         }
+        if "routed_experts" in batch.keys():  # noqa: SIM118  # a TensorDict
+            row["routed_experts"] = batch["routed_experts"][number][attended]
         return row
 
     async def _run_v1(self, samples: Sequence[Sample], n: int, validate: bool) -> Run:

@@ -1,4 +1,4 @@
-"""The client against servers made of openenv-core's own classes."""
+"""The client against servers made of OpenEnv's own classes."""
 
 import asyncio
 import json
@@ -40,6 +40,7 @@ async def test_client_plays_a_real_environment() -> None:
         assert (await env.state())["step_count"] == 1
         assert (await env.astep(call("act", number="4"))).info["parse_error"]
         last = await env.astep(call("act", number=3))
+        assert last.observation["text"] == "sum 10"  # its metadata is not for the model
         assert (last.reward, last.terminated, last.truncated) == (1.0, True, False)
 
 
@@ -62,7 +63,8 @@ async def test_client_types_the_failures_of_a_real_server() -> None:
 async def test_client_plays_real_mcp_tools() -> None:
     with serving(tools_app()) as address:
         env = made(address, calls_per_turn=2, max_turns=4)
-        await env.areset(seed=0, options={"task": {"prompt": "Add."}})
+        observation, _ = await env.areset(seed=0, options={"task": {"prompt": "Add."}})
+        assert observation["text"] == "Add."
         (tool,) = env.tools
         assert (tool.name, tool.description) == ("add", "Add two numbers.")
         step = await env.astep(call("add", first=2, second=3) + call("add", first=1, second=1))

@@ -1,4 +1,4 @@
-"""Environments here behind openenv-core's own server, by its clients and by ours."""
+"""Environments here behind OpenEnv's own server, by its clients and by ours."""
 
 import asyncio
 import json

@@ -74,7 +74,12 @@ def _ids(bench: Bench) -> list[list[int]]:
 
 def test_trl_must_hold_11_version_is_the_one_whose_private_methods_are_wrapped() -> None:
     assert trl.__version__ == "1.16.0"
-    names = "_generate", "_generate_and_score_completions", "_compute_loss"
+    names = (
+        "_generate",
+        "_generate_and_score_completions",
+        "_calculate_rewards",
+        "_compute_loss",
+    )
     assert all(callable(getattr(trl.GRPOTrainer, name)) for name in names)
 
 

@@ -1,13 +1,18 @@
 """Failures, aborts and bad settings: a valid masked sample, or one clear error."""
 
+import asyncio
+import json
+import shutil
 import uuid
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fakes.models import tiny_model_dir
 from fakes.verl_checks import check_batch, check_row
 from fakes.verl_worker import PROMPT, Bench, Run, Sample, v1_utils
 from verl.protocol import DataProto
@@ -19,6 +24,7 @@ from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.rollout import EpisodeRequest
 
 Make = Callable[..., Bench]
+ROUTING = {"actor_rollout_ref__rollout__enable_rollout_routing_replay": True}
 QUICK = {"retries": {"backoff": {"initial_s": 0.0}}}
 
 
@@ -83,6 +89,67 @@ async def test_verl_group_in_which_every_member_faulted_still_trains(
     for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean"):
         loss = core_algos.agg_loss(advantages, mask, mode)
         assert torch.isfinite(loss), mode
+
+
+@pytest.mark.parametrize("bad_first", [True, False])
+async def test_verl_fault_before_the_first_reply_has_its_routed_experts(
+    bench: Make, version: str, bad_first: bool, tmp_path: Path
+) -> None:
+    """No server has told the shape of routed experts yet; the model's config.json does."""
+    made = _routing_bench(bench, version, tmp_path)
+    samples = [Sample(envkit=steps(fails_at=-1), uid="bad"), Sample(envkit=steps(), uid="good")]
+    run = await made.run(samples if bad_first else samples[::-1])
+    assert sorted(row["envkit_failed"] for row in run.rows) == [0, 1]
+    for row in run.rows:
+        check_row(row)
+        assert row["routed_experts"].shape == (len(row["input_ids"]), 2, 3)
+        assert bool(row["routed_experts"].any()) == (not row["envkit_failed"])
+    check_batch(run.rows)
+
+
+async def test_verl_chunk_of_faults_only_has_its_routed_experts(
+    bench: Make, version: str, tmp_path: Path
+) -> None:
+    made = _routing_bench(bench, version, tmp_path)
+    run = await made.run([Sample(envkit=steps(fails_at=-1))], n=2)
+    assert [row["routed_experts"].shape for row in run.rows] == [(2, 2, 3)] * 2
+
+
+async def test_verl_model_that_does_not_tell_its_routing_is_a_clear_error(bench: Make) -> None:
+    made = bench("v0", up, **ROUTING)
+    with pytest.raises(ConfigurationError, match=r"num_experts_per_tok.*enable_rollout_routing"):
+        await made.run([Sample(envkit=steps(fails_at=-1))])
+
+
+def _routing_bench(bench: Make, version: str, folder: Path) -> Bench:
+    """Return a bench whose server routes each token to the experts 1, in 2 layers, 3 a token."""
+    model = shutil.copytree(tiny_model_dir("llama"), folder / "moe")
+    config = json.loads((model / "config.json").read_text())
+    moe = {"num_hidden_layers": 2, "num_experts_per_tok": 3}
+    (model / "config.json").write_text(json.dumps({**config, **moe}))
+
+    def routed(text: str, images: list[Any]) -> TokenOutput:
+        del text, images
+        ids = [*made.worker.tokenizer.encode("up", add_special_tokens=False)]
+        ids.append(made.worker.tokenizer.eos_token_id)
+        length = len(made.server.calls[-1].prompt_ids) + len(ids) - 1
+        return TokenOutput(
+            token_ids=ids,
+            log_probs=[-1.0] * len(ids),
+            stop_reason="completed",
+            routed_experts=np.ones((length, 2, 3), dtype=np.int16),
+            extra_fields={"global_steps": 7},
+        )
+
+    made = bench(version, routed, model=model, **ROUTING)
+    generate = made.server.generate
+
+    async def late(*arguments: Any, **named: Any) -> TokenOutput:
+        await asyncio.sleep(0.1)  # the faults come first
+        return await generate(*arguments, **named)
+
+    made.server.generate = late
+    return made
 
 
 async def test_verl_v1_advantages_with_a_masked_sample(bench: Make) -> None:

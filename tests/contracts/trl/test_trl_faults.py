@@ -1,0 +1,123 @@
+"""Faulted rollouts under TRL's real trainers with several reward functions of any kind."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.grpo_trainer import CANARY, benches, prepare
+from fakes.trl_run import byte_tokenizer, grpo_trainer, qwen3_template, spy_on_loss
+
+from envkit.rollout import EpisodeRequest, ScriptedEngine
+from envkit.tokens import ChatCodec
+from envkit.trajectory import StopReason
+from envkit_trl import (
+    env_reward,
+    environment_factory,
+    leave_out_faults,
+    make_rollout_func,
+    request_dataset,
+)
+
+FOUR: dict[str, Any] = {"num_generations": 4, "per_device_train_batch_size": 4}
+
+
+def _brief(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Score everything, as a user's functions do; a fault's single end token scores best."""
+    return [5.0 if len(ids) == 1 else 1.0 for ids in completion_ids]
+
+
+async def _brief_later(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    return _brief(completion_ids)
+
+
+async def _no_weights(model: Any, version: str) -> None:
+    del model, version
+
+
+@pytest.fixture
+def unlucky() -> Iterator[Any]:
+    """Return a rollout function with four equal rewards, the first of which is lost to a fault."""
+    engine = ScriptedEngine(ChatCodec(byte_tokenizer()), lambda _: "abc")
+    rollout: Any = make_rollout_func(engine=engine, hand_over=_no_weights)
+    play = rollout._play
+
+    async def spoil(*arguments: Any) -> Any:
+        first, *others = await play(*arguments)
+        return (replace(first, stop_reason=StopReason.ENGINE_FAULT, reward=None), *others)
+
+    rollout._play = spoil
+    yield rollout
+    rollout.close()
+
+
+@pytest.mark.parametrize(
+    ("reward_funcs", "changes"),
+    [
+        ([env_reward, _brief], {}),
+        ([_brief, env_reward, _brief_later], {"reward_weights": [0.5, 2.0, 3.0]}),
+        ([env_reward, _brief], {"reward_weights": [0.0, 1.0]}),
+        ([env_reward, _brief], {"multi_objective_aggregation": "normalize_then_sum"}),
+        ([env_reward, _brief], {"scale_rewards": "none"}),
+        (_brief, {}),
+    ],
+)
+def test_trl_fault_is_left_out_with_any_reward_functions(
+    tmp_path: Path, unlucky: Any, reward_funcs: Any, changes: dict[str, Any]
+) -> None:
+    request = EpisodeRequest(env_id="toy-letters-v0", seed=3)
+    trainer = grpo_trainer(
+        tmp_path,
+        request_dataset([request] * 4),
+        reward_funcs=reward_funcs,
+        rollout_func=unlucky,
+        arguments={**FOUR, **changes},
+    )
+    losses = spy_on_loss(trainer)
+    trainer.train()
+    assert [t.reward for t in unlucky.trajectories] == [None, *[pytest.approx(3.0)] * 3]
+    assert losses[0]["advantages"].tolist() == [0.0] * 4
+    log = trainer.state.log_history[0]
+    weights = changes.get("reward_weights") or [1.0] * len(trainer.reward_funcs)
+    scores = [3.0 if function is env_reward else 1.0 for function in trainer.reward_funcs]
+    expected = sum(weight * score for weight, score in zip(weights, scores, strict=True))
+    assert log["reward"] == pytest.approx(expected)  # of the three that have one
+
+
+def test_trl_vision_trainer_leaves_a_fault_out_with_two_reward_functions(tmp_path: Path) -> None:
+    prepare()
+    request = EpisodeRequest(env_id="toy-fails-at-once-v0", env_kwargs=CANARY)
+    with benches(tmp_path) as make:
+        made = make(request, options={"reward_funcs": [env_reward, _brief]}, **FOUR)
+        made.train()
+        assert all(t.reward is None for t in made.trainer.trajectories)
+        assert made.losses[0]["advantages"].tolist() == [0.0] * 4
+        assert made.trainer.state.log_history[0]["reward"] is None  # TRL's form of NaN
+
+
+def test_trl_tool_loop_leaves_a_fault_out_with_two_reward_functions(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer(qwen3_template())
+    trainer = grpo_trainer(
+        tmp_path,
+        request_dataset([EpisodeRequest(env_id="toy-letters-v0", seed=1)] * 4, style="tools"),
+        tokenizer=tokenizer,
+        environment_factory=environment_factory("toy-letters-v0"),
+        reward_funcs=_brief,
+        arguments={**FOUR, "max_completion_length": 1024},
+    )
+    leave_out_faults(trainer)
+    losses, turns = spy_on_loss(trainer), iter(range(10))
+
+    def generate(prompt_ids: Any, *_: Any, **__: Any) -> Any:
+        is_first = next(turns) == 0
+        if not is_first:
+            trainer.environments[0]._fault = OSError("the backend is gone")
+        call = '<tool_call>\n{"name": "reply", "arguments": {"text": "abc"}}\n</tool_call>'
+        text = "<think>\n\n</think>\n\n" + (call if is_first else "Done.")
+        return [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for _ in prompt_ids], None
+
+    trainer._generate_single_turn = generate
+    trainer.train()
+    assert [environment.get_reward() for environment in trainer.environments] == [None, 1, 1, 1]
+    assert losses[0]["advantages"].tolist() == [0.0] * 4
