@@ -97,7 +97,10 @@ async def roll(
     if sample.metadata is None:  # pyright: ignore[reportUnnecessaryComparison]
         sample.metadata = {}
     try:
-        plan = plan_episode(args, sample, sampling_params, evaluation=evaluation)
+        plan = await asyncio.to_thread(
+            plan_episode, args, sample, sampling_params, evaluation=evaluation
+        )
+        _check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
         _check_fan_out(args, plan.settings.fan_out)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
         await _check_siblings(form, args, plan, runtime, evaluation=evaluation)
@@ -112,6 +115,27 @@ async def roll(
     except Exception as error:  # noqa: BLE001  # see above
         _fail(form, args, sample, error)
         return sample
+
+
+def _check_prompt(
+    args: Namespace, sample: Sample, task_fields: Mapping[str, str], *, evaluation: bool
+) -> None:
+    """Refuse a task whose text is a prompt that the trainer has already rendered.
+
+    An evaluation dataset has a flag of its own, which does not reach a generate function.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    is_rendered = bool(getattr(args, "apply_chat_template", False)) and isinstance(
+        sample.prompt, str
+    )
+    if is_rendered and not evaluation and "prompt" in task_fields.values():
+        raise ConfigurationError(
+            "task_fields takes the task's text from the prompt as the dataset has it, "
+            f"got a prompt that --apply-chat-template has rendered: {sample.prompt!r:.60}; drop "
+            "--apply-chat-template"
+        )
 
 
 def _check_fan_out(args: Namespace, fan_out: FanOut) -> None:

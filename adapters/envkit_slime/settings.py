@@ -42,7 +42,8 @@ class Settings:
     fan_out: FanOut = FanOut.NONE
     task_fields: Mapping[str, str] = field(default_factory=dict[str, str])
     """A task's keys, each with the place in the sample that fills it: "prompt", "label", "images"
-    or "metadata.<key>". Empty takes the task of the metadata, or lets the environment draw one."""
+    (a list of data URIs, since tasks are JSON) or "metadata.<key>". Empty takes the task of the
+    metadata, or lets the environment draw one."""
     record_dir: str | None = None
     """Folder that every finished trajectory is appended to, for `envkit verify` and `envkit
     report`; None records nothing."""
@@ -118,7 +119,7 @@ def plan_episode(
     *,
     evaluation: bool,
 ) -> Plan:
-    """Return what to play for a sample.
+    """Return what to play for a sample. Blocks while it encodes images: call it on a thread.
 
     Args:
         args: slime's arguments.
@@ -245,10 +246,7 @@ def _place(sample: Sample, place: str) -> object:
         return sample.label
     if place == "images":
         inputs = sample.multimodal_inputs or {}
-        return [
-            picture if isinstance(picture, Image) else Image.from_pil(picture)
-            for picture in inputs.get("images") or ()
-        ]
+        return [Image.from_pil(picture).data_uri() for picture in inputs.get("images") or ()]
     if place == "prompt":
         return _prompt_text(sample.prompt)
     name = place.removeprefix("metadata.")

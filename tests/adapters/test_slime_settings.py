@@ -1,5 +1,6 @@
 """What the slime adapter reads from arguments and samples; slime itself is not needed."""
 
+import json
 import sys
 from argparse import Namespace
 from types import SimpleNamespace
@@ -7,9 +8,11 @@ from typing import Any
 
 import pytest
 from fakes.envs import register_toys
+from PIL import Image as PilImage
 
 import envkit_slime
 from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.images import Image
 from envkit_slime.sample import Sample
 from envkit_slime.settings import Settings, plan_episode, read_sampling
 from envkit_slime.upstream import require
@@ -93,6 +96,13 @@ def test_slime_a_task_is_filled_from_prompt_label_and_metadata() -> None:
         plan(args, sample(prompt="x", label="2"))
     named = sample(metadata={"envkit": {"task": {"word": "kiwi"}}})
     assert plan(args, named).request.task == {"word": "kiwi"}
+
+
+def test_slime_task_images_are_data_uris() -> None:
+    picture = PilImage.new("RGB", (8, 6), "red")
+    args = arguments({"env_id": "toy-dots-v0", "task_fields": {"images": "images"}})
+    task = plan(args, sample(multimodal_inputs={"images": [picture], "videos": None})).request.task
+    assert json.loads(json.dumps(task)) == {"images": [Image.from_pil(picture).data_uri()]}
 
 
 @pytest.mark.parametrize(
