@@ -11,6 +11,7 @@ import pytest
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.slime_run import DOTS, ECHO, Served, text_server, vision_server
 
+from envkit.errors import ConfigurationError
 from envkit.trajectory import read_trajectories, verify_file
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_miles")]
@@ -160,3 +161,33 @@ def test_miles_data_source_gives_its_own_samples() -> None:
         source = load_function("envkit_miles.DataSource")(miles_args(served, ECHO))
         groups = source.get_samples(2)
     assert all(type(sample) is Sample for group in groups for sample in group)
+
+
+@pytest.mark.parametrize(
+    ("envkit", "said"),
+    [
+        ({"env_id": "toy-ehco-v0"}, "toy-echo-v0"),
+        ({**ECHO, "env_kwargs": {"max_turn": 3}}, "max_turn"),
+        ({**ECHO, "limits": {"turns": 3}}, "max_turns"),
+    ],
+)
+async def test_miles_wrong_setting_ends_its_rollout(
+    envkit: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = pytest.importorskip("miles.rollout.inference_rollout.inference_rollout_train")
+    from miles.utils.types import Sample
+
+    async def no_dumper(_args: Namespace) -> None:
+        """SGLang's dumper, which needs SGLang, is off by default."""
+
+    monkeypatch.setattr(train.dumper_utils, "configure_sglang", no_dumper)
+    with text_server(lambda _: "wrong") as served:
+        args = miles_args(served, envkit, rollout_submission_granularity=None)
+        state = make_state(args)
+        state.sampling_params = dict(PARAMS)
+
+        def next_groups(count: int) -> list[list[Any]]:
+            return [[Sample(group_index=n, index=n)] for n in range(count)]
+
+        with pytest.raises(ConfigurationError, match=said):
+            await asyncio.wait_for(train.generate_rollout_async(state, 0, next_groups), 5)
