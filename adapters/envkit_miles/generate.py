@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from envkit.errors import EnvkitError, LedgerFault
+from envkit.errors import ConfigurationError, EnvkitError, LedgerFault
 from envkit_slime.engine import EXPERTS, START, Span
 from envkit_slime.pieces import Piece
 from envkit_slime.rollout import roll
@@ -55,6 +55,27 @@ class MilesForm:
         """Return nothing: see `span`."""
         del meta_info
         return {}
+
+    def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
+        """Return the LoRA adapter to sample from; without it the server samples the base model.
+
+        As miles/rollout/generate_utils/generate_endpoint_utils.py.
+
+        Raises:
+            ConfigurationError: The sample belongs to one of several adapters.
+        """
+        adapter = getattr(sample, "adapter", None)
+        if adapter is not None:
+            raise ConfigurationError(
+                "envkit plays episodes of one policy, which has one LoRA adapter at most, "
+                f"got a sample of adapter {adapter.name!r}; drop --multi-lora-n-adapters"
+            )
+        is_enabled = (getattr(args, "lora_rank", 0) or 0) > 0 or (
+            getattr(args, "lora_adapter_path", None) is not None
+        )
+        if not is_enabled or getattr(args, "lora_train_only", False):
+            return {}
+        return {"lora_path": require("miles.rollout.sglang_rollout").LORA_ADAPTER_NAME}
 
     def keeps_partial(self, args: Namespace) -> bool:
         """Return whether miles puts aborted groups back into its data source."""

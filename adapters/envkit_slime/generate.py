@@ -51,6 +51,11 @@ class SlimeForm:
         """Return what slime's metrics want of an answer."""
         return require("slime.observability.trace_utils").build_sglang_meta_trace_attrs(meta_info)
 
+    def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
+        """Return nothing: slime has no adapters."""
+        del args, sample
+        return {}
+
     def keeps_partial(self, args: Namespace) -> bool:
         """Return whether slime puts aborted groups back into its data source."""
         path: Any = getattr(args, "rollout_function_path", None)

@@ -56,6 +56,10 @@ class Form(SampleForm, Protocol):
         """Return what a span keeps of an answer's `meta_info`."""
         ...
 
+    def request_fields(self, args: Namespace, sample: Sample) -> Mapping[str, Any]:
+        """Return what the trainer adds to each of a sample's requests."""
+        ...
+
     def keeps_partial(self, args: Namespace) -> bool:
         """Return whether aborted samples come back to be played on."""
         ...
@@ -100,6 +104,8 @@ async def roll(
         plan = await asyncio.to_thread(
             plan_episode, args, sample, sampling_params, evaluation=evaluation
         )
+        extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
+        plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         _check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
         _check_fan_out(args, plan.settings.fan_out)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)

@@ -191,3 +191,30 @@ async def test_miles_wrong_setting_ends_its_rollout(
 
         with pytest.raises(ConfigurationError, match=said):
             await asyncio.wait_for(train.generate_rollout_async(state, 0, next_groups), 5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sent"),
+    [
+        ({"lora_rank": 8, "lora_adapter_path": None}, {"miles_lora"}),
+        ({"lora_rank": 0, "lora_adapter_path": "adapters/mine"}, {"miles_lora"}),
+        ({"lora_rank": 8, "lora_adapter_path": None, "lora_train_only": True}, {None}),
+        ({"lora_rank": 0, "lora_adapter_path": None}, {None}),
+    ],
+)
+async def test_miles_requests_name_the_lora_adapter(
+    flags: dict[str, Any], sent: set[str | None]
+) -> None:
+    with text_server(lambda _: "wrong") as served:
+        await roll_group(make_state(miles_args(served, ECHO, **flags)), fresh_group())
+        payloads = served.fake.payloads()
+    assert {payload.get("lora_path") for payload in payloads} == sent
+
+
+async def test_miles_multi_lora_is_refused() -> None:
+    group = fresh_group(1)
+    group[0].adapter = SimpleNamespace(name="mine", slot=0)
+    with text_server(lambda _: "wrong") as served:
+        state = make_state(miles_args(served, ECHO))
+        with pytest.raises(ConfigurationError, match="--multi-lora-n-adapters"):
+            await roll_group(state, group)
