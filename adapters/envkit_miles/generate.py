@@ -62,8 +62,14 @@ class MilesForm:
         As miles/rollout/generate_utils/generate_endpoint_utils.py.
 
         Raises:
-            ConfigurationError: The sample belongs to one of several adapters.
+            ConfigurationError: The sample belongs to one of several adapters, or the run replays
+                the indexer's choices.
         """
+        if getattr(args, "use_rollout_indexer_replay", False):
+            raise ConfigurationError(
+                "envkit does not record the indexer's choices, which indexer replay trains with; "
+                "drop --use-rollout-indexer-replay"
+            )
         adapter = getattr(sample, "adapter", None)
         if adapter is not None:
             raise ConfigurationError(

@@ -55,6 +55,8 @@ class Settings:
     def from_args(cls, args: Namespace) -> "Settings":
         """Read `args.envkit`; without it every sample must name its environment.
 
+        `template_kwargs` win over `--apply-chat-template-kwargs`, key by key.
+
         Raises:
             ConfigurationError: It is no mapping, or has unknown keys or wrong values.
         """
@@ -76,7 +78,10 @@ class Settings:
             own["fan_out"] = _fan_out(own["fan_out"])
         _check_fields(own.get("task_fields", {}))
         check_types(cls, own, "envkit")
-        return cls(rollout=RolloutConfig.from_mapping(data), **own)
+        rollout = RolloutConfig.from_mapping(data)
+        flag: Mapping[str, Any] = getattr(args, "apply_chat_template_kwargs", None) or {}
+        rollout = replace(rollout, template_kwargs={**flag, **rollout.template_kwargs})
+        return cls(rollout=rollout, **own)
 
 
 def _fan_out(value: object) -> FanOut:
@@ -141,9 +146,10 @@ def plan_episode(
     group = None if evaluation or sample.group_index is None else sample.group_index
     run_seed = config.seed or int(getattr(args, "rollout_seed", 0) or 0)
     kind, unit = ("sample", sample.index) if group is None else ("group", group)
-    if evaluation:
-        kind = "evaluation"
     size = int(getattr(args, "n_samples_per_prompt", 1) or 1)
+    if evaluation:
+        size = _evaluation_size(args, request)
+        kind, unit = "evaluation", None if sample.index is None else sample.index // size
     return Plan(
         settings=settings,
         request=request,
@@ -153,6 +159,24 @@ def plan_episode(
         limits=limits,
         sampling=config.sampling_over(read_sampling(args, sampling_params)),
     )
+
+
+def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:
+    """Return how many samples one evaluation prompt has; their indices follow each other.
+
+    A sample does not name its dataset (slime/rollout/sglang_rollout.py, eval_rollout).
+
+    Raises:
+        ConfigurationError: The datasets differ in it, so members of a prompt cannot be told apart.
+    """
+    datasets: Any = getattr(args, "eval_datasets", None) or ()
+    sizes = {int(one.n_samples_per_eval_prompt or 1) for one in datasets}
+    if len(sizes) > 1 and request.seed is None and request.task is None:
+        raise ConfigurationError(
+            "all evaluation datasets must have the same n_samples_per_eval_prompt if their rows "
+            f"name neither seed nor task, got {sorted(sizes)}; add a 'seed' to the rows"
+        )
+    return min(sizes, default=1)
 
 
 def _row(sample: Sample) -> tuple[dict[str, Any], Mapping[str, Any]]:

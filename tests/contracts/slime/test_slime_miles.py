@@ -218,3 +218,10 @@ async def test_miles_multi_lora_is_refused() -> None:
         state = make_state(miles_args(served, ECHO))
         with pytest.raises(ConfigurationError, match="--multi-lora-n-adapters"):
             await roll_group(state, group)
+
+
+async def test_miles_indexer_replay_is_refused() -> None:
+    with text_server(lambda _: "wrong") as served:
+        state = make_state(miles_args(served, ECHO, use_rollout_indexer_replay=True))
+        with pytest.raises(ConfigurationError, match="--use-rollout-indexer-replay"):
+            await roll_group(state, fresh_group(1))
