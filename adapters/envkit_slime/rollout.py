@@ -20,6 +20,7 @@ from envkit.errors import (
     StorageError,
     TemplateError,
 )
+from envkit.messages import text_of
 from envkit.rollout import EpisodeSpec, Interrupt, Player, has_role, role_of
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, step_rows, whole_row
 from envkit_slime.checks import check_fan_out, check_prompt, check_siblings
@@ -339,6 +340,11 @@ def finish(
 ) -> None:
     """Set the reward, whether the sample is trained on, and its status, last of all."""
     summary = sample.metadata[SUMMARY_KEY]
+    if getattr(args, "save_debug_trajectory_data", None) is not None:
+        # miles writes them beside its debug data (miles/ray/rollout/debug_data.py); slime has none.
+        sample.metadata["messages"] = [
+            {"role": entry["role"], "content": str(text_of(entry))} for entry in trajectory.messages
+        ]
     nothing = not any(sample.loss_mask or ())
     if trajectory.is_faulted or (nothing and not trajectory.turns):
         sample.remove_sample = True

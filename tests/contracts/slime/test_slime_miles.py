@@ -225,3 +225,15 @@ async def test_miles_indexer_replay_is_refused() -> None:
         state = make_state(miles_args(served, ECHO, use_rollout_indexer_replay=True))
         with pytest.raises(ConfigurationError, match="--use-rollout-indexer-replay"):
             await roll_group(state, fresh_group(1))
+
+
+async def test_miles_debug_trajectories_have_the_conversation() -> None:
+    with vision_server(lambda _: "5") as served:
+        args = miles_args(served, DOTS, save_debug_trajectory_data="{rollout_id}.jsonl")
+        group = await roll_group(make_state(args), fresh_group(1))
+        plain = await roll_group(make_state(miles_args(served, DOTS)), fresh_group(1))
+    assert "messages" not in plain[0].metadata
+    said = group[0].metadata["messages"]
+    assert [entry["role"] for entry in said][:4] == ["user", "assistant"] * 2
+    assert (said[0]["content"], said[1]["content"]) == ("How many dots are there?", "5")
+    assert {type(entry["content"]) for entry in said} == {str}
