@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from envkit.errors import LedgerFault
+from envkit.errors import ConfigurationError, EnvkitError, LedgerFault
 from envkit_slime.engine import EXPERTS, START, Span
 from envkit_slime.pieces import Piece
 from envkit_slime.rollout import roll
@@ -55,6 +55,33 @@ class MilesForm:
         """Return nothing: see `span`."""
         del meta_info
         return {}
+
+    def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
+        """Return the LoRA adapter to sample from; without it the server samples the base model.
+
+        As miles/rollout/generate_utils/generate_endpoint_utils.py.
+
+        Raises:
+            ConfigurationError: The sample belongs to one of several adapters, or the run replays
+                the indexer's choices.
+        """
+        if getattr(args, "use_rollout_indexer_replay", False):
+            raise ConfigurationError(
+                "envkit does not record the indexer's choices, which indexer replay trains with; "
+                "drop --use-rollout-indexer-replay"
+            )
+        adapter = getattr(sample, "adapter", None)
+        if adapter is not None:
+            raise ConfigurationError(
+                "envkit plays episodes of one policy, which has one LoRA adapter at most, "
+                f"got a sample of adapter {adapter.name!r}; drop --multi-lora-n-adapters"
+            )
+        is_enabled = (getattr(args, "lora_rank", 0) or 0) > 0 or (
+            getattr(args, "lora_adapter_path", None) is not None
+        )
+        if not is_enabled or getattr(args, "lora_train_only", False):
+            return {}
+        return {"lora_path": require("miles.rollout.sglang_rollout").LORA_ADAPTER_NAME}
 
     def keeps_partial(self, args: Namespace) -> bool:
         """Return whether miles puts aborted groups back into its data source."""
@@ -116,26 +143,51 @@ def _validate(sample: Any) -> None:  # noqa: ANN401
         raise LedgerFault(f"miles refuses the sample: {error}") from error
 
 
+class _Refusal(dict[str, Any]):
+    """Sampling parameters that raise an error when miles copies them for its next group.
+
+    miles logs what a group raises and submits another one, without end
+    (miles/rollout/inference_rollout/inference_rollout_train.py). What submitting raises ends the
+    rollout.
+    """
+
+    def __init__(self, error: EnvkitError) -> None:
+        super().__init__()
+        self._error = error
+
+    def copy(self) -> dict[str, Any]:
+        raise self._error
+
+
 async def generate(input: Any) -> Any:  # noqa: A002, ANN401  # miles names it so
     """Play an environment for one sample of miles.
 
     miles calls it with one `GenerateFnInput`, because the first parameter is named `input`
     (miles/rollout/inference_rollout/compatibility.py). See `envkit_slime.generate` for what
-    happens; no exception leaves it.
+    happens.
 
     Args:
         input: State, sample, sampling parameters and whether this is an evaluation.
 
     Returns:
         miles' GenerateFnOutput.
+
+    Raises:
+        ConfigurationError: A setting is wrong.
+        RunFailedError: The first episodes all failed in the same way.
+        TemplateError: The model's chat template cannot be made exact.
     """
-    samples = await roll(
-        MilesForm(input.state),
-        input.args,
-        input.sample,
-        input.sampling_params,
-        evaluation=input.evaluation,
-    )
+    try:
+        samples = await roll(
+            MilesForm(input.state),
+            input.args,
+            input.sample,
+            input.sampling_params,
+            evaluation=input.evaluation,
+        )
+    except EnvkitError as error:
+        input.state.sampling_params = _Refusal(error)
+        raise
     return require("miles.rollout.base_types").GenerateFnOutput(samples=samples)
 
 

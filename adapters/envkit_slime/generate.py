@@ -51,6 +51,11 @@ class SlimeForm:
         """Return what slime's metrics want of an answer."""
         return require("slime.observability.trace_utils").build_sglang_meta_trace_attrs(meta_info)
 
+    def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
+        """Return nothing: slime has no adapters."""
+        del args, sample
+        return {}
+
     def keeps_partial(self, args: Namespace) -> bool:
         """Return whether slime puts aborted groups back into its data source."""
         path: Any = getattr(args, "rollout_function_path", None)
@@ -100,14 +105,19 @@ async def generate(
     `--custom-config-path` and from `sample.metadata["envkit"]`; the page docs/trainers/slime.md
     has them all. Exactly one sample comes back unless `fan_out` says otherwise.
 
-    No exception leaves it. What fails gives a sample with status FAILED, reward 0.0 and
-    `remove_sample`; an abort by slime gives status ABORTED, and the same sample is played on when
-    slime gives it here again.
+    An episode that fails gives a sample with status FAILED, reward 0.0 and `remove_sample`. An
+    abort by slime gives status ABORTED, and the same sample is played on when slime gives it here
+    again.
 
     Args:
         args: slime's arguments.
         sample: Changed in place.
         sampling_params: Never changed.
         evaluation: Set by slime where it evaluates.
+
+    Raises:
+        ConfigurationError: A setting is wrong.
+        RunFailedError: The first episodes all failed in the same way.
+        TemplateError: The model's chat template cannot be made exact.
     """
     return await roll(SlimeForm(args), args, sample, sampling_params, evaluation=evaluation)

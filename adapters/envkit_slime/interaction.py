@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from envkit.env import Env, Observation
 from envkit.messages import images_of, message, text_of
-from envkit_slime.rollout import reward_value
+from envkit_slime.rewards import reward_value
 from envkit_slime.sample import Sample
 from envkit_slime.settings import plan_episode
 

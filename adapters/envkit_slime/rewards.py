@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from envkit_slime.rollout import reward_value
 from envkit_slime.sample import Sample, is_faulted, summary_of
 from envkit_slime.upstream import require
 
@@ -17,6 +16,27 @@ _CENTRED: Final = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 _SCALED: Final = ("grpo", "gspo", "cispo")
 _EPSILON: Final = 1e-6
 """As in slime/ray/rollout.py, `_post_process_rewards`."""
+
+
+def reward_value(args: Namespace, reward: float | None) -> Any:  # noqa: ANN401  # as slime types it
+    """Return a reward as the trainer reads it: a number, or a mapping with its reward keys.
+
+    None, the reward of a faulted episode, becomes 0.0: the trainer needs a number. The functions
+    below replace it by the mean of the group.
+    """
+    value = 0.0 if reward is None else float(reward)
+    keys = {
+        key
+        for name in ("reward_key", "eval_reward_key")
+        if (key := getattr(args, name, None)) is not None
+    }
+    return dict.fromkeys(sorted(keys), value) if keys else value
+
+
+def is_normalised(args: Namespace) -> bool:
+    """Return whether the trainer subtracts the mean of a group from its rewards."""
+    estimator = getattr(args, "advantage_estimator", None)
+    return estimator in _CENTRED and bool(getattr(args, "rewards_normalization", True))
 
 
 async def reward(
@@ -120,8 +140,7 @@ def post_process_rewards(
 
 
 def _advantages(args: Namespace, members: Sequence[Sample], values: list[float]) -> list[float]:
-    estimator = getattr(args, "advantage_estimator", None)
-    if estimator not in _CENTRED or not getattr(args, "rewards_normalization", True):
+    if not is_normalised(args):
         return values
     torch = require("torch")
     survivors = _once_per_rollout(members, values)
@@ -129,7 +148,7 @@ def _advantages(args: Namespace, members: Sequence[Sample], values: list[float])
         return [0.0] * len(values)
     rewards = torch.tensor(survivors, dtype=torch.float)
     centred = torch.tensor(values, dtype=torch.float) - rewards.mean()
-    if estimator in _SCALED and getattr(args, "grpo_std_normalization", True):
+    if args.advantage_estimator in _SCALED and getattr(args, "grpo_std_normalization", True):
         deviation = rewards.std() if len(survivors) > 1 else torch.zeros(())
         centred = centred / (deviation + _EPSILON)
     return [

@@ -15,15 +15,17 @@ from typing import Any, Final, Protocol
 
 from envkit.errors import (
     ConfigurationError,
-    EnvFault,
     FaultKind,
     RunFailedError,
     StorageError,
     TemplateError,
 )
+from envkit.messages import text_of
 from envkit.rollout import EpisodeSpec, Interrupt, Player, has_role, role_of
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, step_rows, whole_row
+from envkit_slime.checks import check_fan_out, check_prompt, check_siblings
 from envkit_slime.engine import CURRENT, Call, Span
+from envkit_slime.rewards import reward_value
 from envkit_slime.runtime import GenerateState, Runtime, record, runtime_of
 from envkit_slime.sample import STATE_KEY, SUMMARY_KEY, Sample
 from envkit_slime.settings import FanOut, Plan, plan_episode
@@ -54,6 +56,10 @@ class Form(SampleForm, Protocol):
 
     def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
         """Return what a span keeps of an answer's `meta_info`."""
+        ...
+
+    def request_fields(self, args: Namespace, sample: Sample) -> Mapping[str, Any]:
+        """Return what the trainer adds to each of a sample's requests."""
         ...
 
     def keeps_partial(self, args: Namespace) -> bool:
@@ -97,10 +103,17 @@ async def roll(
     if sample.metadata is None:  # pyright: ignore[reportUnnecessaryComparison]
         sample.metadata = {}
     try:
-        plan = plan_episode(args, sample, sampling_params, evaluation=evaluation)
-        _check_fan_out(args, plan.settings.fan_out)
+        plan = await asyncio.to_thread(
+            plan_episode, args, sample, sampling_params, evaluation=evaluation
+        )
+        extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
+        plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
+        check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
+        check_fan_out(args, plan.settings.fan_out, evaluation=evaluation)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
-        await _check_siblings(form, args, plan, runtime, evaluation=evaluation)
+        await check_siblings(
+            args, plan, runtime, keeps_partial=form.keeps_partial(args), evaluation=evaluation
+        )
         earlier_state = sample.metadata.get(STATE_KEY)
         earlier = Earlier.of(sample) if earlier_state is not None else None
         played = await _play(form, args, sample, plan, runtime, earlier_state)
@@ -112,55 +125,6 @@ async def roll(
     except Exception as error:  # noqa: BLE001  # see above
         _fail(form, args, sample, error)
         return sample
-
-
-def _check_fan_out(args: Namespace, fan_out: FanOut) -> None:
-    """Refuse what breaks inside slime where a sample becomes several.
-
-    Raises:
-        ConfigurationError: See the message.
-    """
-    if fan_out is FanOut.NONE:
-        return
-    for name in ("partial_rollout", "group_rm"):
-        if getattr(args, name, False):
-            raise ConfigurationError(
-                f"fan_out: {fan_out.value} cannot go with --{name.replace('_', '-')}, which takes "
-                "one sample per trajectory; drop one of the two"
-            )
-
-
-async def _check_siblings(
-    form: Form, args: Namespace, plan: Plan, runtime: Runtime, *, evaluation: bool
-) -> None:
-    """Refuse what breaks inside the trainer where one sample becomes one for each agent.
-
-    Raises:
-        ConfigurationError: See the message.
-    """
-    is_normalised = getattr(args, "custom_reward_post_process_path", None) is not None
-    groups_alone = bool(getattr(args, "group_rm", False))
-    if evaluation or not (form.keeps_partial(args) or groups_alone or not is_normalised):
-        return
-    player = await runtime.player(plan.settings.rollout)
-    try:
-        roles = await player.roles_of(plan.request.factory())
-    except EnvFault:
-        return  # the episode meets it again, and records it
-    if not roles:
-        return
-    who = f"{plan.request.env_id} has several agents, each with a sample and a reward of its own"
-    if form.keeps_partial(args):
-        raise ConfigurationError(
-            f"{who}, and an aborted one cannot be played on without its siblings: drop "
-            "--partial-rollout and fully asynchronous rollouts"
-        )
-    if groups_alone:
-        raise ConfigurationError(f"{who}: drop --group-rm, which takes one sample per trajectory")
-    raise ConfigurationError(
-        f"{who}, which the trainer's own normalisation does not tell apart: add "
-        "--custom-reward-post-process-path envkit_slime.post_process_rewards"
-    )
 
 
 async def _play(
@@ -376,6 +340,11 @@ def finish(
 ) -> None:
     """Set the reward, whether the sample is trained on, and its status, last of all."""
     summary = sample.metadata[SUMMARY_KEY]
+    if getattr(args, "save_debug_trajectory_data", None) is not None:
+        # miles writes them beside its debug data (miles/ray/rollout/debug_data.py); slime has none.
+        sample.metadata["messages"] = [
+            {"role": entry["role"], "content": str(text_of(entry))} for entry in trajectory.messages
+        ]
     nothing = not any(sample.loss_mask or ())
     if trajectory.is_faulted or (nothing and not trajectory.turns):
         sample.remove_sample = True
@@ -392,21 +361,6 @@ def finish(
             trajectory.fault.message,
         )
     sample.status = type(sample.status)(status)
-
-
-def reward_value(args: Namespace, reward: float | None) -> Any:  # noqa: ANN401  # as slime types it
-    """Return a reward as the trainer reads it: a number, or a mapping with its reward keys.
-
-    None, the reward of a faulted episode, becomes 0.0: the trainer needs a number. The functions of
-    `envkit_slime.rewards` replace it by the mean of the group.
-    """
-    value = 0.0 if reward is None else float(reward)
-    keys = {
-        key
-        for name in ("reward_key", "eval_reward_key")
-        if (key := getattr(args, name, None)) is not None
-    }
-    return dict.fromkeys(sorted(keys), value) if keys else value
 
 
 def filler_of(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenizer

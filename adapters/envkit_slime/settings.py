@@ -42,7 +42,8 @@ class Settings:
     fan_out: FanOut = FanOut.NONE
     task_fields: Mapping[str, str] = field(default_factory=dict[str, str])
     """A task's keys, each with the place in the sample that fills it: "prompt", "label", "images"
-    or "metadata.<key>". Empty takes the task of the metadata, or lets the environment draw one."""
+    (a list of data URIs, since tasks are JSON) or "metadata.<key>". Empty takes the task of the
+    metadata, or lets the environment draw one."""
     record_dir: str | None = None
     """Folder that every finished trajectory is appended to, for `envkit verify` and `envkit
     report`; None records nothing."""
@@ -53,6 +54,8 @@ class Settings:
     @classmethod
     def from_args(cls, args: Namespace) -> "Settings":
         """Read `args.envkit`; without it every sample must name its environment.
+
+        `template_kwargs` win over `--apply-chat-template-kwargs`, key by key.
 
         Raises:
             ConfigurationError: It is no mapping, or has unknown keys or wrong values.
@@ -75,7 +78,10 @@ class Settings:
             own["fan_out"] = _fan_out(own["fan_out"])
         _check_fields(own.get("task_fields", {}))
         check_types(cls, own, "envkit")
-        return cls(rollout=RolloutConfig.from_mapping(data), **own)
+        rollout = RolloutConfig.from_mapping(data)
+        flag: Mapping[str, Any] = getattr(args, "apply_chat_template_kwargs", None) or {}
+        rollout = replace(rollout, template_kwargs={**flag, **rollout.template_kwargs})
+        return cls(rollout=rollout, **own)
 
 
 def _fan_out(value: object) -> FanOut:
@@ -118,7 +124,7 @@ def plan_episode(
     *,
     evaluation: bool,
 ) -> Plan:
-    """Return what to play for a sample.
+    """Return what to play for a sample. Blocks while it encodes images: call it on a thread.
 
     Args:
         args: slime's arguments.
@@ -140,9 +146,10 @@ def plan_episode(
     group = None if evaluation or sample.group_index is None else sample.group_index
     run_seed = config.seed or int(getattr(args, "rollout_seed", 0) or 0)
     kind, unit = ("sample", sample.index) if group is None else ("group", group)
-    if evaluation:
-        kind = "evaluation"
     size = int(getattr(args, "n_samples_per_prompt", 1) or 1)
+    if evaluation:
+        size = _evaluation_size(args, request)
+        kind, unit = "evaluation", None if sample.index is None else sample.index // size
     return Plan(
         settings=settings,
         request=request,
@@ -152,6 +159,24 @@ def plan_episode(
         limits=limits,
         sampling=config.sampling_over(read_sampling(args, sampling_params)),
     )
+
+
+def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:
+    """Return how many samples one evaluation prompt has; their indices follow each other.
+
+    A sample does not name its dataset (slime/rollout/sglang_rollout.py, eval_rollout).
+
+    Raises:
+        ConfigurationError: The datasets differ in it, so members of a prompt cannot be told apart.
+    """
+    datasets: Any = getattr(args, "eval_datasets", None) or ()
+    sizes = {int(one.n_samples_per_eval_prompt or 1) for one in datasets}
+    if len(sizes) > 1 and request.seed is None and request.task is None:
+        raise ConfigurationError(
+            "all evaluation datasets must have the same n_samples_per_eval_prompt if their rows "
+            f"name neither seed nor task, got {sorted(sizes)}; add a 'seed' to the rows"
+        )
+    return min(sizes, default=1)
 
 
 def _row(sample: Sample) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -245,10 +270,7 @@ def _place(sample: Sample, place: str) -> object:
         return sample.label
     if place == "images":
         inputs = sample.multimodal_inputs or {}
-        return [
-            picture if isinstance(picture, Image) else Image.from_pil(picture)
-            for picture in inputs.get("images") or ()
-        ]
+        return [Image.from_pil(picture).data_uri() for picture in inputs.get("images") or ()]
     if place == "prompt":
         return _prompt_text(sample.prompt)
     name = place.removeprefix("metadata.")

@@ -150,11 +150,6 @@ class Episode:
     async def _take_over(self, earlier: Trajectory) -> None:
         """Continue an aborted trajectory: ledger, messages, turns and the environment's state."""
         record = self.record
-        if earlier.initial_observation_hash != record.initial_observation_hash:
-            raise EnvFault(
-                "the environment started from another observation than the trajectory to resume",
-                kind=FaultKind.PERMANENT,
-            )
         done = [turn for turn in earlier.turns if turn.observation_hash is not None]
         record.turns = done
         record.ledger.replay(await self._with_features(earlier.segments))
@@ -165,6 +160,7 @@ class Episode:
             [turn.response_text for turn in done],
             [turn.observation_hash or "" for turn in done],
             earlier.env_snapshot,
+            earlier.initial_observation_hash or "",
         )
         partial = record.ledger.reply_ids(record.turn)
         pending = record.unanswered()

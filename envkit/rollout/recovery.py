@@ -153,7 +153,7 @@ class RecoveringEnv:
         return True
 
     async def take_over(
-        self, replies: list[str], hashes: list[str], snapshot: bytes | None
+        self, replies: list[str], hashes: list[str], snapshot: bytes | None, start: str
     ) -> None:
         """Bring a reset environment to the state after some recorded replies.
 
@@ -161,20 +161,31 @@ class RecoveringEnv:
             replies: What the model said, in order.
             hashes: `step_hash` of what the environment answered to each.
             snapshot: State after the last of them; None replays the replies instead.
+            start: Hash of the recorded first observation.
 
         Raises:
-            EnvFault: The replay differed, or the environment declares neither.
+            EpisodeLostError: The environment declares neither, so the episode starts again.
+            EnvFault: The start or the replay differed, or no restart is allowed.
         """
+        is_same = start == self._reset_hash
+        can_resume = snapshot is not None or self._capabilities.replay_safe
+        if not can_resume and (replies or not is_same):
+            why = (
+                f"{type(self.env).__name__} has no snapshot and is not replay_safe, so an episode "
+                "cannot be resumed in it; declare one of the two capabilities"
+            )
+            if self._can_restart:
+                raise EpisodeLostError(why)
+            raise EnvFault(why, retryable=False)
+        if not is_same:
+            raise EnvFault(
+                "the environment started from another observation than the trajectory to resume",
+                kind=FaultKind.PERMANENT,
+            )
         if snapshot is not None:
             await self._restore(snapshot)
-        elif self._capabilities.replay_safe or not replies:
-            await self._replay(replies, hashes)
         else:
-            raise EnvFault(
-                f"{type(self.env).__name__} has no snapshot and is not replay_safe, so an episode "
-                "cannot be resumed in it; declare one of the two capabilities",
-                retryable=False,
-            )
+            await self._replay(replies, hashes)
         self._replies, self._hashes = list(replies), list(hashes)
 
     async def snapshot(self) -> bytes | None:

@@ -30,6 +30,9 @@ class PlainForm:
     def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
         return meta_info
 
+    def request_fields(self, args: Any, sample: Any) -> dict[str, Any]:
+        return {}
+
     def keeps_partial(self, args: Any) -> bool:
         return False
 

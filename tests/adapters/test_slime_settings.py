@@ -1,5 +1,6 @@
 """What the slime adapter reads from arguments and samples; slime itself is not needed."""
 
+import json
 import sys
 from argparse import Namespace
 from types import SimpleNamespace
@@ -7,9 +8,11 @@ from typing import Any
 
 import pytest
 from fakes.envs import register_toys
+from PIL import Image as PilImage
 
 import envkit_slime
 from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.images import Image
 from envkit_slime.sample import Sample
 from envkit_slime.settings import Settings, plan_episode, read_sampling
 from envkit_slime.upstream import require
@@ -83,6 +86,33 @@ def test_slime_group_members_share_a_seed_that_other_groups_do_not() -> None:
     assert seeded.seed == 9
 
 
+def test_slime_evaluation_members_of_one_prompt_share_a_seed() -> None:
+    datasets = [SimpleNamespace(n_samples_per_eval_prompt=2)]
+    args = arguments({"env_id": "toy-echo-v0"}, eval_datasets=datasets)
+    plans = [plan(args, sample(group_index=None, index=n), evaluation=True) for n in range(4)]
+    assert plans[0].seed == plans[1].seed != plans[2].seed == plans[3].seed
+    assert [entry.member for entry in plans] == [0, 1, 0, 1]
+
+
+def test_slime_evaluation_datasets_of_other_group_sizes_need_a_seed_or_task() -> None:
+    datasets = [SimpleNamespace(n_samples_per_eval_prompt=n) for n in (2, 4)]
+    args = arguments({"env_id": "toy-echo-v0"}, eval_datasets=datasets)
+    with pytest.raises(ConfigurationError, match="n_samples_per_eval_prompt"):
+        plan(args, sample(group_index=None), evaluation=True)
+    for row in ({"seed": 9}, {"task": {"word": "kiwi"}}):
+        plan(args, sample(group_index=None, metadata={"envkit": row}), evaluation=True)
+
+
+def test_slime_template_kwargs_follow_slimes_flag_where_the_run_says_nothing() -> None:
+    flag = {"enable_thinking": False, "effort": "low"}
+    settings = {"env_id": "toy-echo-v0", "template_kwargs": {"effort": "high"}}
+    args = arguments(settings, apply_chat_template_kwargs=flag)
+    found = Settings.from_args(args).rollout.template_kwargs
+    assert found == {"enable_thinking": False, "effort": "high"}
+    unset = Namespace(apply_chat_template_kwargs=flag)
+    assert Settings.from_args(unset).rollout.template_kwargs == flag
+
+
 def test_slime_a_task_is_filled_from_prompt_label_and_metadata() -> None:
     fields = {"problem": "prompt", "answer": "label", "number": "metadata.id"}
     args = arguments({"env_id": "toy-echo-v0", "task_fields": fields})
@@ -93,6 +123,13 @@ def test_slime_a_task_is_filled_from_prompt_label_and_metadata() -> None:
         plan(args, sample(prompt="x", label="2"))
     named = sample(metadata={"envkit": {"task": {"word": "kiwi"}}})
     assert plan(args, named).request.task == {"word": "kiwi"}
+
+
+def test_slime_task_images_are_data_uris() -> None:
+    picture = PilImage.new("RGB", (8, 6), "red")
+    args = arguments({"env_id": "toy-dots-v0", "task_fields": {"images": "images"}})
+    task = plan(args, sample(multimodal_inputs={"images": [picture], "videos": None})).request.task
+    assert json.loads(json.dumps(task)) == {"images": [Image.from_pil(picture).data_uri()]}
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,16 @@ async def test_resume_refuses_an_environment_that_cannot_be_brought_back() -> No
     assert "replay_safe" in whole.fault.message
 
 
+async def test_resume_restarts_an_environment_that_cannot_be_brought_back() -> None:
+    codec = vision_codec()
+    partial, engine = await aborted_at(Neither, 1, sampling=True)
+    whole = await resume(partial, Neither, engine, codec)
+    assert whole.stop_reason is StopReason.TERMINATED
+    assert whole.env_restarts == 1
+    assert [turn.turn for turn in whole.turns] == [0, 1, 2, 3]
+    assert check_trajectory(whole) == ()
+
+
 async def test_resume_refuses_a_finished_trajectory() -> None:
     codec = vision_codec()
     engine = ScriptedEngine(codec, say_turn)

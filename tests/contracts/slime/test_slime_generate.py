@@ -398,7 +398,8 @@ async def test_slime_fan_out_by_opt_in_gives_siblings_of_one_rollout() -> None:
     from slime.observability.rollout_data_utils import validate_rollout_id_annotated
 
     with text_server(lambda _: "wrong") as served:
-        args = served.args({**ECHO, "fan_out": "turns"})
+        flags = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
+        args = served.args({**ECHO, "fan_out": "turns"}, **flags)
         group = await roll_group(args, group_of(2))
         with pytest.raises(ConfigurationError, match="--partial-rollout"):
             await roll_group(
@@ -414,3 +415,14 @@ async def test_slime_fan_out_by_opt_in_gives_siblings_of_one_rollout() -> None:
         assert len({sample.rollout_id for sample in members}) == 1
         lengths = [len(sample.tokens) for sample in members]
         assert lengths == sorted(lengths)
+
+
+async def test_slime_fan_out_without_its_own_normalisation_is_refused() -> None:
+    with text_server(lambda _: "wrong") as served:
+        fanned_out = {**ECHO, "fan_out": "turns"}
+        with pytest.raises(ConfigurationError, match="--custom-reward-post-process-path"):
+            await roll_group(served.args(fanned_out), group_of(1))
+        plain = await roll_group(
+            served.args(fanned_out, rewards_normalization=False), group_of(1, group=1)
+        )
+    assert len(plain[0]) == 3

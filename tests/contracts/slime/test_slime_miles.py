@@ -11,6 +11,7 @@ import pytest
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.slime_run import DOTS, ECHO, Served, text_server, vision_server
 
+from envkit.errors import ConfigurationError
 from envkit.trajectory import read_trajectories, verify_file
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_miles")]
@@ -160,3 +161,79 @@ def test_miles_data_source_gives_its_own_samples() -> None:
         source = load_function("envkit_miles.DataSource")(miles_args(served, ECHO))
         groups = source.get_samples(2)
     assert all(type(sample) is Sample for group in groups for sample in group)
+
+
+@pytest.mark.parametrize(
+    ("envkit", "said"),
+    [
+        ({"env_id": "toy-ehco-v0"}, "toy-echo-v0"),
+        ({**ECHO, "env_kwargs": {"max_turn": 3}}, "max_turn"),
+        ({**ECHO, "limits": {"turns": 3}}, "max_turns"),
+    ],
+)
+async def test_miles_wrong_setting_ends_its_rollout(
+    envkit: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = pytest.importorskip("miles.rollout.inference_rollout.inference_rollout_train")
+    from miles.utils.types import Sample
+
+    async def no_dumper(_args: Namespace) -> None:
+        """SGLang's dumper, which needs SGLang, is off by default."""
+
+    monkeypatch.setattr(train.dumper_utils, "configure_sglang", no_dumper)
+    with text_server(lambda _: "wrong") as served:
+        args = miles_args(served, envkit, rollout_submission_granularity=None)
+        state = make_state(args)
+        state.sampling_params = dict(PARAMS)
+
+        def next_groups(count: int) -> list[list[Any]]:
+            return [[Sample(group_index=n, index=n)] for n in range(count)]
+
+        with pytest.raises(ConfigurationError, match=said):
+            await asyncio.wait_for(train.generate_rollout_async(state, 0, next_groups), 5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sent"),
+    [
+        ({"lora_rank": 8, "lora_adapter_path": None}, {"miles_lora"}),
+        ({"lora_rank": 0, "lora_adapter_path": "adapters/mine"}, {"miles_lora"}),
+        ({"lora_rank": 8, "lora_adapter_path": None, "lora_train_only": True}, {None}),
+        ({"lora_rank": 0, "lora_adapter_path": None}, {None}),
+    ],
+)
+async def test_miles_requests_name_the_lora_adapter(
+    flags: dict[str, Any], sent: set[str | None]
+) -> None:
+    with text_server(lambda _: "wrong") as served:
+        await roll_group(make_state(miles_args(served, ECHO, **flags)), fresh_group())
+        payloads = served.fake.payloads()
+    assert {payload.get("lora_path") for payload in payloads} == sent
+
+
+async def test_miles_multi_lora_is_refused() -> None:
+    group = fresh_group(1)
+    group[0].adapter = SimpleNamespace(name="mine", slot=0)
+    with text_server(lambda _: "wrong") as served:
+        state = make_state(miles_args(served, ECHO))
+        with pytest.raises(ConfigurationError, match="--multi-lora-n-adapters"):
+            await roll_group(state, group)
+
+
+async def test_miles_indexer_replay_is_refused() -> None:
+    with text_server(lambda _: "wrong") as served:
+        state = make_state(miles_args(served, ECHO, use_rollout_indexer_replay=True))
+        with pytest.raises(ConfigurationError, match="--use-rollout-indexer-replay"):
+            await roll_group(state, fresh_group(1))
+
+
+async def test_miles_debug_trajectories_have_the_conversation() -> None:
+    with vision_server(lambda _: "5") as served:
+        args = miles_args(served, DOTS, save_debug_trajectory_data="{rollout_id}.jsonl")
+        group = await roll_group(make_state(args), fresh_group(1))
+        plain = await roll_group(make_state(miles_args(served, DOTS)), fresh_group(1))
+    assert "messages" not in plain[0].metadata
+    said = group[0].metadata["messages"]
+    assert [entry["role"] for entry in said][:4] == ["user", "assistant"] * 2
+    assert (said[0]["content"], said[1]["content"]) == ("How many dots are there?", "5")
+    assert {type(entry["content"]) for entry in said} == {str}

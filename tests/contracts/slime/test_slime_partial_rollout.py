@@ -3,13 +3,16 @@
 import asyncio
 import pickle
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from fakes.envs import DotsEnv
+from fakes.codecs import text_codec
+from fakes.envs import DotsEnv, EchoEnv
 from fakes.sglang_model import FakeRequest
 from fakes.slime_run import DOTS, ECHO, Served, text_server, vision_server
 
+from envkit.env import Capabilities, Turn
+from envkit.tasks import Task
 from envkit.trajectory import SegmentKind, read_trajectories, verify_file
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
@@ -232,6 +235,39 @@ async def test_slime_a_kept_episode_that_was_changed_is_played_from_its_start() 
         sample = (await roll_until(args, through_pickle(group), served))[0]
     assert sample.status is sample.Status.TRUNCATED
     assert sum(sample.loss_mask) == sum(1 for p in sample.rollout_log_probs if p)
+
+
+class Fleeting(EchoEnv):
+    """Has no state that could be saved, and never starts from the same observation twice."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
+    starts = 0
+
+    def on_reset(self, task: Task) -> Turn:
+        Fleeting.starts += 1
+        return Turn(f"Start {Fleeting.starts}.")
+
+
+@pytest.mark.parametrize("tokens", [5, 20])
+async def test_slime_an_aborted_sample_that_cannot_be_resumed_is_restarted(tokens: int) -> None:
+    import gymnasium
+
+    from envkit.registration import register
+
+    if "envkit/toy-fleeting-v0" not in gymnasium.registry:
+        register("toy-fleeting-v0", entry_point=Fleeting)
+    with text_server(say, token_s=0.02) as served:
+        args = served.args({"env_id": "toy-fleeting-v0"}, partial_rollout=True)
+        group = await roll_until(args, fresh_group(1), served, tokens)
+        assert group[0].status is group[0].Status.ABORTED
+        first = f"Start {Fleeting.starts}."
+        served.fake.settings.token_s = 0.0
+        sample = (await roll_until(args, through_pickle(group), served))[0]
+        said = text_codec().decode(sample.tokens)
+    assert sample.status is sample.Status.TRUNCATED, sample.metadata
+    assert sample.metadata["envkit_episode"]["turns"] == 3
+    assert sample.metadata["envkit_episode"]["restarts"] == 1
+    assert first not in said
 
 
 async def test_slime_an_episode_started_anew_trains_on_all_of_its_tokens() -> None:

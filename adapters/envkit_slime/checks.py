@@ -1,0 +1,98 @@
+"""Combinations of settings and flags that break inside the trainer, refused before an episode."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+
+from envkit.errors import ConfigurationError, EnvFault
+from envkit_slime.rewards import is_normalised
+from envkit_slime.runtime import Runtime
+from envkit_slime.sample import Sample
+from envkit_slime.settings import FanOut, Plan
+
+_NORMALISE = "--custom-reward-post-process-path envkit_slime.post_process_rewards"
+
+
+def check_prompt(
+    args: Namespace, sample: Sample, task_fields: Mapping[str, str], *, evaluation: bool
+) -> None:
+    """Refuse a task whose text is a prompt that the trainer has already rendered.
+
+    An evaluation dataset has a flag of its own, which does not reach a generate function.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    is_rendered = bool(getattr(args, "apply_chat_template", False)) and isinstance(
+        sample.prompt, str
+    )
+    if is_rendered and not evaluation and "prompt" in task_fields.values():
+        raise ConfigurationError(
+            "task_fields takes the task's text from the prompt as the dataset has it, "
+            f"got a prompt that --apply-chat-template has rendered: {sample.prompt!r:.60}; drop "
+            "--apply-chat-template"
+        )
+
+
+def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None:
+    """Refuse what breaks inside slime where a sample becomes several.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    if fan_out is FanOut.NONE:
+        return
+    for name in ("partial_rollout", "group_rm"):
+        if getattr(args, name, False):
+            raise ConfigurationError(
+                f"fan_out: {fan_out.value} cannot go with --{name.replace('_', '-')}, which takes "
+                "one sample per trajectory; drop one of the two"
+            )
+    if evaluation or not is_normalised(args) or _has_post_process(args):
+        return
+    # slime/ray/rollout.py, _post_process_rewards
+    raise ConfigurationError(
+        f"fan_out: {fan_out.value} gives a trajectory several samples, and slime itself would "
+        f"normalise the whole batch as one group; add {_NORMALISE}"
+    )
+
+
+async def check_siblings(
+    args: Namespace, plan: Plan, runtime: Runtime, *, keeps_partial: bool, evaluation: bool
+) -> None:
+    """Refuse what breaks inside the trainer where one sample becomes one for each agent.
+
+    Args:
+        args: The trainer's arguments.
+        plan: Names the environment.
+        runtime: Builds it.
+        keeps_partial: Whether aborted samples come back to be resumed.
+        evaluation: Whether this is the trainer's evaluation.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    groups_alone = bool(getattr(args, "group_rm", False))
+    if evaluation or not (keeps_partial or groups_alone or not _has_post_process(args)):
+        return
+    player = await runtime.player(plan.settings.rollout)
+    try:
+        roles = await player.roles_of(plan.request.factory())
+    except EnvFault:
+        return  # the episode meets it again, and records it
+    if not roles:
+        return
+    who = f"{plan.request.env_id} has several agents, each with a sample and a reward of its own"
+    if keeps_partial:
+        raise ConfigurationError(
+            f"{who}, and an aborted one cannot be played on without its siblings: drop "
+            "--partial-rollout and fully asynchronous rollouts"
+        )
+    if groups_alone:
+        raise ConfigurationError(f"{who}: drop --group-rm, which takes one sample per trajectory")
+    raise ConfigurationError(
+        f"{who}, which the trainer's own normalisation does not tell apart: add {_NORMALISE}"
+    )
+
+
+def _has_post_process(args: Namespace) -> bool:
+    return getattr(args, "custom_reward_post_process_path", None) is not None
