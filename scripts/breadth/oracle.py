@@ -127,7 +127,7 @@ class Oracle:
                 return None
             return Truth(ids[index], ids[index + 1 :], text[place:])
         rest = list(self.tokenizer.encode(text[place:], add_special_tokens=False))
-        if not rest or rest[0] not in self.tokenizer.all_special_ids:
+        if not rest or rest[0] not in self.tokenizer.added_tokens_decoder:
             return None
         return Truth(self.stop_ids[0], rest, "", is_open=True)
 
