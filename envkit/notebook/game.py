@@ -268,7 +268,7 @@ class Game:
                 "with the arguments that the episode was recorded with",
                 retryable=False,
             )
-        await self._running.take_over(replies, hashes, snapshot)
+        await self._running.take_over(replies, hashes, snapshot, first or "")
         self.is_over = False
 
 
