@@ -45,23 +45,23 @@ class CloserFinder:
         inside = [found for found in specials if found[1] <= shared]
         stop = next((found for found in specials if found[2] in self.stop_ids), None)
         stand_in = next((f for f in last_specials if f[2] in self.stop_ids), None)
+        opens = stop is None and _opens(between, specials, last, stand_in)
         if stop is not None:
             start, end, closer_id = stop
-        elif stand_in is not None and specials and stand_in[0] == specials[0][0] <= shared:
+        elif opens:
             start, end, closer_id = specials[0]
-        elif last == "" and specials and specials[0][0] == 0:
-            start, end, closer_id = specials[0]
+            stand_in = None
             self.notes.append(
                 f"{role}: nothing closes a reply; {between[:end]!r} ({closer_id}) begins the next "
                 "message and was added to the stop ids. Another stop token that the model samples "
                 "stays before it"
             )
+        elif stand_in is not None and specials and stand_in[0] == specials[0][0] <= shared:
+            start, end, closer_id = specials[0]
         else:
             start, end, closer_id = self._guess(role, between, inside, user)
         is_stop = closer_id in self.stop_ids
-        opener = last == "" or (
-            is_stop and last is not None and start >= shared and stand_in is None
-        )
+        ends_at_opener = is_stop and last is not None and start >= shared and stand_in is None
         return RoleRule(
             role=role,
             variant=variant,
@@ -69,7 +69,7 @@ class CloserFinder:
             closer_id=closer_id,
             closer_is_stop=is_stop,
             stand_in=last[stand_in[0] : stand_in[1]] if stand_in and last and not is_stop else "",
-            opener=opener,
+            opener=opens or ends_at_opener,
             prefix=between[:start] if variant.calls == "none" else "",
         )
 
@@ -107,6 +107,25 @@ class CloserFinder:
         except TemplateError as error:
             self.notes.append(f"a conversation that ends with a reply: {error}")
             return None
+
+
+def _opens(
+    between: str,
+    specials: Sequence[tuple[int, int, int]],
+    last: str | None,
+    stand_in: tuple[int, int, int] | None,
+) -> bool:
+    """Return whether the first special token after a reply begins the next message.
+
+    It does if a last reply has no end at all, or if a stop token ends a last reply while in history
+    this token alone stands between reply and observation: something must name the next role.
+    """
+    if not specials or specials[0][0] != 0:
+        return False
+    alone = (
+        stand_in is not None and stand_in[0] == 0 and between.strip() == between[: specials[0][1]]
+    )
+    return last == "" or alone
 
 
 def shared_length(one: str, other: str) -> int:

@@ -37,7 +37,7 @@ ENDS = (
     *("<start_function_response>", "<|stop|>", "<|im_sep|>", "<startofturn|>", "<|END_TEXT|>"),
     *("<|endofassistant|>", "</longcat_s>", "</assistant>"),
     *("<SPECIAL_12>", "<SPECIAL_68>", "<seed:eos>", "<sep>", "<step>", "<mend>", "<_end>"),
-    *("<|close|>", "<|separator|>", "<|tool_call_end_turn|>"),
+    *("<|im:end|>", "<|close|>", "<|separator|>", "<|tool_call_end_turn|>"),
 )  # fmt: skip
 """Tokens that end a reply or a call, by the model cards of their families."""
 _END = re.compile(r"<\uff5chy_eos[^>]*>|<eos:\w+>")

@@ -102,6 +102,15 @@ class Oracle:
         whole = self.render([user, marked, user], None) or ""
         return _shared(opened, whole) >= len(closed) + (opened != closed)
 
+    def _ends_with_reply(self, after: str) -> bool:
+        """Return whether a reply that is the last message ends with its text or with a stop token.
+
+        What follows a reply in history then belongs to the next message.
+        """
+        chat = [{"role": "user", "content": "u"}, {"role": "assistant", "content": OBSERVED}]
+        last = (self.render(chat, None, is_open=False) or "").rpartition(OBSERVED)[2].strip()
+        return last == "" or (last in self.stops and not after.startswith(last))
+
     def truth(
         self,
         history: Sequence[Mapping[str, Any]],
@@ -127,7 +136,8 @@ class Oracle:
                 return None
             return Truth(ids[index], ids[index + 1 :], text[place:])
         rest = list(self.tokenizer.encode(text[place:], add_special_tokens=False))
-        if not rest or rest[0] not in self.tokenizer.added_tokens_decoder:
+        is_special = bool(rest) and rest[0] in self.tokenizer.added_tokens_decoder
+        if not is_special or not self._ends_with_reply(text[place:]):
             return None
         return Truth(self.stop_ids[0], rest, "", is_open=True)
 

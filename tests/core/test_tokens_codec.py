@@ -86,6 +86,21 @@ def test_codec_keeps_the_sampled_stop_token_where_a_template_closes_no_reply() -
     )
 
 
+def test_codec_keeps_the_role_token_where_only_a_last_reply_has_a_stop_token() -> None:
+    """Metharme ends the last reply with </s>, and an earlier one with the next role's token."""
+    tokenizer: Any = copy.deepcopy(load_tokenizer("qwen2.5"))
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ '<|vision_start|>' if message.role == 'user' else "
+        "'<|vision_end|>' }}{{ message.content }}{% if loop.last and message.role == 'assistant' "
+        "%}<|endoftext|>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|vision_end|>{% endif %}"
+    )
+    codec = ChatCodec(tokenizer, stop_ids=[END_OF_TEXT])
+    rendered = encode("qwen2.5", "<|vision_start|>You hit a wall.<|vision_end|>")
+    for sampled in ([40, END_OF_TEXT], [40]):
+        assert list(codec.encode_observation(OBSERVATION, sampled_ids=sampled).wire_ids) == rendered
+
+
 def test_codec_decodes_a_reply_without_its_stop_token() -> None:
     codec = default_codec("qwen3")
     ids = codec.encode_reply("<think>\nhm\n</think>\n\n<tool_call>{}</tool_call>")
