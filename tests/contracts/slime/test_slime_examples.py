@@ -69,6 +69,16 @@ def roll(served: Served, tmp_path: Path, **changes: Any) -> list[list[Any]]:
     return generate_rollout(args, 0, RolloutDataSourceWithBuffer(args)).samples
 
 
+@pytest.fixture(autouse=True)
+def geo3k_known() -> None:
+    """Register the environment where envkit itself is not installed."""
+    import envkit_geo3k
+    from envkit.registration import register, registry
+
+    if "geo3k-v0" not in registry():
+        register("geo3k-v0", envkit_geo3k.SPEC.entry_point)
+
+
 def test_slime_geo3k_rows_are_played_with_the_documented_run(tmp_path: Path) -> None:
     images = write_geo3k(tmp_path / "train.parquet")
     with vision_server(lambda _: r"\boxed{5}") as served:
