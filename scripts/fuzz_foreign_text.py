@@ -55,6 +55,7 @@ _TOKEN = re.compile(
 )
 _END = re.compile(r"end|eot|eos|eom|</s>|return|stop|call\|>|\|user\|>|\|observation\|>", re.I)
 _SWITCHES = ("/no_think", "/think")
+_SOME_SWITCHES: tuple[tuple[str, ...], ...] = ((), *((word,) for word in _SWITCHES))
 _REMOVED = (
     "/no_think",
     "/think",
@@ -230,10 +231,6 @@ def _calm(hostile: list[str], switches: tuple[str, ...]) -> Callable[[], str]:
     return text
 
 
-def _switches(texts: list[str]) -> bool:
-    return any(word in text for text in texts for word in _SWITCHES)
-
-
 # ---- cases
 
 
@@ -277,28 +274,24 @@ class Fuzz:
             texts.append(foreign())
             return texts[-1]
 
+        def found(encoded: dict[str, Any], what: str) -> list[str]:
+            return [controls[token] for token in encoded[what] if token in controls]
+
         hostile = form(noted)
-        got = _ids(codec, hostile)
-        # a text keeps all of its switches or some: it is broken, and templates read different ones
-        kept = [_SWITCHES, (), *((word,) for word in _SWITCHES)]
-        calm = [
-            _ids(codec, form(_calm(texts, words))) for words in kept[: 1 + 3 * _switches(texts)]
-        ]
-        for what, expected in calm[0].items():
-            if isinstance(expected, str):
+        got, calm = _ids(codec, hostile), _ids(codec, form(_calm(texts, _SWITCHES)))
+        for what in calm:
+            if isinstance(calm[what], str):
                 self.counts[f"{what} refused"] += 1
                 continue
             self.counts[what] += 1
-            ids: Any = got[what]
-            if isinstance(ids, str):
-                self._found("exception", name, what, ids, hostile)
+            if isinstance(got[what], str):
+                self._found("exception", name, what, got[what], hostile)
                 continue
-            tokens, *accepted = (
-                [controls.get(i) for i in one if i in controls]
-                for one in (ids, *(other[what] for other in calm))
-            )
-            if tokens not in accepted:
-                self._found("forged", name, what, f"{accepted[0]} became {tokens}", hostile)
+            tokens, expected = found(got, what), found(calm, what)
+            # a text that was broken lost some of its switches, and templates read different ones
+            others = (_ids(codec, form(_calm(texts, words))) for words in _SOME_SWITCHES)
+            if tokens != expected and all(tokens != found(other, what) for other in others):
+                self._found("forged", name, what, f"{expected} became {tokens}", hostile)
 
     def _same(self, name: str, codec: ChatCodec, raw: ChatCodec, filled: Filled) -> None:
         one, other = _ids(codec, filled), _ids(raw, filled)

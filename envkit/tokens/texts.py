@@ -299,15 +299,25 @@ class TextPolicy:
                 for start, end in self._search.find(fit)
                 if not _is_within(start, end, trusted) or fit[start:end] in self._media.names
             ]
-        broken = self._broken(fit, places)
-        is_hard = walk.form is _Form.HARD and self._may_join([text, broken, *parts])
-        if is_hard or (self._has_hidden and self.controls.is_hidden_in(broken)):
+        if self._needs_hard(fit, places, walk, parts or [text]):
             places += [
                 found.end()
                 for found in _PUNCTUATION.finditer(fit)
                 if not _is_within(*found.span(), trusted)
             ]
         return fit, places
+
+    def _needs_hard(
+        self, fit: str, places: Sequence[int], walk: _Pass, parts: Sequence[str]
+    ) -> bool:
+        """Return whether breaking a text at its tokens alone would leave some."""
+        is_hard = walk.form is _Form.HARD
+        if not (is_hard or self._has_hidden):
+            return False  # the usual case
+        broken = self._broken(fit, places)
+        return (is_hard and self._may_join([fit, broken, *parts])) or (
+            self._has_hidden and self.controls.is_hidden_in(broken)
+        )
 
     def _mark_places(self, text: str) -> list[int]:
         return [

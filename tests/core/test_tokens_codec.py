@@ -68,37 +68,40 @@ def test_codec_takes_another_role_token_as_no_closer_in_opener_templates() -> No
     assert codec.encode_observation(result, sampled_ids=[40, user]).wire_ids == (observation, *due)
 
 
-def test_codec_keeps_the_sampled_stop_token_where_a_template_closes_no_reply() -> None:
-    """Ling and Ring write the next role's token right after a reply, which ends in history so."""
-    tokenizer: Any = copy.deepcopy(load_tokenizer("qwen2.5"))
-    tokenizer.chat_template = (
-        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+UNCLOSED = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Ling and Ring write the next role's token right after a reply."""
+CLOSED_AT_THE_END = (
+    "{% for message in messages %}{{ '<|vision_start|>' if message.role == 'user' else "
+    "'<|vision_end|>' }}{{ message.content }}{% if loop.last and message.role == 'assistant' "
+    "%}<|endoftext|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|vision_end|>{% endif %}"
+)
+"""Metharme ends the last reply with </s>, and an earlier one with the next role's token."""
+
+
+@pytest.mark.parametrize(
+    ("template", "tail"),
+    [
+        (UNCLOSED, "<|im_start|>user\nYou hit a wall.<|im_start|>assistant\n"),
+        (CLOSED_AT_THE_END, "<|vision_start|>You hit a wall.<|vision_end|>"),
+    ],
+)
+def test_codec_keeps_sampled_stop_and_role_token_where_history_closes_no_reply(
+    template: str, tail: str
+) -> None:
+    codec = make_codec(
+        "qwen2.5", template_kwargs={"chat_template": template}, stop_ids=[END_OF_TEXT]
     )
-    codec = ChatCodec(tokenizer, stop_ids=[END_OF_TEXT])
-    rendered = encode("qwen2.5", "<|im_start|>user\nYou hit a wall.<|im_start|>assistant\n")
     for sampled in ([40, END_OF_TEXT], [40]):
-        assert list(codec.encode_observation(OBSERVATION, sampled_ids=sampled).wire_ids) == rendered
+        delta = codec.encode_observation(OBSERVATION, sampled_ids=sampled)
+        assert list(delta.wire_ids) == encode("qwen2.5", tail)
     audit = codec.audit()
     assert audit.rewritten == ("the stop token of replies",)
     assert any(
         "after the stop token that the model samples" in x for x in audit_page(audit, (), "")
     )
-
-
-def test_codec_keeps_the_role_token_where_only_a_last_reply_has_a_stop_token() -> None:
-    """Metharme ends the last reply with </s>, and an earlier one with the next role's token."""
-    tokenizer: Any = copy.deepcopy(load_tokenizer("qwen2.5"))
-    tokenizer.chat_template = (
-        "{% for message in messages %}{{ '<|vision_start|>' if message.role == 'user' else "
-        "'<|vision_end|>' }}{{ message.content }}{% if loop.last and message.role == 'assistant' "
-        "%}<|endoftext|>{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|vision_end|>{% endif %}"
-    )
-    codec = ChatCodec(tokenizer, stop_ids=[END_OF_TEXT])
-    rendered = encode("qwen2.5", "<|vision_start|>You hit a wall.<|vision_end|>")
-    for sampled in ([40, END_OF_TEXT], [40]):
-        assert list(codec.encode_observation(OBSERVATION, sampled_ids=sampled).wire_ids) == rendered
 
 
 def test_codec_decodes_a_reply_without_its_stop_token() -> None:
@@ -185,13 +188,12 @@ def test_codec_adds_the_next_roles_tokens_to_the_stop_ids_where_nothing_closes_a
 
 
 def test_codec_needs_the_stop_ids_where_plain_text_separates_turns() -> None:
-    tokenizer: Any = copy.deepcopy(load_tokenizer("qwen2.5"))
-    tokenizer.chat_template = (
+    template = (
         "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"
     )
     with pytest.raises(TemplateError, match="stop_ids"):
-        ChatCodec(tokenizer)
+        make_codec("qwen2.5", template_kwargs={"chat_template": template})
 
 
 def test_codec_warns_about_a_closer_that_is_no_stop_id() -> None:
