@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from envkit.errors import ConfigurationError, EnvkitError, LedgerFault
+from envkit.messages import text_of
+from envkit.trajectory import Trajectory
 from envkit_slime.engine import EXPERTS, START, Span
 from envkit_slime.pieces import Piece
 from envkit_slime.rollout import roll
@@ -87,14 +89,6 @@ class MilesForm:
         """Return whether miles puts aborted groups back into its data source."""
         return bool(getattr(args, "partial_rollout", False))
 
-    def sets_reward(self, args: Namespace) -> bool:
-        """Leave the reward to `--group-rm`, which insists on setting it itself.
-
-        miles/rollout/rm_hub/__init__.py, batched_async_rm; `--custom-rm-path envkit_miles.reward`
-        returns what the environment said.
-        """
-        return not getattr(args, "group_rm", False)
-
     def append(self, args: Namespace, sample: Any, pieces: Sequence[Piece]) -> None:  # noqa: ANN401
         """Extend the sample's lists, then let miles count and check.
 
@@ -121,6 +115,17 @@ class MilesForm:
         if getattr(args, "use_rollout_routing_replay", False):
             sample.rollout_routed_experts = neutral_experts(args, len(sample.tokens) - 1)
         _validate(sample)
+
+    def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
+        """Add the conversation's text for `--save-debug-trajectory-data`.
+
+        miles/ray/rollout/debug_data.py.
+        """
+        if getattr(args, "save_debug_trajectory_data", None) is not None:
+            sample.metadata["messages"] = [
+                {"role": entry["role"], "content": str(text_of(entry))}
+                for entry in trajectory.messages
+            ]
 
 
 def _with_experts(

@@ -38,7 +38,7 @@ def delivered(
     clear(sample)
     sample.metadata[SUMMARY_KEY] = summarise(trajectory)
     write_row(form, args, sample, row, tokenizer=_NoText())
-    finish(args, sample, trajectory)
+    finish(form, args, sample, trajectory)
     start = len(sample.tokens) - sample.response_length
     return DeliveredRow(
         prompt_ids=sample.tokens[:start],

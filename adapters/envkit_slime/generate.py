@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from envkit.trajectory import Trajectory
 from envkit_slime.engine import Span
 from envkit_slime.pieces import Piece
 from envkit_slime.rollout import roll
@@ -62,11 +63,6 @@ class SlimeForm:
         is_fully_async = isinstance(path, str) and "fully_async" in path
         return bool(getattr(args, "partial_rollout", False)) or is_fully_async
 
-    def sets_reward(self, args: Namespace) -> bool:
-        """Say yes: slime overwrites rewards where it computes them itself."""
-        del args
-        return True
-
     def append(self, args: Namespace, sample: Any, pieces: Sequence[Piece]) -> None:  # noqa: ANN401
         """Append by slime's own method, which keeps and checks every column."""
         for piece in pieces:
@@ -91,6 +87,9 @@ class SlimeForm:
             rows = sample.response_length + 1
             sample.rollout_top_p_token_ids = torch.zeros(0, dtype=torch.int32)
             sample.rollout_top_p_token_offsets = torch.zeros(rows, dtype=torch.int32)
+
+    def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
+        """Add nothing: slime keeps no conversations."""
 
 
 async def generate(

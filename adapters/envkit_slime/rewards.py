@@ -14,6 +14,7 @@ from envkit_slime.upstream import require
 
 _CENTRED: Final = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 _SCALED: Final = ("grpo", "gspo", "cispo")
+_OURS: Final = ("envkit_slime", "envkit_miles")
 _EPSILON: Final = 1e-6
 """As in slime/ray/rollout.py, `_post_process_rewards`."""
 
@@ -37,6 +38,35 @@ def is_normalised(args: Namespace) -> bool:
     """Return whether the trainer subtracts the mean of a group from its rewards."""
     estimator = getattr(args, "advantage_estimator", None)
     return estimator in _CENTRED and bool(getattr(args, "rewards_normalization", True))
+
+
+def is_distilled(args: Namespace) -> bool:
+    """Return whether the reward function asks a teacher's server for log-probabilities.
+
+    Training data then needs them for every sample, faulted ones too (slime and miles,
+    rollout/on_policy_distillation.py, post_process_rewards).
+    """
+    return bool(getattr(args, "use_opd", False)) and getattr(args, "opd_type", None) == "sglang"
+
+
+def sets_reward(args: Namespace, sample: Any, *, is_faulted: bool, evaluation: bool) -> bool:  # noqa: ANN401
+    """Return whether `generate` sets a sample's reward; else the trainer calls a reward function.
+
+    The trainer calls a function of the user's, whose path stands in the sample or in
+    `--custom-rm-path`, only where the reward is still None; `--group-rm` insists on it in miles
+    (rollout/rm_hub/__init__.py). A faulted sample is not shown to it, but to a teacher.
+    """
+    if getattr(args, "group_rm", False):
+        return False
+    everywhere: str | None = getattr(args, "custom_rm_path", None)
+    named = (sample, getattr(sample, "reward_spec", None))  # of slime, of miles
+    own = (getattr(one, "custom_rm_path", None) for one in named)
+    path = next(filter(None, own), everywhere)
+    if path is None or path.partition(".")[0] in _OURS:
+        return True
+    if is_distilled(args):
+        return evaluation and path == everywhere
+    return is_faulted
 
 
 async def reward(
@@ -120,10 +150,15 @@ def post_process_rewards(
     normalised within their group; siblings of one rollout count once. With several agents a role is
     compared with the same role of the group's other episodes.
 
+    With on-policy distillation the teacher's answers become `teacher_log_probs`, as by the
+    trainer's own function, and the rewards are the environment's instead of 0.0.
+
     Args:
         args: slime's arguments.
         samples: Of a whole rollout, in any order.
     """
+    if is_distilled(args):
+        _take_teachers(args, samples)
     raw = [0.0] * len(samples)
     normalised = [0.0] * len(samples)
     groups: dict[object, list[int]] = {}
@@ -137,6 +172,14 @@ def post_process_rewards(
         for position, value, advantage in zip(positions, values, advantages, strict=True):
             raw[position], normalised[position] = value, advantage
     return raw, normalised
+
+
+def _take_teachers(args: Namespace, samples: Sequence[Any]) -> None:
+    """Store the teacher's log-probabilities, and put the environment's rewards back."""
+    trainer = type(samples[0]).__module__.partition(".")[0]
+    require(f"{trainer}.rollout.on_policy_distillation").post_process_rewards(args, samples)
+    for sample in samples:
+        sample.reward = reward_value(args, summary_of(sample).get("reward"))
 
 
 def _advantages(args: Namespace, members: Sequence[Sample], values: list[float]) -> list[float]:

@@ -20,12 +20,11 @@ from envkit.errors import (
     StorageError,
     TemplateError,
 )
-from envkit.messages import text_of
 from envkit.rollout import EpisodeSpec, Interrupt, Player, has_role, role_of
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, step_rows, whole_row
 from envkit_slime.checks import check_fan_out, check_prompt, check_siblings
 from envkit_slime.engine import CURRENT, Call, Span
-from envkit_slime.rewards import reward_value
+from envkit_slime.rewards import reward_value, sets_reward
 from envkit_slime.runtime import GenerateState, Runtime, record, runtime_of
 from envkit_slime.sample import STATE_KEY, SUMMARY_KEY, Sample
 from envkit_slime.settings import FanOut, Plan, plan_episode
@@ -64,10 +63,6 @@ class Form(SampleForm, Protocol):
 
     def keeps_partial(self, args: Namespace) -> bool:
         """Return whether aborted samples come back to be played on."""
-        ...
-
-    def sets_reward(self, args: Namespace) -> bool:
-        """Return whether the sample gets its reward here; else a reward function sets it."""
         ...
 
 
@@ -123,7 +118,7 @@ async def roll(
     except (ConfigurationError, RunFailedError, TemplateError):
         raise  # a wrong setting fails every sample, and training on nothing looks like success
     except Exception as error:  # noqa: BLE001  # see above
-        _fail(form, args, sample, error)
+        _fail(form, args, sample, error, evaluation=evaluation)
         return sample
 
 
@@ -252,15 +247,15 @@ def _write(
     tokenizer = form.state.tokenizer
     filler_id = filler_of(tokenizer)
     if plan.settings.fan_out is not FanOut.NONE and not is_aborted and not has_roles:
-        return _fan_out(form, args, sample, plan, trajectory, filler_id)
+        return _fan_out(form, args, sample, plan, trajectory, filler_id, evaluation=evaluation)
     if has_roles:
-        return _write_roles(form, args, sample, played, filler_id)
+        return _write_roles(form, args, sample, played, filler_id, evaluation=evaluation)
     row = whole_row(trajectory, filler_id=filler_id)
     if is_aborted and row.is_placeholder:
         sample.status = type(sample.status)("aborted")  # nothing was sampled: it starts anew
         return sample
     write_row(form, args, sample, row, tokenizer=tokenizer, earlier=earlier)
-    finish(args, sample, trajectory, sets_reward=form.sets_reward(args))
+    finish(form, args, sample, trajectory, evaluation=evaluation)
     return sample
 
 
@@ -280,6 +275,8 @@ def _fan_out(
     plan: Plan,
     trajectory: Trajectory,
     filler_id: int,
+    *,
+    evaluation: bool,
 ) -> list[Sample]:
     """Return a sample for each row; all share the rollout's id and its reward."""
     merge = plan.settings.fan_out is FanOut.SEQUENCES
@@ -288,15 +285,21 @@ def _fan_out(
         sample.rollout_id = sample.index
     siblings: list[Sample] = []
     for number, row in enumerate(rows):
-        own = sample if number == len(rows) - 1 else _sibling(sample)
+        own = sample if number == len(rows) - 1 else _sibling(sample, trajectory)
         write_row(form, args, own, row, tokenizer=form.state.tokenizer)
-        finish(args, own, trajectory, sets_reward=form.sets_reward(args))
+        finish(form, args, own, trajectory, evaluation=evaluation)
         siblings.append(own)
     return siblings
 
 
 def _write_roles(
-    form: Form, args: Namespace, sample: Sample, played: _Played, filler_id: int
+    form: Form,
+    args: Namespace,
+    sample: Sample,
+    played: _Played,
+    filler_id: int,
+    *,
+    evaluation: bool,
 ) -> Any:  # noqa: ANN401  # as for roll
     """Return a sample for each row of each role; all share the rollout's id.
 
@@ -313,44 +316,53 @@ def _write_roles(
         rows = step_rows(trajectory, filler_id=filler_id, merge=True)
         for place, row in enumerate(rows):
             is_own = place == len(rows) - 1
-            own = sample if is_last_role and is_own else _sibling(sample)
+            own = sample if is_last_role and is_own else _sibling(sample, trajectory)
             if is_own:
                 own.metadata[SUMMARY_KEY] = summarise(
                     trajectory, server_aborts=played.server_aborts
                 )
             else:
-                own.metadata[SUMMARY_KEY] = {"sibling": True, "role": role_of(trajectory)}
+                own.metadata[SUMMARY_KEY] = _sibling_summary(trajectory)
             write_row(form, args, own, row, tokenizer=form.state.tokenizer)
-            finish(args, own, trajectory, sets_reward=form.sets_reward(args))
+            finish(form, args, own, trajectory, evaluation=evaluation)
             siblings.append(own)
     return siblings
 
 
-def _sibling(sample: Sample) -> Sample:
+def _sibling(sample: Sample, trajectory: Trajectory) -> Sample:
     """Return a cleared copy; its time and its statistics are counted in the last one."""
     copied: Any = type(sample).from_dict(sample.to_dict())  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-    copied.metadata = {**sample.metadata, SUMMARY_KEY: {"sibling": True}}
+    copied.metadata = {**sample.metadata, SUMMARY_KEY: _sibling_summary(trajectory)}
     copied.weight_versions = []
     copied.non_generation_time = 0.0
     return copied
 
 
+def _sibling_summary(trajectory: Trajectory) -> dict[str, Any]:
+    """Return what a row says of its episode where another row is counted for it."""
+    return {"sibling": True, "role": role_of(trajectory), "reward": trajectory.reward}
+
+
 def finish(
-    args: Namespace, sample: Sample, trajectory: Trajectory, *, sets_reward: bool = True
+    form: SampleForm,
+    args: Namespace,
+    sample: Sample,
+    trajectory: Trajectory,
+    *,
+    evaluation: bool = False,
 ) -> None:
     """Set the reward, whether the sample is trained on, and its status, last of all."""
     summary = sample.metadata[SUMMARY_KEY]
-    if getattr(args, "save_debug_trajectory_data", None) is not None:
-        # miles writes them beside its debug data (miles/ray/rollout/debug_data.py); slime has none.
-        sample.metadata["messages"] = [
-            {"role": entry["role"], "content": str(text_of(entry))} for entry in trajectory.messages
-        ]
+    form.annotate(args, sample, trajectory)
+    is_faulted = trajectory.is_faulted
     nothing = not any(sample.loss_mask or ())
-    if trajectory.is_faulted or (nothing and not trajectory.turns):
+    if is_faulted or (nothing and not trajectory.turns):
         sample.remove_sample = True
         summary["removed"] = True
     status = status_value(trajectory)
-    if status != "aborted" and sets_reward:
+    if status != "aborted" and sets_reward(
+        args, sample, is_faulted=is_faulted, evaluation=evaluation
+    ):
         sample.reward = reward_value(args, trajectory.reward)
     if trajectory.fault is not None:
         logger.warning(
@@ -372,7 +384,9 @@ def filler_of(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenize
     return 0
 
 
-def _fail(form: Form, args: Namespace, sample: Sample, error: Exception) -> None:
+def _fail(
+    form: Form, args: Namespace, sample: Sample, error: Exception, *, evaluation: bool
+) -> None:
     """Turn any failure into a sample that every column of a batch fits, and that is not trained."""
     logger.error(
         "sample %s is left out of training: %s: %s",
@@ -386,7 +400,7 @@ def _fail(form: Form, args: Namespace, sample: Sample, error: Exception) -> None
     summary["removed"] = True
     sample.metadata[SUMMARY_KEY] = summary
     write_nothing(form, args, sample, _safe_filler(form))
-    if form.sets_reward(args):
+    if sets_reward(args, sample, is_faulted=True, evaluation=evaluation):
         sample.reward = reward_value(args, None)
     sample.remove_sample = True
     sample.status = type(sample.status)("failed")

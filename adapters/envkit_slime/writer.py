@@ -36,6 +36,10 @@ class SampleForm(Protocol):
         """Give a sample without anything sampled the optional columns of its neighbours."""
         ...
 
+    def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
+        """Add what only this trainer keeps in a sample's metadata."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
@@ -127,6 +131,9 @@ def write_row(
         sample.multimodal_train_inputs = {
             key: torch.from_numpy(value) for key, value in row.tensors.items()
         }
+    if row.images and row.reward is not None:
+        # As slime's and miles' process_vision_info. One that starts anew keeps its dataset's.
+        sample.multimodal_inputs = {"images": [one.pil() for one in row.images], "videos": None}
 
 
 def write_nothing(form: SampleForm, args: Namespace, sample: Sample, filler_id: int) -> None:

@@ -13,6 +13,7 @@ from fakes.codecs import vision_codec
 from fakes.envs import EchoEnv
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_model import FakeRequest
+from fakes.slime_groups import group_of, params, roll_group
 from fakes.slime_run import DOTS, ECHO, text_server, vision_server
 
 from envkit.errors import ConfigurationError
@@ -23,27 +24,6 @@ pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 
 def say_five(_request: FakeRequest) -> str:
     return "5"
-
-
-def params(args: Any) -> dict[str, Any]:
-    from slime.rollout.sglang_rollout import GenerateState
-
-    return GenerateState(args).sampling_params.copy()
-
-
-def group_of(size: int = 2, *, group: int = 0, **fields: Any) -> list[Any]:
-    from slime.utils.types import Sample
-
-    return [
-        Sample(group_index=group, index=group * size + n, **copy.deepcopy(fields))
-        for n in range(size)
-    ]
-
-
-async def roll_group(args: Any, group: list[Any], **options: Any) -> list[Any]:
-    from slime.rollout.sglang_rollout import generate_and_rm_group
-
-    return await generate_and_rm_group(args, group, params(args), **options)
 
 
 def check_columns(sample: Any) -> None:
