@@ -99,5 +99,22 @@ async def check_siblings(
     )
 
 
+def check_staleness(args: Namespace, limit: int | None, *, evaluation: bool) -> None:
+    """Refuse a limit that would miss what was finished and waited in the buffer.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    if limit is None or evaluation:
+        return
+    if limit < 0:
+        raise ConfigurationError(f"max_staleness must be 0 or more, got {limit}")
+    if not _has_post_process(args):
+        raise ConfigurationError(
+            "max_staleness compares a finished sample with the rollout that it is trained in: add "
+            f"{_NORMALISE}"
+        )
+
+
 def _has_post_process(args: Namespace) -> bool:
     return getattr(args, "custom_reward_post_process_path", None) is not None

@@ -1,5 +1,7 @@
 """Groups of samples through slime's and miles' real rollout, rewards and conversion."""
 
+# pyright: reportMissingImports=false, reportUnknownLambdaType=false
+
 import ast
 import asyncio
 import copy

@@ -80,7 +80,7 @@ async def test_slime_group_members_start_from_the_same_picture() -> None:
     with vision_server(say_five) as served:
         one = await roll_group(served.args(DOTS), group_of(group=0))
         other = await roll_group(served.args(DOTS), group_of(group=1))
-    starts = [s.metadata["envkit_episode"]["initial_observation_hash"] for s in [*one, *other]]
+    starts = [s.multimodal_train_inputs["pixel_values"].sum().item() for s in [*one, *other]]
     assert starts[0] == starts[1] != starts[2] == starts[3]
 
 
@@ -141,7 +141,7 @@ async def test_slime_must_hold_3_no_failure_is_called_an_abort() -> None:
         args = served.args({**ECHO, "max_server_aborts": 2})
         group = await roll_group(args, group_of())
     assert [sample.status for sample in group] == [group[0].Status.FAILED] * 2
-    assert all(s.metadata["envkit_episode"]["server_aborts"] == 3 for s in group)
+    assert all(s.metadata["envkit_episode"]["retries"]["server_abort"] == 3 for s in group)
 
 
 async def test_slime_an_abort_around_a_weight_update_is_gone_on_with() -> None:
@@ -149,7 +149,7 @@ async def test_slime_an_abort_around_a_weight_update_is_gone_on_with() -> None:
     with text_server(lambda _: "wrong", failures=plan) as served:
         group = await roll_group(served.args(ECHO), group_of(1))
     assert group[0].status is group[0].Status.TRUNCATED
-    assert group[0].metadata["envkit_episode"]["server_aborts"] == 2
+    assert group[0].metadata["envkit_episode"]["retries"]["server_abort"] == 2
     assert group[0].metadata["envkit_episode"]["turns"] == 3
     check_columns(group[0])
 

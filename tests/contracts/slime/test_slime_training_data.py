@@ -168,10 +168,10 @@ def test_slime_logs_carry_envkits_metrics(
         metrics.log_eval_rollout_data(3, args, data, {})
     assert logged[0]["mine"] == 1.0
     assert logged[0]["envkit/episodes"] == 4.0
-    assert logged[0]["envkit/faults"] == 1.0
+    assert logged[0]["envkit/episodes/faulted"] == 1.0
     assert logged[0]["envkit/turns/max"] == 3.0
     assert "rollout/response_len/mean" in logged[0]
-    assert logged[1]["eval/toys/envkit/fault/rate"] == 0.25
+    assert logged[1]["eval/toys/envkit/stop/engine_fault/share"] == 0.25
 
 
 def test_slime_evaluation_plays_the_dataset(tmp_path: Path) -> None:
