@@ -1,6 +1,7 @@
 """Failures, aborts and bad settings: a valid masked sample, or one clear error."""
 
 import asyncio
+import itertools
 import json
 import shutil
 import uuid
@@ -119,6 +120,28 @@ async def test_verl_model_that_does_not_tell_its_routing_is_a_clear_error(bench:
     made = bench("v0", up, **ROUTING)
     with pytest.raises(ConfigurationError, match=r"num_experts_per_tok.*enable_rollout_routing"):
         await made.run([Sample(envkit=steps(fails_at=-1))])
+
+
+async def test_verl_reply_without_its_routed_experts_is_not_trained(
+    bench: Make, version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Zeros in their place would train the reply through experts that did not write it."""
+    made = _routing_bench(bench, version, tmp_path)
+    routed, asked = made.server.policy, itertools.count()
+
+    def forgets(text: str, images: list[Any]) -> TokenOutput:
+        output = routed(text, images)
+        return (
+            output.model_copy(update={"routed_experts": None}) if next(asked) % 4 == 1 else output
+        )
+
+    made.server.policy = forgets
+    column = steps(rounds=1)
+    run = await made.run([Sample(envkit=column, uid="a"), Sample(envkit=column, uid="b")], n=2)
+    for row in run.rows:
+        assert row["routed_experts"].any() or not row["response_mask"].any()
+    assert sum(bool(row["response_mask"].any()) for row in run.rows) == 3
+    assert "routed experts" in caplog.text
 
 
 def _routing_bench(bench: Make, version: str, folder: Path) -> Bench:
