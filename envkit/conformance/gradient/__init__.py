@@ -14,7 +14,7 @@ from envkit.conformance.gradient.cases import (
     Reduction,
 )
 from envkit.conformance.gradient.policy import Policy
-from envkit.conformance.gradient.stored import load_gradients, pairs, save_gradients
+from envkit.conformance.gradient.stored import Pair, Stored, load_gradients, pairs, save_gradients
 from envkit.conformance.gradient.suite import Comparison, Verdict, compare_paths
 
 __all__ = [
@@ -25,8 +25,10 @@ __all__ = [
     "Difference",
     "GradientPath",
     "LossCase",
+    "Pair",
     "Policy",
     "Reduction",
+    "Stored",
     "Verdict",
     "compare_paths",
     "load_gradients",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def _read(file: Path) -> list[Stored]:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             facts: list[dict[str, Any]] = json.loads(str(arrays[_FACTS]))
             return [Stored(**fact, vector=arrays.get(str(n))) for n, fact in enumerate(facts)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise StorageError(f"cannot read {file}: {error}") from error
 
 

@@ -100,6 +100,8 @@ def compare(path: GradientPath, episodes: EpisodeSet, shape: Shape, case: LossCa
         return replace(start, verdict=Verdict.NOT_INSTALLED, message=str(error))
     except ConfigurationError as error:
         return replace(start, verdict=Verdict.REFUSED, message=" ".join(str(error).split()))
+    except Exception as error:  # noqa: BLE001  # a foreign trainer may raise anything
+        return replace(start, message=f"raised {type(error).__name__}: {error}")
     cosine, ratio = measure(vector, plain_gradient(episodes.name, case))
     verdict, message = _judge(cosine, ratio, known, path.tolerance)
     return replace(
