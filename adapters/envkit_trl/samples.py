@@ -10,7 +10,7 @@ import numpy as np
 
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, images_of, text_of
-from envkit.rollout.multi_agent import role_of
+from envkit.rollout import role_of
 from envkit.trajectory import MergeTally, Row, Trajectory, merge_rows, step_rows
 
 _TINY = 1e-8

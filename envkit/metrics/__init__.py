@@ -2,6 +2,7 @@
 
 from envkit.metrics.aggregate import Aggregator, aggregate, histograms
 from envkit.metrics.distribution import Distribution, Histogram
+from envkit.metrics.facts import EpisodeFacts
 from envkit.metrics.names import METRICS
 from envkit.metrics.table import summary_table
 
@@ -9,6 +10,7 @@ __all__ = [
     "METRICS",
     "Aggregator",
     "Distribution",
+    "EpisodeFacts",
     "Histogram",
     "aggregate",
     "histograms",

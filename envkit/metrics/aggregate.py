@@ -2,12 +2,24 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import Final
 
 from envkit.metrics.distribution import Distribution, Histogram, Moments
+from envkit.metrics.facts import EpisodeFacts
 from envkit.tokens import SanityStatus
-from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import TIME_PARTS, Trajectory, TurnRecord
+from envkit.trajectory.trajectory import TIME_PARTS, Trajectory
+
+_TURN_COUNTS: Final = (
+    "turns",
+    "prompt_tokens",
+    "cached_tokens",
+    "image_bytes",
+    "parse_errors",
+    "clamped_logprobs",
+    "neutralised",
+)
+"""Facts that are added up over episodes under their own name."""
 
 
 class Aggregator:
@@ -20,34 +32,30 @@ class Aggregator:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._stops: Counter[StopReason] = Counter()
-        self._sanity: Counter[SanityStatus] = Counter()
+        self._sanity: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
         self._distributions: defaultdict[str, Distribution] = defaultdict(Distribution)
         self._groups: defaultdict[str, Moments] = defaultdict(Moments)
+        self._terms: defaultdict[str, Moments] = defaultdict(Moments)
         self._versions: set[str] = set()
 
-    def add(self, trajectory: Trajectory) -> None:
-        """Take one trajectory. A faulted or aborted one never counts in the reward."""
+    def add(self, episode: Trajectory | EpisodeFacts) -> None:
+        """Take one episode. A faulted or aborted one never counts in the reward."""
+        facts = episode if isinstance(episode, EpisodeFacts) else EpisodeFacts.of(episode)
         counts = self._counts
         counts["episodes"] += 1
-        counts["faulted"] += trajectory.is_faulted
-        counts["aborted"] += trajectory.stop_reason is StopReason.ABORTED
-        self._stops[trajectory.stop_reason] += 1
-        self._retries["restart"] += trajectory.env_restarts
-        if trajectory.fault is not None:
-            self._faults[trajectory.fault.kind] += 1
-        self._add_reward(trajectory)
-        self._add_ledger(trajectory)
-        for turn in trajectory.turns:
-            self._add_turn(turn)
-        calls = sum(turn.tool_call is not None for turn in trajectory.turns)
-        self._distributions["tool_calls"].add(calls)
-        self._distributions["turns"].add(len(trajectory.turns))
-        self._distributions["seconds/episode"].add(trajectory.duration_seconds)
-        versions = {v for turn in trajectory.turns if (v := turn.weight_version) is not None}
-        self._versions |= versions
-        counts["mixed_versions"] += len(versions) > 1
+        counts["faulted"] += facts.is_faulted
+        counts["aborted"] += facts.is_aborted
+        self._stops[StopReason(facts.stop_reason)] += 1
+        self._retries.update(facts.retries)
+        if facts.fault is not None:
+            self._faults[facts.fault["kind"]] += 1
+        self._add_reward(facts)
+        self._add_ledger(facts)
+        self._add_turns(facts)
+        self._versions |= set(facts.weight_versions)
+        counts["mixed_versions"] += len(facts.weight_versions) > 1
 
     def result(self, *, elapsed_seconds: float | None = None) -> dict[str, float]:
         """Return the metrics so far, in the order of `METRICS`.
@@ -73,45 +81,38 @@ class Aggregator:
             if self._distributions[name].count
         }
 
-    def _add_reward(self, trajectory: Trajectory) -> None:
-        group = None if trajectory.group_id is None else self._groups[trajectory.group_id]
-        if trajectory.reward is not None:
-            if group is not None:
-                group.add(trajectory.reward)
-            self._distributions["reward"].add(trajectory.reward)
-            self._counts["successes"] += trajectory.reward > 0
-            self._counts["truncated"] += trajectory.stop_reason.is_truncation
+    def _add_reward(self, facts: EpisodeFacts) -> None:
+        group = None if facts.group_id is None else self._groups[facts.group_id]
+        if facts.reward is None:
+            return
+        if group is not None:
+            group.add(facts.reward)
+        self._distributions["reward"].add(facts.reward)
+        self._counts["successes"] += facts.reward > 0
+        self._counts["truncated"] += facts.is_truncated
+        for name, value in facts.reward_terms.items():
+            self._terms[name].add(value)
 
-    def _add_ledger(self, trajectory: Trajectory) -> None:
-        tokens: Counter[SegmentKind] = Counter()
-        images = 0
-        for segment in trajectory.segments:
-            if segment.kind is not SegmentKind.PROMPT:
-                tokens[segment.kind] += len(segment.train_ids)
-            images += len(segment.images)
-        self._counts["trained"] += trajectory.trained_token_count
-        if trajectory.segments:
-            self._distributions["tokens/prompt"].add(len(trajectory.segments[0].train_ids))
-        self._distributions["tokens/response"].add(tokens[SegmentKind.MODEL])
-        self._distributions["tokens/observation"].add(tokens[SegmentKind.OBSERVATION])
-        self._distributions["images"].add(images)
+    def _add_ledger(self, facts: EpisodeFacts) -> None:
+        named = self._distributions
+        self._counts["trained"] += facts.trained_tokens
+        if facts.prompt_length is not None:
+            named["tokens/prompt"].add(facts.prompt_length)
+        named["tokens/response"].add(facts.response_tokens)
+        named["tokens/observation"].add(facts.observation_tokens)
+        named["images"].add(facts.images)
 
-    def _add_turn(self, turn: TurnRecord) -> None:
-        counts = self._counts
-        counts["turns"] += 1
-        counts["prompt_tokens"] += turn.prompt_tokens
-        counts["cached_tokens"] += min(turn.cached_tokens, turn.prompt_tokens)
-        counts["image_bytes"] += turn.image_bytes
-        counts["parse_errors"] += turn.parse_error is not None
-        counts["clamped_logprobs"] += turn.clamped_logprobs
-        counts["neutralised"] += turn.neutralised or 0
-        if turn.sanity is not None:
-            self._sanity[turn.sanity] += 1
-        self._retries.update(turn.env_retries)
-        self._retries["engine"] += turn.engine_retries
-        self._retries["resample"] += turn.resamples
-        for part, value in turn.seconds.items():
-            self._distributions[f"seconds/{part}"].add(value)
+    def _add_turns(self, facts: EpisodeFacts) -> None:
+        named = self._distributions
+        for name in _TURN_COUNTS:
+            self._counts[name] += getattr(facts, name)
+        self._sanity.update(facts.sanity)
+        named["tool_calls"].add(facts.tool_calls)
+        named["turns"].add(facts.turns)
+        named["seconds/episode"].add(facts.duration_seconds)
+        for part, values in facts.seconds.items():
+            for value in values:
+                named[f"seconds/{part}"].add(value)
 
     def _episode_metrics(self) -> dict[str, float]:
         counts, reward = self._counts, self._distributions["reward"]
@@ -129,6 +130,7 @@ class Aggregator:
                 "reward/max": reward.maximum,
                 "success/rate": counts["successes"] / reward.count,
             }
+        metrics |= {f"reward_term/{n}/mean": t.mean for n, t in sorted(self._terms.items())}
         turns = self._distributions["turns"]
         if turns.count:
             metrics |= {
@@ -217,12 +219,12 @@ class Aggregator:
 
 
 def aggregate(
-    trajectories: Iterable[Trajectory], *, elapsed_seconds: float | None = None
+    episodes: Iterable[Trajectory | EpisodeFacts], *, elapsed_seconds: float | None = None
 ) -> dict[str, float]:
     """Return the metrics of a run; see `envkit.metrics.names.METRICS` for every name."""
     aggregator = Aggregator()
-    for trajectory in trajectories:
-        aggregator.add(trajectory)
+    for episode in episodes:
+        aggregator.add(episode)
     return aggregator.result(elapsed_seconds=elapsed_seconds)
 
 

@@ -13,6 +13,7 @@ METRICS: Final[Mapping[str, str]] = {
     "reward/min": "over rewarded episodes",
     "reward/max": "over rewarded episodes",
     "success/rate": "share of rewarded episodes whose reward exceeds 0",
+    "reward_term/<name>/mean": "over rewarded episodes that have this term of the reward",
     "turns/mean": "model replies of an episode",
     "turns/p50": "median of replies",
     "turns/p95": "95th percentile of replies",
@@ -51,6 +52,6 @@ METRICS: Final[Mapping[str, str]] = {
     "weight_versions": "different weight versions that were reported",
     "weight_versions/mixed_share": "share of episodes sampled by more than one weight version",
 }
-"""Every name and what it counts. `<reason>`, `<kind>` and `<part>` stand for a value.
+"""Every name and what it counts. `<reason>`, `<kind>`, `<name>` and `<part>` stand for a value.
 
 A name without anything to measure is left out: no rewarded episode, no `reward/mean`."""

@@ -13,13 +13,14 @@ from envkit.rollout.engine import (
 )
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
-from envkit.rollout.multi_agent import has_role, role_of, rollout_id_of
-from envkit.rollout.player import Player, play, resume
+from envkit.rollout.multi_agent import has_role, rollout_id_of
+from envkit.rollout.player import Player, play, play_through, resume
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.run import Progress, RolloutState, Run, RunPlan, collect, delivered
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan
 from envkit.rollout.sources import EnvSource
+from envkit.trajectory.trajectory import role_of
 
 __all__ = [
     "ENVKIT_COLUMN",
@@ -53,6 +54,7 @@ __all__ = [
     "delivered",
     "has_role",
     "play",
+    "play_through",
     "resume",
     "role_of",
     "rollout_id_of",

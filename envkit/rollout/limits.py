@@ -7,6 +7,7 @@ ledger never ends with one.
 
 import random
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.trajectory.stop import StopReason
@@ -44,6 +45,14 @@ class Limits:
                 raise ConfigurationError(
                     f"{entry.name} must be positive or None for unlimited, got {value!r}"
                 )
+
+    def tightest(self, *others: "Limits") -> "Limits":
+        """Return the tighter bound of each kind, as where a trainer has limits of its own."""
+        bounds: dict[str, Any] = {}
+        for entry in fields(self):
+            given = [getattr(limits, entry.name) for limits in (self, *others)]
+            bounds[entry.name] = min((one for one in given if one is not None), default=None)
+        return Limits(**bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,21 +20,12 @@ from envkit.rollout.recovery import Attempt, play_with_restarts
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import ROLE, Trajectory
 
-ROLE: Final = "role"
-"""Key of `Trajectory.metadata`: whose trajectory it is. None for an episode of several agents that
-failed before any role replied."""
 ROLLOUT_ID: Final = "rollout_id"
 """Key of `Trajectory.metadata`: equal for the siblings of one episode, and for them alone."""
 SIBLINGS: Final = "siblings"
 """Key of `Trajectory.metadata`: how many trajectories the episode has."""
-
-
-def role_of(trajectory: Trajectory) -> str | None:
-    """Return whose trajectory it is; None if the environment has one agent."""
-    role = trajectory.metadata.get(ROLE)
-    return role if isinstance(role, str) else None
 
 
 def has_role(trajectory: Trajectory) -> bool:

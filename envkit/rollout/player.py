@@ -5,20 +5,22 @@ one. A player belongs to the event loop that it was made on.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Final
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
-from envkit.errors import ConfigurationError, EngineFault, RunFailedError
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, RunFailedError
 from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.limits import Limits, RetryBudget
+from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.loop import play_episode
 from envkit.rollout.multi_agent import has_role, play_any
 from envkit.rollout.record import EpisodeRecord
@@ -29,7 +31,7 @@ from envkit.rollout.supervision import FirstEpisodes
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
-from envkit.trajectory.stop import FaultPlace, StopReason
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _NO_LIMIT_S: Final = 86_400.0
@@ -254,6 +256,44 @@ class Player:
             "isolation 'process' needs a function that builds the environment, got one that is "
             "built already; pass its id or an EnvSource"
         )
+
+
+async def play_through(
+    play: Callable[[Trajectory | None], Awaitable[tuple[Trajectory, ...]]],
+    *,
+    earlier: Trajectory | None = None,
+    max_aborts: int,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> tuple[tuple[Trajectory, ...], int]:
+    """Play an episode past the aborts of its server, as around an update of the weights.
+
+    Args:
+        play: Plays the episode, or resumes the trajectory that it is given.
+        earlier: An aborted trajectory to begin with; None starts the episode.
+        max_aborts: How often the episode is resumed; after one more abort it is a transient fault
+            of the engine.
+        is_stopped: Whether the caller wants aborted episodes back as they are.
+
+    Returns:
+        The records, as from `Player.play`, and how often the server aborted.
+    """
+    backoff, rng = Backoff(), random.Random()
+    for aborts in count():
+        played = await play(earlier)
+        if played[0].stop_reason is not StopReason.ABORTED or is_stopped():
+            return played, aborts
+        if aborts == max_aborts:
+            return tuple(_given_up(one, aborts + 1) for one in played), aborts + 1
+        # Several agents start anew: none can go on without its siblings.
+        earlier = None if has_role(played[0]) else played[0]
+        await asyncio.sleep(backoff.delay(aborts, rng))
+    raise AssertionError("count() has no end")
+
+
+def _given_up(trajectory: Trajectory, aborts: int) -> Trajectory:
+    message = f"the server aborted the episode's request {aborts} times; is it being shut down?"
+    fault = FaultRecord(where=FaultPlace.GENERATE, kind=FaultKind.TRANSIENT, message=message)
+    return replace(trajectory, stop_reason=StopReason.ENGINE_FAULT, fault=fault, reward=None)
 
 
 async def play(

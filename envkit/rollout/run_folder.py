@@ -20,7 +20,7 @@ import envkit
 from envkit.closing import Closing
 from envkit.errors import ConfigurationError, FaultKind, StorageError
 from envkit.files import replace_file, storage_errors
-from envkit.rollout.multi_agent import ROLE, ROLLOUT_ID, SIBLINGS, has_role
+from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, has_role
 from envkit.rollout.run import Played, Progress
 from envkit.threads.workers import Mailbox, Worker
 from envkit.trajectory.image_folder import IMAGE_FOLDER
@@ -35,7 +35,7 @@ from envkit.trajectory.storage import (
     read_trajectories,
     save,
 )
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import ROLE, Trajectory
 
 RUN_FILE: Final = "run.json"
 UNFINISHED_FILE: Final = "unfinished.jsonl"

@@ -19,6 +19,9 @@ from envkit.trajectory.stop import FaultRecord, StopReason
 
 TIME_PARTS: Final = ("queue", "generate", "env", "encode")
 """What the time of a turn goes to."""
+ROLE: Final = "role"
+"""Key of `Trajectory.metadata`: whose trajectory it is. None for an episode of several agents that
+failed before any role replied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +189,12 @@ class Trajectory:
                 "history; use steps(merge=True) instead"
             )
         return self.segments
+
+
+def role_of(trajectory: Trajectory) -> str | None:
+    """Return whose trajectory it is; None if the environment has one agent."""
+    role = trajectory.metadata.get(ROLE)
+    return role if isinstance(role, str) else None
 
 
 def whole_row(trajectory: Trajectory, *, filler_id: int) -> Row:

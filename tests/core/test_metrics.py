@@ -1,8 +1,10 @@
 """Flat metrics, histograms and the summary table."""
 
 import io
+import json
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from envkit.errors import FaultKind
+from envkit.errors import ConfigurationError, FaultKind
 from envkit.metrics import (
     METRICS,
     Aggregator,
     Distribution,
+    EpisodeFacts,
     aggregate,
     histograms,
     summary_table,
@@ -219,3 +222,25 @@ def test_summary_shows_a_name_that_looks_like_markup_as_it_is() -> None:
 
 def test_summary_of_nothing_is_short() -> None:
     assert "episodes" in _printed([])
+
+
+@given(st.lists(trajectories(), max_size=6))
+def test_metrics_of_stored_facts_are_those_of_the_trajectories(played: list[Trajectory]) -> None:
+    stored = [json.loads(json.dumps(EpisodeFacts.of(one).to_json())) for one in played]
+    assert aggregate(EpisodeFacts.from_json(one) for one in stored) == aggregate(played)
+
+
+def test_facts_refuse_an_unknown_stop_reason() -> None:
+    with pytest.raises(ConfigurationError, match="known stop_reason"):
+        EpisodeFacts.from_json({"stop_reason": "tired"})
+
+
+def test_metrics_average_the_terms_of_rewards() -> None:
+    def rewarded(reward: float, **terms: float) -> Trajectory:
+        episode = build((Reply(reward=reward),))
+        (turn,) = episode.turns
+        return replace(episode, turns=(replace(turn, info={"reward_terms": terms}),))
+
+    metrics = aggregate([rewarded(1.0, format=0.25, right=0.75), rewarded(0.25, format=0.25)])
+    assert metrics["reward_term/format/mean"] == 0.25
+    assert metrics["reward_term/right/mean"] == 0.75

@@ -80,3 +80,16 @@ def test_backoff_grows_to_its_maximum_and_stays_positive(attempt: int, seed: int
     delay = backoff.delay(attempt, random.Random(seed))
     longest = min(8.0, 0.5 * 2**attempt)
     assert 0.75 * longest <= delay <= longest
+
+
+@given(st.lists(st.tuples(bounds, bounds, bounds), min_size=1, max_size=4))
+def test_tightest_limits_are_the_smallest_that_are_given(
+    given_bounds: list[tuple[int | None, int | None, int | None]],
+) -> None:
+    names = ("max_turns", "max_images", "max_context_tokens")
+    first, *others = (Limits(**dict(zip(names, one, strict=True))) for one in given_bounds)
+    found = first.tightest(*others)
+    for place, name in enumerate(names):
+        known = [bound for one in given_bounds if (bound := one[place]) is not None]
+        assert getattr(found, name) == min(known, default=None)
+    assert found.max_response_tokens is None

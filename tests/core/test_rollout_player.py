@@ -10,7 +10,7 @@ from fakes.codecs import text_codec, vision_codec
 from fakes.envs import EchoEnv, register_toys
 
 from envkit.env import Capabilities, PolicyContext
-from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.errors import ConfigurationError, FaultKind, UnknownNameError
 from envkit.registration import register
 from envkit.rollout import (
     EnvSource,
@@ -20,8 +20,9 @@ from envkit.rollout import (
     Limits,
     Player,
     ScriptedEngine,
+    play_through,
 )
-from envkit.trajectory import StopReason, whole_row
+from envkit.trajectory import StopReason, Trajectory, whole_row
 
 
 class LoneEnv(EchoEnv):
@@ -150,3 +151,42 @@ async def test_player_refuses_to_resume_what_was_not_aborted(player: Player) -> 
     (finished,) = await player.play(LONE)
     with pytest.raises(ConfigurationError, match="aborted"):
         await player.resume(finished, LONE)
+
+
+class Restless:
+    """A server that aborts the first requests, as while it gets new weights."""
+
+    def __init__(self, player: Player, aborts: int) -> None:
+        self.player, self.aborts, self.resumed = player, aborts, 0
+
+    async def play(self, earlier: Trajectory | None) -> tuple[Trajectory, ...]:
+        interrupt = Interrupt()
+        if self.aborts:
+            self.aborts -= 1
+            interrupt.fire()
+        if earlier is None:
+            return await self.player.play(LONE, EpisodeSpec(seed=3), interrupt=interrupt)
+        self.resumed += 1
+        return await self.player.resume(earlier, LONE, interrupt=interrupt)
+
+
+async def test_play_through_resumes_past_the_aborts_of_a_server(player: Player) -> None:
+    restless = Restless(player, aborts=2)
+    (played,), aborts = await play_through(restless.play, max_aborts=2)
+    (alone,) = await player.play(LONE, EpisodeSpec(seed=3))
+    assert (played.stop_reason, aborts, restless.resumed) == (StopReason.TERMINATED, 2, 2)
+    assert whole_row(played, filler_id=0) == whole_row(alone, filler_id=0)
+
+
+async def test_play_through_gives_up_with_a_transient_fault(player: Player) -> None:
+    (played,), aborts = await play_through(Restless(player, aborts=9).play, max_aborts=1)
+    assert (played.stop_reason, aborts) == (StopReason.ENGINE_FAULT, 2)
+    assert played.reward is None
+    assert played.fault is not None
+    assert played.fault.kind is FaultKind.TRANSIENT
+
+
+async def test_play_through_returns_what_the_caller_stopped(player: Player) -> None:
+    restless = Restless(player, aborts=9)
+    (played,), aborts = await play_through(restless.play, max_aborts=4, is_stopped=lambda: True)
+    assert (played.stop_reason, aborts) == (StopReason.ABORTED, 0)

@@ -1,0 +1,143 @@
+"""What the metrics need of one episode, as plain data that travels with a trainer's sample."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, cast
+
+from envkit.errors import ConfigurationError
+from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.trajectory import TIME_PARTS, Trajectory, role_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFacts:
+    """Numbers about one episode, without tokens, texts and images."""
+
+    env_id: str = ""
+    role: str | None = None
+    """Of an environment with several agents."""
+    group_id: str | None = None
+    stop_reason: str
+    """A `StopReason`."""
+    fault: Mapping[str, str] | None = None
+    """`where`, `kind` and `message`; None without a fault."""
+    reward: float | None = None
+    """None after a fault or an abort."""
+    reward_terms: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Sums over turns of what environments name in `info["reward_terms"]`."""
+    turns: int = 0
+    tool_calls: int = 0
+    parse_errors: int = 0
+    images: int = 0
+    image_bytes: int = 0
+    prompt_length: int | None = None
+    """Tokens of the first prompt, images expanded; None without one."""
+    response_tokens: int = 0
+    """Sampled ones."""
+    observation_tokens: int = 0
+    trained_tokens: int = 0
+    prompt_tokens: int = 0
+    """Of all turns' contexts."""
+    cached_tokens: int = 0
+    """How many of those a prefix cache held."""
+    clamped_logprobs: int = 0
+    neutralised: int = 0
+    sanity: Mapping[str, int] = field(default_factory=dict[str, int])
+    retries: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By `FaultKind`, and "engine", "resample" and "restart"."""
+    seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    """By part of `TIME_PARTS`, one for each turn."""
+    duration_seconds: float = 0.0
+    weight_versions: tuple[str, ...] = ()
+    """Those that sampled, each once."""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> "EpisodeFacts":
+        """Return the facts of a trajectory."""
+        turns, segments, fault = trajectory.turns, trajectory.segments, trajectory.fault
+        tokens: Counter[SegmentKind] = Counter()
+        for segment in segments:
+            tokens[segment.kind] += len(segment.train_ids)
+        retries: Counter[str] = Counter({"restart": trajectory.env_restarts})
+        for turn in turns:
+            retries.update(turn.env_retries)
+            retries["engine"] += turn.engine_retries
+            retries["resample"] += turn.resamples
+        versions = (turn.weight_version for turn in turns)
+        return cls(
+            env_id=trajectory.env_id,
+            role=role_of(trajectory),
+            group_id=trajectory.group_id,
+            stop_reason=trajectory.stop_reason.value,
+            fault=None
+            if fault is None
+            else {"where": fault.where.value, "kind": fault.kind.value, "message": fault.message},
+            reward=trajectory.reward,
+            reward_terms=_reward_terms(trajectory),
+            turns=len(turns),
+            tool_calls=sum(turn.tool_call is not None for turn in turns),
+            parse_errors=sum(turn.parse_error is not None for turn in turns),
+            images=sum(len(segment.images) for segment in segments),
+            image_bytes=sum(turn.image_bytes for turn in turns),
+            prompt_length=len(segments[0].train_ids) if segments else None,
+            response_tokens=tokens[SegmentKind.MODEL],
+            observation_tokens=tokens[SegmentKind.OBSERVATION],
+            trained_tokens=trajectory.trained_token_count,
+            prompt_tokens=sum(turn.prompt_tokens for turn in turns),
+            cached_tokens=sum(min(turn.cached_tokens, turn.prompt_tokens) for turn in turns),
+            clamped_logprobs=sum(turn.clamped_logprobs for turn in turns),
+            neutralised=sum(turn.neutralised or 0 for turn in turns),
+            sanity=Counter(turn.sanity.value for turn in turns if turn.sanity is not None),
+            retries={kind: count for kind, count in retries.items() if count},
+            seconds={p: tuple(turn.seconds[p] for turn in turns) for p in TIME_PARTS if turns},
+            duration_seconds=trajectory.duration_seconds,
+            weight_versions=tuple(dict.fromkeys(one for one in versions if one is not None)),
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "EpisodeFacts":
+        """Read what `to_json` returned; keys that are not facts are left out.
+
+        Raises:
+            ConfigurationError: No facts, or a stop reason that does not exist.
+        """
+        known = {entry.name for entry in fields(cls)}
+        try:
+            StopReason(data["stop_reason"])
+        except (KeyError, ValueError) as error:
+            raise ConfigurationError(
+                f"facts of an episode must have a known stop_reason, got {dict(data)!r:.80}"
+            ) from error
+        return cls(**{key: value for key, value in data.items() if key in known})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return asdict(self)
+
+    @property
+    def is_faulted(self) -> bool:
+        """Whether infrastructure ended the episode."""
+        return StopReason(self.stop_reason).is_fault
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether somebody stopped it."""
+        return self.stop_reason == StopReason.ABORTED.value
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether a limit ended it."""
+        return StopReason(self.stop_reason).is_truncation
+
+
+def _reward_terms(trajectory: Trajectory) -> dict[str, float]:
+    terms: defaultdict[str, float] = defaultdict(float)
+    for turn in trajectory.turns:
+        given: Any = turn.info.get("reward_terms")
+        named = cast("dict[object, object]", given) if isinstance(given, dict) else {}
+        for name, value in named.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                terms[str(name)] += value
+    return dict(terms)
