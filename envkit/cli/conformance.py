@@ -10,7 +10,7 @@ from envkit.cli.console import note, say, say_json, table
 from envkit.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from envkit.conformance import Adapter, Outcome, Recording
+    from envkit.conformance import Adapter, Outcome, Projection, Recording
 
 
 def conformance(
@@ -31,17 +31,52 @@ def conformance(
             help="The model of --recordings: its image processor makes the tensors to compare.",
         ),
     ] = None,
+    gradient: Annotated[
+        bool,
+        typer.Option(
+            "--gradient",
+            help="Compare the gradients of the trainers' own losses with the plain formula.",
+        ),
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --gradient: keep the gradients in this folder."),
+    ] = None,
+    across: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --gradient: compare the gradients that other environments kept there.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare what adapters hand to their trainers with the recorded ids, masks and rewards.
 
-    The exit code is 1 when a row differs, or when an adapter that was named is not installed.
+    With --gradient, compare what the trainers' own losses make of it: recorded episodes go through
+    each adapter into the trainer's advantages and loss, with the same tiny model for all.
+
+    The exit code is 1 when a row or a gradient differs, or when an adapter that was named is not
+    installed.
     """
+    if gradient or save or across:
+        from envkit.cli.gradients import check_gradients, show_across
+        from envkit.errors import ConfigurationError
+
+        if not gradient or recordings or model or (save and across):
+            raise ConfigurationError(
+                "--gradient takes --adapter, --json, and one of --save DIR and --across DIR"
+            )
+        if across is not None:
+            show_across(across, as_json=as_json)
+        else:
+            check_gradients(adapter or (), save=save, as_json=as_json)
+        return
     from envkit.conformance import Verdict, load_adapters, run_suite
 
     found = load_adapters(adapter or ())
     chosen = _recordings(recordings, model)
-    outcomes = run_suite([one for entry in found for one in entry.projections], chosen)
+    outcomes = run_suite([one for entry in found for one in entry.members], chosen)
     missing = _missing(found, outcomes)
     checked = [one for one in outcomes if one.verdict is not Verdict.NOT_INSTALLED]
     if as_json:
@@ -74,7 +109,9 @@ def _recordings(directory: Path | None, model: str | None) -> "tuple[Recording, 
     return found
 
 
-def _missing(adapters: "tuple[Adapter, ...]", outcomes: "tuple[Outcome, ...]") -> dict[str, str]:
+def _missing(
+    adapters: "tuple[Adapter[Projection], ...]", outcomes: "tuple[Outcome, ...]"
+) -> dict[str, str]:
     """Return what is not installed, by the name of the adapter or of its projection."""
     from envkit.conformance import Verdict
 

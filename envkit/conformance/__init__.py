@@ -9,7 +9,7 @@ from envkit.conformance.recordings import (
     save_recordings,
     shipped_recordings,
 )
-from envkit.conformance.registry import Adapter, load_adapters
+from envkit.conformance.registry import Adapter, load_adapters, load_members
 from envkit.conformance.suite import Outcome, Verdict, check, run_suite
 from envkit.conformance.testing import AdapterConformance
 
@@ -28,6 +28,7 @@ __all__ = [
     "expected_rows",
     "first_difference",
     "load_adapters",
+    "load_members",
     "load_recordings",
     "run_suite",
     "save_recordings",

@@ -1,79 +1,107 @@
-"""Adapters by name, found through the entry-point group `envkit.projections`.
+"""Adapters by name, found through entry points.
 
-A value names a `Projection`, a sequence of them, or a function without arguments that returns one
-or the other. The core is always there.
+`envkit.projections` names what the suite of tokens checks (`Projection`), `envkit.gradients` what
+the suite of gradients checks (`GradientPath`). A value names one of them, a sequence of them, or a
+function without arguments that returns one or the other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from envkit.conformance import core
 from envkit.conformance.delivered import Projection
 from envkit.errors import ContractError, UnknownNameError
 
 GROUP: Final = "envkit.projections"
+GRADIENT_GROUP: Final = "envkit.gradients"
 CORE: Final = "core"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adapter:
+class Adapter(Generic[T]):
     """One registered adapter."""
 
     name: str
     """Of the entry point, such as "skyrl"."""
-    projections: tuple[Projection, ...]
-    """Empty where the adapter cannot be imported."""
+    members: tuple[T, ...]
+    """What it registered; empty where it cannot be imported."""
     missing: str | None = None
     """Why it cannot be imported; None where it can."""
 
 
 def load_adapters(
     names: Sequence[str] = (), *, entries: Iterable[EntryPoint] | None = None
-) -> tuple[Adapter, ...]:
+) -> tuple[Adapter[Projection], ...]:
     """Import adapters; one whose trainer is not installed is returned with what is missing.
 
     Args:
-        names: Which ones; empty takes all.
+        names: Which ones; empty takes all, the core among them.
         entries: Instead of the installed ones.
 
     Raises:
         UnknownNameError: No adapter has a name.
         ContractError: An entry point holds no projection.
     """
-    installed = entry_points(group=GROUP) if entries is None else entries
+    builtin = {CORE: core.PROJECTIONS}
+    return load_members(GROUP, Projection, names, entries=entries, builtin=builtin)
+
+
+def load_members(
+    group: str,
+    kind: type[T],
+    names: Sequence[str] = (),
+    *,
+    entries: Iterable[EntryPoint] | None = None,
+    builtin: Mapping[str, tuple[T, ...]] | None = None,
+) -> tuple[Adapter[T], ...]:
+    """Import what adapters registered in a group; see `load_adapters`.
+
+    Args:
+        group: Of entry points.
+        kind: What a value must hold.
+        names: Which ones; empty takes all.
+        entries: Instead of the installed ones.
+        builtin: What is there without an entry point.
+
+    Raises:
+        UnknownNameError: No adapter has a name.
+        ContractError: An entry point holds something else.
+    """
+    builtin = builtin or {}
+    installed = entry_points(group=group) if entries is None else entries
     found = {entry.name: entry for entry in installed}
     for name in names:
-        if name != CORE and name not in found:
-            raise UnknownNameError.suggest("adapter", name, {CORE, *found})
-    chosen = names or (CORE, *sorted(found))
-    return tuple(_load(name, found) for name in chosen)
+        if name not in builtin and name not in found:
+            raise UnknownNameError.suggest("adapter", name, {*builtin, *found})
+    return tuple(
+        Adapter(name=name, members=builtin[name])
+        if name in builtin
+        else _load(found[name], group, kind)
+        for name in names or (*builtin, *sorted(found))
+    )
 
 
-def _load(name: str, found: Mapping[str, EntryPoint]) -> Adapter:
-    if name == CORE:
-        return Adapter(name=CORE, projections=core.PROJECTIONS)
+def _load(entry: EntryPoint, group: str, kind: type[T]) -> Adapter[T]:
     try:
-        value: object = found[name].load()
-        if callable(value) and not isinstance(value, Projection):
+        value: Any = entry.load()
+        if callable(value):
             value = value()
     except ImportError as error:  # MissingDependencyError is one too
-        return Adapter(name=name, projections=(), missing=str(error))
+        return Adapter(name=entry.name, members=(), missing=str(error))
     except AttributeError as error:
-        raise ContractError(f"adapter {name!r}: {error}; reinstall its package") from error
-    return Adapter(name=name, projections=_projections(name, value))
-
-
-def _projections(name: str, value: object) -> tuple[Projection, ...]:
-    if isinstance(value, Projection):
-        return (value,)
-    is_row = isinstance(value, list | tuple)
-    given = cast("Sequence[object]", value) if is_row else ()
-    projections = tuple(one for one in given if isinstance(one, Projection))
-    if not projections or len(projections) != len(given):
+        raise ContractError(f"adapter {entry.name!r}: {error}; reinstall its package") from error
+    given: tuple[Any, ...] = (value,)
+    if isinstance(value, list | tuple):
+        given = tuple(cast("Sequence[Any]", value))
+    members = tuple(one for one in given if isinstance(one, kind))
+    if not members or len(members) != len(given):
+        held = cast("object", value)
         raise ContractError(
-            f"entry point {name!r} of group {GROUP!r} must hold Projections, "
-            f"got {type(value).__name__}"
+            f"entry point {entry.name!r} of group {group!r} must hold {kind.__name__}s, "
+            f"got {type(held).__name__}"
         )
-    return projections
+    return Adapter(name=entry.name, members=members)

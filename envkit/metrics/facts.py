@@ -1,10 +1,9 @@
 """What the metrics need of one episode, as plain data that travels with a trainer's sample."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 from envkit.errors import ConfigurationError
 from envkit.trajectory.segment import SegmentKind
@@ -134,10 +133,11 @@ class EpisodeFacts:
 
 
 def _reward_terms(trajectory: Trajectory) -> dict[str, float]:
-    terms: Counter[str] = Counter()
+    terms: defaultdict[str, float] = defaultdict(float)
     for turn in trajectory.turns:
         given: Any = turn.info.get("reward_terms")
-        for name, value in (given if isinstance(given, dict) else {}).items():
-            if isinstance(value, Real) and not isinstance(value, bool):
-                terms[str(name)] += float(value)  # pyright: ignore[reportArgumentType]
+        named = cast("dict[object, object]", given) if isinstance(given, dict) else {}
+        for name, value in named.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                terms[str(name)] += value
     return dict(terms)

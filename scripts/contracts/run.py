@@ -57,7 +57,8 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _variables(recipe: Recipe) -> dict[str, str]:
+def variables(recipe: Recipe) -> dict[str, str]:
+    """Return the environment variables of a process in a project's environment."""
     folders = [str(ROOT / folder) for folder in IMPORT_FOLDERS]
     if recipe.name == "slime":  # a checkout of miles hides the released one
         checkouts = (os.environ.get(name) for name in ("SLIME_SRC", "MILES_SRC"))
@@ -78,7 +79,7 @@ def _test(recipe: Recipe, python: Path, arguments: list[str]) -> int:
     named = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
     tests = [] if named else [f"tests/contracts/{recipe.name}"]
     command = [str(python), "-m", "pytest", "-m", recipe.name, *tests, "--durations=5", *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, env=_variables(recipe))
+    process = subprocess.Popen(command, cwd=ROOT, env=variables(recipe))
     try:
         status = process.wait(TESTS_TIMEOUT_S)
     except subprocess.TimeoutExpired:

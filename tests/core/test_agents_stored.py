@@ -41,7 +41,7 @@ def test_report_shows_whose_trajectory_it_is(run: Path) -> None:
 def test_adapters_deliver_every_role_as_it_was_recorded(run: Path) -> None:
     recordings = load_recordings(run)
     (core,) = load_adapters(["core"])
-    outcomes = run_suite(core.projections, recordings)
+    outcomes = run_suite(core.members, recordings)
     assert len(recordings) == 8
     assert {one.verdict for one in outcomes} <= {Verdict.PASS, Verdict.REFUSED}
     assert any(one.verdict is Verdict.PASS for one in outcomes)

@@ -63,14 +63,14 @@ def _installed(entries: list[EntryPoint]) -> Callable[..., list[EntryPoint]]:
 def test_adapters_are_found_by_entry_point_and_the_core_is_always_there(points: None) -> None:
     found = {one.name: one for one in load_adapters()}
     assert list(found) == ["core", "both", "gone", "good"]
-    assert [one.name for one in found["core"].projections] == [
+    assert [one.name for one in found["core"].members] == [
         "core-whole",
         "core-steps",
         "core-merged",
     ]
-    assert found["good"].projections == (GOOD,)
-    assert found["both"].projections == (GOOD, BAD)
-    assert (found["gone"].projections, found["gone"].missing) == (
+    assert found["good"].members == (GOOD,)
+    assert found["both"].members == (GOOD, BAD)
+    assert (found["gone"].members, found["gone"].missing) == (
         (),
         "No module named 'trainer'",
     )
@@ -162,7 +162,7 @@ class TestGoodAdapter(AdapterConformance):
 
 
 class TestCoreByProjection(AdapterConformance):
-    projection = load_adapters(("core",))[0].projections[0]
+    projection = load_adapters(("core",))[0].members[0]
 
 
 THIRD_PARTY = """

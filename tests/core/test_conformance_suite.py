@@ -58,7 +58,7 @@ def test_merge_of_single_rows_equals_merged_rows_token_for_token(trajectory: Tra
 
 def test_core_agrees_with_itself_on_every_recording_and_shape() -> None:
     (core,) = load_adapters(("core",))
-    outcomes = run_suite(core.projections, RECORDINGS)
+    outcomes = run_suite(core.members, RECORDINGS)
     assert len(outcomes) == 3 * len(RECORDINGS)
     refused = [one for one in outcomes if one.verdict is Verdict.REFUSED]
     assert [(one.projection, one.recording) for one in refused] == [
@@ -114,7 +114,7 @@ def test_recordings_are_small_enough_to_ship() -> None:
 
 def test_recorded_rows_equal_what_the_file_says_by_hand() -> None:
     """An oracle that knows nothing of the projections: it reads the JSON."""
-    core = load_adapters(("core",))[0].projections[0]
+    core = load_adapters(("core",))[0].members[0]
     for line in (FOLDER / "trajectories.jsonl").read_text().splitlines():
         data = json.loads(line)
         segments = data["segments"]

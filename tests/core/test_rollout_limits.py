@@ -90,6 +90,6 @@ def test_tightest_limits_are_the_smallest_that_are_given(
     first, *others = (Limits(**dict(zip(names, one, strict=True))) for one in given_bounds)
     found = first.tightest(*others)
     for place, name in enumerate(names):
-        known = [one[place] for one in given_bounds if one[place] is not None]
+        known = [bound for one in given_bounds if (bound := one[place]) is not None]
         assert getattr(found, name) == min(known, default=None)
     assert found.max_response_tokens is None

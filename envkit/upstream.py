@@ -1,0 +1,147 @@
+"""What a plugin relies on in somebody else's package, checked by reading its source.
+
+Trainers change fields and parameters between releases without notice. A contract names those that
+an adapter uses. It reads files instead of importing them, so it costs milliseconds, needs none of
+the package's own dependencies, and checks a wheel that was only downloaded.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+
+_Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """Names in a package that a plugin cannot do without."""
+
+    package: str
+    """Import name, such as "verl"."""
+    tested: str
+    """Versions, or a commit, that the plugin's tests ran with."""
+    uses: Mapping[str, tuple[str, ...]]
+    """By place `module:Class`, `module:function` or `module:Class.method`: fields and methods of
+    the class, or parameters of the function. Inherited names belong to the class that has them.
+    Empty asks for the definition alone."""
+
+    def check(self) -> None:
+        """Compare the installed package with the contract, once per process.
+
+        Raises:
+            ConfigurationError: Something moved; the message names all of it.
+            MissingDependencyError: The package is not installed.
+        """
+        _check(self.package, self)
+
+    def __hash__(self) -> int:
+        """Hash by identity of the package: one contract a package."""
+        return hash((self.package, self.tested))
+
+    def moved(self, root: Path | None = None) -> tuple[str, ...]:
+        """Return what is not where the contract says; empty if it holds.
+
+        Args:
+            root: The package's folder; None takes the installed one.
+
+        Raises:
+            MissingDependencyError: The package is not installed.
+        """
+        folder = root or _folder(self.package)
+        return tuple(
+            line for place, names in self.uses.items() for line in _missing(folder, place, names)
+        )
+
+
+@cache
+def _check(package: str, contract: Contract) -> None:
+    moved = contract.moved()
+    if moved:
+        raise ConfigurationError(
+            f"{package} {_version(package)} is not what this envkit was written for "
+            f"({contract.tested}): {'; '.join(moved)}; install a tested version of {package}, or "
+            "an envkit that knows this one"
+        )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+def _folder(package: str) -> Path:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDependencyError(f"the package {package!r} is not installed")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _missing(folder: Path, place: str, names: tuple[str, ...]) -> Iterator[str]:
+    module, _, path = place.partition(":")
+    tree = _tree(folder, module)
+    if tree is None:
+        yield f"no module {module}"
+        return
+    found: _Definition | None = None
+    body: list[ast.stmt] = tree.body
+    for part in path.split("."):
+        found = _defined(body, part)
+        if found is None:
+            yield f"no {place}"
+            return
+        body = found.body
+    assert found is not None  # a path has at least one part
+    known = _members(found) if isinstance(found, ast.ClassDef) else _parameters(found)
+    if known is not None:
+        yield from (f"{place} has no {name!r}" for name in names if name not in known)
+
+
+def _tree(folder: Path, module: str) -> ast.Module | None:
+    place = folder.joinpath(*module.split(".")[1:])
+    for file in (place.with_suffix(".py"), place / "__init__.py"):
+        if file.is_file():
+            return ast.parse(file.read_text(encoding="utf-8"))
+    return None
+
+
+def _defined(body: list[ast.stmt], name: str) -> _Definition | None:
+    """Return a class or function of a body, the last one, also from inside `if` and `try`."""
+    found: _Definition | None = None
+    for statement in body:
+        if isinstance(statement, _Definition):
+            found = statement if statement.name == name else found
+        elif isinstance(statement, ast.If | ast.Try):
+            handlers = statement.handlers if isinstance(statement, ast.Try) else []
+            inner = [*statement.body, *statement.orelse]
+            inner += [line for handler in handlers for line in handler.body]
+            found = _defined(inner, name) or found
+    return found
+
+
+def _members(definition: ast.ClassDef) -> set[str]:
+    """Return fields, methods and the attributes that methods assign to self."""
+    names: set[str] = set()
+    for node in ast.walk(definition):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {one.id for one in targets if isinstance(one, ast.Name)}
+            names |= {one.attr for one in targets if isinstance(one, ast.Attribute)}
+    return names
+
+
+def _parameters(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str] | None:
+    """Return the parameters' names; None for a function that takes any."""
+    given = definition.args
+    if given.kwarg is not None:
+        return None
+    return {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)}

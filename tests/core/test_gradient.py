@@ -1,0 +1,247 @@
+"""The gradient suite by itself: what it calls equal, what it finds, what it keeps."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.command import run_envkit
+
+from envkit.conformance import Shape, registry
+from envkit.conformance.gradient import (
+    GROUP_SIZE,
+    Comparison,
+    Difference,
+    GradientPath,
+    LossCase,
+    Policy,
+    Reduction,
+    Verdict,
+    compare_paths,
+    load_gradients,
+    pairs,
+    save_gradients,
+)
+from envkit.conformance.gradient.cases import CASES
+from envkit.conformance.gradient.episodes import CONTROLS, episode_sets
+from envkit.conformance.gradient.formula import plain_advantages, plain_backward
+from envkit.conformance.gradient.suite import measure
+from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
+from envkit.trajectory import Trajectory, check_trajectory
+
+
+def _plain(policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase) -> None:
+    del shape
+    plain_backward(policy, episodes, case)
+
+
+def _unexplained(*_: object) -> None:
+    return None
+
+
+def _saying(known: Difference) -> Callable[..., Difference]:
+    def explain(*_: object) -> Difference:
+        return known
+
+    return explain
+
+
+def path(**changes: Any) -> GradientPath:
+    """Return a path that is the plain formula, with changes."""
+    given: dict[str, Any] = {
+        "name": "plain",
+        "shapes": (Shape.MERGED,),
+        "reductions": frozenset({Reduction.TOKEN_MEAN, Reduction.EPISODE_MEAN}),
+        "takes_images": False,
+        "backward": _plain,
+        "explain": _unexplained,
+    }
+    return GradientPath(**{**given, **changes})
+
+
+def verdicts(found: Sequence[Comparison]) -> set[str]:
+    return {one.verdict for one in found if one.episodes not in CONTROLS}
+
+
+def test_sets_of_episodes_are_whole_groups_of_sound_trajectories() -> None:
+    for one in episode_sets():
+        assert len(one.trajectories) % GROUP_SIZE == 0
+        groups = [trajectory.group_id for trajectory in one.trajectories]
+        assert all(groups.count(group) == GROUP_SIZE for group in groups)
+        for trajectory in one.trajectories:
+            assert not list(check_trajectory(trajectory))
+
+
+def test_advantages_of_the_formula_leave_the_fault_out() -> None:
+    (chosen,) = (one for one in episode_sets() if one.name == "fault")
+    found = plain_advantages(chosen.trajectories, is_scaled=False)
+    assert found[3] == 0.0
+    assert found[:3] == pytest.approx([0.375, 0.25, -0.625])
+
+
+def test_old_policy_leaves_the_clip_on_both_sides() -> None:
+    policy = Policy()
+    ratios: list[float] = []
+    for trajectory in episode_sets()[0].trajectories:
+        for row in trajectory.steps(merge=True):
+            ids = policy.small((*row.prompt_ids, *row.response_ids))
+            ratio = (policy.logprobs(ids).detach() - policy.old_logprobs(ids)).exp()
+            mask = np.asarray(row.loss_mask, bool)
+            ratios += ratio.numpy()[len(row.prompt_ids) - 1 :][mask].tolist()
+    assert sum(one > 1.2 for one in ratios) > 10
+    assert sum(one < 0.8 for one in ratios) > 10
+    assert sum(0.8 < one < 1.2 for one in ratios) > 10
+    assert max(ratios) < 3  # where dual clipping would begin
+
+
+def test_suite_calls_the_formula_itself_equal_and_finds_every_mistake() -> None:
+    found = list(compare_paths([path()]))
+    assert verdicts(found) == {Verdict.EQUAL}
+    assert {one.episodes for one in found} >= {"clean", "fault", "two groups", "rewritten"}
+    mistakes = [one for one in found if one.episodes in CONTROLS]
+    assert [one.verdict for one in mistakes] == [Verdict.FOUND] * len(CONTROLS)
+
+
+def test_suite_finds_rows_that_count_as_episodes() -> None:
+    def by_rows(
+        policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase
+    ) -> None:
+        """Divide by rows, as a trainer does that does not know what belongs together."""
+        plain_backward(policy, episodes, case)
+        rows = sum(len(one.steps(merge=True)) for one in episodes)
+        for parameter in policy.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= len(episodes) / rows
+
+    found = list(compare_paths([path(backward=by_rows)]))
+    failed = {one.episodes for one in found if one.verdict is Verdict.FAIL}
+    assert failed == {"rewritten"}  # the cosine is 1: only the norm tells
+
+
+def test_suite_wants_a_known_difference_to_be_there() -> None:
+    claim = Difference(reason="it is tilted", setting="another one", norm_ratio=2.0)
+
+    def doubled(
+        policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase
+    ) -> None:
+        plain_backward(policy, episodes, case)
+        for parameter in policy.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= 2
+
+    kept = list(compare_paths([path(backward=doubled, explain=_saying(claim))]))
+    assert verdicts(kept) == {Verdict.EXPLAINED}
+    assert "it is tilted; equal with: another one" in kept[0].message
+    gone = list(compare_paths([path(explain=_saying(claim))]))
+    assert verdicts(gone) == {Verdict.FAIL}
+    tilted = replace(claim, norm_ratio=None)
+    assert verdicts(list(compare_paths([path(explain=_saying(tilted))]))) == {Verdict.FAIL}
+
+
+def test_suite_keeps_the_words_of_a_refusal() -> None:
+    def refuse(*_: object) -> None:
+        raise ConfigurationError("rows weigh too much;\n set token-mean")
+
+    def absent(*_: object) -> None:
+        raise MissingDependencyError.for_extra("training", "trainer", "trainer")
+
+    found = next(iter(compare_paths([path(backward=refuse)])))
+    assert (found.verdict, found.message) == (
+        Verdict.REFUSED,
+        "rows weigh too much; set token-mean",
+    )
+    assert next(iter(compare_paths([path(backward=absent)]))).verdict is Verdict.NOT_INSTALLED
+
+
+def test_stored_gradients_are_compared_across_files(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        save_gradients(compare_paths([path(name=name)]), tmp_path, name)
+    stored = load_gradients(tmp_path)
+    assert {one.path for one in stored} == {"one", "other"}
+    found = pairs(stored)[("one", "other")]
+    assert found.cases == 4 * sum(one.reduction is not Reduction.CONSTANT for one in CASES)
+    assert found.cosine == pytest.approx(1.0)
+    assert found.norm_error == pytest.approx(0.0)
+
+
+def test_stored_gradients_name_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="got none"):
+        load_gradients(tmp_path)
+    (tmp_path / "x.gradients.npz").write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(StorageError, match=r"x\.gradients\.npz"):
+        load_gradients(tmp_path)
+
+
+def test_measure_of_nothing_is_equal_to_nothing_alone() -> None:
+    assert measure([0.0, 0.0], [0.0, 0.0]) == (1.0, 1.0)
+    assert measure([0.0, 0.0], [1.0, 0.0]) == (0.0, 0.0)
+
+
+# ---- the command
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install entry points that name this module's paths."""
+    import sys
+
+    here = "test_gradient_points"
+    monkeypatch.setitem(sys.modules, here, sys.modules[__name__])
+    entries = [
+        EntryPoint(name=name, value=f"{here}:{name}", group=registry.GRADIENT_GROUP)
+        for name in ("GOOD", "BAD", "absent")
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda *, group: entries)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+
+def _half(policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase) -> None:
+    plain_backward(policy, episodes, case)
+    for parameter in policy.model.parameters():
+        if parameter.grad is not None:
+            parameter.grad *= 0.5
+
+
+GOOD = path(name="good")
+BAD = path(name="bad", backward=_half)
+
+
+def absent() -> GradientPath:
+    raise ModuleNotFoundError("No module named 'trainer'", name="trainer")
+
+
+def test_command_keeps_gradients_and_compares_them(points: None, tmp_path: Path) -> None:
+    shown = run_envkit("conformance", "--gradient", "--adapter", "GOOD", "--save", tmp_path)
+    assert shown.code == 0, shown.err
+    assert "19 gradients: 16 equal, 3 found" in shown.out
+    stored = load_gradients(tmp_path)
+    save_gradients(compare_paths([path(name="other")]), tmp_path, "other")
+    assert len(stored) == 19
+    across = run_envkit("conformance", "--gradient", "--across", tmp_path)
+    assert across.code == 0, across.err
+    assert "good" in across.out
+    assert "(16)" in across.out
+
+
+def test_command_names_gradients_that_differ(points: None) -> None:
+    shown = run_envkit("conformance", "--gradient", "--adapter", "BAD", "--json")
+    assert shown.code == 1
+    found = json.loads(shown.out)["comparisons"]
+    assert {one["verdict"] for one in found} == {"fail", "found"}
+    assert found[0]["norm_ratio"] == pytest.approx(0.5)
+
+
+def test_command_says_which_trainer_is_missing(points: None) -> None:
+    shown = run_envkit("conformance", "--gradient", "--adapter", "absent")
+    assert shown.code == 1
+    assert "absent: not installed (No module named 'trainer')" in shown.out
+
+
+def test_command_refuses_options_that_do_not_belong_to_gradients(tmp_path: Path) -> None:
+    for options in (("--save", tmp_path), ("--gradient", "--recordings", tmp_path)):
+        shown = run_envkit("conformance", *options)
+        assert shown.code == 1
+        assert "--gradient takes" in shown.last_error
