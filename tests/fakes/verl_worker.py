@@ -129,8 +129,22 @@ class Bench:
         model: str | Path = "llama",
         client_class: type[Any] = LLMServerClient,
         max_model_len: int | None = None,
+        config: Any = None,
         **overrides: Any,
     ) -> None:
+        """Make the worker.
+
+        Args:
+            version: "v0" or "v1".
+            folder: For the loop's YAML file.
+            policy: What the server answers.
+            loop: Keys of the loop's YAML entry.
+            model: A tiny model, by name or folder.
+            client_class: verl's client.
+            max_model_len: Of the server.
+            config: A whole configuration, instead of what the arguments would compose.
+            overrides: Keys of the configuration, `__` for a dot.
+        """
         self.version = version
         entry = {"name": "envkit", "_target_": "envkit_verl.EnvAgentLoop", **(loop or {})}
         path = folder / f"loops-{version}.yaml"
@@ -138,7 +152,7 @@ class Bench:
         place = tiny_model_dir(model) if isinstance(model, str) else model
         if max_model_len is not None:
             overrides[f"{ROLLOUT}.max_model_len"] = max_model_len
-        self.config = composed(place, path, **overrides)
+        self.config = composed(place, path, **overrides) if config is None else config
         self.queue = FakeTransferQueue()
         self.server = StrictVllmServer(policy, None, max_model_len=max_model_len or 4096)
         self.client = make_client(self.config, self.server, client_class=client_class)
