@@ -127,15 +127,13 @@ def _defined(body: list[ast.stmt], name: str) -> _Definition | None:
 
 
 def _members(definition: ast.ClassDef) -> set[str]:
-    """Return fields, methods and the attributes that methods assign to self."""
+    """Return fields, methods and what methods assign, such as attributes of self."""
     names: set[str] = set()
     for node in ast.walk(definition):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
-        elif isinstance(node, ast.AnnAssign | ast.Assign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {one.id for one in targets if isinstance(one, ast.Name)}
-            names |= {one.attr for one in targets if isinstance(one, ast.Attribute)}
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.id if isinstance(node, ast.Name) else node.attr)
     return names
 
 

@@ -20,7 +20,7 @@ class Output:
     ids: list[int]
     mask = ()
     def __init__(self, *, width):
-        self.width = width
+        self.width, self.height = width, 1
     async def run(self, params, /, extra=None, *, seed): ...
 
 def collate(rows, **options): ...
@@ -41,7 +41,7 @@ def test_contract_holds_where_every_name_is_there(root: Path) -> None:
         package="trainer",
         tested="1.0",
         uses={
-            "trainer.loops.agent:Output": ("ids", "mask", "width", "run"),
+            "trainer.loops.agent:Output": ("ids", "mask", "width", "height", "run"),
             "trainer.loops.agent:Output.run": ("params", "extra", "seed"),
             "trainer.loops.agent:collate": ("anything",),
             "trainer.loops.agent:loads": ("text",),
