@@ -1,6 +1,8 @@
 """TRL's real trainers for the gradient suite: recorded episodes in, gradients of TRL's loss out.
 
-On a CPU: TRL's packed attention, a GPU kernel, is replaced by the same formula.
+On a CPU: TRL's packed attention, a GPU kernel, is replaced by the same formula. Both trainers with
+images take placeholders out of the model's distribution, as engines do. The plain formula does not,
+so they are compared without that.
 """
 
 import copy
@@ -16,16 +18,20 @@ from typing import Any, Final
 import torch
 import trl.experimental.async_grpo.async_grpo_trainer as trl_async
 import trl.experimental.async_grpo.packing as trl_packing
+from accelerate import PartialState
 from datasets import Dataset
+from safetensors.torch import save_model
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.async_grpo import AsyncGRPOConfig
 
+from envkit.advantages import EPSILON, Baseline
 from envkit.conformance import Shape
 from envkit.conformance.gradient import (
     CLIP,
     CONSTANT_TOKENS,
+    GROUP_SIZE,
     Difference,
     GradientPath,
     LossCase,
@@ -94,9 +100,9 @@ def _synchronous(
     model = copy.deepcopy(policy.model)
     args = partial(
         GRPOConfig,
-        num_generations=len(trajectories),
+        num_generations=GROUP_SIZE,
         loss_type=_LOSSES[case.reduction],
-        scale_rewards="group" if case.scaled else "none",
+        scale_rewards="group" if case.is_scaled else "none",
         epsilon=CLIP,
         steps_per_generation=1,
         **_arguments(),
@@ -105,7 +111,7 @@ def _synchronous(
     trainer.current_gradient_accumulation_steps = 1
     rows = trainer.args.per_device_train_batch_size
     batch = trainer._generate_and_score_completions([dict(_ROW) for _ in range(rows)])
-    if case.off_policy:  # what TRL computes where generation and optimizer steps are not aligned
+    if case.is_off_policy:  # what TRL computes where generation and optimizer steps are not aligned
         batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
     trainer.compute_loss(model, batch).backward()
     _hand_back(policy, model, trainer)
@@ -164,20 +170,24 @@ def _asynchronous(
     trl_async.get_peak_flops_per_device = lambda *_, **__: 1.0
     trl_packing._flash_attn = lambda: SimpleNamespace(flash_attn_varlen_func=packed_attention)
     with tempfile.TemporaryDirectory() as folder:
-        policy.model.save_pretrained(folder)
+        config = copy.deepcopy(policy.model.config)
+        config.architectures = [type(policy.model).__name__]
+        config.save_pretrained(folder)  # a model's own save_pretrained skips all ranks but one
+        save_model(policy.model, f"{folder}/model.safetensors", metadata={"format": "pt"})
         args = AsyncGRPOConfig(
-            num_generations=len(trajectories),
+            num_generations=GROUP_SIZE,
             epsilon=CLIP,
             token_budget=0,  # a fixed number of rows
             **_arguments(),
         )
+        image_id = getattr(policy.model.config, "image_token_id", None)
         engine = SimpleNamespace(name="replay", update_weights=_nothing)
         worker = EnvRolloutWorker(
             args,
             [_ROW],
             engine=engine,  # type: ignore[arg-type]
-            codec=_codec(policy),
-            scale_rewards=case.scaled,
+            codec=_codec(policy, [] if image_id is None else [image_id]),
+            scale_rewards=case.is_scaled,
         )
         trainer = EnvAsyncGRPOTrainer(
             folder,
@@ -189,9 +199,16 @@ def _asynchronous(
     trainer.model.load_state_dict(policy.model.state_dict())
     trainer.model.double().train()
     trainer.current_gradient_accumulation_steps = 1
-    samples, _ = group_samples(
-        _small(trajectories, policy, case), group_id=0, version=0, settings=worker.row_settings()
-    )
+    groups: dict[str | None, list[Trajectory]] = {}
+    for one in _small(trajectories, policy, case):
+        groups.setdefault(one.group_id, []).append(one)
+    samples = [
+        sample
+        for number, members in enumerate(groups.values())
+        for sample in group_samples(
+            members, group_id=number, version=0, settings=worker.row_settings()
+        )[0]
+    ]
     trainer.args.per_device_train_batch_size = len(samples) // trainer.accelerator.num_processes
     for sample in samples * 2:  # TRL's loader reads one batch ahead
         worker.rollout_buffer.put(sample)
@@ -223,7 +240,7 @@ def _small_sequence(
 ) -> list[Segment]:
     ids = policy.small([one for segment in sequence for one in segment.train_ids])
     tensors = join_features(one for segment in sequence for one in segment.features)
-    score = policy.old_logprobs if case.off_policy else policy.logprobs
+    score = policy.old_logprobs if case.is_off_policy else policy.logprobs
     scores = [0.0, *(score(ids, tensors).detach().tolist() if len(ids) > 1 else [])]
     changed: list[Segment] = []
     start = 0
@@ -258,8 +275,7 @@ def _of_rank(trainer: Any, trajectories: Sequence[Trajectory]) -> tuple[Trajecto
 
 
 def _for_ranks(args: Callable[..., GRPOConfig], count: int) -> GRPOConfig:
-    ranks = int(torch.distributed.get_world_size()) if torch.distributed.is_initialized() else 1
-    return args(per_device_train_batch_size=count // ranks)
+    return args(per_device_train_batch_size=count // PartialState(cpu=True).num_processes)
 
 
 def _arguments() -> dict[str, Any]:
@@ -293,17 +309,10 @@ def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
     return tokenizer
 
 
-def _codec(policy: Policy) -> Any:  # noqa: ANN401
-    """Return what the adapters ask a codec for.
-
-    Both trainers with images take placeholders out of the model's distribution, as engines do. The
-    plain formula does not, so the comparison is made without.
-    """
-    image_id = getattr(policy.model.config, "image_token_id", None)
+def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN401
+    """Return what the adapters ask a codec for."""
     return SimpleNamespace(
-        decode=lambda _: "",
-        stop_ids=(policy.filler_id,),
-        media_ids=() if image_id is None else (image_id,),
+        decode=lambda _: "", stop_ids=(policy.filler_id,), media_ids=tuple(media_ids)
     )
 
 
@@ -334,13 +343,15 @@ def _explain(
 ) -> Difference | None:
     """Explain GRPOTrainer's constant, which shortens the step where rewards are close."""
     del shape
-    rewards = [one.reward for one in trajectories if one.reward is not None]
-    if not case.scaled or len(rewards) < 2:
+    if not case.is_scaled:
         return None
-    spread = statistics.stdev(rewards)
+    groups: dict[str | None, list[float | None]] = {}
+    for one in trajectories:
+        groups.setdefault(one.group_id, []).append(one.reward)
+    spreads = [Baseline.of(rewards).deviation for rewards in groups.values()]
     return Difference(
-        ratio=spread / (spread + _EPSILON),
-        reason=f"GRPOTrainer adds {_EPSILON} to the standard deviation, others 1e-6",
+        norm_ratio=statistics.fmean((one + EPSILON) / (one + _EPSILON) for one in spreads),
+        reason=f"GRPOTrainer adds {_EPSILON} to the deviation, other trainers {EPSILON}",
         setting='scale_rewards="none"',
     )
 
