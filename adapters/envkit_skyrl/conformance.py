@@ -1,5 +1,6 @@
 """SkyRL's `GeneratorOutput` for envkit's conformance suite: made by the adapter, then read back."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from envkit.conformance import Content, Deliver, DeliveredRow, Projection, Shape
@@ -15,27 +16,42 @@ _PICTURES: Final = Pictures(token_id=0, patches_per_token=4, patch_size=1176)
 """Of a Qwen2.5-VL model: rows of text then have empty tensors of this width."""
 
 
-def _deliver(shape: Shape, placement: RewardPlacement) -> Deliver:
-    def deliver(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
-        from skyrl.train.generators.base import TrajectoryID
-        from skyrl.train.utils.trainer_utils import validate_generator_output
+def rows_of_groups(
+    trajectories: Sequence[Trajectory],
+    shape: Shape,
+    *,
+    filler_id: int,
+    placement: RewardPlacement = RewardPlacement.LAST,
+) -> GeneratorOutput:
+    """Return the rows of whole groups, checked by SkyRL's own validator."""
+    from skyrl.train.generators.base import TrajectoryID
+    from skyrl.train.utils.trainer_utils import validate_generator_output
 
-        plan = RowPlan(
-            step_wise=shape is not Shape.WHOLE,
-            merge=shape is Shape.MERGED,
-            placement=placement,
-            filler_id=filler_id,
-            pictures=_PICTURES,
-        )
-        sample = Played(
-            group="0",
-            trajectory_id=TrajectoryID(instance_id="0", repetition_id=0),
+    plan = RowPlan(
+        step_wise=shape is not Shape.WHOLE,
+        merge=shape is Shape.MERGED,
+        placement=placement,
+        filler_id=filler_id,
+        pictures=_PICTURES,
+    )
+    samples = [
+        Played(
+            group=trajectory.group_id or "0",
+            trajectory_id=TrajectoryID(trajectory.group_id or "0", member),
             trajectory=trajectory,
         )
-        output = to_output([sample], plan).output
-        output["rollout_metrics"] = None
-        validator: Any = validate_generator_output
-        validator(1, output, step_wise=plan.step_wise)
+        for member, trajectory in enumerate(trajectories)
+    ]
+    output = to_output(samples, plan).output
+    output["rollout_metrics"] = None
+    validator: Any = validate_generator_output
+    validator(len(samples), output, step_wise=plan.step_wise)
+    return output
+
+
+def _deliver(shape: Shape, placement: RewardPlacement) -> Deliver:
+    def deliver(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
+        output = rows_of_groups([trajectory], shape, filler_id=filler_id, placement=placement)
         return [_read(output, row) for row in range(len(output["response_ids"]))]
 
     return deliver

@@ -11,6 +11,7 @@ from envkit_skyrl.dependencies import require_skyrl
 from envkit_skyrl.generator import EnvGenerator
 from envkit_skyrl.gym_env import register
 from envkit_skyrl.options import GeneratorKind, SkyRLOptions
+from envkit_skyrl.trainer import EnvkitTrainer
 
 require_skyrl()
 
@@ -30,7 +31,7 @@ class EnvkitTrainConfig(SkyRLTrainConfig):
 
 
 class EnvkitExp(BasePPOExp):
-    """SkyRL's experiment; only the generator is another one."""
+    """SkyRL's experiment with envkit's generator, and a trainer that counts episodes."""
 
     def __init__(self, cfg: EnvkitTrainConfig) -> None:
         prepare_process(cfg)
@@ -47,6 +48,10 @@ class EnvkitExp(BasePPOExp):
         if options.generator is GeneratorKind.SKYRL:
             return super().get_generator(cfg, tokenizer, inference_engine_client)
         return make_generator(cfg, inference_engine_client)
+
+    def get_trainer(self, **parts: Any) -> EnvkitTrainer:  # noqa: ANN401  # SkyRL's objects
+        """Return the trainer; `EpisodeCredit` has its reasons."""
+        return EnvkitTrainer(**parts)
 
 
 def make_generator(

@@ -9,7 +9,7 @@ from fakes.skyrl_client import FakeClient, Policy, say
 from loguru import logger  # pyright: ignore[reportMissingImports]
 from skyrl.train.config import SkyRLTrainConfig  # pyright: ignore[reportMissingImports]
 from skyrl.train.generators.base import BatchMetadata, TrajectoryID  # pyright: ignore[reportMissingImports]
-from skyrl.train.trainer import RayPPOTrainer  # pyright: ignore[reportMissingImports]
+from envkit_skyrl.trainer import EnvkitTrainer
 
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit_skyrl import EnvGenerator, SkyRLOptions
@@ -102,7 +102,7 @@ class Run:
         dataset = MagicMock()
         dataset.__len__.return_value = max(8, self.prompts)
         dataset.collate_fn = list
-        trainer: Any = RayPPOTrainer(
+        trainer: Any = EnvkitTrainer(
             cfg=self.cfg, tracker=None, tokenizer=MagicMock(pad_token_id=0), train_dataset=dataset,
             eval_dataset=None, inference_engine_client=None, generator=MagicMock(),
         )  # fmt: skip

@@ -130,7 +130,7 @@ async def test_a_fault_keeps_the_mean_of_its_group(run: MakeRun) -> None:
     assert output["stop_reasons"] == ["stop", "stop", "error"]
     assert output["rollout_metrics"]["envkit/faults"] == 1
     assert output["rollout_metrics"]["envkit/reward/mean"] == pytest.approx(0.375)
-    assert advantages(await made.train(output)) == [1.0, -1.0, 0.0]
+    assert advantages(await made.train(output)) == [0.707, -0.707, 0.0]
 
 
 @pytest.mark.parametrize("step_wise", [False, True])

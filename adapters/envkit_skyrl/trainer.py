@@ -1,0 +1,111 @@
+"""SkyRL's trainer with an episode's weight, baseline and turns taken from the episode.
+
+SkyRL 0.4.0 counts rows where it should count episodes (`sequence_mean` and
+`seq_mean_token_sum_norm` over step-wise rows), and takes the placeholder of a faulted episode into
+its group's deviation. `EpisodeCredit` corrects both in front of SkyRL's own code, and compares turn
+with turn if `envkit.turn_discount` is set. With another trainer class, put it before that class:
+
+    class Trainer(EpisodeCredit, FullyAsyncRayPPOTrainer): ...
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import torch
+
+from envkit_skyrl.contracts import ERROR, GeneratorOutput
+from envkit_skyrl.dependencies import require_skyrl
+
+require_skyrl()
+
+from skyrl.train.trainer import RayPPOTrainer  # noqa: E402  # after the check
+
+_EPISODES: Final = "envkit_episodes"
+"""Key of a batch's metadata: the number of each row's episode, padding rows left out."""
+_FAULTED: Final = "envkit_faulted"
+"""Key of a batch's metadata: whether a row stands for an episode without a reward."""
+
+
+class EpisodeCredit(RayPPOTrainer):
+    """Weighs episodes, however many rows they became, and leaves faulted ones out of a group."""
+
+    def convert_to_training_input(self, generator_output: GeneratorOutput, uids: list[str]) -> Any:  # noqa: ANN401  # SkyRL's TrainingInputBatch
+        """Note each row's episode, which SkyRL forgets before it weighs the rows."""
+        batch = super().convert_to_training_input(generator_output, uids)
+        last = generator_output.get("is_last_step") or [True] * len(uids)
+        batch.metadata[_EPISODES] = [0, *accumulate(map(int, last))][:-1]
+        batch.metadata[_FAULTED] = [reason == ERROR for reason in generator_output["stop_reasons"]]
+        return batch
+
+    def compute_advantages_and_returns(self, data: Any) -> Any:  # noqa: ANN401  # SkyRL's
+        """Compare episodes with those of their group that have a reward."""
+        uids, metadata = data.metadata["uids"], data.metadata
+        metadata["uids"] = without_faults(uids, metadata[_EPISODES], metadata[_FAULTED])
+        data = super().compute_advantages_and_returns(data)
+        data.metadata["uids"] = uids
+        faulted = torch.tensor(metadata[_FAULTED]).nonzero().flatten()
+        data["advantages"][faulted] = data["returns"][faulted] = 0.0
+        return data
+
+    def _normalize_advantages(
+        self,
+        data: Any,  # noqa: ANN401  # SkyRL's
+        mini_batch_boundaries: list[tuple[int, int]],
+        prompt_boundaries: list[tuple[int, int]] | None = None,
+    ) -> Any:  # noqa: ANN401
+        data = super()._normalize_advantages(data, mini_batch_boundaries, prompt_boundaries)
+        reduction = self.cfg.trainer.algorithm.loss_reduction
+        for start, end in mini_batch_boundaries:
+            weights = row_weights(
+                reduction, data["loss_mask"][start:end], data.metadata[_EPISODES][start:end]
+            )
+            data["advantages"][start:end] *= weights[:, None]
+        return data
+
+
+class EnvkitTrainer(EpisodeCredit):
+    """SkyRL's synchronous trainer with `EpisodeCredit`."""
+
+
+def without_faults(
+    uids: Sequence[str], episodes: Sequence[int], faulted: Sequence[bool]
+) -> list[str]:
+    """Return the group of each row, with a group of its own for a row without a reward.
+
+    A group with fewer than two rewards stays as it is: SkyRL takes the bare reward of a group of
+    one for its advantage, whereas the placeholders, which have the mean, make it 0.
+
+    Args:
+        uids: Of all rows, those of padding included.
+        episodes: The number of each row's episode, without padding.
+        faulted: Whether a row stands for an episode without a reward, without padding.
+    """
+    rows = list(zip(uids, episodes, faulted, strict=False))
+    scored = Counter(uid for uid, _ in {(uid, episode) for uid, episode, bad in rows if not bad})
+    own = [
+        f"{uid}/faulted {episode}" if bad and scored[uid] > 1 else uid
+        for uid, episode, bad in rows
+    ]
+    return [*own, *uids[len(own) :]]
+
+
+def row_weights(reduction: str, loss_mask: torch.Tensor, episodes: Sequence[int]) -> torch.Tensor:
+    """Return the factor of each row's advantage that gives its episode the weight of one row.
+
+    Args:
+        reduction: SkyRL's `trainer.algorithm.loss_reduction`; it has divided by the rows already.
+        loss_mask: Of a mini-batch, (rows, response).
+        episodes: The number of each row's episode, (rows,).
+    """
+    rows, count = len(episodes), len(set(episodes))
+    if reduction not in ("sequence_mean", "seq_mean_token_sum_norm") or rows == count:
+        return torch.ones(rows)
+    weights = torch.full((rows,), rows / count)
+    if reduction == "sequence_mean":
+        numbers = torch.tensor(episodes) - min(episodes)
+        tokens = loss_mask.sum(-1)
+        totals = torch.zeros(count).index_add(0, numbers, tokens.float())
+        weights *= tokens.clamp(min=1) / totals.clamp(min=1)[numbers]
+    return weights

@@ -1,0 +1,31 @@
+"""SkyRL's gradient, through its real trainer and policy worker, against the plain formula."""
+
+from pathlib import Path
+
+import pytest
+from fakes.skyrl_ranks import gradients_of_two_ranks
+
+from envkit.conformance import Shape
+from envkit.conformance.gradient import LossCase, Reduction, Verdict, compare_paths
+from envkit.conformance.gradient.suite import measure, plain_gradient
+from envkit_skyrl.gradient import GRADIENTS
+
+
+def test_every_gradient_equals_the_plain_formula() -> None:
+    found = list(compare_paths(GRADIENTS))
+    wrong = [str(one) for one in found if one.verdict not in (Verdict.EQUAL, Verdict.FOUND)]
+    assert not wrong
+    assert {one.shape for one in found} == set(Shape)
+    assert {one.case.reduction for one in found} == set(Reduction)
+
+
+def test_two_data_parallel_ranks_have_the_gradient_of_one(tmp_path: Path) -> None:
+    jobs = [
+        ("fault", Shape.WHOLE, LossCase(reduction=Reduction.TOKEN_MEAN, is_scaled=True)),
+        ("two groups", Shape.STEPS, LossCase(reduction=Reduction.EPISODE_MEAN, is_off_policy=True)),
+        ("two groups", Shape.STEPS, LossCase(reduction=Reduction.CONSTANT)),
+    ]
+    for job, found in zip(jobs, gradients_of_two_ranks(jobs, tmp_path), strict=True):
+        cosine, ratio = measure(found, plain_gradient(job[0], job[2]))
+        assert cosine == pytest.approx(1, abs=1e-6), job
+        assert ratio == pytest.approx(1, abs=1e-4), job
