@@ -22,9 +22,7 @@ def check_prompt(
     Raises:
         ConfigurationError: See the message.
     """
-    is_rendered = bool(getattr(args, "apply_chat_template", False)) and isinstance(
-        sample.prompt, str
-    )
+    is_rendered = getattr(args, "apply_chat_template", False) and isinstance(sample.prompt, str)
     if is_rendered and not evaluation and "prompt" in task_fields.values():
         raise ConfigurationError(
             "task_fields takes the task's text from the prompt as the dataset has it, "

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.conformance import Shape, shipped_recordings
+from envkit.conformance import Shape
 from envkit.conformance.gradient.cases import (
     CLIP,
     CONSTANT_TOKENS,
@@ -28,6 +28,7 @@ from envkit.conformance.gradient.cases import (
 from envkit.errors import MissingDependencyError
 from envkit.metrics import EpisodeFacts
 from envkit.trajectory import Trajectory
+from envkit_slime.conformance import NoText
 from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rewards import post_process_rewards
@@ -45,17 +46,6 @@ FAN_OUTS: Final = {
     Shape.STEPS: FanOut.TURNS,
 }
 _METHODS: Final = ("_post_process_rewards", "_convert_samples_to_train_data")
-
-
-class NoText:
-    """Stands in for the tokenizer: a recording comes without one, and text is no token."""
-
-    eos_token_id = shipped_recordings()[0].filler_id
-
-    def decode(self, ids: Sequence[int], **_: object) -> str:
-        """Return nothing."""
-        del ids
-        return ""
 
 
 def arguments(episodes: int, case: LossCase) -> Namespace:
