@@ -17,7 +17,13 @@ from envkit.errors import ConfigurationError, RunFailedError, StorageError, Temp
 from envkit.metrics import EpisodeFacts
 from envkit.rollout import EpisodeSpec, has_role, play_through
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows, whole_row
-from envkit_slime.checks import check_fan_out, check_prompt, check_siblings, check_staleness
+from envkit_slime.checks import (
+    check_baseline,
+    check_fan_out,
+    check_prompt,
+    check_siblings,
+    check_staleness,
+)
 from envkit_slime.engine import CURRENT, Call
 from envkit_slime.form import Form
 from envkit_slime.rewards import reward_value, sets_reward
@@ -67,6 +73,7 @@ async def roll(
         extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
+        check_baseline(args, evaluation=evaluation)
         check_fan_out(args, plan.settings.fan_out, evaluation=evaluation)
         check_staleness(args, plan.settings.max_staleness, evaluation=evaluation)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
