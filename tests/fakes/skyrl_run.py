@@ -9,10 +9,10 @@ from fakes.skyrl_client import FakeClient, Policy, say
 from loguru import logger  # pyright: ignore[reportMissingImports]
 from skyrl.train.config import SkyRLTrainConfig  # pyright: ignore[reportMissingImports]
 from skyrl.train.generators.base import BatchMetadata, TrajectoryID  # pyright: ignore[reportMissingImports]
-from envkit_skyrl.trainer import EnvkitTrainer
 
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit_skyrl import EnvGenerator, SkyRLOptions
+from envkit_skyrl.trainer import EnvkitTrainer
 
 logger.remove()
 
@@ -45,7 +45,8 @@ class Run:
         self.request = EpisodeRequest(env_id=env, env_kwargs=env_kwargs or {})
         section: dict[str, Any] = {"env_id": env, "env_kwargs": env_kwargs or {}}
         section["retries"] = {"backoff": {"initial_s": 0.01}}
-        self.options = SkyRLOptions.from_mapping({**section, **(envkit or {})})
+        self.cfg.envkit = {**section, **(envkit or {})}
+        self.options = SkyRLOptions.from_mapping(self.cfg.envkit)
         self.generator = EnvGenerator(
             self.cfg.generator, self.client, self.codec, options=self.options, **arguments
         )
