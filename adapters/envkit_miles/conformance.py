@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from envkit_miles.generate import MilesForm
 from envkit_slime.conformance import projections
+from envkit_slime.form import Form
 from envkit_slime.sample import Sample
 from envkit_slime.upstream import require
-from envkit_slime.writer import SampleForm
 
 
-def _make() -> tuple[SampleForm, Namespace, Sample]:
+def _make() -> tuple[Form, Namespace, Sample]:
     args = Namespace(
         sglang_speculative_algorithm=None,
         use_rollout_routing_replay=False,

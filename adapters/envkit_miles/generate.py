@@ -1,32 +1,35 @@
 """miles' generate function: `--custom-generate-function-path envkit_miles.generate`."""
 
 import base64
+import time
 import uuid
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 
-from envkit.errors import ConfigurationError, EnvkitError, LedgerFault
-from envkit_slime.engine import EXPERTS, START, Span
-from envkit_slime.pieces import Piece
+from envkit.errors import ConfigurationError, EnvkitError, LedgerFault, MissingDependencyError
+from envkit.messages import text_of
+from envkit.trajectory import Row, Segment, Trajectory
+from envkit_slime.engine import EXPERTS, START, GenerateState, Span
+from envkit_slime.form import Form
 from envkit_slime.rollout import roll
-from envkit_slime.runtime import GenerateState
 from envkit_slime.sample import Sample
 from envkit_slime.upstream import require
-from envkit_slime.writer import neutral_experts
+from envkit_slime.writer import meta_info, neutral_experts
 
 _ROUTING_KEYS: Final = ("routing_key", "session_id")
 """What `Sample` calls its routing key: now, and in miles-rl 0.0.2."""
 
 
-class MilesForm:
+class MilesForm(Form):
     """miles' `GenerateState` and `Sample` (miles/utils/types.py)."""
 
-    def __init__(self, state: GenerateState) -> None:
+    def __init__(self, state: GenerateState, *, evaluation: bool = False) -> None:
         self._state = state
+        self._evaluation = evaluation
 
     @property
     def state(self) -> GenerateState:
@@ -43,18 +46,28 @@ class MilesForm:
         return given
 
     def span(self, sample: Sample) -> Span:
-        """Return a span that records nothing: miles traces no single requests."""
-        del sample
+        """Return what tells miles' dashboard when replies and steps began and ended, if it is on.
 
-        def open_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
-            return nullcontext(attributes)
+        As miles/rollout/generate_hub/multi_turn.py.
+        """
+        sink = None if self._evaluation else _dashboard()
+        if sink is None:
+            return super().span(sample)
+        turn, ended = 0, 0.0
+
+        @contextmanager
+        def open_span(attributes: dict[str, Any]) -> Generator[dict[str, Any]]:
+            nonlocal turn, ended
+            started = time.time()
+            if turn:
+                sink.tool_span(sample, ended, started, turn=turn)
+            turn += 1
+            yield attributes
+            ended = time.time()
+            tokens = str(attributes.get("completion_tokens", ""))
+            sink.gen_span(sample, started, ended, turn=turn, detail=tokens)
 
         return open_span
-
-    def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
-        """Return nothing: see `span`."""
-        del meta_info
-        return {}
 
     def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
         """Return the LoRA adapter to sample from; without it the server samples the base model.
@@ -83,37 +96,25 @@ class MilesForm:
             return {}
         return {"lora_path": require("miles.rollout.sglang_rollout").LORA_ADAPTER_NAME}
 
-    def keeps_partial(self, args: Namespace) -> bool:
-        """Return whether miles puts aborted groups back into its data source."""
-        return bool(getattr(args, "partial_rollout", False))
-
-    def sets_reward(self, args: Namespace) -> bool:
-        """Leave the reward to `--group-rm`, which insists on setting it itself.
-
-        miles/rollout/rm_hub/__init__.py, batched_async_rm; `--custom-rm-path envkit_miles.reward`
-        returns what the environment said.
-        """
-        return not getattr(args, "group_rm", False)
-
-    def append(self, args: Namespace, sample: Any, pieces: Sequence[Piece]) -> None:  # noqa: ANN401
+    def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
         """Extend the sample's lists, then let miles count and check.
 
         Raises:
             LedgerFault: miles' own `validate` refuses the sample.
         """
-        sample.rollout_log_probs = []
-        sample.loss_mask = []
-        for piece in pieces:
-            sample.tokens = sample.tokens + list(piece.tokens)
-            sample.response_length += len(piece.tokens)
-            sample.rollout_log_probs += piece.logprobs
-            sample.loss_mask += [int(piece.is_sampled)] * len(piece.tokens)
-            if piece.meta_info is None:
+        sample.rollout_log_probs, sample.loss_mask = [], []
+        for segment in segments:
+            sample.tokens = sample.tokens + list(segment.train_ids)
+            sample.response_length += len(segment.train_ids)
+            sample.rollout_log_probs += segment.logprobs
+            meta = meta_info(segment)
+            sample.loss_mask += [int(meta is not None)] * len(segment.train_ids)
+            if meta is None:
                 continue
-            sample.update_from_meta_info(args, piece.meta_info)
-            if piece.meta_info.get(EXPERTS) is not None:
+            sample.update_from_meta_info(args, meta)
+            if meta.get(EXPERTS) is not None:
                 known = sample.rollout_routed_experts
-                sample.rollout_routed_experts = _with_experts(args, known, piece.meta_info)
+                sample.rollout_routed_experts = _with_experts(args, known, meta)
         _validate(sample)
 
     def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
@@ -121,6 +122,40 @@ class MilesForm:
         if getattr(args, "use_rollout_routing_replay", False):
             sample.rollout_routed_experts = neutral_experts(args, len(sample.tokens) - 1)
         _validate(sample)
+
+    def check_rows(self, rows: Sequence[Row]) -> None:
+        """Refuse several rows with images, which miles cuts into steps by rows, not by episodes.
+
+        miles/ray/rollout/train_data_conversion.py, can_schedule_on_rollout_side.
+
+        Raises:
+            ConfigurationError: There are several, and one has an image.
+        """
+        if len(rows) > 1 and any(row.images for row in rows):
+            raise ConfigurationError(
+                "miles cuts a batch with images into optimizer steps of --global-batch-size rows, "
+                f"so {len(rows)} rows of one episode would be trained in several steps; drop "
+                "fan_out, or play an environment with one agent"
+            )
+
+    def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
+        """Add the conversation's text for `--save-debug-trajectory-data`.
+
+        miles/ray/rollout/debug_data.py.
+        """
+        if getattr(args, "save_debug_trajectory_data", None) is not None:
+            sample.metadata["messages"] = [
+                {"role": entry["role"], "content": str(text_of(entry))}
+                for entry in trajectory.messages
+            ]
+
+
+def _dashboard() -> Any:  # noqa: ANN401
+    """Return what takes the spans of miles' dashboard; None where it is off, or not there yet."""
+    try:
+        return require("miles.utils.lifecycle").TrajectoryLifecycle().sink
+    except MissingDependencyError:  # miles-rl 0.0.2
+        return None
 
 
 def _with_experts(
@@ -179,7 +214,7 @@ async def generate(input: Any) -> Any:  # noqa: A002, ANN401  # miles names it s
     """
     try:
         samples = await roll(
-            MilesForm(input.state),
+            MilesForm(input.state, evaluation=input.evaluation),
             input.args,
             input.sample,
             input.sampling_params,
@@ -209,4 +244,10 @@ async def generate_slime_form(
         evaluation: Whether this is an evaluation.
     """
     state = require("miles.rollout.sglang_rollout").GenerateState(args)
-    return await roll(MilesForm(state), args, sample, sampling_params, evaluation=evaluation)
+    return await roll(
+        MilesForm(state, evaluation=evaluation),
+        args,
+        sample,
+        sampling_params,
+        evaluation=evaluation,
+    )

@@ -11,7 +11,6 @@ docs/trainers/slime.md has a whole run. slime is imported on first use.
 
 from envkit_slime.data_source import DataSource
 from envkit_slime.generate import generate
-from envkit_slime.interaction import InteractionEnv, build_env
 from envkit_slime.metrics import episode_metrics, log_eval_rollout_data, log_rollout_data
 from envkit_slime.rewards import (
     dynamic_filter,
@@ -26,9 +25,7 @@ from envkit_slime.stored import freeze, thaw
 __all__ = [
     "DataSource",
     "FanOut",
-    "InteractionEnv",
     "Settings",
-    "build_env",
     "close_runtimes",
     "dynamic_filter",
     "episode_metrics",

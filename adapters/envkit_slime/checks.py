@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from envkit.errors import ConfigurationError, EnvFault
-from envkit_slime.rewards import is_normalised
+from envkit_slime.rewards import is_distilled, is_normalised
 from envkit_slime.runtime import Runtime
 from envkit_slime.sample import Sample
 from envkit_slime.settings import FanOut, Plan
@@ -47,6 +47,11 @@ def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None
                 f"fan_out: {fan_out.value} cannot go with --{name.replace('_', '-')}, which takes "
                 "one sample per trajectory; drop one of the two"
             )
+    if is_distilled(args):
+        raise ConfigurationError(
+            f"fan_out: {fan_out.value} cannot go with --opd-type sglang, whose reward function "
+            "scores one sample at a time; drop fan_out"
+        )
     if evaluation or not is_normalised(args) or _has_post_process(args):
         return
     # slime/ray/rollout.py, _post_process_rewards
@@ -92,6 +97,23 @@ async def check_siblings(
     raise ConfigurationError(
         f"{who}, which the trainer's own normalisation does not tell apart: add {_NORMALISE}"
     )
+
+
+def check_staleness(args: Namespace, limit: int | None, *, evaluation: bool) -> None:
+    """Refuse a limit that would miss what was finished and waited in the buffer.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    if limit is None or evaluation:
+        return
+    if limit < 0:
+        raise ConfigurationError(f"max_staleness must be 0 or more, got {limit}")
+    if not _has_post_process(args):
+        raise ConfigurationError(
+            "max_staleness compares a finished sample with the rollout that it is trained in: add "
+            f"{_NORMALISE}"
+        )
 
 
 def _has_post_process(args: Namespace) -> bool:

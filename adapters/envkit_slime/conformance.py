@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from envkit.conformance import Content, DeliveredRow, Projection, Shape, expected_rows
+from envkit.metrics import EpisodeFacts
 from envkit.trajectory import Row, Trajectory
+from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
-from envkit_slime.rollout import finish
-from envkit_slime.sample import SUMMARY_KEY, Sample
-from envkit_slime.summary import summarise
+from envkit_slime.rollout import Job, finish
+from envkit_slime.sample import FACTS_KEY, Sample
 from envkit_slime.upstream import require
-from envkit_slime.writer import SampleForm, clear, write_row
+from envkit_slime.writer import clear, write_row
 
 
 class _NoText:
@@ -24,7 +25,7 @@ class _NoText:
 
 
 def delivered(
-    form: SampleForm, args: Namespace, sample: Sample, trajectory: Trajectory, row: Row
+    form: Form, args: Namespace, sample: Sample, trajectory: Trajectory, row: Row
 ) -> DeliveredRow:
     """Write a row into a sample as a rollout does, and read the sample back.
 
@@ -36,9 +37,9 @@ def delivered(
         row: One of its projections.
     """
     clear(sample)
-    sample.metadata[SUMMARY_KEY] = summarise(trajectory)
+    sample.metadata[FACTS_KEY] = EpisodeFacts.of(trajectory).to_json()
     write_row(form, args, sample, row, tokenizer=_NoText())
-    finish(args, sample, trajectory)
+    finish(Job(form=form, args=args, evaluation=False), sample, trajectory)
     start = len(sample.tokens) - sample.response_length
     return DeliveredRow(
         prompt_ids=sample.tokens[:start],
@@ -55,7 +56,7 @@ def delivered(
 
 
 def projections(
-    name: str, make: Callable[[], tuple[SampleForm, Namespace, Sample]]
+    name: str, make: Callable[[], tuple[Form, Namespace, Sample]]
 ) -> tuple[Projection, ...]:
     """Return one sample for a trajectory, and the two ways of `fan_out`.
 
@@ -91,7 +92,7 @@ def projections(
     )
 
 
-def _make() -> tuple[SampleForm, Namespace, Sample]:
+def _make() -> tuple[Form, Namespace, Sample]:
     # What slime reads while it appends tokens; every other attribute is optional.
     args = Namespace(
         sglang_speculative_algorithm=None,

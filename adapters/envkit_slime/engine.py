@@ -21,11 +21,13 @@ META: Final = "slime_meta"
 """Key of a generation's extras that holds counts which slime adds up by sample."""
 
 
-class RolloutState(Protocol):
+class GenerateState(Protocol):
     """What is read of slime's or miles' `GenerateState`."""
 
     aborted: bool
     """True from the moment in which the trainer has enough samples."""
+    tokenizer: Any
+    processor: Any
 
 
 class Span(Protocol):
@@ -40,7 +42,7 @@ class Span(Protocol):
 class Call:
     """The sample that is being generated in this context."""
 
-    state: RolloutState
+    state: GenerateState
     interrupt: Interrupt
     """Shared by all episodes that the same abort ends."""
     span: Span

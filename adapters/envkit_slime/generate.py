@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from envkit_slime.engine import Span
-from envkit_slime.pieces import Piece
+from envkit.trajectory import Segment
+from envkit_slime.engine import GenerateState, Span
+from envkit_slime.form import Form
 from envkit_slime.rollout import roll
-from envkit_slime.runtime import GenerateState
 from envkit_slime.sample import Sample
 from envkit_slime.upstream import require
-from envkit_slime.writer import neutral_experts
+from envkit_slime.writer import meta_info, neutral_experts
 
 
-class SlimeForm:
+class SlimeForm(Form):
     """slime's `GenerateState` and `Sample`.
 
     slime/rollout/sglang_rollout.py and slime/utils/types.py.
@@ -23,20 +23,16 @@ class SlimeForm:
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
-        self._trace: Any = None
 
     @property
     def state(self) -> GenerateState:
         """The process-wide state; its tokenizer and processor are never loaded again."""
         return require("slime.rollout.sglang_rollout").GenerateState(self._args)
 
-    def session_id(self, sample: Sample) -> str:
+    def session_id(self, sample: Any) -> str:  # noqa: ANN401
         """Return the sample's session; slime sets it in training and not in evaluation."""
-        given: str | None = getattr(sample, "session_id", None)
-        if given is None:
-            given = str(uuid.uuid4())
-            sample.session_id = given  # pyright: ignore[reportAttributeAccessIssue]  # slime alone
-        return given
+        sample.session_id = sample.session_id or str(uuid.uuid4())
+        return sample.session_id
 
     def span(self, sample: Sample) -> Span:
         """Return slime's own span, which its performance metrics read."""
@@ -51,35 +47,20 @@ class SlimeForm:
         """Return what slime's metrics want of an answer."""
         return require("slime.observability.trace_utils").build_sglang_meta_trace_attrs(meta_info)
 
-    def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
-        """Return nothing: slime has no adapters."""
-        del args, sample
-        return {}
-
     def keeps_partial(self, args: Namespace) -> bool:
         """Return whether slime puts aborted groups back into its data source."""
         path: Any = getattr(args, "rollout_function_path", None)
         is_fully_async = isinstance(path, str) and "fully_async" in path
-        return bool(getattr(args, "partial_rollout", False)) or is_fully_async
+        return is_fully_async or super().keeps_partial(args)
 
-    def sets_reward(self, args: Namespace) -> bool:
-        """Say yes: slime overwrites rewards where it computes them itself."""
-        del args
-        return True
-
-    def append(self, args: Namespace, sample: Any, pieces: Sequence[Piece]) -> None:  # noqa: ANN401
+    def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
         """Append by slime's own method, which keeps and checks every column."""
-        for piece in pieces:
-            if piece.is_sampled:
-                sample.append_response_tokens(
-                    args,
-                    tokens=piece.tokens,
-                    log_probs=piece.logprobs,
-                    trainable=True,
-                    meta_info=piece.meta_info,
-                )
-            else:
-                sample.append_response_tokens(args, tokens=piece.tokens, trainable=False)
+        for segment in segments:
+            meta = meta_info(segment)
+            sampled = {} if meta is None else {"log_probs": segment.logprobs, "meta_info": meta}
+            sample.append_response_tokens(
+                args, tokens=segment.train_ids, trainable=meta is not None, **sampled
+            )
 
     def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
         """Add the columns of routing replay and top-p replay where the run has them."""

@@ -1,19 +1,23 @@
-"""envkit's metrics in slime's logs.
+"""envkit's metrics in slime's and miles' logs.
 
 `--custom-rollout-log-function-path envkit_slime.log_rollout_data` and
-`--custom-eval-rollout-log-function-path envkit_slime.log_eval_rollout_data` add them to what slime
-logs anyway. Names are those of `envkit.metrics`, under "envkit/".
+`--custom-eval-rollout-log-function-path envkit_slime.log_eval_rollout_data` add them to what the
+trainer logs anyway. Names are those of `envkit.metrics`, under "envkit/".
 """
 
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from envkit_slime.sample import Sample, summary_of
+from envkit.metrics import EpisodeFacts, aggregate
+from envkit_slime.sample import Sample, facts_of, trainer_of
 from envkit_slime.upstream import require
 
-PREFIX = "envkit/"
+_LOGS: Final = {
+    "slime": ("slime.observability.metric_utils", "slime.observability.logging_utils"),
+    "miles": ("miles.utils.metric_utils", "miles.utils.tracking_utils.tracking"),
+}
+"""Where each trainer counts its steps, and where it logs them."""
 
 
 def log_rollout_data(
@@ -23,24 +27,21 @@ def log_rollout_data(
     rollout_extra_metrics: dict[str, Any] | None,
     rollout_time: float,
 ) -> bool:
-    """Add envkit's metrics to those of a rollout; slime then logs everything in one step.
+    """Add envkit's metrics to those of a rollout; the trainer then logs everything in one step.
 
     Args:
         rollout_id: Number of the rollout.
-        args: slime's arguments.
+        args: The trainer's arguments.
         samples: All samples of the rollout.
-        rollout_extra_metrics: What slime logs besides its own; added to in place.
+        rollout_extra_metrics: What is logged besides the trainer's own; added to in place.
         rollout_time: Seconds that the rollout took.
 
     Returns:
-        False: slime is to go on with its own log (slime/observability/rollout_metrics.py).
+        False: True would tell the trainer to leave out its own log
+        (slime/observability/rollout_metrics.py, miles/ray/rollout/metrics.py).
     """
     del rollout_time
-    metrics = episode_metrics(samples)
-    if rollout_extra_metrics is not None:
-        rollout_extra_metrics.update(metrics)
-    else:
-        _log(rollout_id, args, metrics, "rollout/step")
+    _add(rollout_id, args, episode_metrics(samples), rollout_extra_metrics, samples, "rollout/step")
     return False
 
 
@@ -50,82 +51,46 @@ def log_eval_rollout_data(
     data: Mapping[str, Mapping[str, Any]],
     extra_metrics: dict[str, Any] | None,
 ) -> bool:
-    """Add envkit's metrics of every evaluation dataset; slime then logs everything.
+    """Add envkit's metrics of every evaluation dataset; the trainer then logs everything.
 
     Args:
         rollout_id: Number of the rollout.
-        args: slime's arguments.
+        args: The trainer's arguments.
         data: By dataset: rewards, truncated, samples.
-        extra_metrics: What slime logs besides its own; added to in place.
+        extra_metrics: What is logged besides the trainer's own; added to in place.
 
     Returns:
-        False: slime is to go on with its own log.
+        False, as `log_rollout_data`.
     """
+    samples = {name: entry.get("samples") or () for name, entry in data.items()}
     metrics = {
         f"eval/{name}/{key}": value
-        for name, entry in data.items()
-        for key, value in episode_metrics(entry.get("samples") or ()).items()
+        for name, known in samples.items()
+        for key, value in episode_metrics(known).items()
     }
-    if extra_metrics is not None:
-        extra_metrics.update(metrics)
-    else:
-        _log(rollout_id, args, metrics, "eval/step")
+    everything = [one for known in samples.values() for one in known]
+    _add(rollout_id, args, metrics, extra_metrics, everything, "eval/step")
     return False
 
 
-def _log(rollout_id: int, args: Namespace, metrics: dict[str, float], step_key: str) -> None:
-    if not metrics:
-        return
-    step = require("slime.observability.metric_utils").compute_rollout_step(args, rollout_id)
-    log = require("slime.observability.logging_utils").log
-    log(args, {**metrics, step_key: step}, step_key=step_key)
+def _add(
+    rollout_id: int,
+    args: Namespace,
+    metrics: dict[str, float],
+    extra: dict[str, Any] | None,
+    samples: Sequence[Any],
+    step_key: str,
+) -> None:
+    if extra is not None:
+        extra.update(metrics)
+    elif metrics:  # there is no mapping to add to: log a step of our own
+        steps, logs = _LOGS[trainer_of(samples[0])]
+        step = require(steps).compute_rollout_step(args, rollout_id)
+        require(logs).log(args, {**metrics, step_key: step}, step_key=step_key)
 
 
 def episode_metrics(samples: Iterable[Sample]) -> dict[str, float]:
     """Return the metrics of the samples that this adapter made; none where it made none."""
-    episodes = [summary for sample in samples if "stop_reason" in (summary := summary_of(sample))]
-    if not episodes:
-        return {}
-    count, turns = len(episodes), sum(episode["turns"] for episode in episodes)
-    stops = Counter(episode["stop_reason"] for episode in episodes)
-    faults = Counter(episode["fault"]["kind"] for episode in episodes if episode["fault"])
-    retries: Counter[str] = Counter()
-    for episode in episodes:
-        retries.update(episode["env_retries"])
-    retries["engine"] = sum(episode["engine_retries"] for episode in episodes)
-    retries["resample"] = sum(episode["resamples"] for episode in episodes)
-    retries["restart"] = sum(episode["restarts"] for episode in episodes)
-    retries["server_abort"] = sum(episode["server_aborts"] for episode in episodes)
-    metrics = {
-        "episodes": float(count),
-        "faults": float(faults.total()),
-        "fault/rate": faults.total() / count,
-        "turns/mean": turns / count,
-        "turns/max": float(max(episode["turns"] for episode in episodes)),
-        "images/mean": _mean(episodes, "images"),
-        "tool_calls/mean": _mean(episodes, "tool_calls"),
-        "parse_error/rate": sum(episode["parse_errors"] for episode in episodes) / max(1, turns),
-        "seconds/env/mean": sum(e["env_seconds"] for e in episodes) / max(1, turns),
-        "seconds/encode/mean": sum(e["encode_seconds"] for e in episodes) / max(1, turns),
-        "seconds/generate/mean": sum(e["generate_seconds"] for e in episodes) / max(1, turns),
-        **_rewards(episodes),
-        **{f"stop/{reason}/share": number / count for reason, number in sorted(stops.items())},
-        **{f"fault/{kind}": float(number) for kind, number in sorted(faults.items())},
-        **{f"retry/{kind}": float(number) for kind, number in sorted(retries.items())},
-    }
-    return {PREFIX + name: value for name, value in metrics.items()}
-
-
-def _rewards(episodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean over episodes that have a reward; faulted ones have none."""
-    rewards = [episode["reward"] for episode in episodes if episode["reward"] is not None]
-    if not rewards:
-        return {}
-    return {
-        "reward/mean": sum(rewards) / len(rewards),
-        "success/rate": sum(reward > 0 for reward in rewards) / len(rewards),
-    }
-
-
-def _mean(episodes: Sequence[Mapping[str, Any]], key: str) -> float:
-    return sum(episode[key] for episode in episodes) / len(episodes)
+    known = [facts for sample in samples if "stop_reason" in (facts := facts_of(sample))]
+    metrics = aggregate(map(EpisodeFacts.from_json, known)) if known else {}
+    return {f"envkit/{name}": value for name, value in metrics.items()}

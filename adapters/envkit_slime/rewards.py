@@ -9,13 +9,15 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from envkit_slime.sample import Sample, is_faulted, summary_of
+from envkit.advantages import EPSILON, Baseline
+from envkit_slime.sample import Sample, facts_of, is_faulted, trainer_of
+from envkit_slime.settings import Settings
+from envkit_slime.staleness import mask_stale
 from envkit_slime.upstream import require
 
 _CENTRED: Final = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 _SCALED: Final = ("grpo", "gspo", "cispo")
-_EPSILON: Final = 1e-6
-"""As in slime/ray/rollout.py, `_post_process_rewards`."""
+_OURS: Final = ("envkit_slime", "envkit_miles")
 
 
 def reward_value(args: Namespace, reward: float | None) -> Any:  # noqa: ANN401  # as slime types it
@@ -39,6 +41,35 @@ def is_normalised(args: Namespace) -> bool:
     return estimator in _CENTRED and bool(getattr(args, "rewards_normalization", True))
 
 
+def is_distilled(args: Namespace) -> bool:
+    """Return whether the reward function asks a teacher's server for log-probabilities.
+
+    Training data then needs them for every sample, faulted ones too (slime and miles,
+    rollout/on_policy_distillation.py, post_process_rewards).
+    """
+    return bool(getattr(args, "use_opd", False)) and getattr(args, "opd_type", None) == "sglang"
+
+
+def sets_reward(args: Namespace, sample: Any, *, is_faulted: bool, evaluation: bool) -> bool:  # noqa: ANN401
+    """Return whether `generate` sets a sample's reward; else the trainer calls a reward function.
+
+    The trainer calls a function of the user's, whose path stands in the sample or in
+    `--custom-rm-path`, only where the reward is still None; `--group-rm` insists on it in miles
+    (rollout/rm_hub/__init__.py). A faulted sample is not shown to it, but to a teacher.
+    """
+    if getattr(args, "group_rm", False):
+        return False
+    everywhere: str | None = getattr(args, "custom_rm_path", None)
+    named = (sample, getattr(sample, "reward_spec", None))  # of slime, of miles
+    own = (getattr(one, "custom_rm_path", None) for one in named)
+    path = next(filter(None, own), everywhere)
+    if path is None or path.partition(".")[0] in _OURS:
+        return True
+    if is_distilled(args):
+        return evaluation and path == everywhere
+    return is_faulted
+
+
 async def reward(
     args: Namespace,
     sample: Any,  # noqa: ANN401  # slime's Sample, or a list of them
@@ -58,8 +89,7 @@ async def reward(
     del kwargs
     if not isinstance(sample, list):
         return reward_value(args, _number(args, sample))
-    values = _filled(args, sample)
-    return [reward_value(args, value) for value in values]
+    return [reward_value(args, value) for value in _compared(args, sample)[1]]
 
 
 def rollout_sample_filter(args: Namespace, data: list[list[Any]]) -> None:
@@ -74,7 +104,7 @@ def rollout_sample_filter(args: Namespace, data: list[list[Any]]) -> None:
     """
     for group in data:
         for members in _by_role(_flat(group)):
-            for member, value in zip(members, _filled(args, members), strict=True):
+            for member, value in zip(members, _compared(args, members)[1], strict=True):
                 if is_faulted(member):
                     member.reward = reward_value(args, value)
                     member.remove_sample = True
@@ -103,7 +133,7 @@ def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  
     ]
     if not known:
         return output(keep=False, reason="all_faulted")
-    if any(max(rewards) - min(rewards) > _EPSILON for rewards in known):
+    if any(max(rewards) - min(rewards) > EPSILON for rewards in known):
         return output(keep=True)
     rewards = known[0]
     return output(keep=False, reason=f"zero_std_{round(rewards[0], 1)}")
@@ -120,69 +150,65 @@ def post_process_rewards(
     normalised within their group; siblings of one rollout count once. With several agents a role is
     compared with the same role of the group's other episodes.
 
+    With on-policy distillation the teacher's answers become `teacher_log_probs`, as by the
+    trainer's own function, and the rewards are the environment's instead of 0.0. Replies older
+    than `max_staleness` allows are masked.
+
     Args:
         args: slime's arguments.
         samples: Of a whole rollout, in any order.
     """
+    if is_distilled(args):
+        _take_teachers(args, samples)
+    mask_stale(samples, Settings.from_args(args).max_staleness)
     raw = [0.0] * len(samples)
     normalised = [0.0] * len(samples)
     groups: dict[object, list[int]] = {}
     for position, sample in enumerate(samples):
-        key = (sample.group_index, summary_of(sample).get("role"))
+        key = (sample.group_index, facts_of(sample).get("role"))
         groups.setdefault(key, []).append(position)
+    is_scaled = args.advantage_estimator in _SCALED and getattr(
+        args, "grpo_std_normalization", True
+    )
     for positions in groups.values():
         members = [samples[position] for position in positions]
-        values = _filled(args, members)
-        advantages = _advantages(args, members, values)
-        for position, value, advantage in zip(positions, values, advantages, strict=True):
-            raw[position], normalised[position] = value, advantage
+        baseline, values = _compared(args, members)
+        for position, member, value in zip(positions, members, values, strict=True):
+            raw[position] = normalised[position] = value
+            if is_normalised(args):
+                known = None if is_faulted(member) else value
+                normalised[position] = baseline.advantage(known, is_scaled=is_scaled)
     return raw, normalised
 
 
-def _advantages(args: Namespace, members: Sequence[Sample], values: list[float]) -> list[float]:
-    if not is_normalised(args):
-        return values
-    torch = require("torch")
-    survivors = _once_per_rollout(members, values)
-    if not survivors:
-        return [0.0] * len(values)
-    rewards = torch.tensor(survivors, dtype=torch.float)
-    centred = torch.tensor(values, dtype=torch.float) - rewards.mean()
-    if args.advantage_estimator in _SCALED and getattr(args, "grpo_std_normalization", True):
-        deviation = rewards.std() if len(survivors) > 1 else torch.zeros(())
-        centred = centred / (deviation + _EPSILON)
-    return [
-        0.0 if is_faulted(member) else float(value)
-        for member, value in zip(members, centred, strict=True)
-    ]
+def _take_teachers(args: Namespace, samples: Sequence[Any]) -> None:
+    """Store the teacher's log-probabilities, and put the environment's rewards back."""
+    require(f"{trainer_of(samples[0])}.rollout.on_policy_distillation").post_process_rewards(
+        args, samples
+    )
+    for sample in samples:
+        sample.reward = reward_value(args, facts_of(sample).get("reward"))
 
 
-def _once_per_rollout(members: Sequence[Sample], values: list[float]) -> list[float]:
-    """Return the survivors' rewards; siblings that fan-out made of one rollout count once."""
-    seen: dict[object, float] = {}
-    for number, (member, value) in enumerate(zip(members, values, strict=True)):
-        if is_faulted(member):
-            continue
+def _compared(args: Namespace, members: Sequence[Sample]) -> tuple[Baseline, list[float]]:
+    """Return what a group is compared with, and each member's reward.
+
+    A faulted member stands at the survivors' mean, or at 0.0 without any. Siblings that fan-out
+    made of one rollout count once.
+    """
+    rewards = [None if is_faulted(one) else _number(args, one) for one in members]
+    once: dict[object, float | None] = {}
+    for number, (member, reward) in enumerate(zip(members, rewards, strict=True)):
         rollout = getattr(member, "rollout_id", None)  # miles 0.0.2 has no such field
-        key = ("own", number) if rollout is None else ("rollout", rollout)
-        seen.setdefault(key, value)
-    return list(seen.values())
-
-
-def _filled(args: Namespace, members: Sequence[Sample]) -> list[float]:
-    """Return the members' rewards, with the survivors' mean for the faulted; 0.0 without any."""
-    values = [_number(args, member) for member in members]
-    survivors = _once_per_rollout(members, values)
-    mean = sum(survivors) / len(survivors) if survivors else 0.0
-    return [
-        mean if is_faulted(member) else value for member, value in zip(members, values, strict=True)
-    ]
+        once[("own", number) if rollout is None else ("rollout", rollout)] = reward
+    baseline = Baseline.of(once.values())
+    return baseline, [baseline.mean if one is None else one for one in rewards]
 
 
 def _number(args: Namespace, sample: Sample) -> float:
     value: Any = sample.reward
     if value is None:
-        value = summary_of(sample).get("reward")
+        value = facts_of(sample).get("reward")
     if isinstance(value, Mapping):
         key = getattr(args, "reward_key", None)
         value = value.get(key) if key in value else next(iter(value.values()), None)
@@ -200,5 +226,5 @@ def _by_role(members: Sequence[Any]) -> list[list[Any]]:
     """Return the samples of a group, those of each agent's role apart."""
     roles: dict[object, list[Any]] = {}
     for member in members:
-        roles.setdefault(summary_of(member).get("role"), []).append(member)
+        roles.setdefault(facts_of(member).get("role"), []).append(member)
     return list(roles.values())

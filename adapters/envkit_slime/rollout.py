@@ -9,78 +9,35 @@ trained on.
 import asyncio
 import logging
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any
 
-from envkit.errors import (
-    ConfigurationError,
-    FaultKind,
-    RunFailedError,
-    StorageError,
-    TemplateError,
-)
-from envkit.messages import text_of
-from envkit.rollout import EpisodeSpec, Interrupt, Player, has_role, role_of
-from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, step_rows, whole_row
-from envkit_slime.checks import check_fan_out, check_prompt, check_siblings
-from envkit_slime.engine import CURRENT, Call, Span
-from envkit_slime.rewards import reward_value
-from envkit_slime.runtime import GenerateState, Runtime, record, runtime_of
-from envkit_slime.sample import STATE_KEY, SUMMARY_KEY, Sample
+from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
+from envkit.metrics import EpisodeFacts
+from envkit.rollout import EpisodeSpec, has_role, play_through
+from envkit.trajectory import Row, StopReason, Trajectory, step_rows, whole_row
+from envkit_slime.checks import check_fan_out, check_prompt, check_siblings, check_staleness
+from envkit_slime.engine import CURRENT, Call
+from envkit_slime.form import Form
+from envkit_slime.rewards import reward_value, sets_reward
+from envkit_slime.runtime import Runtime, record, runtime_of
+from envkit_slime.sample import FACTS_KEY, STATE_KEY, Sample
 from envkit_slime.settings import FanOut, Plan, plan_episode
+from envkit_slime.staleness import mask_stale
 from envkit_slime.stored import freeze, thaw
-from envkit_slime.summary import summarise, summarise_failure
-from envkit_slime.writer import Earlier, SampleForm, clear, status_value, write_nothing, write_row
+from envkit_slime.writer import Earlier, clear, write_nothing, write_row
 
 logger = logging.getLogger("envkit.slime")
 
-_ABORT_PAUSE_S: Final = 0.1
-
-
-class Form(SampleForm, Protocol):
-    """What differs between slime and miles."""
-
-    @property
-    def state(self) -> GenerateState:
-        """Tokenizer, processor and abort flag."""
-        ...
-
-    def session_id(self, sample: Sample) -> str:
-        """Return the key that routes the sample's requests, making one where it has none."""
-        ...
-
-    def span(self, sample: Sample) -> Span:
-        """Return what opens a trace span on the sample."""
-        ...
-
-    def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
-        """Return what a span keeps of an answer's `meta_info`."""
-        ...
-
-    def request_fields(self, args: Namespace, sample: Sample) -> Mapping[str, Any]:
-        """Return what the trainer adds to each of a sample's requests."""
-        ...
-
-    def keeps_partial(self, args: Namespace) -> bool:
-        """Return whether aborted samples come back to be played on."""
-        ...
-
-    def sets_reward(self, args: Namespace) -> bool:
-        """Return whether the sample gets its reward here; else a reward function sets it."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Played:
-    trajectories: tuple[Trajectory, ...]
-    """One, or with several agents one for each role that spoke."""
-    server_aborts: int
+class Job:
+    """One call of a generate function."""
 
-    @property
-    def trajectory(self) -> Trajectory:
-        """The only one, or the first role's."""
-        return self.trajectories[0]
+    form: Form
+    args: Namespace
+    evaluation: bool
 
 
 async def roll(
@@ -100,6 +57,7 @@ async def roll(
         sampling_params: Not changed.
         evaluation: Whether this is the trainer's evaluation.
     """
+    job = Job(form=form, args=args, evaluation=evaluation)
     if sample.metadata is None:  # pyright: ignore[reportUnnecessaryComparison]
         sample.metadata = {}
     try:
@@ -110,104 +68,68 @@ async def roll(
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
         check_fan_out(args, plan.settings.fan_out, evaluation=evaluation)
+        check_staleness(args, plan.settings.max_staleness, evaluation=evaluation)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
-        await check_siblings(
-            args, plan, runtime, keeps_partial=form.keeps_partial(args), evaluation=evaluation
-        )
-        earlier_state = sample.metadata.get(STATE_KEY)
-        earlier = Earlier.of(sample) if earlier_state is not None else None
-        played = await _play(form, args, sample, plan, runtime, earlier_state)
-        return await asyncio.to_thread(
-            _write, form, args, sample, plan, played, earlier, evaluation
-        )
+        keeps = form.keeps_partial(args) and not evaluation
+        await check_siblings(args, plan, runtime, keeps_partial=keeps, evaluation=evaluation)
+        state = sample.metadata.get(STATE_KEY)
+        earlier = Earlier.of(sample) if state is not None else None
+        played, aborts = await _play(job, sample, plan, runtime, state)
+        return await asyncio.to_thread(_write, job, sample, plan, played, aborts, earlier)
     except (ConfigurationError, RunFailedError, TemplateError):
         raise  # a wrong setting fails every sample, and training on nothing looks like success
     except Exception as error:  # noqa: BLE001  # see above
-        _fail(form, args, sample, error)
+        _fail(job, sample, error)
         return sample
 
 
 async def _play(
-    form: Form,
-    args: Namespace,
-    sample: Sample,
-    plan: Plan,
-    runtime: Runtime,
-    state: object,
-) -> _Played:
-    """Play the episode, or go on with it; an abort that is not the trainer's is gone on with."""
-    earlier = None if state is None else await asyncio.to_thread(_thawed, state)
+    job: Job, sample: Sample, plan: Plan, runtime: Runtime, state: object
+) -> tuple[tuple[Trajectory, ...], int]:
+    """Play the episode, or resume it; an abort that is not the trainer's is played past."""
+    form, args = job.form, job.args
+    kept = None if state is None else await asyncio.to_thread(_thawed, state)
     player = await runtime.player(plan.settings.rollout)
-    server_aborts = 0
     with runtime.episode() as interrupt:
+        custom: Any = plan.sampling.extras.get("custom_params")
         call = Call(
             state=form.state,
             interrupt=interrupt,
             span=form.span(sample),
             attributes=form.attributes,
             wants_experts=bool(getattr(args, "use_rollout_routing_replay", False)),
-            wants_top_p="return_top_p_token_ids" in _custom_params(plan),
+            wants_top_p="return_top_p_token_ids" in (custom or ()),
         )
+        spec = EpisodeSpec(
+            seed=plan.seed,
+            task=plan.request.task,
+            episode_id=form.session_id(sample),
+            group_id=plan.group_id,
+            group_start=runtime.group_start(plan.group_id),
+            member=plan.member,
+            metadata={"sample_index": sample.index},
+        )
+
+        async def play(earlier: Trajectory | None) -> tuple[Trajectory, ...]:
+            env = plan.request.factory()
+            budget: Any = {
+                "interrupt": interrupt, "limits": plan.limits, "sampling": plan.sampling
+            }  # fmt: skip
+            if earlier is None:
+                return await player.play(env, spec, **budget)
+            call.take_over(earlier)
+            return await player.resume(earlier, env, member=plan.member, **budget)
+
         token = CURRENT.set(call)
         try:
-            while True:
-                if earlier is not None:
-                    call.take_over(earlier)
-                played = await _play_once(form, sample, plan, runtime, player, interrupt, earlier)
-                if played[0].stop_reason is not StopReason.ABORTED or call.is_aborted():
-                    return _Played(trajectories=played, server_aborts=server_aborts)
-                server_aborts += 1
-                if server_aborts > plan.settings.max_server_aborts:
-                    lost = tuple(_given_up(one, server_aborts) for one in played)
-                    return _Played(trajectories=lost, server_aborts=server_aborts)
-                # Several agents start anew: none can go on without its siblings.
-                earlier = None if _has_roles(played) else played[0]
-                await asyncio.sleep(_ABORT_PAUSE_S)
+            return await play_through(
+                play,
+                earlier=kept,
+                max_aborts=plan.settings.max_server_aborts,
+                is_stopped=call.is_aborted,
+            )
         finally:
             CURRENT.reset(token)
-
-
-def _custom_params(plan: Plan) -> Mapping[str, Any]:
-    params: Any = plan.sampling.extras.get("custom_params")
-    return params if isinstance(params, Mapping) else {}
-
-
-async def _play_once(
-    form: Form,
-    sample: Sample,
-    plan: Plan,
-    runtime: Runtime,
-    player: Player,
-    interrupt: Interrupt,
-    earlier: Trajectory | None,
-) -> tuple[Trajectory, ...]:
-    env = plan.request.factory()
-    if earlier is not None:
-        return await player.resume(
-            earlier,
-            env,
-            member=plan.member,
-            interrupt=interrupt,
-            limits=plan.limits,
-            sampling=plan.sampling,
-        )
-    spec = EpisodeSpec(
-        seed=plan.seed,
-        task=plan.request.task,
-        episode_id=form.session_id(sample),
-        group_id=plan.group_id,
-        group_start=runtime.group_start(plan.group_id),
-        member=plan.member,
-        metadata={"sample_index": sample.index},
-    )
-    return await player.play(
-        env, spec, interrupt=interrupt, limits=plan.limits, sampling=plan.sampling
-    )
-
-
-def _has_roles(played: Sequence[Trajectory]) -> bool:
-    """Whether the episode had several agents."""
-    return all(map(has_role, played))
 
 
 def _thawed(state: object) -> Trajectory | None:
@@ -219,49 +141,126 @@ def _thawed(state: object) -> Trajectory | None:
         return None
 
 
-def _given_up(trajectory: Trajectory, count: int) -> Trajectory:
-    """Return an aborted trajectory as a faulted one."""
-    message = f"the server aborted the episode's request {count} times; is it being shut down?"
-    fault = FaultRecord(where=FaultPlace.GENERATE, kind=FaultKind.TRANSIENT, message=message)
-    return replace(trajectory, stop_reason=StopReason.ENGINE_FAULT, fault=fault, reward=None)
-
-
 def _write(
-    form: Form,
-    args: Namespace,
+    job: Job,
     sample: Sample,
     plan: Plan,
-    played: _Played,
+    played: Sequence[Trajectory],
+    aborts: int,
     earlier: Earlier | None,
-    evaluation: bool,
 ) -> Any:  # noqa: ANN401  # as for roll
-    """Write the trajectory into the sample. Blocks on tensors: runs on a thread."""
-    trajectory = played.trajectory
-    summary = summarise(trajectory, server_aborts=played.server_aborts)
-    is_aborted = trajectory.stop_reason is StopReason.ABORTED
+    """Write what was played into the sample. Blocks on tensors: runs on a thread."""
+    form = job.form
+    facts = [_facts(one, aborts) for one in played]
     clear(sample)
-    sample.metadata[SUMMARY_KEY] = summary
-    has_roles = _has_roles(played.trajectories)
-    keeps = form.keeps_partial(args) and not evaluation and not has_roles
-    if is_aborted and keeps and trajectory.turns:
-        sample.metadata[STATE_KEY] = freeze(trajectory)
-    if not is_aborted:
-        for one in played.trajectories:
-            _record(plan, one)
-    sample.non_generation_time = summary["env_seconds"] + summary["encode_seconds"]
-    tokenizer = form.state.tokenizer
+    sample.metadata[FACTS_KEY] = facts[0].to_json()
+    seconds = [facts[0].seconds.get(part, ()) for part in ("env", "encode")]
+    sample.non_generation_time = sum(map(sum, seconds))
+    if played[0].stop_reason is StopReason.ABORTED:
+        return _write_aborted(job, sample, played, earlier)
+    for one in played:
+        _record(plan, one)
+    written = deliver(
+        job,
+        sample,
+        played,
+        facts,
+        fan_out=plan.settings.fan_out,
+        tokenizer=form.state.tokenizer,
+        earlier=earlier,
+    )
+    if not isinstance(written, list):
+        mask_stale([written], plan.settings.max_staleness)
+    return written
+
+
+def deliver(
+    job: Job,
+    sample: Sample,
+    played: Sequence[Trajectory],
+    facts: Sequence[EpisodeFacts],
+    *,
+    fan_out: FanOut,
+    tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
+    earlier: Earlier | None = None,
+) -> Sample | list[Sample]:
+    """Write finished trajectories into a sample, or into one for each of their rows.
+
+    Args:
+        job: Whose samples.
+        sample: A cleared one, which the last row goes into.
+        played: One trajectory, or one for each role.
+        facts: One for each trajectory.
+        fan_out: How many samples one trajectory becomes; siblings share the rollout's id.
+        tokenizer: As for `write_row`.
+        earlier: As for `write_row`.
+    """
     filler_id = filler_of(tokenizer)
-    if plan.settings.fan_out is not FanOut.NONE and not is_aborted and not has_roles:
-        return _fan_out(form, args, sample, plan, trajectory, filler_id)
-    if has_roles:
-        return _write_roles(form, args, sample, played, filler_id)
-    row = whole_row(trajectory, filler_id=filler_id)
-    if is_aborted and row.is_placeholder:
-        sample.status = type(sample.status)("aborted")  # nothing was sampled: it starts anew
+    if fan_out is FanOut.NONE and not has_role(played[0]):
+        sample.metadata[FACTS_KEY] = facts[0].to_json()
+        row = whole_row(played[0], filler_id=filler_id)
+        write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
+        finish(job, sample, played[0])
         return sample
-    write_row(form, args, sample, row, tokenizer=tokenizer, earlier=earlier)
-    finish(args, sample, trajectory, sets_reward=form.sets_reward(args))
+    rows = list(_rows(played, fan_out, filler_id))
+    job.form.check_rows([row for _, row in rows])
+    if getattr(sample, "rollout_id", None) is None:  # miles 0.0.2 has no such field
+        sample.rollout_id = sample.index
+    siblings = [*(_sibling(sample) for _ in rows[:-1]), sample]
+    for own, (number, row) in zip(siblings, rows, strict=True):
+        own.metadata[FACTS_KEY] = _row_facts(facts[number], row)
+        write_row(job.form, job.args, own, row, tokenizer=tokenizer)
+        finish(job, own, played[number])
+    return siblings
+
+
+def _write_aborted(
+    job: Job, sample: Sample, played: Sequence[Trajectory], earlier: Earlier | None
+) -> Sample:
+    """Write what an aborted episode has so far, if it will be resumed; else nothing."""
+    (trajectory, *_) = played
+    keeps = job.form.keeps_partial(job.args) and not job.evaluation and not has_role(trajectory)
+    sample.status = type(sample.status)("aborted")
+    if not keeps or not trajectory.turns:
+        return sample  # it starts anew
+    sample.metadata[STATE_KEY] = freeze(trajectory)
+    tokenizer = job.form.state.tokenizer
+    row = whole_row(trajectory, filler_id=filler_of(tokenizer))
+    if not row.is_placeholder:
+        write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
+        finish(job, sample, trajectory)
     return sample
+
+
+def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:
+    facts = EpisodeFacts.of(trajectory)
+    retries = {"server_abort": aborts} if aborts else {}
+    return replace(facts, retries={**facts.retries, **retries})
+
+
+def _row_facts(facts: EpisodeFacts, row: Row) -> dict[str, Any]:
+    """Return the facts for the last row of an episode, which stands for it where they are counted.
+
+    An earlier row has those alone that concern its reward.
+    """
+    known = facts.to_json()
+    if not row.is_last:
+        known = {key: known[key] for key in ("role", "reward", "fault")}
+    return known
+
+
+def _rows(
+    played: Sequence[Trajectory], fan_out: FanOut, filler_id: int
+) -> Iterator[tuple[int, Row]]:
+    """Give the rows of every role with its number. A faulted episode has one, which weighs least.
+
+    A row without a trained token still counts as one token in a mean over tokens
+    (slime/backends/megatron_utils/loss.py, loss_function).
+    """
+    for number, one in enumerate(played):
+        merge = fan_out is not FanOut.TURNS or one.is_faulted
+        rows = step_rows(one, filler_id=filler_id, merge=merge)
+        yield from ((number, row) for row in (rows[-1:] if one.is_faulted else rows))
 
 
 def _record(plan: Plan, trajectory: Trajectory) -> None:
@@ -273,85 +272,27 @@ def _record(plan: Plan, trajectory: Trajectory) -> None:
         logger.error("a trajectory was not recorded: %s", error)
 
 
-def _fan_out(
-    form: Form,
-    args: Namespace,
-    sample: Sample,
-    plan: Plan,
-    trajectory: Trajectory,
-    filler_id: int,
-) -> list[Sample]:
-    """Return a sample for each row; all share the rollout's id and its reward."""
-    merge = plan.settings.fan_out is FanOut.SEQUENCES
-    rows = step_rows(trajectory, filler_id=filler_id, merge=merge)
-    if getattr(sample, "rollout_id", None) is None:  # miles 0.0.2 has no such field
-        sample.rollout_id = sample.index
-    siblings: list[Sample] = []
-    for number, row in enumerate(rows):
-        own = sample if number == len(rows) - 1 else _sibling(sample)
-        write_row(form, args, own, row, tokenizer=form.state.tokenizer)
-        finish(args, own, trajectory, sets_reward=form.sets_reward(args))
-        siblings.append(own)
-    return siblings
-
-
-def _write_roles(
-    form: Form, args: Namespace, sample: Sample, played: _Played, filler_id: int
-) -> Any:  # noqa: ANN401  # as for roll
-    """Return a sample for each row of each role; all share the rollout's id.
-
-    An aborted episode is the one sample that it was, with nothing in it: it starts anew.
-    """
-    if played.trajectory.stop_reason is StopReason.ABORTED:
-        sample.status = type(sample.status)("aborted")
-        return sample
-    if getattr(sample, "rollout_id", None) is None:
-        sample.rollout_id = sample.index
-    siblings: list[Sample] = []
-    for number, trajectory in enumerate(played.trajectories):
-        is_last_role = number == len(played.trajectories) - 1
-        rows = step_rows(trajectory, filler_id=filler_id, merge=True)
-        for place, row in enumerate(rows):
-            is_own = place == len(rows) - 1
-            own = sample if is_last_role and is_own else _sibling(sample)
-            if is_own:
-                own.metadata[SUMMARY_KEY] = summarise(
-                    trajectory, server_aborts=played.server_aborts
-                )
-            else:
-                own.metadata[SUMMARY_KEY] = {"sibling": True, "role": role_of(trajectory)}
-            write_row(form, args, own, row, tokenizer=form.state.tokenizer)
-            finish(args, own, trajectory, sets_reward=form.sets_reward(args))
-            siblings.append(own)
-    return siblings
-
-
 def _sibling(sample: Sample) -> Sample:
     """Return a cleared copy; its time and its statistics are counted in the last one."""
     copied: Any = type(sample).from_dict(sample.to_dict())  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-    copied.metadata = {**sample.metadata, SUMMARY_KEY: {"sibling": True}}
+    copied.metadata = dict(sample.metadata)
     copied.weight_versions = []
     copied.non_generation_time = 0.0
     return copied
 
 
-def finish(
-    args: Namespace, sample: Sample, trajectory: Trajectory, *, sets_reward: bool = True
-) -> None:
+def finish(job: Job, sample: Sample, trajectory: Trajectory) -> None:
     """Set the reward, whether the sample is trained on, and its status, last of all."""
-    summary = sample.metadata[SUMMARY_KEY]
-    if getattr(args, "save_debug_trajectory_data", None) is not None:
-        # miles writes them beside its debug data (miles/ray/rollout/debug_data.py); slime has none.
-        sample.metadata["messages"] = [
-            {"role": entry["role"], "content": str(text_of(entry))} for entry in trajectory.messages
-        ]
-    nothing = not any(sample.loss_mask or ())
-    if trajectory.is_faulted or (nothing and not trajectory.turns):
+    job.form.annotate(job.args, sample, trajectory)
+    is_faulted = trajectory.is_faulted
+    if is_faulted or (not any(sample.loss_mask or ()) and not trajectory.turns):
         sample.remove_sample = True
-        summary["removed"] = True
-    status = status_value(trajectory)
-    if status != "aborted" and sets_reward:
-        sample.reward = reward_value(args, trajectory.reward)
+        sample.metadata[FACTS_KEY]["removed"] = True
+    status = _status(trajectory)
+    if status != "aborted" and sets_reward(
+        job.args, sample, is_faulted=is_faulted, evaluation=job.evaluation
+    ):
+        sample.reward = reward_value(job.args, trajectory.reward)
     if trajectory.fault is not None:
         logger.warning(
             "sample %s is left out of training: %s in %s: %s",
@@ -363,6 +304,15 @@ def finish(
     sample.status = type(sample.status)(status)
 
 
+def _status(trajectory: Trajectory) -> str:
+    """Return the value of `Sample.Status` that says how the trajectory ended."""
+    if trajectory.is_faulted:
+        return "failed"
+    if trajectory.stop_reason is StopReason.ABORTED:
+        return "aborted"
+    return "truncated" if trajectory.stop_reason.is_truncation else "completed"
+
+
 def filler_of(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenizer
     """Return the token that stands where nothing was sampled."""
     for name in ("eos_token_id", "pad_token_id"):
@@ -372,28 +322,18 @@ def filler_of(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenize
     return 0
 
 
-def _fail(form: Form, args: Namespace, sample: Sample, error: Exception) -> None:
+def _fail(job: Job, sample: Sample, error: Exception) -> None:
     """Turn any failure into a sample that every column of a batch fits, and that is not trained."""
+    name = type(error).__name__
     logger.error(
-        "sample %s is left out of training: %s: %s",
-        sample.index,
-        type(error).__name__,
-        error,
-        exc_info=not isinstance(error, ConfigurationError),
+        "sample %s is left out of training: %s: %s", sample.index, name, error, exc_info=True
     )
     clear(sample)
-    summary = summarise_failure(error)
-    summary["removed"] = True
-    sample.metadata[SUMMARY_KEY] = summary
-    write_nothing(form, args, sample, _safe_filler(form))
-    if form.sets_reward(args):
-        sample.reward = reward_value(args, None)
+    fault = {"where": "setup", "kind": "permanent", "message": f"{name}: {error}"}
+    facts = EpisodeFacts(stop_reason=StopReason.ENV_FAULT.value, fault=fault)
+    sample.metadata[FACTS_KEY] = {**facts.to_json(), "removed": True}
+    write_nothing(job.form, job.args, sample, filler_of(getattr(job.form.state, "tokenizer", None)))
+    if sets_reward(job.args, sample, is_faulted=True, evaluation=job.evaluation):
+        sample.reward = reward_value(job.args, None)
     sample.remove_sample = True
     sample.status = type(sample.status)("failed")
-
-
-def _safe_filler(form: Form) -> int:
-    try:
-        return filler_of(form.state.tokenizer)
-    except Exception:  # noqa: BLE001  # the state itself may be what failed
-        return 0

@@ -21,19 +21,12 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory, TrajectoryWriter
 from envkit_sglang import SGLangEngine
 from envkit_sglang.factory import model_facts
-from envkit_slime.engine import RolloutState, SlimeEngine
+from envkit_slime.engine import GenerateState, SlimeEngine
 from envkit_slime.upstream import require
 
 POLL_S: Final = 0.05
 """How often the abort flag is looked at while nothing else does."""
 _GROUPS: Final = 4096
-
-
-class GenerateState(RolloutState):
-    """What is read of the trainer's `GenerateState` besides the flag."""
-
-    tokenizer: Any
-    processor: Any
 
 
 class Runtime:

@@ -37,19 +37,27 @@ class Sample(Protocol):
         ...
 
 
-SUMMARY_KEY = "envkit_episode"
-"""Metadata key of what the log functions count."""
+FACTS_KEY = "envkit_episode"
+"""Metadata key of the episode's `EpisodeFacts`; an earlier row of the same episode has only those
+that concern its reward."""
 STATE_KEY = "envkit_state"
-"""Metadata key of an aborted trajectory, for the rollout that goes on with it."""
+"""Metadata key of an aborted trajectory, for the rollout that resumes it."""
+RUNS_KEY = "envkit_runs"
+"""Metadata key of the sampled runs of a response: start, end and weight version of each."""
 
 
-def summary_of(sample: Sample) -> Mapping[str, Any]:
+def facts_of(sample: Sample) -> Mapping[str, Any]:
     """Return what this adapter noted about the sample's episode; empty for a foreign sample."""
     metadata: Any = sample.metadata
-    summary = metadata.get(SUMMARY_KEY) if isinstance(metadata, dict) else None
-    return summary if isinstance(summary, dict) else {}
+    facts = metadata.get(FACTS_KEY) if isinstance(metadata, dict) else None
+    return facts if isinstance(facts, dict) else {}
 
 
 def is_faulted(sample: Sample) -> bool:
     """Return whether infrastructure, not the policy, ended the sample's episode."""
-    return summary_of(sample).get("fault") is not None
+    return facts_of(sample).get("fault") is not None
+
+
+def trainer_of(sample: Sample) -> str:
+    """Return the package that the sample's class is of: slime or miles."""
+    return type(sample).__module__.partition(".")[0]

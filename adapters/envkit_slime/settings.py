@@ -8,7 +8,7 @@ own are `sample.metadata["envkit"]`.
 import json
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, cast
 
@@ -21,6 +21,9 @@ from envkit_slime.sample import Sample
 
 _DROPPED: Final = ("skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens")
 """Settings of the server's text, which is never read: envkit decodes the ids itself."""
+
+
+_OWN: Final = ("fan_out", "task_fields", "record_dir", "max_server_aborts", "max_staleness")
 
 
 class FanOut(StrEnum):
@@ -50,6 +53,9 @@ class Settings:
     max_server_aborts: int = 16
     """How often an episode goes on after the server itself aborted its request, as it does around
     a weight update, before it counts as a fault."""
+    max_staleness: int | None = None
+    """How many weight updates older than the newest the weights of a trained reply may be; older
+    replies are masked. None trains on all."""
 
     @classmethod
     def from_args(cls, args: Namespace) -> "Settings":
@@ -69,11 +75,7 @@ class Settings:
                 f"got {type(given).__name__}"
             )
         data = dict(cast("Mapping[str, Any]", given))
-        own: dict[str, Any] = {
-            key: data.pop(key)
-            for key in ("fan_out", "task_fields", "record_dir", "max_server_aborts")
-            if key in data
-        }
+        own: dict[str, Any] = {key: data.pop(key) for key in _OWN if key in data}
         if "fan_out" in own:
             own["fan_out"] = _fan_out(own["fan_out"])
         _check_fields(own.get("task_fields", {}))
@@ -142,6 +144,7 @@ def plan_episode(
     request = EpisodeRequest.from_column(row, default=config.request())
     if request.task is None and settings.task_fields:
         request = replace(request, task=_task(sample, settings.task_fields))
+    sampling = read_sampling(args, sampling_params)
     limits = _limits(args, config, row_limits, sampling_params, evaluation=evaluation)
     group = None if evaluation or sample.group_index is None else sample.group_index
     run_seed = config.seed or int(getattr(args, "rollout_seed", 0) or 0)
@@ -157,7 +160,7 @@ def plan_episode(
         group_id=None if group is None else str(group),
         member=0 if sample.index is None else sample.index % size,
         limits=limits,
-        sampling=config.sampling_over(read_sampling(args, sampling_params)),
+        sampling=config.sampling_over(sampling),
     )
 
 
@@ -212,22 +215,18 @@ def _limits(
     *,
     evaluation: bool,
 ) -> Limits:
-    """Return the limits: the sample's before the run's before what slime's flags say.
+    """Return the tightest of the run's limits, the sample's own and those of slime's flags.
 
-    slime's response length bounds everything behind the prompt, observations included, because
-    that is what a training row holds.
+    slime's response length bounds everything after the prompt, observations included, because that
+    is what a training row holds.
     """
-    limits = config.limits
-    if row:
-        merged = {**asdict(limits), **row}
-        limits = RolloutConfig.from_mapping({"limits": merged}).limits
-    if limits.max_response_tokens is None and params.get("max_new_tokens") is not None:
-        limits = replace(limits, max_response_tokens=int(params["max_new_tokens"]))
     name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
-    context = getattr(args, name, None)
-    if limits.max_context_tokens is None and context is not None:
-        limits = replace(limits, max_context_tokens=int(context))
-    return limits
+    own = RolloutConfig.from_mapping({"limits": dict(row)}).limits
+    flags = Limits(
+        max_response_tokens=params.get("max_new_tokens"),
+        max_context_tokens=getattr(args, name, None),
+    )
+    return config.limits.tightest(own, flags)
 
 
 def read_sampling(args: Namespace, params: Mapping[str, Any]) -> Sampling:

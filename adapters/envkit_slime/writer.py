@@ -1,20 +1,21 @@
 """Writing a trajectory into slime's samples, whole and consistent, every time anew.
 
 slime appends turn by turn while an episode runs; here a sample is written once, when its episode
-has ended or was aborted, so no column can be left half-way. An aborted sample that is played on is
+has ended or was aborted, so no column can be left half-way. An aborted sample that is resumed is
 written again from the whole trajectory, and keeps only the zeros of its loss mask.
 """
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from envkit.trajectory import Row, StopReason, Trajectory
-from envkit_slime.pieces import Piece, pieces_of
-from envkit_slime.sample import STATE_KEY, SUMMARY_KEY, Sample
+from envkit.trajectory import Row, Segment, SegmentKind
+from envkit_slime.engine import META
+from envkit_slime.form import Form
+from envkit_slime.sample import FACTS_KEY, RUNS_KEY, STATE_KEY, Sample
 from envkit_slime.upstream import require
 
 _REPLAY_COLUMNS: Final = (
@@ -25,21 +26,9 @@ _REPLAY_COLUMNS: Final = (
 )
 
 
-class SampleForm(Protocol):
-    """How one trainer's `Sample` takes a response."""
-
-    def append(self, args: Namespace, sample: Sample, pieces: Sequence[Piece]) -> None:
-        """Append the pieces to a cleared sample: tokens, columns and the server's statistics."""
-        ...
-
-    def fill(self, args: Namespace, sample: Sample) -> None:
-        """Give a sample without anything sampled the optional columns of its neighbours."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What a sample held before it was played on."""
+    """What a sample held before it was resumed."""
 
     tokens: tuple[int, ...]
     response_length: int
@@ -89,13 +78,14 @@ def clear(sample: Sample) -> None:
     sample.non_generation_time = 0.0
     sample.spec_info = type(sample.spec_info)()
     sample.prefix_cache_info = type(sample.prefix_cache_info)()
-    if sample.metadata.pop(SUMMARY_KEY, {}).get("removed"):
+    if sample.metadata.pop(FACTS_KEY, {}).get("removed"):
         sample.remove_sample = False
-    sample.metadata.pop(STATE_KEY, None)
+    for key in (STATE_KEY, RUNS_KEY):
+        sample.metadata.pop(key, None)
 
 
 def write_row(
-    form: SampleForm,
+    form: Form,
     args: Namespace,
     sample: Sample,
     row: Row,
@@ -103,7 +93,7 @@ def write_row(
     tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
     earlier: Earlier | None = None,
 ) -> None:
-    """Write everything of a row but reward, metadata and status.
+    """Write everything of a row but reward, facts and status.
 
     Args:
         form: How the trainer's sample takes a response.
@@ -113,23 +103,26 @@ def write_row(
         tokenizer: Decodes the response for people and for text graders.
         earlier: What the sample held before this part of the episode; None for a new one.
     """
-    pieces = pieces_of(row)
     sample.tokens = list(row.prompt_ids)
-    if pieces:
-        form.append(args, sample, pieces)
-        wire_ids = [identity for piece in pieces for identity in piece.wire_ids]
-        sample.response = tokenizer.decode(wire_ids, skip_special_tokens=False)
-    else:
+    if row.is_placeholder:
         write_nothing(form, args, sample, row.response_ids[0])
+    else:
+        form.append(args, sample, row.segments)
+        ids = [one for segment in row.segments for one in segment.wire_ids]
+        sample.response = tokenizer.decode(ids, skip_special_tokens=False)
+        sample.metadata[RUNS_KEY] = _runs(row)
     sample.loss_mask = list(row.loss_mask) if earlier is None else earlier.masked(row)
     if row.tensors:
         torch = require("torch")
         sample.multimodal_train_inputs = {
             key: torch.from_numpy(value) for key, value in row.tensors.items()
         }
+    if row.images and row.reward is not None:
+        # As slime's and miles' process_vision_info. One that starts anew keeps its dataset's.
+        sample.multimodal_inputs = {"images": [one.pil() for one in row.images], "videos": None}
 
 
-def write_nothing(form: SampleForm, args: Namespace, sample: Sample, filler_id: int) -> None:
+def write_nothing(form: Form, args: Namespace, sample: Sample, filler_id: int) -> None:
     """Write a response of one token that nobody sampled: mask 0, but every column is there."""
     sample.tokens = [*(sample.tokens or [filler_id]), filler_id]
     sample.response_length = 1
@@ -138,13 +131,28 @@ def write_nothing(form: SampleForm, args: Namespace, sample: Sample, filler_id: 
     form.fill(args, sample)
 
 
-def status_value(trajectory: Trajectory) -> str:
-    """Return the value of `Sample.Status` that says how the trajectory ended."""
-    if trajectory.is_faulted:
-        return "failed"
-    if trajectory.stop_reason is StopReason.ABORTED:
-        return "aborted"
-    return "truncated" if trajectory.stop_reason.is_truncation else "completed"
+def meta_info(segment: Segment) -> Mapping[str, Any] | None:
+    """Return what the server said about a reply, as slime and miles read it; else None."""
+    if segment.kind is not SegmentKind.MODEL:
+        return None
+    meta = dict(segment.extras)
+    meta |= meta.pop(META, {})
+    meta["finish_reason"] = {"type": segment.finish_reason}
+    if segment.weight_version is not None:
+        meta["weight_version"] = segment.weight_version
+    return meta
+
+
+def _runs(row: Row) -> list[tuple[int, int, str | None]]:
+    """Return where each reply of the response starts and ends, and what sampled it."""
+    runs: list[tuple[int, int, str | None]] = []
+    start = 0
+    for segment in row.segments:
+        end = start + len(segment.train_ids)
+        if segment.kind is SegmentKind.MODEL:
+            runs.append((start, end, segment.weight_version))
+        start = end
+    return runs
 
 
 def neutral_experts(args: Namespace, rows: int) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
     from envkit_trl.dataset import PromptStyle, request_dataset, task_dataset
     from envkit_trl.factory import environment_factory, final_reply
     from envkit_trl.rollout import EnvRollout, make_rollout_func
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DiskHandOver",
     "EngineTransfer",
+    "EnvAsyncGRPOTrainer",
     "EnvGRPOTrainer",
     "EnvRollout",
     "EnvRolloutWorker",
@@ -35,6 +37,7 @@ __all__ = [
 _LAZY = {
     "DiskHandOver": "transfer",
     "EngineTransfer": "transfer",
+    "EnvAsyncGRPOTrainer": "async_trainer",
     "EnvGRPOTrainer": "trainer",
     "EnvRollout": "rollout",
     "EnvRolloutWorker": "worker",

@@ -8,7 +8,7 @@ from envkit.errors import MissingDependencyError
 from envkit.trajectory import Trajectory
 from envkit_trl.rollout import rollout_columns
 from envkit_trl.rows import REWARD_COLUMN
-from envkit_trl.samples import group_samples
+from envkit_trl.samples import RowSettings, group_samples
 
 if importlib.util.find_spec("trl") is None:
     raise MissingDependencyError.for_extra("training with TRL", "trl", "trl")
@@ -33,7 +33,8 @@ def _rollout(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
 
 def _async_rows(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
     """Read `RolloutSample`s: whole sequences, with the trajectory's reward on every row."""
-    samples, _ = group_samples([trajectory], group_id=0, version=0, end_id=filler_id)
+    settings = RowSettings(end_id=filler_id)
+    samples, _ = group_samples([trajectory], group_id=0, version=0, settings=settings)
     rows: list[DeliveredRow] = []
     for number, sample in enumerate(samples):
         start = sample.completion_mask.tolist().index(1)

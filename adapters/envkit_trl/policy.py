@@ -1,12 +1,14 @@
 """Engines that sample with the weights under training."""
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Engine
 
+_NEVER: Final = -1e4
+"""A logit whose probability is 0 in every dtype; minus infinity would make the entropy NaN."""
 HandOver = Callable[[Any, str], Coroutine[Any, Any, None]]
 """Gives an engine a model's weights, as the version named."""
 
@@ -113,6 +115,27 @@ def evaluating(model: Any) -> Generator[None]:  # noqa: ANN401  # a torch module
         yield
     finally:
         model.train(was_training)
+
+
+@contextmanager
+def without_ids(model: Any, ids: Sequence[int]) -> Generator[None]:  # noqa: ANN401
+    """Take some ids out of the model's distribution, by a bias that TRL adds to its head.
+
+    A head that has its own bias, as no current model has, is left alone.
+    """
+    import torch
+
+    head: Any = model.get_output_embeddings()
+    if not ids or head.bias is not None:
+        yield
+        return
+    bias = head.weight.new_zeros(head.weight.shape[0])
+    bias[list(ids)] = _NEVER
+    head.bias = torch.nn.Parameter(bias, requires_grad=False)
+    try:
+        yield
+    finally:
+        head.bias = None
 
 
 def _unchanged(_model: Any) -> None:  # noqa: ANN401

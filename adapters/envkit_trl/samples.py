@@ -1,43 +1,70 @@
 """A group's trajectories as the rows of TRL's AsyncGRPOTrainer."""
 
-import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from envkit.errors import ConfigurationError
-from envkit.messages import Message, images_of, text_of
+from envkit.advantages import Baseline
+from envkit.errors import ConfigurationError, LedgerFault
+from envkit.images import Image
+from envkit.messages import images_of, text_of
 from envkit.rollout import role_of
+from envkit.tokens.encoded import ImageFeatures
 from envkit.trajectory import MergeTally, Row, Trajectory, merge_rows, step_rows
 
-_TINY = 1e-8
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSettings:
+    """How a worker writes its trainer's rows."""
+
+    end_id: int
+    """Fills in where a trajectory has no token."""
+    media_ids: Sequence[int] = ()
+    """The codec's image placeholders."""
+    takes_images: bool = False
+    """Whether the trainer is an `EnvAsyncGRPOTrainer`."""
+    is_scaled: bool = True
+    """Whether to divide advantages by the standard deviation of the group's rewards."""
+
+
+class PicturedIds(np.ndarray[Any, Any]):
+    """Ids of a sequence with images.
+
+    Each image's placeholders are one negative number, the same in every sequence. TRL forwards a
+    prefix that several samples share only once, and placeholders of different images look equal.
+    """
+
+    features: dict[int, ImageFeatures]
+    """What the image processor returned, by the image's number."""
 
 
 def group_samples(
-    trajectories: Sequence[Trajectory], *, group_id: int, version: int, end_id: int
+    trajectories: Sequence[Trajectory], *, group_id: int, version: int, settings: RowSettings
 ) -> tuple[list[Any], MergeTally]:
     """Return a group's `RolloutSample`s, and what joining their turns found.
 
     A trajectory gives one row for each run of turns whose prompts extend each other, all with its
-    advantage. One that faulted gives none and is left out of the baseline. With several agents a
-    role is compared with the same role of the group's other episodes.
+    advantage. A faulted one gives none and stays out of the baseline. With several agents a role is
+    compared with the same role of the group's other episodes.
 
     Args:
         trajectories: The group's.
         group_id: TRL's.
         version: Of the policy when the group began; the age of rows whose engine tells no version.
-        end_id: Stands where a trajectory has no token.
+        settings: How to write the rows.
 
     Raises:
-        ConfigurationError: There are pictures, which TRL's rows have no place for.
+        ConfigurationError: There are images, and the trainer takes none.
+        LedgerFault: Placeholders and images disagree.
     """
-    if any(images_of(entry.messages) for entry in trajectories):
+    if not settings.takes_images and any(images_of(entry.messages) for entry in trajectories):
         raise ConfigurationError(
-            "the environment shows images, and AsyncGRPOTrainer's rows have no place for any; use "
-            "envkit_trl.EnvGRPOTrainer"
+            "the environment shows images, and AsyncGRPOTrainer's rows carry none; use "
+            "envkit_trl.EnvAsyncGRPOTrainer with a vision-language model"
         )
     by_role: dict[str | None, list[Trajectory]] = {}
     for trajectory in trajectories:
@@ -45,48 +72,21 @@ def group_samples(
     samples: list[Any] = []
     tallies: list[MergeTally] = []
     for members in by_role.values():
-        found, tally = _compared(members, group_id=group_id, version=version, end_id=end_id)
-        samples += found
-        tallies.append(tally)
-    return samples, reduce(_added, tallies, MergeTally())
-
-
-def _compared(
-    trajectories: Sequence[Trajectory], *, group_id: int, version: int, end_id: int
-) -> tuple[list[Any], MergeTally]:
-    """Return the rows of trajectories whose rewards are compared: those of one role."""
-    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-
-    scored = [entry for entry in trajectories if entry.reward is not None and not entry.is_faulted]
-    rewards = [float(entry.reward or 0.0) for entry in scored]
-    mean = statistics.fmean(rewards) if rewards else 0.0
-    spread = statistics.pstdev(rewards) if rewards else 0.0
-    samples: list[Any] = []
-    tallies: list[MergeTally] = []
-    for trajectory, reward in zip(scored, rewards, strict=True):
-        rows, tally = merge_rows(step_rows(trajectory, filler_id=end_id))
-        tallies.append(tally)
-        metrics = {
-            "reward": reward,
-            "reward_std": spread,
-            "envkit/turns": float(len(trajectory.turns)),
-            "envkit/truncated": float(trajectory.stop_reason.is_truncation),
-        }
-        prompt, completion = _conversation(trajectory.messages)
-        samples += [
-            RolloutSample(
-                prompt=prompt,
-                completion=completion,
-                **_arrays(row),
-                advantage=(reward - mean) / (spread + _TINY),
-                model_version=_version(row, version),
-                group_id=group_id,
-                metrics=dict(metrics),
-                enqueued_at=time.time(),
-            )
-            for row in rows
-            if any(row.loss_mask)
-        ]
+        scored = [entry for entry in members if entry.reward is not None and not entry.is_faulted]
+        baseline = Baseline.of(entry.reward for entry in scored)
+        for trajectory in scored:
+            rows, tally = merge_rows(step_rows(trajectory, filler_id=settings.end_id))
+            tallies.append(tally)
+            common = {
+                **_common(trajectory, baseline.deviation),
+                "advantage": baseline.advantage(trajectory.reward, is_scaled=settings.is_scaled),
+                "group_id": group_id,
+            }
+            samples += [
+                _sample(row, common, version=version, media_ids=settings.media_ids)
+                for row in rows
+                if any(row.loss_mask)
+            ]
     return samples, reduce(_added, tallies, MergeTally())
 
 
@@ -100,28 +100,59 @@ def group_metrics(trajectories: Sequence[Trajectory], tally: MergeTally) -> dict
     }
 
 
-def _arrays(row: Row) -> dict[str, Any]:
-    """Return the columns over the whole sequence, as one-dimensional arrays."""
-    context = len(row.prompt_ids)
-    return {
-        "input_ids": np.asarray(row.prompt_ids + row.response_ids, dtype=np.int64),
-        "completion_mask": np.asarray((0,) * context + row.loss_mask, dtype=np.int64),
-        "old_log_probs": np.asarray((0.0,) * context + row.logprobs, dtype=np.float32),
+def _common(trajectory: Trajectory, spread: float) -> dict[str, Any]:
+    """Return what all rows of a trajectory have."""
+    plain = [{"role": entry["role"], "content": text_of(entry)} for entry in trajectory.messages]
+    replies = [number for number, entry in enumerate(plain) if entry["role"] == "assistant"]
+    first = replies[0] if replies else len(plain)
+    metrics = {
+        "reward": trajectory.reward,
+        "reward_std": spread,
+        "envkit/turns": float(len(trajectory.turns)),
+        "envkit/truncated": float(trajectory.stop_reason.is_truncation),
     }
+    return {"prompt": plain[:first], "completion": plain[first:], "metrics": metrics}
 
 
-def _version(row: Row, otherwise: int) -> int:
-    """Return the oldest version that sampled a token of the row."""
+def _sample(row: Row, common: dict[str, Any], *, version: int, media_ids: Sequence[int]) -> Any:  # noqa: ANN401
+    """Return a row as TRL's sample: flat arrays over the whole sequence."""
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
+    context = len(row.prompt_ids)
     known = [int(text) for text in row.weight_versions if text is not None and text.isdigit()]
-    return min(known) if len(known) == len(row.weight_versions) and known else otherwise
-
-
-def _conversation(messages: Sequence[Message]) -> tuple[list[Any], list[Any]]:
-    plain = [{"role": entry["role"], "content": text_of(entry)} for entry in messages]
-    first = next(
-        (number for number, entry in enumerate(plain) if entry["role"] == "assistant"), len(plain)
+    if len(known) == len(row.weight_versions) and known:
+        version = min(known)  # the oldest that sampled one of the row's tokens
+    return RolloutSample(
+        **{**common, "metrics": dict(common["metrics"])},
+        input_ids=_ids(row, media_ids),
+        completion_mask=np.asarray((0,) * context + row.loss_mask, dtype=np.int64),
+        old_log_probs=np.asarray((0.0,) * context + row.logprobs, dtype=np.float32),
+        model_version=version,
+        enqueued_at=time.time(),
     )
-    return plain[:first], plain[first:]
+
+
+def _ids(row: Row, media_ids: Sequence[int]) -> Any:  # noqa: ANN401  # an array
+    ids = np.asarray(row.prompt_ids + row.response_ids, dtype=np.int64)
+    if not row.images:
+        return ids
+    places = np.flatnonzero(np.isin(ids, media_ids))
+    counts = [feature.token_count for feature in row.features]
+    if len(counts) != len(row.images) or sum(counts) != len(places):
+        raise LedgerFault(
+            f"{len(row.images)} images have {len(counts)} features of {sum(counts)} tokens, got "
+            f"{len(places)} placeholders ({list(media_ids)}); use the codec of the trainer's model"
+        )
+    numbers = [_number(image) for image in row.images]
+    ids[places] = np.repeat(numbers, counts)
+    pictured = ids.view(PicturedIds)
+    pictured.features = dict(zip(numbers, row.features, strict=True))
+    return pictured
+
+
+def _number(image: Image) -> int:
+    """Return a negative number of 56 bits that stands for the image's pixels."""
+    return -1 - int(image.sha256[:14], 16)
 
 
 def _added(left: MergeTally, right: MergeTally) -> MergeTally:

@@ -5,8 +5,7 @@ room for them. Four more private methods are wrapped, none is copied. Written fo
 (trl/trainer/grpo_trainer.py); the contract tests pin the version.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlace, play_batch
 from envkit_trl.credit import turn_advantages
 from envkit_trl.loop_thread import LoopThread
-from envkit_trl.policy import HandOver, external_policy
+from envkit_trl.policy import HandOver, external_policy, without_ids
 from envkit_trl.rows import (
     REWARD_COLUMN,
     check_rows,
@@ -38,8 +37,6 @@ try:
 except ImportError as error:
     raise MissingDependencyError.for_extra("training with TRL", "trl", "trl") from error
 
-_NEVER: Final = -1e4
-"""A logit whose probability is 0 in every dtype; minus infinity would make the entropy NaN."""
 _NOT_OURS: Final = frozenset({"rollout_func", "environment_factory", "tools"})
 
 
@@ -225,7 +222,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         Engines never sample media placeholders. Nothing would ever push their probability down
         either, and log-probabilities that count it in drift away from the engine's.
         """
-        with _without(self.accelerator.unwrap_model(self.model), self._codec.media_ids):
+        with without_ids(self.accelerator.unwrap_model(self.model), self._codec.media_ids):
             result: tuple[Any, ...] = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._trainer_logprobs = result[0].detach()
         return result
@@ -304,25 +301,6 @@ class EnvGRPOTrainer(GRPOTrainer):
             ("envkit/turns", turns.mean()),
         ):
             metrics[name].append(float(value))
-
-
-@contextmanager
-def _without(model: Any, ids: Sequence[int]) -> Generator[None]:  # noqa: ANN401
-    """Take some ids out of the model's distribution, by a bias that TRL adds to its head.
-
-    A head that has a bias of its own, as no current model has, is left alone.
-    """
-    head: Any = model.get_output_embeddings()
-    if head.bias is not None:
-        yield
-        return
-    bias = head.weight.new_zeros(head.weight.shape[0])
-    bias[list(ids)] = _NEVER
-    head.bias = torch.nn.Parameter(bias, requires_grad=False)
-    try:
-        yield
-    finally:
-        head.bias = None
 
 
 class _LedgerPictures:

@@ -26,7 +26,7 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import gather_or_cancel
 from envkit_trl.loop_thread import LoopThread
-from envkit_trl.samples import group_metrics, group_samples
+from envkit_trl.samples import RowSettings, group_metrics, group_samples
 from envkit_trl.settings import check_arguments, limits_of, sampling_of
 from envkit_trl.transfer import EngineTransfer
 
@@ -41,6 +41,7 @@ class EnvRolloutWorker:
         rollout_buffer: Of `RolloutSample`; the trainer takes from it.
         metrics_queue: Of dictionaries; the trainer logs them.
         model_version: What the trainer said last.
+        takes_images: Whether the trainer is an `EnvAsyncGRPOTrainer`, which sets it.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class EnvRolloutWorker:
         groups_at_once: int = 4,
         buffer_rows: int = 256,
         most_failed_groups: int = 16,
+        scale_rewards: bool = True,
     ) -> None:
         """Make a worker; the trainer starts and stops it.
 
@@ -69,6 +71,7 @@ class EnvRolloutWorker:
                 fresh rows: the trainer drops those older than `max_staleness` versions.
             most_failed_groups: After so many groups in a row without a single row, the worker
                 gives up.
+            scale_rewards: Divide advantages by the standard deviation of the group's rewards.
 
         Raises:
             ConfigurationError: Arguments that the rollouts cannot honour, or no rows.
@@ -95,6 +98,8 @@ class EnvRolloutWorker:
         self._loop: LoopThread | None = None
         self._running: Future[None] | None = None
         self._interrupt: Interrupt | None = None
+        self._is_scaled = scale_rewards
+        self.takes_images = False
         self.rollout_buffer: queue.Queue[Any] = queue.Queue(maxsize=buffer_rows)
         self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.model_version = 0
@@ -106,6 +111,15 @@ class EnvRolloutWorker:
             ConfigurationError: The engine has none.
         """
         return EngineTransfer(self._engine, version=lambda: self.model_version + 1)
+
+    def row_settings(self) -> RowSettings:
+        """Return how rows are written for the trainer."""
+        return RowSettings(
+            end_id=self._codec.stop_ids[0],
+            media_ids=self._codec.media_ids,
+            takes_images=self.takes_images,
+            is_scaled=self._is_scaled,
+        )
 
     # ---- what TRL calls
 
@@ -180,7 +194,7 @@ class EnvRolloutWorker:
             if interrupt.reason is not None:
                 return
             samples, tally = group_samples(
-                trajectories, group_id=group, version=version, end_id=self._codec.stop_ids[0]
+                trajectories, group_id=group, version=version, settings=self.row_settings()
             )
             self.metrics_queue.put(group_metrics(trajectories, tally))
             self._count_failures(trajectories, len(samples))

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from envkit_verl.engine import VerlEngine
     from envkit_verl.output import EpisodeOutput
     from envkit_verl.shared import aclose_shared
-    from envkit_verl.tools import EnvkitTool, function_tools
+    from envkit_verl.tools import function_tools
 
 __all__ = [
     "EnvAgentLoop",
-    "EnvkitTool",
     "EpisodeOutput",
     "VerlEngine",
     "aclose_shared",
@@ -28,7 +27,6 @@ __all__ = [
 
 _LAZY = {
     "EnvAgentLoop": "agent_loop",
-    "EnvkitTool": "tools",
     "EpisodeOutput": "output",
     "VerlEngine": "engine",
     "aclose_shared": "shared",

@@ -5,15 +5,13 @@ Valid for verl 0.7.1 to 0.9.1 and for both workers: `AgentLoopWorker` (V0) and `
 """
 
 import difflib
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
-from envkit.agents import share_one_reward
-from envkit.errors import ConfigurationError, EnvFault, Fault, FaultKind
+from envkit.errors import ConfigurationError, EnvFault
 from envkit.rollout import (
     ENVKIT_COLUMN,
     EnvSource,
@@ -22,14 +20,12 @@ from envkit.rollout import (
     RolloutConfig,
 )
 from envkit.seeds import derive_seed
-from envkit.trajectory import RewardPlacement, Trajectory
-from envkit_verl.groups import Member
-from envkit_verl.output import Scored, outputs_of, rows_for
+from envkit.trajectory import RewardPlacement
+from envkit_verl.output import Delivery, outputs_of
+from envkit_verl.settings import TURNS, VerlSettings
 from envkit_verl.shared import SharedRollout, WorkerParts, plain, shared_rollout
 
-_LOGGER: Final = logging.getLogger(__name__)
-_ON_FAULT: Final = ("mask", "raise")
-_OWN_KEYS: Final = ("envkit", "rewards", "on_fault")
+_OWN_KEYS: Final = ("envkit", "rewards")
 _REQUEST_KEYS: Final = ("env_id", "env_kwargs", "task", "seed")
 
 
@@ -48,7 +44,6 @@ class EnvAgentLoop(AgentLoopBase):
         *args: Any,  # noqa: ANN401  # verl's own
         envkit: Mapping[str, Any] | None = None,
         rewards: str = RewardPlacement.TURNS,
-        on_fault: str = "mask",
         tools: Any = None,  # noqa: ANN401  # verl's, always passed from 0.8.0 on
         **kwargs: Any,  # noqa: ANN401  # verl's own
     ) -> None:
@@ -60,9 +55,6 @@ class EnvAgentLoop(AgentLoopBase):
                 dataset row must then name its environment.
             rewards: "turns" or "last": where rewards stand in V1's `rm_scores`. V0 has one number
                 for each trajectory.
-            on_fault: What becomes of an episode whose infrastructure failed. "mask": a valid row
-                with mask 0 and the mean reward of its group. "raise", V1 only: verl marks the
-                group as failed, pads what is missing or draws another prompt.
             tools: verl's tools; an environment brings its own, so they are not used.
             kwargs: verl's own, for `AgentLoopBase`.
 
@@ -70,10 +62,9 @@ class EnvAgentLoop(AgentLoopBase):
             ConfigurationError: An unknown option, or a value that is none of its choices.
         """
         del tools
-        _check_options(kwargs, rewards, on_fault)
+        _check_options(kwargs, rewards)
         super().__init__(*args, **kwargs)
         self._placement = RewardPlacement(rewards)
-        self._on_fault = on_fault
         self._options = plain(envkit)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:  # noqa: ANN401  # AgentLoopOutput or, in V1, a list of them
@@ -84,123 +75,79 @@ class EnvAgentLoop(AgentLoopBase):
             kwargs: The columns of the dataset row; V1 adds `session_id` and `global_steps`.
 
         Raises:
-            ConfigurationError: No environment is named, or an option does not work with V0.
+            ConfigurationError: No environment is named, or an option does not work here.
             RunFailedError: The first episodes all failed in the same way.
-            Fault: The episode failed, and `on_fault` is "raise".
         """
         shared = shared_rollout(
             WorkerParts(
                 server_manager=self.server_manager,
                 tokenizer=self.tokenizer,
                 processor=self.processor,
-                rollout=self.rollout_config,
+                config=self.config,
                 data=self.data_config,
             ),
             self._options,
         )
         is_v1 = "session_id" in kwargs
-        if not is_v1:
-            self._check_v0(shared)
-        uid = kwargs.get("uid")
+        _check_turns(shared.settings, self._placement, is_v1=is_v1)
+        uid = None if kwargs.get("uid") is None else str(kwargs["uid"])
         request = _request(kwargs, shared.config)
         sampling = shared.config.sampling_over(
             shared.settings.sampling(sampling_params, priority=int(kwargs.get("priority") or 0))
         )
-        with shared.groups.member(None if uid is None else str(uid)) as member:
+        with shared.groups.member(uid) as member:
             source = request.factory()
-            if not is_v1:
-                await _refuse_roles(shared, source)
+            await _check_rows(shared, source, is_v1=is_v1)
             seed = _seed(request, kwargs, shared.config.seed)
             spec = EpisodeSpec(
                 task=None if request.task is None else dict(request.task),
-                group_id=None if uid is None else str(uid),
+                group_id=uid,
                 group_start=member.group.start,
                 member=member.number,
             )
             spec = spec if seed is None else replace(spec, seed=seed)
             played = await shared.player.play(source, spec, sampling=sampling)
-            scored = await self._scored_roles(played, shared, member)
-        # Siblings have one reward, which no turn of a single one has earned.
-        placement = self._placement if len(scored) == 1 else RewardPlacement.LAST
-        outputs: list[AgentLoopOutput] = [
-            output
-            for one in scored
-            for output in outputs_of(
-                one,
-                shared.settings,
-                placement=placement,
+            delivery = Delivery(
+                settings=shared.settings,
+                filler_id=shared.filler_id,
+                is_v1=is_v1,
+                placement=self._placement,
                 with_logprobs=bool(sampling_params.get("logprobs")),
                 global_steps=int(kwargs.get("global_steps") or 0),
                 routing_shape=shared.engine.routing_shape,
                 mm_processor_kwargs=shared.mm_processor_kwargs,
             )
-        ]
-        return outputs[0] if len(outputs) == 1 else outputs
-
-    async def _scored_roles(
-        self, played: Sequence[Trajectory], shared: SharedRollout, member: Member
-    ) -> list[Scored]:
-        """Return what verl is told of each role; V1 gives all of them the last one's advantage.
-
-        Raises:
-            ConfigurationError: The roles have different rewards.
-        """
-        if len(played) == 1 or played[0].reward is None:
-            return [await self._scored(played[0], shared, member)]
-        share_one_reward(played, "verl")
-        reward = float(played[0].reward)
-        member.leave(reward)
-        scored: list[Scored] = []
-        for one in played:
-            rows, problem = rows_for(one, shared.settings, filler_id=shared.filler_id)
-            scored.append(Scored(trajectory=one, rows=rows, problem=problem, reward=reward))
-        # The advantage is read off the last row, so one that is trained must stand there.
-        return sorted(scored, key=lambda one: one.problem is None)
-
-    async def _scored(
-        self, trajectory: Trajectory, shared: SharedRollout, member: Member
-    ) -> Scored:
-        rows, problem = rows_for(trajectory, shared.settings, filler_id=shared.filler_id)
-        if problem is None:
-            reward = float(trajectory.reward or 0.0)
-            member.leave(reward)
-            return Scored(trajectory=trajectory, rows=rows, problem=None, reward=reward)
-        fault = trajectory.fault
-        text = f"episode {trajectory.episode_id} of {trajectory.env_id} is not trained: {problem}"
-        text += "" if fault is None else f": {fault.message}"
-        _LOGGER.warning("%s", text)
-        member.leave(None)
-        if self._on_fault == "raise":
-            raise Fault(text, kind=FaultKind.PERMANENT if fault is None else fault.kind)
-        mean = await member.group.mean()
-        return Scored(trajectory=trajectory, rows=rows, problem=problem, reward=mean or 0.0)
-
-    def _check_v0(self, shared: SharedRollout) -> None:
-        if shared.splits_history:
-            raise ConfigurationError(
-                "history 'rerender' makes several rows of an episode with this chat template, and "
-                "verl's V0 worker takes one; use trainer.use_v1=true, or history 'keep'"
-            )
-        if self._on_fault == "raise":
-            raise ConfigurationError(
-                "on_fault 'raise' would lose the whole chunk in verl's V0 worker; "
-                "use on_fault 'mask', or trainer.use_v1=true"
-            )
+            outputs = await outputs_of(played, member, delivery)
+        return outputs if is_v1 else outputs[0]
 
 
-async def _refuse_roles(shared: SharedRollout, source: EnvSource) -> None:
-    try:
-        roles = await shared.player.roles_of(source)
-    except EnvFault:
-        return  # the episode meets it again, and records it
-    if roles:
+def _check_turns(settings: VerlSettings, placement: RewardPlacement, *, is_v1: bool) -> None:
+    if settings.estimator == TURNS and not (is_v1 and placement is RewardPlacement.TURNS):
         raise ConfigurationError(
-            f"{source.env_id} has several agents, each with a row of its own, and verl's V0 worker "
-            "takes one row; use trainer.use_v1=true"
+            f"algorithm.adv_estimator={TURNS} needs the reward of each turn: set "
+            f"trainer.use_v1=true and, in the loop's YAML entry, rewards: turns; got "
+            f"trainer.use_v1={str(is_v1).lower()} and rewards: {placement.value}"
         )
 
 
-def _check_options(kwargs: Mapping[str, Any], rewards: str, on_fault: str) -> None:
+async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) -> None:
+    """Refuse what makes several rows of an episode where verl would weigh them wrongly."""
+    rule = shared.settings.why_one_row(is_v1=is_v1)
+    if rule is None:
+        return
+    cause = "history 'rerender' with this chat template"
+    if not shared.splits_history:
+        try:
+            roles = await shared.player.roles_of(source)
+        except EnvFault:
+            return  # the episode meets it again, and records it
+        if not roles:
+            return
+        cause = f"{source.env_id}, which has several agents,"
+    raise ConfigurationError(f"{cause} makes several rows of an episode, and {rule}")
+
+
+def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
     """Refuse misspelt options: verl's own base class swallows what it does not know."""
     inner = [entry.name for entry in fields(RolloutConfig)]
     for key in kwargs:
@@ -212,9 +159,8 @@ def _check_options(kwargs: Mapping[str, Any], rewards: str, on_fault: str) -> No
                 f"the loop's YAML entry has no key {key!r}; did you mean {nearest[0]!r}?"
             )
     places = [member.value for member in RewardPlacement]
-    for name, value, choices in (("rewards", rewards, places), ("on_fault", on_fault, _ON_FAULT)):
-        if value not in choices:
-            raise ConfigurationError(f"{name} must be one of {list(choices)}, got {value!r}")
+    if rewards not in places:
+        raise ConfigurationError(f"rewards must be one of {places}, got {rewards!r}")
 
 
 def _request(kwargs: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest:

@@ -15,7 +15,7 @@ CONTRACT: Final = Contract(
             "server_manager",
             "tokenizer",
             "processor",
-            "rollout_config",
+            "config",
             "data_config",
         ),
         f"{_LOOP}:AgentLoopOutput": (
@@ -39,7 +39,6 @@ CONTRACT: Final = Contract(
             "num_preempted",
             "extra_fields",
         ),
-        "verl.tools.base_tool:BaseTool": ("create", "execute", "release"),
         "verl.tools.schemas:ToolResponse": ("text", "image"),
         "verl.tools.schemas:OpenAIFunctionToolSchema": ("type", "function"),
     },

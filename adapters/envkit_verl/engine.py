@@ -105,7 +105,8 @@ class VerlEngine:
 
         Raises:
             EngineFault: The client or the server failed, the answer lacks log-probabilities that
-                were asked for, or the episode's prompt is longer than `prompt_length`.
+                were asked for or routed experts to replay, or the episode's prompt is longer than
+                `prompt_length`.
         """
         self._check_prompt(request)
         parameters = self._parameters(request.sampling)
@@ -211,10 +212,17 @@ class VerlEngine:
         first, last = facts.get("min_global_steps"), facts.get("max_global_steps")
         last = facts.get("global_steps") if last is None else last
         first = last if first is None else first
+        finish = _finish_reason(output.stop_reason, ids, parameters)
         experts = output.routed_experts
         if experts is not None:
             experts = np.asarray(experts)
             self.routing_shape = tuple(int(size) for size in experts.shape[1:])
+        elif self._settings.keeps_routing and finish is not FinishReason.ABORT:
+            raise EngineFault(
+                "rollout.enable_rollout_routing_replay is set, so verl's server must report the "
+                f"routed experts of each finished reply, got none for {len(ids)} tokens; a reply "
+                "without them would train experts that did not write it"
+            )
         found = {
             "min_global_steps": first,
             "max_global_steps": last,
@@ -225,7 +233,7 @@ class VerlEngine:
         return Generation(
             token_ids=ids,
             logprobs=_logprobs(output, ids, is_asked=bool(parameters.get("logprobs"))),
-            finish_reason=_finish_reason(output.stop_reason, ids, parameters),
+            finish_reason=finish,
             prompt_tokens=request.train_length,  # verl does not tell
             cached_tokens=int(facts.get("num_cached_tokens") or 0),
             weight_version=None if last is None else str(last),

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from envkit.advantages import Baseline
 from envkit.rollout import GroupStart
 
 
@@ -16,36 +17,29 @@ class Group:
 
     def __init__(self) -> None:
         self.start = GroupStart()
-        self.members = 0
-        """How many have joined."""
-        self._running = 0
-        self._rewards: list[float] = []
+        self._members: list[Member] = []
         self._settled = asyncio.Event()
 
     def join(self) -> "Member":
         """Count a member that starts now."""
-        member = Member(self, self.members)
-        self.members += 1
-        self._running += 1
+        member = Member(self, len(self._members))
+        self._members.append(member)
         return member
-
-    def leave(self, reward: float | None) -> None:
-        """Count a member that ended; None without a reward."""
-        self._running -= 1
-        if reward is not None:
-            self._rewards.append(reward)
-        if not self._running:
-            self._settled.set()
 
     @property
     def is_over(self) -> bool:
         """Whether every member that joined has ended."""
-        return self._running == 0
+        return not any(member.is_running for member in self._members)
 
-    async def mean(self) -> float | None:
-        """Wait for the members that run, and return their mean reward; None if none has one."""
+    def settle(self) -> None:
+        """Wake who waits for the group, if it is over."""
+        if self.is_over:
+            self._settled.set()
+
+    async def baseline(self) -> Baseline:
+        """Wait for the members that run, and return what the rewarded ones are compared with."""
         await self._settled.wait()
-        return sum(self._rewards) / len(self._rewards) if self._rewards else None
+        return Baseline.of(member.reward for member in self._members)
 
 
 class Member:
@@ -55,13 +49,14 @@ class Member:
         self.group = group
         self.number = number
         """From 0, in the order in which they joined."""
-        self._left = False
+        self.is_running = True
+        self.reward: float | None = None
 
     def leave(self, reward: float | None) -> None:
-        """Say how the sample ended; the first word counts."""
-        if not self._left:
-            self._left = True
-            self.group.leave(reward)
+        """Say how the sample ended, None for no reward; the first word counts."""
+        if self.is_running:
+            self.is_running, self.reward = False, reward
+            self.group.settle()
 
 
 class Groups:

@@ -5,15 +5,18 @@ agent_loop_tq.py:150-227), so every sample has the same fields and keys, and one
 trained is a short valid row with mask 0.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from envkit.errors import ConfigurationError
+from envkit.agents import share_one_reward
+from envkit.errors import ConfigurationError, FaultKind
+from envkit.metrics import EpisodeFacts
 from envkit.rollout import role_of
 from envkit.trajectory import (
     RewardPlacement,
@@ -24,7 +27,10 @@ from envkit.trajectory import (
     step_rows,
 )
 from envkit_verl.engine import pictures
+from envkit_verl.groups import Member
 from envkit_verl.settings import VerlSettings
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 class EpisodeOutput(AgentLoopOutput):
@@ -45,7 +51,28 @@ class EpisodeOutput(AgentLoopOutput):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class Delivery:
+    """How one worker delivers rows."""
+
+    settings: VerlSettings
+    """Its lengths bound a row."""
+    filler_id: int
+    """Stands where a row would have no token."""
+    is_v1: bool
+    placement: RewardPlacement = RewardPlacement.TURNS
+    """Where rewards stand in V1's `rm_scores`."""
+    with_logprobs: bool = True
+    """Whether the run keeps log-probabilities: in all samples or in none."""
+    global_steps: int = 0
+    """Weight version to state where no server named one."""
+    routing_shape: tuple[int, ...] | None = None
+    """Of routed experts, (layers, experts per token); None if unknown."""
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """`data.mm_processor_kwargs` in plain types: transformers refuses configuration nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scored:
     """A trajectory and what verl is told about its reward."""
 
     trajectory: Trajectory
@@ -53,26 +80,72 @@ class Scored:
     """At least one, each of which fits verl's lengths."""
     problem: str | None
     """Why nothing of it is trained; None for a sample that counts."""
-    reward: float
-    """Of a sample that does not count: the mean of its group's others, which leaves their
-    advantages as they are, or 0.0 where there is none."""
+    reward: float = 0.0
 
 
-def rows_for(
-    trajectory: Trajectory, settings: VerlSettings, *, filler_id: int
-) -> tuple[tuple[Row, ...], str | None]:
-    """Return the trajectory's rows, and why it must not be trained or None.
+async def outputs_of(
+    played: Sequence[Trajectory], member: Member, delivery: Delivery
+) -> list[EpisodeOutput]:
+    """Return the rows of an episode; the same fields are set in all of them.
+
+    An episode without a reward waits for its group. V1 then gets no row of it, so that no group
+    statistic counts it. V0 needs one for each sample, and V1 at least one for each prompt: these
+    get mask 0 and the mean reward of the others, or 0.0.
 
     Args:
-        trajectory: Any.
-        settings: Their lengths bound a row.
-        filler_id: Stands where a row would have no token.
+        played: The trajectories of the episode's roles.
+        member: The episode's place in its group.
+        delivery: How rows are made.
+
+    Raises:
+        ConfigurationError: The roles have different rewards, or a row without a reply needs
+            `routing_shape`, which is unknown.
     """
+    scored = [_scored(one, delivery) for one in played]
+    share_one_reward(played, "verl")
+    counted = [float(one.trajectory.reward or 0.0) for one in scored if one.problem is None]
+    if counted:
+        member.leave(counted[0])
+        # V1 gives all rows the advantage of the last one, so one that is trained must stand there.
+        scored = sorted(
+            (replace(one, reward=counted[0]) for one in scored), key=lambda one: not one.problem
+        )
+    else:
+        member.leave(None)
+        _warn(scored[0], delivery)
+        others = await member.group.baseline()
+        if delivery.is_v1 and others.count:
+            return []
+        scored = [replace(scored[0], reward=others.mean)]
+    # Siblings have one reward, which no turn of a single one has earned.
+    by_turn = delivery.placement is RewardPlacement.TURNS and len(scored) == 1
+    return [
+        _output(one, row, delivery, by_turn=by_turn and len(one.rows) == 1 and not one.problem)
+        for one in scored
+        for row in one.rows
+    ]
+
+
+def _warn(scored: _Scored, delivery: Delivery) -> None:
+    one = scored.trajectory
+    text = f"episode {one.episode_id} of {one.env_id} is not trained: {scored.problem}"
+    text += "" if one.fault is None else f": {one.fault.message}"
+    if not delivery.is_v1 and delivery.settings.is_scaled:
+        text += (
+            ". verl's V0 trainer counts its row in the deviation of its group, which makes the "
+            "others' advantages larger; to leave it out, set trainer.use_v1=true or "
+            "algorithm.norm_adv_by_std_in_grpo=false"
+        )
+    _LOGGER.warning("%s", text)
+
+
+def _scored(trajectory: Trajectory, delivery: Delivery) -> _Scored:
+    filler_id, settings = delivery.filler_id, delivery.settings
     rows = step_rows(trajectory, filler_id=filler_id, merge=True)
     problem = _problem(trajectory, rows, settings)
-    if problem is None:
-        return rows, None
-    return (_masked(rows[-1], settings, filler_id),), problem
+    if problem is not None:
+        rows = (_masked(rows[-1], settings, filler_id),)
+    return _Scored(trajectory=trajectory, rows=rows, problem=problem)
 
 
 def _problem(trajectory: Trajectory, rows: Sequence[Row], settings: VerlSettings) -> str | None:
@@ -111,64 +184,33 @@ def _masked(row: Row, settings: VerlSettings, filler_id: int) -> Row:
     )
 
 
-def outputs_of(
-    scored: Scored,
-    settings: VerlSettings,
-    *,
-    placement: RewardPlacement,
-    with_logprobs: bool,
-    global_steps: int,
-    routing_shape: tuple[int, ...] | None,
-    mm_processor_kwargs: Mapping[str, Any],
-) -> list[EpisodeOutput]:
-    """Return one output for each row; the same fields are set in all of them.
+def _output(scored: _Scored, row: Row, delivery: Delivery, *, by_turn: bool) -> EpisodeOutput:
+    """Return one row.
 
-    Args:
-        scored: The trajectory and its rows.
-        settings: Of the rollout.
-        placement: Where rewards stand in `rm_scores`. A split trajectory has its whole reward on
-            the last token of every row, as the V1 worker itself copies it: each row's return is
-            then right, and GRPO reads the last row alone.
-        with_logprobs: Whether the run keeps log-probabilities: in all samples or in none.
-        global_steps: Weight version to state where no server told one.
-        routing_shape: Of routed experts, (layers, experts per token); None if unknown.
-        mm_processor_kwargs: `data.mm_processor_kwargs` in plain types: verl's worker would pass
-            its own configuration nodes on, which transformers refuses.
-
-    Raises:
-        ConfigurationError: A row without a reply needs `routing_shape`, which is unknown.
+    A split trajectory has its whole reward on the last token of every row, as the V1 worker itself
+    copies it: each row's return is then right, and GRPO reads the last row alone.
     """
-    shared: dict[str, Any] = {
+    last = [0.0] * (len(row.response_ids) - 1) + [scored.reward]
+    fields: dict[str, Any] = {
+        "prompt_ids": list(row.prompt_ids),
+        "response_ids": list(row.response_ids),
+        "response_mask": list(row.loss_mask),
+        "response_logprobs": list(row.logprobs) if delivery.with_logprobs else None,
+        "multi_modal_data": {"images": pictures(row.images)} if row.images else None,
+        "token_rewards": row.token_rewards(RewardPlacement.TURNS) if by_turn else last,
         "reward_score": scored.reward,
         "num_turns": 2 * len(scored.trajectory.turns),
         "metrics": _metrics(scored.trajectory),
-        **({"mm_processor_kwargs": dict(mm_processor_kwargs)} if mm_processor_kwargs else {}),
+        "extra_fields": _extra_fields(scored, delivery.global_steps),
     }
-    outputs: list[EpisodeOutput] = []
-    for row in scored.rows:
-        fields: dict[str, Any] = {
-            "prompt_ids": list(row.prompt_ids),
-            "response_ids": list(row.response_ids),
-            "response_mask": list(row.loss_mask),
-            "response_logprobs": list(row.logprobs) if with_logprobs else None,
-            "multi_modal_data": {"images": pictures(row.images)} if row.images else None,
-            "token_rewards": _token_rewards(scored, row, placement),
-            "extra_fields": _extra_fields(scored, global_steps),
-            **shared,
-        }
-        if settings.keeps_routing:
-            fields["routed_experts"] = _experts(scored, row, routing_shape)
-        outputs.append(EpisodeOutput(**fields))
-    return outputs
+    if delivery.mm_processor_kwargs:
+        fields["mm_processor_kwargs"] = dict(delivery.mm_processor_kwargs)
+    if delivery.settings.keeps_routing:
+        fields["routed_experts"] = _experts(scored, row, delivery.routing_shape)
+    return EpisodeOutput(**fields)
 
 
-def _token_rewards(scored: Scored, row: Row, placement: RewardPlacement) -> list[float]:
-    if placement is RewardPlacement.TURNS and scored.problem is None and len(scored.rows) == 1:
-        return row.token_rewards(RewardPlacement.TURNS)
-    return [0.0] * (len(row.response_ids) - 1) + [scored.reward]
-
-
-def _experts(scored: Scored, row: Row, shape: tuple[int, ...] | None) -> Any:  # noqa: ANN401  # an array of (tokens, layers, experts)
+def _experts(scored: _Scored, row: Row, shape: tuple[int, ...] | None) -> Any:  # noqa: ANN401  # an array of (tokens, layers, experts)
     """Return the routing of a row's tokens; zeros for one that has none, so that columns agree."""
     last_turn = row.turns[-1] if row.turns else None
     for segment in reversed(scored.trajectory.segments):
@@ -201,7 +243,7 @@ def _metrics(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _extra_fields(scored: Scored, global_steps: int) -> dict[str, Any]:
+def _extra_fields(scored: _Scored, global_steps: int) -> dict[str, Any]:
     """Return the extra columns: verl's own, and ours with a prefix that no dataset column has."""
     trajectory = scored.trajectory
     extras = [segment.extras for segment in trajectory.segments]
@@ -217,7 +259,7 @@ def _extra_fields(scored: Scored, global_steps: int) -> dict[str, Any]:
         "tool_rewards": [],
         "min_global_steps": min(first, default=global_steps),
         "max_global_steps": max(last, default=global_steps),
-        "reward_extra_info": reward_extra_info(scored),
+        "reward_extra_info": _numbers(scored),
         "envkit_failed": int(scored.problem is not None),
         "envkit_problem": scored.problem or "",
         "envkit_stop_reason": trajectory.stop_reason.value,
@@ -228,29 +270,29 @@ def _extra_fields(scored: Scored, global_steps: int) -> dict[str, Any]:
     }
 
 
-def reward_extra_info(scored: Scored) -> dict[str, float]:
+def _numbers(scored: _Scored) -> dict[str, float]:
     """Return the per-sample metrics that verl logs in validation and may filter groups by.
 
     Always the same keys with numbers: a key that is missing in one sample is a KeyError in V0.
     """
-    trajectory, turns = scored.trajectory, scored.trajectory.turns
-    versions = {s.weight_version for s in trajectory.segments if s.kind is SegmentKind.MODEL}
-    numbers: dict[str, float] = {
+    facts = EpisodeFacts.of(scored.trajectory)
+    retries = facts.retries
+    numbers = {
         "reward": scored.reward,
-        "faults": float(trajectory.is_faulted),
-        "unscored": float(scored.problem is not None),
-        "terminated": float(trajectory.stop_reason is StopReason.TERMINATED),
-        "truncated": float(trajectory.stop_reason.is_truncation),
-        "aborted": float(trajectory.stop_reason is StopReason.ABORTED),
-        "turns": float(len(turns)),
-        "images": float(sum(len(segment.images) for segment in trajectory.segments)),
-        "response_tokens": float(sum(turn.response_tokens for turn in turns)),
-        "observation_tokens": float(sum(turn.observation_tokens for turn in turns)),
-        "tool_calls": float(sum(turn.tool_call is not None for turn in turns)),
-        "parse_errors": float(sum(turn.parse_error is not None for turn in turns)),
-        "env_retries": float(sum(sum(turn.env_retries.values()) for turn in turns)),
-        "engine_retries": float(sum(turn.engine_retries for turn in turns)),
-        "env_restarts": float(trajectory.env_restarts),
-        "weight_versions": float(len(versions)),
+        "faults": facts.is_faulted,
+        "unscored": scored.problem is not None,
+        "terminated": facts.stop_reason == StopReason.TERMINATED,
+        "truncated": facts.is_truncated,
+        "aborted": facts.is_aborted,
+        "turns": facts.turns,
+        "images": facts.images,
+        "response_tokens": facts.response_tokens,
+        "observation_tokens": facts.observation_tokens,
+        "tool_calls": facts.tool_calls,
+        "parse_errors": facts.parse_errors,
+        "env_retries": sum(retries.get(kind, 0) for kind in FaultKind),
+        "engine_retries": retries.get("engine", 0),
+        "env_restarts": retries.get("restart", 0),
+        "weight_versions": len(facts.weight_versions),
     }
-    return {f"envkit/{name}": number for name, number in numbers.items()}
+    return {f"envkit/{name}": float(number) for name, number in numbers.items()}

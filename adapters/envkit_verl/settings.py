@@ -1,10 +1,7 @@
-"""What verl's rollout configuration means for an episode.
+"""What verl's configuration means for an episode (verl 0.9.1, trainer/config/ppo_trainer.yaml)."""
 
-Read from `actor_rollout_ref.rollout` (verl 0.9.1, trainer/config/rollout/rollout.yaml).
-"""
-
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError
@@ -12,13 +9,17 @@ from envkit.rollout import Limits, Sampling
 
 SGLANG: Final = "sglang"
 VLLM: Final = "vllm"
+TURNS: Final = "envkit_turns"
+"""Name of the estimator of `envkit_verl.advantages`."""
 _OWN_PARAMETERS: Final = frozenset({"temperature", "top_p", "top_k"})
 """Sampling parameters that are fields of `Sampling`; verl's others travel in its extras."""
+_ESTIMATORS_OF_ROWS: Final = ("grpo", "gae", "reinforce_plus_plus")
+"""Those without a group's statistics, and GRPO, of whose episodes V1 counts the last row alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerlSettings:
-    """The parts of verl's rollout configuration that bound an episode."""
+    """The parts of verl's configuration that bound an episode, or weigh it."""
 
     prompt_length: int
     """Tokens that the prompt of a row may have; verl never cuts a longer one."""
@@ -32,14 +33,21 @@ class VerlSettings:
     """`rollout.name`: "vllm", "sglang" or another."""
     keeps_routing: bool = False
     """Whether trainer and server replay routed experts, so that every row needs the column."""
+    estimator: str = "grpo"
+    """`algorithm.adv_estimator`."""
+    is_scaled: bool = True
+    """`algorithm.norm_adv_by_std_in_grpo`."""
+    loss_agg_mode: str = "token-mean"
+    """`actor_rollout_ref.actor.loss_agg_mode`."""
 
     @classmethod
-    def from_rollout(cls, rollout: Any) -> "VerlSettings":  # noqa: ANN401  # OmegaConf's node
-        """Read `actor_rollout_ref.rollout`.
+    def from_config(cls, config: Any) -> "VerlSettings":  # noqa: ANN401  # OmegaConf's node
+        """Read the trainer's configuration.
 
         Raises:
             ConfigurationError: Log-probabilities would not be those of the sampled distribution.
         """
+        actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
         _check_logprobs(rollout)
         turns = rollout.get("multi_turn", {}) or {}
         return cls(
@@ -49,7 +57,29 @@ class VerlSettings:
             max_turns=_positive(turns.get("max_assistant_turns")),
             backend=str(rollout.get("name", "")),
             keeps_routing=bool(rollout.get("enable_rollout_routing_replay", False)),
+            estimator=str(config.algorithm.adv_estimator),
+            is_scaled=bool(config.algorithm.get("norm_adv_by_std_in_grpo", True)),
+            loss_agg_mode=str(actor.loss_agg_mode),
         )
+
+    def why_one_row(self, *, is_v1: bool) -> str | None:
+        """Return why an episode may not become several rows, and what to set; None if it may.
+
+        Its weight in the loss and in its group must be that of one row.
+        """
+        if not is_v1:
+            return "verl's V0 worker takes one; use trainer.use_v1=true"
+        if self.loss_agg_mode == "seq-mean-token-mean":
+            return (
+                "actor.loss_agg_mode=seq-mean-token-mean weighs each row like an episode; use "
+                "token-mean, or seq-mean-token-sum-norm with actor.loss_scale_factor"
+            )
+        if self.estimator not in _ESTIMATORS_OF_ROWS:
+            return (
+                f"algorithm.adv_estimator={self.estimator} compares rows, not episodes; use one of "
+                f"{list(_ESTIMATORS_OF_ROWS)}"
+            )
+        return None
 
     def limits(self, own: Limits) -> Limits:
         """Return the tighter of the run's own limits and verl's.
@@ -60,11 +90,12 @@ class VerlSettings:
         if self.max_model_len is not None:
             # SGLang's server keeps one token back (async_sglang_server.py:588 of verl 0.9.1).
             context = min(context, self.max_model_len - (self.backend == SGLANG))
-        return replace(
-            own,
-            max_turns=_least((own.max_turns, self.max_turns)),
-            max_response_tokens=_least((own.max_response_tokens, self.response_length)),
-            max_context_tokens=_least((own.max_context_tokens, context)),
+        return own.tightest(
+            Limits(
+                max_turns=self.max_turns,
+                max_response_tokens=self.response_length,
+                max_context_tokens=context,
+            )
         )
 
     def sampling(self, parameters: Mapping[str, Any], *, priority: int = 0) -> Sampling:
@@ -105,7 +136,3 @@ def _check_logprobs(rollout: Any) -> None:  # noqa: ANN401  # OmegaConf's node
 
 def _positive(value: Any) -> int | None:  # noqa: ANN401  # any YAML scalar
     return int(value) if value is not None and int(value) > 0 else None
-
-
-def _least(bounds: Iterable[int | None]) -> int | None:
-    return min((bound for bound in bounds if bound is not None), default=None)

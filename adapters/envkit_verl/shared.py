@@ -28,8 +28,8 @@ class WorkerParts:
     tokenizer: Any
     processor: Any
     """None for a text model."""
-    rollout: Any
-    """`actor_rollout_ref.rollout`."""
+    config: Any
+    """The trainer's."""
     data: Any
     """`data`."""
 
@@ -50,7 +50,7 @@ class SharedRollout:
         """
         self.parts = parts
         self.config = RolloutConfig.from_mapping(options)
-        self.settings = VerlSettings.from_rollout(parts.rollout)
+        self.settings = VerlSettings.from_config(parts.config)
         self.mm_processor_kwargs = plain(parts.data.get("mm_processor_kwargs"))
         self.codec = _codec(parts, self.config, self.mm_processor_kwargs)
         self.engine = self._engine()

@@ -36,9 +36,6 @@ class PlainForm:
     def keeps_partial(self, args: Any) -> bool:
         return False
 
-    def sets_reward(self, args: Any) -> bool:
-        return True
-
 
 def generate(envkit: Any, tokenizer: Any) -> Any:
     register_toys()

@@ -26,6 +26,7 @@ PAGES = (
     "concepts/groups.md",
     "concepts/ledger.md",
     "trainers/README.md",
+    "trainers/write-an-adapter.md",
 )
 EVERY_PAGE = sorted(str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md"))
 

@@ -24,8 +24,13 @@ def package_of(entry_point: str) -> str:
     return re.split("[.:]", entry_point)[0]
 
 
-def test_wheel_packages_are_the_core_and_every_plugin_folder() -> None:
-    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["envkit", *PLUGINS]
+def test_wheel_takes_the_core_and_whatever_is_on_the_shelves() -> None:
+    build = PROJECT["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"] == {
+        "only-include": ["envkit", *SHELVES],
+        "sources": [*SHELVES],
+    }
+    assert build["dev-mode-dirs"] == [".", *SHELVES]
 
 
 def test_shelves_are_no_packages() -> None:

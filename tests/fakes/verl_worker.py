@@ -5,15 +5,11 @@
 
 import asyncio
 import copy
-import importlib.util
-import sys
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -24,6 +20,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop import AgentLoopWorker
 from verl.protocol import DataProto
+from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.utils import tensordict_utils
 from verl.workers.config import model as verl_model
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -58,57 +55,6 @@ def composed(model: Path | str, loops: Path | None = None, **overrides: Any) -> 
     for key, value in values.items():
         OmegaConf.update(config, key.replace("__", "."), value, force_add=True)
     return config
-
-
-def v1_module() -> Any:
-    """Load the V1 worker's file alone: its package imports trainers that CPU tests cannot have."""
-    name = "verl_v1_agent_loop_tq"
-    if name in sys.modules:
-        return sys.modules[name]
-    if importlib.util.find_spec("transfer_queue") is None:
-        sys.modules["transfer_queue"] = types.ModuleType("transfer_queue")
-    return _load(name, "trainer/ppo/v1/agent_loop_tq.py")
-
-
-def v1_utils() -> Any:
-    """Load the V1 trainer's own advantages of split trajectories.
-
-    The file takes `compute_advantage` from V0's trainer and a constant from the replay buffer.
-    CPU tests cannot have their imports; the same call of verl's GRPO estimator stands in.
-    """
-    if "verl_v1_utils" in sys.modules:
-        return sys.modules["verl_v1_utils"]
-    from verl.trainer.ppo import core_algos
-
-    def compute_advantage(data: Any, **options: Any) -> Any:
-        advantages, returns = core_algos.compute_grpo_outcome_advantage(
-            token_level_rewards=data.batch["token_level_rewards"],
-            response_mask=data.batch["response_mask"],
-            index=data.non_tensor_batch["uid"],
-            norm_adv_by_std_in_grpo=options["norm_adv_by_std_in_grpo"],
-        )
-        data.batch["advantages"], data.batch["returns"] = advantages, returns
-        return data
-
-    trainer: Any = types.ModuleType("verl.trainer.ppo.ray_trainer")
-    trainer.compute_advantage = compute_advantage
-    package = types.ModuleType("verl.trainer.ppo.v1")
-    buffer: Any = types.ModuleType("verl.trainer.ppo.v1.replay_buffer")
-    buffer.DAPO_FILTERED_REWARD_COUNTS_KEY = "unused"
-    stand_ins = {module.__name__: module for module in (trainer, package, buffer)}
-    with patch.dict(sys.modules, stand_ins):
-        return _load("verl_v1_utils", "trainer/ppo/v1/utils.py")
-
-
-def _load(name: str, path: str) -> Any:
-    root = Path(verl.trainer.__file__).parents[1]
-    spec = importlib.util.spec_from_file_location(name, root / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 _loaders = (verl_model.hf_tokenizer, verl_model.hf_processor)
@@ -183,8 +129,22 @@ class Bench:
         model: str | Path = "llama",
         client_class: type[Any] = LLMServerClient,
         max_model_len: int | None = None,
+        config: Any = None,
         **overrides: Any,
     ) -> None:
+        """Make the worker.
+
+        Args:
+            version: "v0" or "v1".
+            folder: For the loop's YAML file.
+            policy: What the server answers.
+            loop: Keys of the loop's YAML entry.
+            model: A tiny model, by name or folder.
+            client_class: verl's client.
+            max_model_len: Of the server.
+            config: A whole configuration, instead of what the arguments would compose.
+            overrides: Keys of the configuration, `__` for a dot.
+        """
         self.version = version
         entry = {"name": "envkit", "_target_": "envkit_verl.EnvAgentLoop", **(loop or {})}
         path = folder / f"loops-{version}.yaml"
@@ -192,7 +152,7 @@ class Bench:
         place = tiny_model_dir(model) if isinstance(model, str) else model
         if max_model_len is not None:
             overrides[f"{ROLLOUT}.max_model_len"] = max_model_len
-        self.config = composed(place, path, **overrides)
+        self.config = composed(place, path, **overrides) if config is None else config
         self.queue = FakeTransferQueue()
         self.server = StrictVllmServer(policy, None, max_model_len=max_model_len or 4096)
         self.client = make_client(self.config, self.server, client_class=client_class)
@@ -200,9 +160,8 @@ class Bench:
         if version == "v0":
             self.worker = AgentLoopWorker(self.config, self.client)
         else:
-            module = v1_module()
-            module.tq = self.queue
-            worker_class = module.AgentLoopWorkerTQ.__ray_metadata__.modified_class
+            agent_loop_tq.tq = self.queue
+            worker_class = agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class
             self.worker = worker_class(self.config, self.client)
         self.server.tokenizer, self.server.processor = self.worker.tokenizer, self.worker.processor
 

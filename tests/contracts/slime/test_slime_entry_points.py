@@ -5,10 +5,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes.slime_run import ECHO, slime_args, text_server
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 
@@ -68,73 +66,3 @@ def test_slime_its_own_plugin_contract_tests_pass_with_our_generate_function() -
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert " passed" in done.stdout
-
-
-class RealExample:
-    """slime's examples/geo3k_vlm_multi_turn, loaded from its checkout."""
-
-    @staticmethod
-    def load() -> Any:
-        import importlib
-
-        from slime.utils.types import Sample
-
-        root = Path(inspect.getfile(Sample)).parents[2]
-        if not (root / "examples").is_dir():
-            pytest.skip("this slime was installed without its examples")
-        return importlib.import_module("examples.geo3k_vlm_multi_turn.rollout")
-
-
-async def test_slime_its_interaction_example_runs_an_envkit_environment() -> None:
-    from slime.rollout.sglang_rollout import GenerateState
-    from slime.utils.http_utils import init_http_client
-    from slime.utils.types import Sample
-
-    example = RealExample.load()
-    with text_server(lambda _: "kiwi") as served:
-        args = served.args(ECHO, rollout_interaction_env_path="envkit_slime", max_turns=3)
-        init_http_client(args)
-        sample = Sample(
-            prompt="Repeat this word: kiwi",
-            index=0,
-            metadata={"envkit": {"task": {"word": "kiwi"}}},
-        )
-        done = await example.generate(args, sample, GenerateState(args).sampling_params.copy())
-    assert done.status is Sample.Status.COMPLETED
-    assert done.reward == 1.0  # which the example itself would have dropped
-    assert (
-        args.rollout_interaction_env_path
-        == slime_args(
-            served.url, served.model, ECHO, rollout_interaction_env_path="envkit_slime"
-        ).rollout_interaction_env_path
-    )
-
-
-async def test_slime_its_interaction_example_goes_on_once_its_own_defect_is_out_of_the_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from slime.rollout.sglang_rollout import GenerateState
-    from slime.utils.http_utils import init_http_client
-    from slime.utils.types import Sample
-
-    example = RealExample.load()
-    append = example._append_to_sample
-
-    def repaired(*given: Any, **named: Any) -> None:
-        # The example passes log-probabilities of observation tokens, which slime's Sample refuses.
-        if named.get("loss_mask_val", 1) == 0:
-            given = (*given[:3], None, *given[4:])
-        append(*given, **named)
-
-    with text_server(lambda _: "wrong") as served:
-        args = served.args(ECHO, rollout_interaction_env_path="envkit_slime", max_turns=3)
-        init_http_client(args)
-        params = GenerateState(args).sampling_params.copy()
-        with pytest.raises(ValueError, match="non-trainable response tokens"):
-            await example.generate(args, Sample(prompt="Repeat", index=0), params)
-        monkeypatch.setattr(example, "_append_to_sample", repaired)
-        done = await example.generate(args, Sample(prompt="Repeat", index=0), params)
-    assert "Miss 1." in done.response
-    assert "Miss 2." in done.response
-    assert done.reward == 0.0
-    assert len(done.loss_mask) == done.response_length

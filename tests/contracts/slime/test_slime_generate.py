@@ -13,6 +13,7 @@ from fakes.codecs import vision_codec
 from fakes.envs import EchoEnv
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_model import FakeRequest
+from fakes.slime_groups import group_of, params, roll_group
 from fakes.slime_run import DOTS, ECHO, text_server, vision_server
 
 from envkit.errors import ConfigurationError
@@ -23,27 +24,6 @@ pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 
 def say_five(_request: FakeRequest) -> str:
     return "5"
-
-
-def params(args: Any) -> dict[str, Any]:
-    from slime.rollout.sglang_rollout import GenerateState
-
-    return GenerateState(args).sampling_params.copy()
-
-
-def group_of(size: int = 2, *, group: int = 0, **fields: Any) -> list[Any]:
-    from slime.utils.types import Sample
-
-    return [
-        Sample(group_index=group, index=group * size + n, **copy.deepcopy(fields))
-        for n in range(size)
-    ]
-
-
-async def roll_group(args: Any, group: list[Any], **options: Any) -> list[Any]:
-    from slime.rollout.sglang_rollout import generate_and_rm_group
-
-    return await generate_and_rm_group(args, group, params(args), **options)
 
 
 def check_columns(sample: Any) -> None:
@@ -100,7 +80,7 @@ async def test_slime_group_members_start_from_the_same_picture() -> None:
     with vision_server(say_five) as served:
         one = await roll_group(served.args(DOTS), group_of(group=0))
         other = await roll_group(served.args(DOTS), group_of(group=1))
-    starts = [s.metadata["envkit_episode"]["initial_observation_hash"] for s in [*one, *other]]
+    starts = [s.multimodal_train_inputs["pixel_values"].sum().item() for s in [*one, *other]]
     assert starts[0] == starts[1] != starts[2] == starts[3]
 
 
@@ -161,7 +141,7 @@ async def test_slime_must_hold_3_no_failure_is_called_an_abort() -> None:
         args = served.args({**ECHO, "max_server_aborts": 2})
         group = await roll_group(args, group_of())
     assert [sample.status for sample in group] == [group[0].Status.FAILED] * 2
-    assert all(s.metadata["envkit_episode"]["server_aborts"] == 3 for s in group)
+    assert all(s.metadata["envkit_episode"]["retries"]["server_abort"] == 3 for s in group)
 
 
 async def test_slime_an_abort_around_a_weight_update_is_gone_on_with() -> None:
@@ -169,7 +149,7 @@ async def test_slime_an_abort_around_a_weight_update_is_gone_on_with() -> None:
     with text_server(lambda _: "wrong", failures=plan) as served:
         group = await roll_group(served.args(ECHO), group_of(1))
     assert group[0].status is group[0].Status.TRUNCATED
-    assert group[0].metadata["envkit_episode"]["server_aborts"] == 2
+    assert group[0].metadata["envkit_episode"]["retries"]["server_abort"] == 2
     assert group[0].metadata["envkit_episode"]["turns"] == 3
     check_columns(group[0])
 

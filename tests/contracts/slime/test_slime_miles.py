@@ -3,13 +3,13 @@
 import asyncio
 import pickle
 from argparse import Namespace
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakes.sglang_failures import Failure, FailurePlan
-from fakes.slime_run import DOTS, ECHO, Served, text_server, vision_server
+from fakes.slime_groups import PARAMS, miles_args, miles_group, miles_state, roll_miles
+from fakes.slime_run import DOTS, ECHO, text_server, vision_server
 
 from envkit.errors import ConfigurationError
 from envkit.trajectory import read_trajectories, verify_file
@@ -17,64 +17,12 @@ from envkit.trajectory import read_trajectories, verify_file
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_miles")]
 
 
-@cache
-def loaded(model: str) -> tuple[Any, Any]:
-    """Return tokenizer and processor as miles loads them; text models have no processor."""
-    import transformers
-
-    is_vision = "qwen2_5_vl" in model
-    processor = transformers.AutoProcessor.from_pretrained(model) if is_vision else None
-    return transformers.AutoTokenizer.from_pretrained(model), processor
-
-
-def make_state(args: Namespace) -> Any:
-    """Return what generate_and_rm_group reads of miles' GenerateState, with the real function."""
-    from miles.rollout.inference_rollout.compatibility import load_generate_function
-
-    tokenizer, processor = loaded(args.hf_checkpoint)
-    return SimpleNamespace(
-        args=args,
-        tokenizer=tokenizer,
-        processor=processor,
-        aborted=False,
-        generate_fn_semaphore=asyncio.Semaphore(64),
-        generate_function=load_generate_function("envkit_miles.generate"),
-    )
-
-
-def miles_args(served: Served, envkit: dict[str, Any], **overrides: Any) -> Namespace:
-    args = served.args(envkit, **overrides)
-    args.custom_generate_function_path = "envkit_miles.generate"
-    args.sglang_router_policy = None
-    args.router_policy = None
-    return args
-
-
-def fresh_group(size: int = 2) -> list[Any]:
-    from miles.utils.types import Sample
-
-    return [Sample(group_index=0, index=n) for n in range(size)]
-
-
-PARAMS: dict[str, Any] = {
-    "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 512, "stop": None,
-    "stop_token_ids": None, "skip_special_tokens": False, "no_stop_trim": True,
-    "spaces_between_special_tokens": False,
-}  # fmt: skip
-
-
-async def roll_group(state: Any, group: list[Any]) -> list[Any]:
-    from miles.rollout.inference_rollout.inference_rollout_common import generate_and_rm_group
-
-    return await generate_and_rm_group(state, group, dict(PARAMS))
-
-
 async def test_miles_samples_with_images_pass_its_own_validator(tmp_path: Any) -> None:
     with vision_server(lambda _: "5", routed_experts=(2, 2)) as served:
         args = miles_args(
             served, {**DOTS, "record_dir": str(tmp_path)}, use_rollout_routing_replay=True
         )
-        group = await roll_group(make_state(args), fresh_group())
+        group = await roll_miles(miles_state(args), miles_group())
     ledgers = {t.metadata["sample_index"]: t for t in read_trajectories(tmp_path)}
     for sample in group:
         sample.validate()
@@ -96,7 +44,7 @@ async def test_miles_a_fault_is_a_failed_sample_and_its_group_stays() -> None:
     plan = FailurePlan(script=[Failure.INTERNAL])
     envkit = {**ECHO, "retries": {"max_engine_retries_per_turn": 0}}
     with text_server(lambda _: "wrong", failures=plan) as served:
-        group = await roll_group(make_state(miles_args(served, envkit)), fresh_group(3))
+        group = await roll_miles(miles_state(miles_args(served, envkit)), miles_group(3))
     assert sorted(s.status.value for s in group) == ["failed", "truncated", "truncated"]
     for sample in group:
         sample.validate()
@@ -109,8 +57,8 @@ async def test_miles_an_aborted_sample_is_resumed() -> None:
 
     with vision_server(lambda _: "five, or six, or seven", token_s=0.01) as served:
         args = miles_args(served, DOTS, partial_rollout=True)
-        state = make_state(args)
-        task = asyncio.create_task(roll_group(state, fresh_group(1)))
+        state = miles_state(args)
+        task = asyncio.create_task(roll_miles(state, miles_group(1)))
         while served.fake.worker.total_tokens < 12:
             await asyncio.sleep(0.005)
         state.aborted = True  # miles sets the flag, then stops the servers
@@ -122,7 +70,7 @@ async def test_miles_an_aborted_sample_is_resumed() -> None:
         served.fake.settings.weight_version = "next"
         state.aborted = False
         again = [Sample.from_dict(pickle.loads(pickle.dumps(group[0].to_dict())))]
-        sample = (await roll_group(state, again))[0]
+        sample = (await roll_miles(state, again))[0]
     assert sample.status is Sample.Status.TRUNCATED
     assert sample.tokens[: len(before)] == before
     assert sample.weight_versions[0] == "default"
@@ -133,16 +81,16 @@ async def test_miles_an_aborted_sample_is_resumed() -> None:
 async def test_miles_group_rm_sets_the_reward_that_the_environment_gave() -> None:
     with text_server(lambda _: "kiwi") as served:
         args = miles_args(served, ECHO, group_rm=True, custom_rm_path="envkit_miles.reward")
-        group = fresh_group()
+        group = miles_group()
         for sample in group:
             sample.metadata = {"envkit": {"task": {"word": "kiwi"}}}
-        done = await roll_group(make_state(args), group)
+        done = await roll_miles(miles_state(args), group)
     assert [sample.reward for sample in done] == [1.0, 1.0]
 
 
 async def test_miles_requests_carry_the_samples_routing_key() -> None:
     with text_server(lambda _: "wrong") as served:
-        group = await roll_group(make_state(miles_args(served, ECHO)), fresh_group())
+        group = await roll_miles(miles_state(miles_args(served, ECHO)), miles_group())
         keys = {
             entry.headers.get("X-SMG-Routing-Key")
             for entry in served.fake.log
@@ -183,7 +131,7 @@ async def test_miles_wrong_setting_ends_its_rollout(
     monkeypatch.setattr(train.dumper_utils, "configure_sglang", no_dumper)
     with text_server(lambda _: "wrong") as served:
         args = miles_args(served, envkit, rollout_submission_granularity=None)
-        state = make_state(args)
+        state = miles_state(args)
         state.sampling_params = dict(PARAMS)
 
         def next_groups(count: int) -> list[list[Any]]:
@@ -206,32 +154,32 @@ async def test_miles_requests_name_the_lora_adapter(
     flags: dict[str, Any], sent: set[str | None]
 ) -> None:
     with text_server(lambda _: "wrong") as served:
-        await roll_group(make_state(miles_args(served, ECHO, **flags)), fresh_group())
+        await roll_miles(miles_state(miles_args(served, ECHO, **flags)), miles_group())
         payloads = served.fake.payloads()
     assert {payload.get("lora_path") for payload in payloads} == sent
 
 
 async def test_miles_multi_lora_is_refused() -> None:
-    group = fresh_group(1)
+    group = miles_group(1)
     group[0].adapter = SimpleNamespace(name="mine", slot=0)
     with text_server(lambda _: "wrong") as served:
-        state = make_state(miles_args(served, ECHO))
+        state = miles_state(miles_args(served, ECHO))
         with pytest.raises(ConfigurationError, match="--multi-lora-n-adapters"):
-            await roll_group(state, group)
+            await roll_miles(state, group)
 
 
 async def test_miles_indexer_replay_is_refused() -> None:
     with text_server(lambda _: "wrong") as served:
-        state = make_state(miles_args(served, ECHO, use_rollout_indexer_replay=True))
+        state = miles_state(miles_args(served, ECHO, use_rollout_indexer_replay=True))
         with pytest.raises(ConfigurationError, match="--use-rollout-indexer-replay"):
-            await roll_group(state, fresh_group(1))
+            await roll_miles(state, miles_group(1))
 
 
 async def test_miles_debug_trajectories_have_the_conversation() -> None:
     with vision_server(lambda _: "5") as served:
         args = miles_args(served, DOTS, save_debug_trajectory_data="{rollout_id}.jsonl")
-        group = await roll_group(make_state(args), fresh_group(1))
-        plain = await roll_group(make_state(miles_args(served, DOTS)), fresh_group(1))
+        group = await roll_miles(miles_state(args), miles_group(1))
+        plain = await roll_miles(miles_state(miles_args(served, DOTS)), miles_group(1))
     assert "messages" not in plain[0].metadata
     said = group[0].metadata["messages"]
     assert [entry["role"] for entry in said][:4] == ["user", "assistant"] * 2

@@ -86,7 +86,7 @@ async def test_slime_must_hold_4_nothing_is_generated_once_the_flag_is_up() -> N
     assert group[0].status is group[0].Status.ABORTED
     assert group[0].reward is None
     assert group[0].response_length == sum(group[0].loss_mask) > 0
-    assert group[0].metadata["envkit_episode"]["env_seconds"] == 0.0
+    assert group[0].metadata["envkit_episode"]["seconds"]["env"] == (0.0,)
 
 
 class Flagging(DotsEnv):
@@ -266,7 +266,7 @@ async def test_slime_an_aborted_sample_that_cannot_be_resumed_is_restarted(token
         said = text_codec().decode(sample.tokens)
     assert sample.status is sample.Status.TRUNCATED, sample.metadata
     assert sample.metadata["envkit_episode"]["turns"] == 3
-    assert sample.metadata["envkit_episode"]["restarts"] == 1
+    assert sample.metadata["envkit_episode"]["retries"] == {"restart": 1}
     assert first not in said
 
 

@@ -1,72 +1,18 @@
 """What slime makes of our samples: its own reward processing, training data and data source."""
 
-import ast
-import inspect
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from fakes.sglang_failures import Failure, FailurePlan
+from fakes.slime_groups import load, roll, rollout_manager
 from fakes.slime_run import DOTS, ECHO, text_server, vision_server
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 
 QUICK_FAULTS: dict[str, Any] = {"retries": {"max_engine_retries_per_turn": 0}}
-
-
-def rollout_manager(args: Any) -> Any:
-    """Return slime's own conversion, from its source: the module itself needs SGLang and GPUs.
-
-    slime/ray/rollout.py, RolloutManager.
-    """
-    from slime.observability.rollout_data_utils import validate_rollout_routed_experts_for_replay
-    from slime.utils.data import get_source
-    from slime.utils.types import Sample
-
-    source = Path(inspect.getfile(Sample)).parents[1] / "ray" / "rollout.py"
-    tree = ast.parse(source.read_text())
-    wanted = {"_post_process_rewards", "_convert_samples_to_train_data"}
-    found = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in wanted
-    ]
-    assert len(found) == 2
-    for node in found:
-        node.decorator_list = []
-    module = ast.Module(body=list(found), type_ignores=[])
-    names: dict[str, Any] = {
-        "torch": torch,
-        "Sample": Sample,
-        "get_source": get_source,
-        "validate_rollout_routed_experts_for_replay": validate_rollout_routed_experts_for_replay,
-    }
-    exec(compile(module, str(source), "exec"), names)
-    path = args.custom_reward_post_process_path
-    manager = SimpleNamespace(
-        args=args,
-        custom_convert_samples_to_train_data_func=None,
-        custom_reward_post_process_func=None if path is None else load(path),
-    )
-    for name in wanted:
-        setattr(manager, name, names[name].__get__(manager))
-    return manager
-
-
-def load(path: str) -> Any:
-    from slime.utils.misc import load_function
-
-    return load_function(path)
-
-
-def roll(args: Any, rollout_id: int = 0, source: Any = None) -> list[list[Any]]:
-    from slime.rollout.sglang_rollout import generate_rollout
-    from slime.utils.http_utils import init_http_client
-
-    init_http_client(args)
-    source = source or load("envkit_slime.DataSource")(args)
-    return generate_rollout(args, rollout_id, source).samples
 
 
 def flat(groups: list[list[Any]]) -> list[Any]:
@@ -222,10 +168,10 @@ def test_slime_logs_carry_envkits_metrics(
         metrics.log_eval_rollout_data(3, args, data, {})
     assert logged[0]["mine"] == 1.0
     assert logged[0]["envkit/episodes"] == 4.0
-    assert logged[0]["envkit/faults"] == 1.0
+    assert logged[0]["envkit/episodes/faulted"] == 1.0
     assert logged[0]["envkit/turns/max"] == 3.0
     assert "rollout/response_len/mean" in logged[0]
-    assert logged[1]["eval/toys/envkit/fault/rate"] == 0.25
+    assert logged[1]["eval/toys/envkit/stop/engine_fault/share"] == 0.25
 
 
 def test_slime_evaluation_plays_the_dataset(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from envkit.rollout import EpisodeRequest, EpisodeSpec, Player, Sampling, Script
 from envkit.tokens import ChatCodec
 from envkit_trl import EnvRolloutWorker, request_dataset
 from envkit_trl.batch import BatchPlace, play_batch
-from envkit_trl.samples import group_samples
+from envkit_trl.samples import RowSettings, group_samples
 
 pytestmark = [
     pytest.mark.trl,
@@ -39,11 +39,11 @@ async def test_group_compares_a_role_with_the_same_role_of_its_group() -> None:
     for each in (player, lost):
         await each.aclose()
 
-    samples, _ = group_samples(played, group_id=4, version=0, end_id=codec.stop_ids[0])
+    samples, _ = group_samples(played, group_id=4, version=0, settings=RowSettings(end_id=codec.stop_ids[0]))
 
     assert [sample.metrics["reward"] for sample in samples] == [1.0, 0.0, 0.5, 0.25]
     assert all(isinstance(sample, RolloutSample) for sample in samples)
-    assert [round(sample.advantage, 3) for sample in samples] == [1.0, -1.0, 1.0, -1.0]
+    assert [round(sample.advantage, 3) for sample in samples] == [0.707, -0.707, 0.707, -0.707]
 
 
 def test_worker_delivers_rows_of_every_role(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from envkit.trajectory import MergeTally, Trajectory, step_rows
 from envkit_transformers import TransformersEngine
 from envkit_transformers.loading import load_model
 from envkit_trl import EngineTransfer, EnvRolloutWorker, request_dataset, task_dataset
-from envkit_trl.samples import group_metrics, group_samples
+from envkit_trl.samples import RowSettings, group_metrics, group_samples
 
 SHORT = {"sampling": {"max_new_tokens": 6}}
 MakeWorker = Callable[..., EnvRolloutWorker]
@@ -159,7 +159,9 @@ def test_trl_must_hold_9_rows_are_flat_arrays_over_the_whole_sequence(worker: Ma
 def test_trl_must_hold_9_rows_equal_trls_own_merge_without_realignment(recording: Any) -> None:
     trajectory: Trajectory = recording.trajectory
     end = recording.filler_id
-    samples, tally = group_samples([trajectory], group_id=0, version=3, end_id=end)
+    samples, tally = group_samples(
+        [trajectory], group_id=0, version=3, settings=RowSettings(end_id=end)
+    )
     if trajectory.is_faulted or trajectory.reward is None:
         assert samples == []
         return
@@ -181,7 +183,7 @@ def test_trl_must_hold_9_a_rewritten_history_forks_and_keeps_every_sampled_token
     for recording in forked:
         trajectory = recording.trajectory
         samples, tally = group_samples(
-            [trajectory], group_id=0, version=0, end_id=recording.filler_id
+            [trajectory], group_id=0, version=0, settings=RowSettings(end_id=recording.filler_id)
         )
         assert len(samples) > 1
         assert tally.forked == len(samples) - 1
@@ -205,7 +207,7 @@ def test_trl_advantages_are_normalised_in_the_group(worker: MakeWorker) -> None:
     for group in range(2):
         samples = _take(one, 2)
         rewards = np.array([sample.metrics["reward"] for sample in samples])
-        expected = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+        expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
         assert [sample.advantage for sample in samples] == pytest.approx(expected)
         assert {sample.group_id for sample in samples} == {group}
 

@@ -1,12 +1,14 @@
 """Failures, aborts and bad settings: a valid masked sample, or one clear error."""
 
 import asyncio
+import itertools
 import json
 import shutil
 import uuid
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ import pytest
 import torch
 from fakes.models import tiny_model_dir
 from fakes.verl_checks import check_batch, check_row
-from fakes.verl_worker import PROMPT, Bench, Run, Sample, v1_utils
+from fakes.verl_worker import PROMPT, Bench, Run, Sample
 from verl.protocol import DataProto
 from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
@@ -47,25 +50,34 @@ def padded(rows: list[dict[str, Any]], key: str) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence([row[key] for row in rows], batch_first=True)
 
 
-async def test_verl_fault_gets_the_mean_reward_of_its_group(bench: Make, version: str) -> None:
-    """One of four members fails: it trains nothing and leaves the others' advantages alone."""
-    replies = iter(["up", "down"] * 40)
-
-    def vary(text: str, images: list[Any]) -> str:
-        del text, images
-        return next(replies)
-
+async def test_verl_fault_stays_out_of_its_group(bench: Make, version: str) -> None:
+    """One of four members fails: V1 gets no row of it, V0 one with mask 0 and the others' mean."""
+    replies = itertools.cycle(["up", "down"])
     column = steps(fails_at=1, fails_for=1, tag=uuid.uuid4().hex)
-    run = await bench(version, vary, loop={"envkit": QUICK}).run([Sample(envkit=column)], n=4)
-    failed = [row for row in run.rows if row["envkit_failed"]]
+    made = bench(version, lambda *_: next(replies), loop={"envkit": QUICK})
+    run = await made.run([Sample(envkit=column)], n=4)
     others = [row["reward_score"] for row in run.rows if not row["envkit_failed"]]
-    assert len(failed) == 1
-    assert not failed[0]["response_mask"].any()
-    assert failed[0]["reward_score"] == pytest.approx(sum(others) / 3)
-    assert failed[0]["reward_score"] > 0
-    assert failed[0]["reward_extra_info"]["envkit/faults"] == 1.0
-    assert "backend" not in failed[0]["envkit_problem"]  # columns stay short; the log has it all
+    assert len(others) == 3
     check_batch(run.rows)
+    if version == "v1":
+        assert len(run.rows) == 3
+        assert run.raw.statuses[-1] == ("u0", "finished")
+        return
+    (failed,) = (row for row in run.rows if row["envkit_failed"])
+    assert not failed["response_mask"].any()
+    assert failed["reward_score"] == pytest.approx(sum(others) / 3)
+    assert failed["reward_score"] > 0
+    assert failed["reward_extra_info"]["envkit/faults"] == 1.0
+    assert "backend" not in failed["envkit_problem"]  # columns stay short; the log has it all
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+async def test_verl_v0_warns_that_a_fault_counts_in_the_deviation(
+    bench: Make, caplog: pytest.LogCaptureFixture, is_scaled: bool
+) -> None:
+    made = bench("v0", up, algorithm__norm_adv_by_std_in_grpo=is_scaled)
+    await made.run([Sample(envkit=steps(fails_at=0))])
+    assert ("norm_adv_by_std_in_grpo=false" in caplog.text) == is_scaled
 
 
 async def test_verl_group_in_which_every_member_faulted_still_trains(
@@ -121,6 +133,29 @@ async def test_verl_model_that_does_not_tell_its_routing_is_a_clear_error(bench:
         await made.run([Sample(envkit=steps(fails_at=-1))])
 
 
+async def test_verl_reply_without_its_routed_experts_is_not_trained(
+    bench: Make, version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Zeros in their place would train the reply through experts that did not write it."""
+    made = _routing_bench(bench, version, tmp_path)
+    routed: Any = made.server.policy
+    asked = itertools.count()
+
+    def forgets(text: str, images: list[Any]) -> TokenOutput:
+        output = routed(text, images)
+        return (
+            output.model_copy(update={"routed_experts": None}) if next(asked) % 4 == 1 else output
+        )
+
+    made.server.policy = forgets
+    column = steps(rounds=1)
+    run = await made.run([Sample(envkit=column, uid="a"), Sample(envkit=column, uid="b")], n=2)
+    for row in run.rows:
+        assert row["routed_experts"].any() or not row["response_mask"].any()
+    assert sum(bool(row["response_mask"].any()) for row in run.rows) == 3
+    assert "routed experts" in caplog.text
+
+
 def _routing_bench(bench: Make, version: str, folder: Path) -> Bench:
     """Return a bench whose server routes each token to the experts 1, in 2 layers, 3 a token."""
     model = shutil.copytree(tiny_model_dir("llama"), folder / "moe")
@@ -152,23 +187,26 @@ def _routing_bench(bench: Make, version: str, folder: Path) -> Bench:
     return made
 
 
-async def test_verl_v1_advantages_with_a_masked_sample(bench: Make) -> None:
-    """verl's own V1 computation gives the others what they would get without the fault."""
-    replies = iter(["up", "down"] * 40)
+async def test_verl_v1_advantages_are_those_of_a_group_without_the_fault(bench: Make) -> None:
+    """verl's own V1 computation, deviation included."""
+    replies = itertools.cycle(["up", "down"])
     column = steps(fails_at=1, fails_for=1, tag=uuid.uuid4().hex)
     run = await bench("v1", lambda *_: next(replies)).run([Sample(envkit=column)], n=4)
     data = DataProto.from_single_dict({
         "response_mask": padded(run.rows, "response_mask"),
         "token_level_rewards": padded(run.rows, "rm_scores"),
-        "responses": padded(run.rows, "responses"),
         "uid": np.array([row["uid"] for row in run.rows], dtype=object),
     })  # fmt: skip
-    out = v1_utils().compute_advantage_for_multi_trajectories(
+    out = compute_advantage_for_multi_trajectories(
         data, [row["key"] for row in run.rows], core_algos.AdvantageEstimator.GRPO
     )
-    assert torch.isfinite(out.batch["advantages"]).all()
+    rewards = [row["reward_score"] for row in run.rows]
     for number, row in enumerate(run.rows):
-        assert bool(out.batch["advantages"][number].any()) <= (not row["envkit_failed"])
+        expected = (row["reward_score"] - fmean(rewards)) / stdev(rewards)
+        found = out.batch["advantages"][number][: len(row["responses"])]
+        assert found[row["response_mask"] == 1].tolist() == pytest.approx(
+            [expected] * int(row["response_mask"].sum()), abs=1e-4
+        )
 
 
 async def test_verl_first_turn_aborted_never_makes_the_prompt_a_response(
@@ -280,19 +318,6 @@ async def test_verl_max_tokens_beyond_the_context_is_clamped(bench: Make, versio
     assert row["reward_extra_info"]["envkit/truncated"] == 1.0
 
 
-async def test_verl_v1_raises_where_the_run_asks_for_it(bench: Make) -> None:
-    made = bench("v1", up, loop={"on_fault": "raise"})
-    run = await made.run([Sample(envkit=steps(fails_at=0))], n=2)
-    assert run.raw.statuses[-1] == ("u0", "failure")
-    assert not run.rows
-
-
-async def test_verl_v0_refuses_to_raise(bench: Make) -> None:
-    made = bench("v0", up, loop={"on_fault": "raise"})
-    with pytest.raises(ConfigurationError, match="lose the whole chunk"):
-        await made.run([Sample(envkit=steps())])
-
-
 async def test_verl_row_without_an_environment_is_a_clear_error(bench: Make) -> None:
     with pytest.raises(ConfigurationError, match="no environment is named"):
         await bench("v0", up).run([Sample()])
@@ -312,7 +337,6 @@ async def test_verl_unknown_environment_is_a_clear_error(bench: Make) -> None:
         ({"envkit": {"limitz": {}}}, "Did you mean 'limits'"),
         ({"envkit": {"engine": {"timeout": 3}}}, "timeout_s"),
         ({"rewards": "all"}, "rewards must be one of"),
-        ({"on_fault": "drop"}, "on_fault must be one of"),
     ],
 )
 async def test_verl_misspelt_options_are_refused(

@@ -87,6 +87,31 @@ async def test_verl_v0_refuses_a_rewritten_history(bench: Make) -> None:
         await made.run([Sample(envkit=steps())])
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "fix"),
+    [
+        ("actor_rollout_ref__actor__loss_agg_mode", "seq-mean-token-mean", "token-mean"),
+        ("algorithm__adv_estimator", "rloo", "grpo"),
+        ("algorithm__adv_estimator", "envkit_turns", "grpo"),
+    ],
+)
+async def test_verl_v1_refuses_several_rows_where_rows_weigh_like_episodes(
+    bench: Make, caplog: pytest.LogCaptureFixture, setting: str, value: str, fix: str
+) -> None:
+    made = bench(
+        "v1",
+        lambda *_: "<think> hm </think>up",
+        loop={"envkit": {"history": "rerender"}},
+        actor_rollout_ref__model__custom_chat_template=THINKING,
+        **{setting: value},
+    )
+    run = await made.run([Sample(envkit=steps())])
+    assert run.rows == []
+    assert not made.server.calls
+    assert value in caplog.text
+    assert f"use {fix}" in caplog.text or f"'{fix}'" in caplog.text
+
+
 async def test_verl_pictures_reach_server_and_rope_index(bench: Make, version: str) -> None:
     """Three pictures of three sizes; the policy names the colour of the one it was sent last."""
     made = bench(version, see, model="qwen2_5_vl")

@@ -1,16 +1,16 @@
-"""Rows cut at their segments, kept trajectories and masks; slime itself is not needed."""
+"""Kept trajectories, masks and the engine; slime itself is not needed."""
 
 import asyncio
 import pickle
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.envs import DotsEnv, EchoEnv
 
-from envkit.errors import LedgerFault, StorageError
+from envkit.errors import StorageError
 from envkit.rollout import (
     EpisodeSpec,
     GenerateRequest,
@@ -20,16 +20,17 @@ from envkit.rollout import (
     ScriptedEngine,
     play,
 )
-from envkit.trajectory import StopReason, Trajectory, merge_rows, step_rows, whole_row
+from envkit.trajectory import StopReason, Trajectory, whole_row
 from envkit_slime import freeze, thaw
 from envkit_slime.engine import CURRENT, Call, SlimeEngine
-from envkit_slime.pieces import pieces_of
 from envkit_slime.writer import Earlier
 
 
 @dataclass
 class State:
     aborted: bool = False
+    tokenizer: Any = None
+    processor: Any = None
 
 
 def no_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
@@ -48,28 +49,6 @@ def make_call(state: State, interrupt: Interrupt) -> Call:
 async def played(codec: Any, env: Any) -> Trajectory:
     engine = ScriptedEngine(codec, lambda _: "wrong")
     return await play(env, engine, codec, seed=3)
-
-
-async def test_slime_pieces_of_a_row_are_its_tokens_cut_at_the_segments() -> None:
-    trajectory = await played(vision_codec(), DotsEnv(max_turns=3))
-    row = whole_row(trajectory, filler_id=0)
-    pieces = pieces_of(row)
-    assert [piece.is_sampled for piece in pieces] == [True, False, True, False, True]
-    assert tuple(t for piece in pieces for t in piece.tokens) == row.response_ids
-    assert all((piece.meta_info is None) == (not piece.is_sampled) for piece in pieces)
-    for number, step in enumerate(step_rows(trajectory, filler_id=0)):
-        only = pieces_of(step)
-        assert [piece.is_sampled for piece in only] == [True]
-        assert only[0].tokens == pieces[2 * number].tokens
-
-
-async def test_slime_refuses_to_cut_a_joined_row_and_gives_a_placeholder_no_piece() -> None:
-    trajectory = await played(vision_codec(), DotsEnv(max_turns=3))
-    (joined,), _ = merge_rows(step_rows(trajectory, filler_id=0))
-    with pytest.raises(LedgerFault, match=r"use step_rows\(merge=True\)"):
-        pieces_of(joined)
-    prompt = replace(trajectory, segments=trajectory.segments[:1])
-    assert pieces_of(whole_row(prompt, filler_id=0)) == ()
 
 
 async def test_slime_a_kept_trajectory_comes_back_equal_and_its_changes_are_seen() -> None:

@@ -1,0 +1,385 @@
+"""TRL's real trainers for the gradient suite: recorded episodes in, gradients of TRL's loss out.
+
+On a CPU: TRL's packed attention, a GPU kernel, is replaced by the same formula. Both trainers with
+images take placeholders out of the model's distribution, as engines do. The plain formula does not,
+so they are compared without that.
+"""
+
+import copy
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+import trl.experimental.async_grpo.async_grpo_trainer as trl_async
+import trl.experimental.async_grpo.packing as trl_packing
+from accelerate import PartialState
+from datasets import Dataset
+from safetensors.torch import save_model
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil
+from trl import GRPOConfig, GRPOTrainer
+from trl.experimental.async_grpo import AsyncGRPOConfig
+
+from envkit.advantages import EPSILON, Baseline
+from envkit.conformance import Shape
+from envkit.conformance.gradient import (
+    CLIP,
+    CONSTANT_TOKENS,
+    GROUP_SIZE,
+    Difference,
+    GradientPath,
+    LossCase,
+    Policy,
+    Reduction,
+)
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.request import EpisodeRequest
+from envkit.tokens import join_features
+from envkit.trajectory import Segment, SegmentKind, Trajectory
+from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
+from envkit_trl.policy import Policy as EnginePolicy
+from envkit_trl.rollout import EnvRollout
+from envkit_trl.rows import env_reward
+from envkit_trl.samples import group_samples
+from envkit_trl.trainer import EnvGRPOTrainer
+from envkit_trl.worker import EnvRolloutWorker
+
+_ROW: Final = {
+    "prompt": [{"role": "user", "content": "t3"}],
+    "envkit": EpisodeRequest(env_id="recorded-v0").to_column(),
+}
+_LOSSES: Final = {
+    Reduction.EPISODE_MEAN: "grpo",
+    Reduction.TOKEN_MEAN: "dapo",
+    Reduction.CONSTANT: "dr_grpo",
+}
+_EPSILON: Final = 1e-4
+"""What TRL's GRPOTrainer adds to a standard deviation."""
+
+
+class _Replay(EnvRollout):
+    """A rollout function whose episodes are recorded ones."""
+
+    replayed: tuple[Trajectory, ...]
+
+    async def _play(self, *_: Any) -> tuple[Trajectory, ...]:
+        return self.replayed
+
+
+class _ReplayTrainer(EnvGRPOTrainer):
+    """The trainer with images, whose episodes are recorded ones."""
+
+    replayed: tuple[Trajectory, ...]
+
+    async def _play(self, **_: Any) -> tuple[Trajectory, ...]:
+        return self.replayed
+
+
+class _Processor(Qwen2_5_VLProcessor):
+    """Needs no torchvision: the video half is a stand-in."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:  # noqa: ANN401
+        return argument
+
+
+def _synchronous(
+    make: Callable[..., Any],
+    policy: Policy,
+    trajectories: Sequence[Trajectory],
+    shape: Shape,
+    case: LossCase,
+) -> None:
+    """Leave in the policy the gradient of GRPOTrainer's loss; ranks share the rows."""
+    del shape  # one row for each prompt is all that it takes
+    model = copy.deepcopy(policy.model)
+    args = partial(
+        GRPOConfig,
+        num_generations=GROUP_SIZE,
+        loss_type=_LOSSES[case.reduction],
+        scale_rewards="group" if case.is_scaled else "none",
+        epsilon=CLIP,
+        steps_per_generation=1,
+        **_arguments(),
+    )
+    trainer = make(policy, model, args, len(trajectories), _small(trajectories, policy, case))
+    trainer.current_gradient_accumulation_steps = 1
+    rows = trainer.args.per_device_train_batch_size
+    batch = trainer._generate_and_score_completions([dict(_ROW) for _ in range(rows)])
+    if case.is_off_policy:  # what TRL computes where generation and optimizer steps are not aligned
+        batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
+    trainer.compute_loss(model, batch).backward()
+    _hand_back(policy, model, trainer)
+
+
+def _by_function(
+    policy: Policy, model: Any, args: Any, count: int, replayed: tuple[Trajectory, ...]
+) -> Any:  # noqa: ANN401
+    rollout = _Replay(
+        RolloutConfig(env_id="recorded-v0"),
+        policy=EnginePolicy(SimpleNamespace(), _nothing, is_owned=False),  # type: ignore[arg-type]
+        codec=None,
+        rows=None,
+    )
+    made = GRPOTrainer(
+        model=model,
+        args=_for_ranks(args, count),
+        train_dataset=Dataset.from_list([_ROW] * count),
+        processing_class=_tokenizer(policy),
+        reward_funcs=env_reward,
+        rollout_func=rollout,
+    )
+    rollout.replayed = _of_rank(made, replayed)
+    return made
+
+
+def _by_trainer(
+    policy: Policy, model: Any, args: Any, count: int, replayed: tuple[Trajectory, ...]
+) -> Any:  # noqa: ANN401
+    processing: Any = _tokenizer(policy)
+    if hasattr(model.config, "image_token_id"):
+        processing = _Processor(
+            image_processor=Qwen2VLImageProcessorPil(),
+            tokenizer=processing,
+            video_processor=SimpleNamespace(merge_size=2),
+            chat_template=processing.chat_template,
+        )
+    made = _ReplayTrainer(
+        model,
+        engine=SimpleNamespace(),  # type: ignore[arg-type]
+        hand_over=_nothing,
+        codec=_codec(policy),
+        args=_for_ranks(args, count),
+        train_dataset=Dataset.from_list([_ROW] * count),
+        processing_class=processing,
+    )
+    made.replayed = _of_rank(made, replayed)
+    return made
+
+
+def _asynchronous(
+    policy: Policy, trajectories: Sequence[Trajectory], shape: Shape, case: LossCase
+) -> None:
+    """Leave in the policy the gradient of AsyncGRPOTrainer's loss; ranks share the rows."""
+    del shape
+    trl_async.get_peak_flops_per_device = lambda *_, **__: 1.0
+    trl_packing._flash_attn = lambda: SimpleNamespace(flash_attn_varlen_func=packed_attention)
+    with tempfile.TemporaryDirectory() as folder:
+        config = copy.deepcopy(policy.model.config)
+        config.architectures = [type(policy.model).__name__]
+        config.save_pretrained(folder)  # a model's own save_pretrained skips all ranks but one
+        save_model(policy.model, f"{folder}/model.safetensors", metadata={"format": "pt"})
+        args = AsyncGRPOConfig(
+            num_generations=GROUP_SIZE,
+            epsilon=CLIP,
+            token_budget=0,  # a fixed number of rows
+            **_arguments(),
+        )
+        image_id = getattr(policy.model.config, "image_token_id", None)
+        engine = SimpleNamespace(name="replay", update_weights=_nothing)
+        worker = EnvRolloutWorker(
+            args,
+            [_ROW],
+            engine=engine,  # type: ignore[arg-type]
+            codec=_codec(policy, [] if image_id is None else [image_id]),
+            scale_rewards=case.is_scaled,
+        )
+        trainer = EnvAsyncGRPOTrainer(
+            folder,
+            rollout_worker=worker,
+            args=args,
+            train_dataset=Dataset.from_list([_ROW]),
+            processing_class=_tokenizer(policy),
+        )
+    trainer.model.load_state_dict(policy.model.state_dict())
+    trainer.model.double().train()
+    trainer.current_gradient_accumulation_steps = 1
+    groups: dict[str | None, list[Trajectory]] = {}
+    for one in _small(trajectories, policy, case):
+        groups.setdefault(one.group_id, []).append(one)
+    samples = [
+        sample
+        for number, members in enumerate(groups.values())
+        for sample in group_samples(
+            members, group_id=number, version=0, settings=worker.row_settings()
+        )[0]
+    ]
+    trainer.args.per_device_train_batch_size = len(samples) // trainer.accelerator.num_processes
+    for sample in samples * 2:  # TRL's loader reads one batch ahead
+        worker.rollout_buffer.put(sample)
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer._media_ids = ()
+    trainer.compute_loss(trainer.model, batch).backward()
+    _hand_back(policy, trainer.model, trainer)
+
+
+def _small(
+    trajectories: Sequence[Trajectory], policy: Policy, case: LossCase
+) -> tuple[Trajectory, ...]:
+    """Return trajectories in the policy's vocabulary, with its log-probabilities."""
+    return tuple(
+        replace(
+            trajectory,
+            segments=tuple(
+                segment
+                for sequence in trajectory.sequences()
+                for segment in _small_sequence(sequence, policy, case)
+            ),
+        )
+        for trajectory in trajectories
+    )
+
+
+def _small_sequence(
+    sequence: Sequence[Segment], policy: Policy, case: LossCase
+) -> list[Segment]:
+    ids = policy.small([one for segment in sequence for one in segment.train_ids])
+    tensors = join_features(one for segment in sequence for one in segment.features)
+    score = policy.old_logprobs if case.is_off_policy else policy.logprobs
+    scores = [0.0, *(score(ids, tensors).detach().tolist() if len(ids) > 1 else [])]
+    changed: list[Segment] = []
+    start = 0
+    for segment in sequence:
+        end = start + len(segment.train_ids)
+        is_model = segment.kind is SegmentKind.MODEL
+        changed.append(
+            replace(
+                segment,
+                wire_ids=tuple(policy.small(segment.wire_ids)),
+                train_ids=tuple(ids[start:end]),
+                logprobs=tuple(scores[start:end]) if is_model else segment.logprobs,
+            )
+        )
+        start = end
+    return changed
+
+
+def _hand_back(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN401
+    """Give the policy the mean of the ranks' gradients, as data-parallel training does."""
+    found = dict(model.named_parameters())
+    for name, own in policy.model.named_parameters():
+        gradient = found[name].grad
+        if gradient is not None:
+            own.grad = trainer.accelerator.reduce(gradient, reduction="mean")
+
+
+def _of_rank(trainer: Any, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:  # noqa: ANN401
+    count = trainer.args.per_device_train_batch_size
+    first = trainer.accelerator.process_index * count
+    return tuple(trajectories[first : first + count])
+
+
+def _for_ranks(args: Callable[..., GRPOConfig], count: int) -> GRPOConfig:
+    return args(per_device_train_batch_size=count // PartialState(cpu=True).num_processes)
+
+
+def _arguments() -> dict[str, Any]:
+    return {
+        "output_dir": tempfile.gettempdir(),
+        "max_completion_length": CONSTANT_TOKENS,  # what dr_grpo divides by
+        "max_steps": 1,
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+    }
+
+
+def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
+    """Return a tokenizer of the policy's vocabulary; only its special tokens are used."""
+    names = {f"t{number}": number for number in range(policy.vocabulary_size)}
+    image_id = getattr(policy.model.config, "image_token_id", None)
+    if image_id is not None:
+        del names[f"t{image_id}"]
+        names["<|image_pad|>"] = image_id
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(names, unk_token="t1")),
+        eos_token=f"t{policy.filler_id}",
+        pad_token="t2",
+        unk_token="t1",
+        padding_side="left",
+    )
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    return tokenizer
+
+
+def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN401
+    """Return what the adapters ask a codec for."""
+    return SimpleNamespace(
+        decode=lambda _: "", stop_ids=(policy.filler_id,), media_ids=tuple(media_ids)
+    )
+
+
+async def _nothing(*_: Any, **__: Any) -> None:
+    """Take no weights."""
+
+
+def packed_attention(
+    q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *_: Any, softmax_scale: Any = None, **__: Any
+) -> Any:
+    """Attend causally in each packed sequence; the mask is aligned to the bottom right."""
+    out, repeat = torch.empty_like(q), q.shape[1] // k.shape[1]
+    for one in range(len(cu_q) - 1):
+        rows = slice(int(cu_q[one]), int(cu_q[one + 1]))
+        columns = slice(int(cu_k[one]), int(cu_k[one + 1]))
+        queries = q[rows].transpose(0, 1)
+        keys, values = (x[columns].repeat_interleave(repeat, 1).transpose(0, 1) for x in (k, v))
+        scores = (queries @ keys.transpose(1, 2)) * (softmax_scale or queries.shape[-1] ** -0.5)
+        n, m = scores.shape[-2:]
+        visible = torch.ones(n, m, dtype=torch.bool).tril(m - n)
+        weights = scores.masked_fill(~visible, -math.inf).softmax(-1)
+        out[rows] = (weights @ values).transpose(0, 1)
+    return out
+
+
+def _explain(
+    shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]
+) -> Difference | None:
+    """Explain GRPOTrainer's constant, which shortens the step where rewards are close."""
+    del shape
+    if not case.is_scaled:
+        return None
+    groups: dict[str | None, list[float | None]] = {}
+    for one in trajectories:
+        groups.setdefault(one.group_id, []).append(one.reward)
+    spreads = [Baseline.of(rewards).deviation for rewards in groups.values()]
+    return Difference(
+        norm_ratio=statistics.fmean((one + EPSILON) / (one + _EPSILON) for one in spreads),
+        reason=f"GRPOTrainer adds {_EPSILON} to the deviation, other trainers {EPSILON}",
+        setting='scale_rewards="none"',
+    )
+
+
+GRADIENTS: Final = (
+    GradientPath(
+        name="trl",
+        shapes=(Shape.WHOLE,),
+        reductions=frozenset(_LOSSES),
+        takes_images=False,
+        backward=partial(_synchronous, _by_function),
+        explain=_explain,
+    ),
+    GradientPath(
+        name="trl-images",
+        shapes=(Shape.WHOLE,),
+        reductions=frozenset(_LOSSES),
+        takes_images=True,
+        backward=partial(_synchronous, _by_trainer),
+        explain=_explain,
+    ),
+    GradientPath(
+        name="trl-async",
+        shapes=(Shape.MERGED,),
+        reductions=frozenset({Reduction.TOKEN_MEAN}),
+        takes_images=True,
+        backward=_asynchronous,
+        explain=lambda *_: None,
+    ),
+)
+"""`make_rollout_func` under GRPOTrainer, `EnvGRPOTrainer`, and `EnvAsyncGRPOTrainer`."""

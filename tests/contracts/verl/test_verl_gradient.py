@@ -1,0 +1,38 @@
+"""verl's own advantages and loss on the adapter's rows, against the plain formula."""
+
+import pytest
+
+from envkit.conformance.gradient import Comparison, Verdict, compare_paths
+from envkit_verl.gradient import GRADIENTS
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Comparison]:
+    return list(compare_paths(GRADIENTS))
+
+
+def test_verl_gradients_are_equal_or_explained(found: list[Comparison]) -> None:
+    assert not [str(one) for one in found if one.verdict is Verdict.FAIL]
+    assert {one.verdict for one in found} == {
+        Verdict.EQUAL,
+        Verdict.EXPLAINED,
+        Verdict.REFUSED,
+        Verdict.FOUND,
+    }
+
+
+def test_verl_v1_differs_nowhere(found: list[Comparison]) -> None:
+    """Only episodes of several rows in a mean over rows are not equal: they are refused."""
+    odd = [one for one in found if one.path == "verl-v1" and one.verdict is not Verdict.EQUAL]
+    odd = [one for one in odd if one.verdict is not Verdict.FOUND]
+    assert [(one.episodes, one.verdict) for one in odd] == [("rewritten", Verdict.REFUSED)]
+    assert "token-mean" in odd[0].message
+
+
+def test_verl_v0_counts_a_faults_row_in_the_deviation(found: list[Comparison]) -> None:
+    odd = [one for one in found if one.path == "verl-v0" and one.verdict is Verdict.EXPLAINED]
+    assert {one.episodes for one in odd} == {"fault", "two groups", "images"}
+    assert all(one.case.is_scaled for one in odd)
+    (fault,) = (one for one in odd if one.episodes == "fault")
+    assert fault.norm_ratio == pytest.approx(1.5**0.5, abs=1e-4)
+    assert "use_v1=true" in fault.message
