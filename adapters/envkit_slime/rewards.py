@@ -92,24 +92,6 @@ async def reward(
     return [reward_value(args, value) for value in _compared(args, sample)[1]]
 
 
-def rollout_sample_filter(args: Namespace, data: list[list[Any]]) -> None:
-    """Give faulted samples the mean of their group: `--rollout-sample-filter-path`.
-
-    slime calls it with all groups of a rollout, before it normalises rewards and logs them. They
-    stay out of the loss; what changes is that they no longer pull their group's mean to 0.
-
-    Args:
-        args: slime's arguments.
-        data: Groups of samples, or of lists of samples.
-    """
-    for group in data:
-        for members in _by_role(_flat(group)):
-            for member, value in zip(members, _compared(args, members)[1], strict=True):
-                if is_faulted(member):
-                    member.reward = reward_value(args, value)
-                    member.remove_sample = True
-
-
 def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  # noqa: ANN401
     """Keep a group whose survivors' rewards differ: `--dynamic-sampling-filter-path`.
 
