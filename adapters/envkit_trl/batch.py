@@ -40,7 +40,7 @@ class BatchPlayer:
 
     def __init__(
         self,
-        trainer: Any,
+        trainer: Any,  # noqa: ANN401
         policy: Policy,
         codec: ChatCodec | None,
         config: RolloutConfig,
