@@ -150,7 +150,7 @@ def _write(
     earlier: Earlier | None,
 ) -> Any:  # noqa: ANN401  # as for roll
     """Write what was played into the sample. Blocks on tensors: runs on a thread."""
-    form, args = job.form, job.args
+    form = job.form
     facts = [_facts(one, aborts) for one in played]
     clear(sample)
     sample.metadata[FACTS_KEY] = facts[0].to_json()
@@ -160,21 +160,56 @@ def _write(
         return _write_aborted(job, sample, played, earlier)
     for one in played:
         _record(plan, one)
-    filler_id = filler_of(form.state.tokenizer)
-    fan_out = plan.settings.fan_out
+    written = deliver(
+        job,
+        sample,
+        played,
+        facts,
+        fan_out=plan.settings.fan_out,
+        tokenizer=form.state.tokenizer,
+        earlier=earlier,
+    )
+    if not isinstance(written, list):
+        mask_stale([written], plan.settings.max_staleness)
+    return written
+
+
+def deliver(
+    job: Job,
+    sample: Sample,
+    played: Sequence[Trajectory],
+    facts: Sequence[EpisodeFacts],
+    *,
+    fan_out: FanOut,
+    tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
+    earlier: Earlier | None = None,
+) -> Sample | list[Sample]:
+    """Write finished trajectories into a sample, or into one for each of their rows.
+
+    Args:
+        job: Whose samples.
+        sample: A cleared one, which the last row goes into.
+        played: One trajectory, or one for each role.
+        facts: One for each trajectory.
+        fan_out: How many samples one trajectory becomes; siblings share the rollout's id.
+        tokenizer: As for `write_row`.
+        earlier: As for `write_row`.
+    """
+    filler_id = filler_of(tokenizer)
     if fan_out is FanOut.NONE and not has_role(played[0]):
+        sample.metadata[FACTS_KEY] = facts[0].to_json()
         row = whole_row(played[0], filler_id=filler_id)
-        write_row(form, args, sample, row, tokenizer=form.state.tokenizer, earlier=earlier)
+        write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
         finish(job, sample, played[0])
-        mask_stale([sample], plan.settings.max_staleness)
         return sample
     rows = list(_rows(played, fan_out, filler_id))
+    job.form.check_rows([row for _, row in rows])
     if getattr(sample, "rollout_id", None) is None:  # miles 0.0.2 has no such field
         sample.rollout_id = sample.index
     siblings = [*(_sibling(sample) for _ in rows[:-1]), sample]
     for own, (number, row) in zip(siblings, rows, strict=True):
         own.metadata[FACTS_KEY] = _row_facts(facts[number], row)
-        write_row(form, args, own, row, tokenizer=form.state.tokenizer)
+        write_row(job.form, job.args, own, row, tokenizer=tokenizer)
         finish(job, own, played[number])
     return siblings
 
