@@ -14,6 +14,7 @@ import torch
 
 from envkit.errors import ConfigurationError, LedgerFault, MissingDependencyError
 from envkit.tokens import join_features
+from envkit_trl.contract import CONTRACT
 from envkit_trl.policy import without_ids
 from envkit_trl.samples import PicturedIds
 from envkit_trl.worker import EnvRolloutWorker
@@ -22,6 +23,7 @@ try:
     from trl.experimental.async_grpo import AsyncGRPOTrainer
 except ImportError as error:
     raise MissingDependencyError.for_extra("training with TRL", "trl", "trl") from error
+CONTRACT.check()
 
 _PREFIX = "envkit_"
 """Of the tensors that the collator adds to a batch."""

@@ -15,6 +15,7 @@ from envkit.rollout.engine import Engine
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlayer
+from envkit_trl.contract import CONTRACT
 from envkit_trl.policy import HandOver, embedded_policy, external_policy
 from envkit_trl.requests import RequestIndex
 from envkit_trl.rows import REWARD_COLUMN, check_rows, episode_row, leave_out_faults
@@ -101,6 +102,7 @@ class EnvRollout:
         Raises:
             ConfigurationError: Arguments or datasets that the rollouts cannot honour.
         """
+        CONTRACT.check()
         check_arguments(trainer.args, who="make_rollout_func", has_codec=self._codec is not None)
         if self._rows is not None:
             self._index.add(self._rows)

@@ -20,6 +20,7 @@ from envkit.tokens import ChatCodec, join_features
 from envkit.trajectory.projection import Row
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlayer
+from envkit_trl.contract import CONTRACT
 from envkit_trl.policy import HandOver, embedded_policy, external_policy, without_ids
 from envkit_trl.rows import (
     REWARD_COLUMN,
@@ -34,6 +35,7 @@ try:
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
     raise MissingDependencyError.for_extra("training with TRL", "trl", "trl") from error
+CONTRACT.check()
 
 _EPSILON: Final = 1e-4
 """Added to a standard deviation, as GRPOTrainer does."""

@@ -23,6 +23,7 @@ from envkit.rollout.setup import GroupStart
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import gather_or_cancel, group_spec, reseeded
+from envkit_trl.contract import CONTRACT
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.samples import RowSettings, group_metrics, group_samples
 from envkit_trl.settings import check_arguments, rollout_settings
@@ -74,6 +75,7 @@ class EnvRolloutWorker:
         Raises:
             ConfigurationError: Arguments that the rollouts cannot honour, or no rows.
         """
+        CONTRACT.check()
         check_arguments(args, who="EnvRolloutWorker", has_codec=True)
         if min(groups_at_once, buffer_rows, most_failed_groups) < 1:
             raise ConfigurationError(

@@ -107,7 +107,7 @@ def test_trl_grpo_vlm_example_plays_its_dataset(tmp_path: Path, tiny_processor: 
         "train_dataset": published_rows().map(conversation),
         "think_format_reward": think_format_reward,
     }
-    exec(block("grpo_vlm"), space)  # noqa: S102  # the page's own code
+    exec(block("grpo_vlm"), space)  # the page's own code
     trainer = space["trainer"]
     assert trainer.state.global_step == 1
     assert {one.env_id for one in trainer.trajectories} == {"geo3k-v0"}
@@ -173,7 +173,7 @@ def test_trl_catch_example_plays_an_envkit_environment(tmp_path: Path) -> None:
         "training_args": training_args,
         "dataset": Dataset.from_dict({"prompt": [prompt] * 20}),
     }
-    exec(block("catch"), space)  # noqa: S102  # the page's own code
+    exec(block("catch"), space)  # the page's own code
     made = space["trainer"]
     assert made.state.global_step == 2
     assert all(text.count("**Catch**") == 1 for text in seen)

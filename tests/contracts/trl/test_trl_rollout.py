@@ -28,6 +28,7 @@ from envkit_trl import (
     task_dataset,
 )
 from envkit_trl.batch import BatchPlayer
+from envkit_trl.contract import CONTRACT
 from envkit_trl.rows import check_rows
 
 SHORT = {"sampling": {"max_new_tokens": 6}}
@@ -107,7 +108,8 @@ def _row(**changes: Any) -> Row:
 
 
 def test_trl_must_hold_11_version_is_the_one_that_was_read() -> None:
-    assert version("trl") == "1.16.0"
+    assert version("trl") == CONTRACT.tested
+    assert not CONTRACT.moved()
 
 
 def test_trl_must_hold_1_one_row_for_each_prompt_in_the_order_given(bench: MakeBench) -> None:
