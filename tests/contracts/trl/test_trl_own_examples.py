@@ -5,7 +5,6 @@ Their arguments go through TRL's parser, their datasets have the published colum
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +14,19 @@ import pytest
 from datasets import Dataset
 from fakes.grpo_trainer import Processor
 from fakes.models import tiny_model_dir
-from fakes.trl_run import byte_tokenizer, qwen3_template, spy_on_loss, text_model
+from fakes.trl_run import (
+    async_arguments,
+    byte_tokenizer,
+    qwen3_template,
+    replace_gpu_parts,
+    saved_model,
+    spy_on_loss,
+    text_model,
+)
 from PIL import Image as PilImage
 from transformers import AutoProcessor
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, ScriptArguments, TrlParser
+from trl.experimental import async_grpo
 from trl.rewards import think_format_reward
 
 from envkit.registration import register, registry
@@ -49,7 +57,7 @@ def flags(script: str) -> list[str]:
 
 
 @pytest.fixture
-def tiny_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def tiny_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the processor without torchvision, which this environment lacks."""
     _, parts = load_model(str(tiny_model_dir("qwen2_5_vl")), dtype="float32")
     processor = Processor(
@@ -59,7 +67,6 @@ def tiny_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         chat_template=parts.tokenizer.chat_template,
     )
     monkeypatch.setattr(AutoProcessor, "from_pretrained", lambda *_, **__: processor)
-    yield
 
 
 def published_rows() -> Dataset:
@@ -180,6 +187,28 @@ def test_trl_catch_example_plays_an_envkit_environment(tmp_path: Path) -> None:
     questions = {match for text in seen for match in re.findall(r"What is (\d+ \+ \d+)", text)}
     assert len(questions) > 1  # though all prompts of the dataset are equal
     assert made.state.log_history[0]["tools/call_frequency"] > 0
+
+
+def test_trl_async_block_of_the_page_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_gpu_parts(monkeypatch)
+    folder, _ = saved_model(tmp_path / "model")
+    if "my-env-v0" not in registry():
+        register("my-env-v0", entry_point="fakes.envs:AdderEnv")
+
+    def arguments(**given: Any) -> Any:
+        # What examples/scripts/async_grpo.py sets, then what this test does.
+        script = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2,
+                  "learning_rate": 1e-5, "log_completions": True}  # fmt: skip
+        small = {"num_generations": 2, "max_completion_length": 64, "token_budget": 1024}
+        return async_arguments(tmp_path, **{**script, **given, **small, "max_steps": 1})
+
+    monkeypatch.setattr(async_grpo, "AsyncGRPOConfig", arguments)
+    code = block("async").replace("count=1000", "count=7")  # the toy has seven tasks
+    space: dict[str, Any] = {"MODEL": folder}
+    exec(code, space)  # the page's own code
+    assert space["trainer"].state.global_step == 1
 
 
 def _answer(text: str, row: int) -> str:
