@@ -205,7 +205,7 @@ def deliver(
     filler_id = filler_of(tokenizer)
     if fan_out is FanOut.NONE and not has_role(played[0]):
         sample.metadata[FACTS_KEY] = facts[0].to_json()
-        row = whole_row(played[0], filler_id=filler_id)
+        row = _only_row(played[0], filler_id)
         write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
         finish(job, sample, played[0])
         return sample
@@ -232,11 +232,20 @@ def _write_aborted(
         return sample  # it starts anew
     sample.metadata[STATE_KEY] = freeze(trajectory)
     tokenizer = job.form.state.tokenizer
-    row = whole_row(trajectory, filler_id=filler_of(tokenizer))
+    row = _only_row(trajectory, filler_of(tokenizer))
     if not row.is_placeholder:
         write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
         finish(job, sample, trajectory)
     return sample
+
+
+def _only_row(trajectory: Trajectory, filler_id: int) -> Row:
+    if len(trajectory.sequences()) > 1:
+        raise ConfigurationError(
+            "the model's chat template rewrote the history, so the episode is several rows, and "
+            "slime expects one sample; set fan_out: sequences"
+        )
+    return whole_row(trajectory, filler_id=filler_id)
 
 
 def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:
