@@ -201,7 +201,7 @@ async def test_slime_a_task_made_of_images_is_the_same_after_an_episode_began_an
     """The dataset's images must not be replaced by those of an attempt that did not finish."""
     picture = PilImage.new("RGB", (56, 56), "red")
     with vision_server(lambda _: "5", failures=plan_of_one_fault()) as served:
-        args = served.args({**DOTS, **QUICK})
+        args = served.args({**DOTS, **QUICK}, custom_rm_path=MINE)
         given = group_of(2, multimodal_inputs={"images": [picture], "videos": None})
         group = await roll_group(args, given)
     by_status = {sample.status.value: sample.multimodal_inputs["images"] for sample in group}
