@@ -110,7 +110,7 @@ def measure() -> dict[str, float]:
     for adapter in load_adapters():
         if adapter.name == "core":
             continue
-        for projection in adapter.projections:
+        for projection in adapter.members:
             if Content.IMAGES in projection.cannot_carry:
                 continue
             deliver = projection.deliver

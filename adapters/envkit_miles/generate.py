@@ -12,7 +12,7 @@ import numpy as np
 
 from envkit.errors import ConfigurationError, EnvkitError, LedgerFault, MissingDependencyError
 from envkit.messages import text_of
-from envkit.trajectory import Segment, Trajectory
+from envkit.trajectory import Row, Segment, Trajectory
 from envkit_slime.engine import EXPERTS, START, GenerateState, Span
 from envkit_slime.form import Form
 from envkit_slime.rollout import roll
@@ -122,6 +122,21 @@ class MilesForm(Form):
         if getattr(args, "use_rollout_routing_replay", False):
             sample.rollout_routed_experts = neutral_experts(args, len(sample.tokens) - 1)
         _validate(sample)
+
+    def check_rows(self, rows: Sequence[Row]) -> None:
+        """Refuse several rows with images, which miles cuts into steps by rows, not by episodes.
+
+        miles/ray/rollout/train_data_conversion.py, can_schedule_on_rollout_side.
+
+        Raises:
+            ConfigurationError: There are several, and one has an image.
+        """
+        if len(rows) > 1 and any(row.images for row in rows):
+            raise ConfigurationError(
+                "miles cuts a batch with images into optimizer steps of --global-batch-size rows, "
+                f"so {len(rows)} rows of one episode would be trained in several steps; drop "
+                "fan_out, or play an environment with one agent"
+            )
 
     def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
         """Add the conversation's text for `--save-debug-trajectory-data`.

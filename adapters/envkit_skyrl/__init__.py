@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from envkit_skyrl.experiment import EnvkitExp, EnvkitTrainConfig
     from envkit_skyrl.generator import EnvGenerator
     from envkit_skyrl.gym_env import SkyRLEnv, register
+    from envkit_skyrl.trainer import EnvkitTrainer, EpisodeCredit
 
 _LAZY: Final = {
     "EnvGenerator": "envkit_skyrl.generator",
     "EnvkitExp": "envkit_skyrl.experiment",
     "EnvkitTrainConfig": "envkit_skyrl.experiment",
+    "EnvkitTrainer": "envkit_skyrl.trainer",
+    "EpisodeCredit": "envkit_skyrl.trainer",
     "SkyRLEnv": "envkit_skyrl.gym_env",
     "register": "envkit_skyrl.gym_env",
 }
@@ -29,6 +32,8 @@ __all__ = [
     "EnvGenerator",
     "EnvkitExp",
     "EnvkitTrainConfig",
+    "EnvkitTrainer",
+    "EpisodeCredit",
     "SkyRLEngine",
     "SkyRLEnv",
     "SkyRLOptions",

@@ -5,12 +5,11 @@ from typing import Any, Final
 
 from envkit.conformance import Content, Deliver, DeliveredRow, Projection, Shape
 from envkit.trajectory import RewardPlacement, Trajectory
-from envkit_skyrl.contracts import ERROR, GeneratorOutput
-from envkit_skyrl.dependencies import require_skyrl
-from envkit_skyrl.rows import Played, RowPlan, to_output
-from envkit_skyrl.validation import Pictures
+from envkit_skyrl.contract import CONTRACT
+from envkit_skyrl.rows import ERROR, Played, RowPlan, to_output
+from envkit_skyrl.validation import GeneratorOutput, Pictures
 
-require_skyrl()
+CONTRACT.check()
 
 _PICTURES: Final = Pictures(token_id=0, patches_per_token=4, patch_size=1176)
 """Of a Qwen2.5-VL model: rows of text then have empty tensors of this width."""

@@ -50,7 +50,17 @@ CONTRACT: Final = Contract(
             "stop_reasons",
             "response_logprobs",
         ),
-        "skyrl.train.entrypoints.main_base:BasePPOExp": ("get_generator",),
+        "skyrl.train.trainer:RayPPOTrainer": (
+            "convert_to_training_input",
+            "compute_advantages_and_returns",
+            "_normalize_advantages",
+        ),
+        "skyrl.train.trainer:RayPPOTrainer._normalize_advantages": (
+            "data",
+            "mini_batch_boundaries",
+            "prompt_boundaries",
+        ),
+        "skyrl.train.entrypoints.main_base:BasePPOExp": ("get_generator", "get_trainer"),
         "skyrl.train.config.config:SkyRLTrainConfig": ("trainer", "generator", "environment"),
     },
 )

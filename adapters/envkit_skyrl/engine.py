@@ -16,8 +16,7 @@ import aiohttp
 from envkit.errors import ContractError, EngineFault, EnvkitError, FaultKind, LedgerFault
 from envkit.retry_after import AWAY_STATUS, retry_after
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
-from envkit_skyrl.contracts import InferenceClient
-from envkit_skyrl.images import ImageRenderer, expand
+from envkit_skyrl.images import ImageRenderer, InferenceClient, expand
 from envkit_skyrl.sampling import to_params
 
 _LOG: Final = logging.getLogger(__name__)

@@ -7,13 +7,12 @@ from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.tokens import ChatCodec, load_codec
-from envkit_skyrl.dependencies import require_skyrl
+from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.generator import EnvGenerator
-from envkit_skyrl.gym_env import register
-from envkit_skyrl.options import GeneratorKind, SkyRLOptions
+from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.trainer import EnvkitTrainer
 
-require_skyrl()
+CONTRACT.check()
 
 from skyrl.backends.skyrl_train.inference_servers.utils import (  # noqa: E402  # after the check
     resolve_policy_model_name,
@@ -44,8 +43,7 @@ class EnvkitExp(BasePPOExp):
         inference_engine_client: Any,  # noqa: ANN401  # SkyRL's
     ) -> Any:  # noqa: ANN401  # GeneratorInterface
         """Return the generator that the `envkit` section asks for."""
-        options = read_options(cfg)
-        if options.generator is GeneratorKind.SKYRL:
+        if read_options(cfg).generator == "skyrl":
             return super().get_generator(cfg, tokenizer, inference_engine_client)
         return make_generator(cfg, inference_engine_client)
 
@@ -71,16 +69,29 @@ def make_generator(
         ConfigurationError: The settings do not fit together.
     """
     options = read_options(cfg)
-    algorithm = cfg.trainer.algorithm
+    if cfg.generator.chat_template.name_or_path is not None:
+        raise ConfigurationError(
+            "generator.chat_template belongs to SkyRL's generator; give a template as "
+            "envkit.template_kwargs.chat_template"
+        )
+    template_kwargs = {
+        **(cfg.generator.chat_template_kwargs or {}),
+        **options.rollout.template_kwargs,
+    }
+    step_wise = cfg.generator.step_wise_trajectories
     return EnvGenerator(
         cfg.generator,
         inference_engine_client,
-        codec or _load_codec(cfg, options),
+        codec
+        or load_codec(
+            cfg.trainer.policy.model.path,
+            template_kwargs=template_kwargs,
+            history=options.rollout.history,
+        ),
         options=options,
         policy_model_name=resolve_policy_model_name(cfg),
-        max_sequence_tokens=algorithm.max_seq_len,
-        scalar_rewards=bool(algorithm.zero_variance_filter)
-        and not cfg.generator.step_wise_trajectories,
+        max_sequence_tokens=cfg.trainer.algorithm.max_seq_len,
+        scalar_rewards=bool(cfg.trainer.algorithm.zero_variance_filter) and not step_wise,
     )
 
 
@@ -97,7 +108,7 @@ def read_options(cfg: EnvkitTrainConfig) -> SkyRLOptions:
 
 
 def prepare_config(cfg: EnvkitTrainConfig) -> None:
-    """Ask the servers that SkyRL starts for the log-probabilities that the ledger needs.
+    """Check the `envkit` section, and ask SkyRL's servers for the log-probabilities of the ledger.
 
     vLLM reports raw ones by default, which differ from the sampled ones at every temperature but 1.
     What the run says about `logprobs_mode` itself stays.
@@ -105,7 +116,12 @@ def prepare_config(cfg: EnvkitTrainConfig) -> None:
     Raises:
         ConfigurationError: The `envkit` section is wrong, found here before anything is started.
     """
-    read_options(cfg)
+    estimator = cfg.trainer.algorithm.advantage_estimator
+    if read_options(cfg).turn_discount is not None and estimator != "grpo":
+        raise ConfigurationError(
+            "envkit.turn_discount computes GRPO's advantages by turn; set "
+            f"trainer.algorithm.advantage_estimator=grpo, got {estimator!r}"
+        )
     engine = cfg.generator.inference_engine
     if not engine.external_proxy_url and not engine.external_server_urls:
         engine.engine_init_kwargs = {
@@ -128,22 +144,7 @@ def prepare_process(cfg: EnvkitTrainConfig) -> None:
             raise ConfigurationError(
                 f"envkit.imports names {name!r}, which cannot be imported: {error}"
             ) from error
-    if options.rollout.env_id is not None:
+    if options.generator == "skyrl" and options.rollout.env_id is not None:
+        from envkit_skyrl.gym_env import register
+
         register(options.rollout.env_id, env_kwargs=options.rollout.env_kwargs)
-
-
-def _load_codec(cfg: EnvkitTrainConfig, options: SkyRLOptions) -> ChatCodec:
-    if cfg.generator.chat_template.name_or_path is not None:
-        raise ConfigurationError(
-            "generator.chat_template belongs to SkyRL's generator; give a template as "
-            "envkit.template_kwargs.chat_template"
-        )
-    kwargs = {
-        **(cfg.generator.chat_template_kwargs or {}),
-        **options.rollout.template_kwargs,
-    }
-    return load_codec(
-        cfg.trainer.policy.model.path,
-        template_kwargs=kwargs,
-        history=options.rollout.history,
-    )

@@ -1,13 +1,13 @@
 """envkit's loop behind SkyRL's generator interface.
 
 `EnvGenerator` plays every sample of a batch through envkit's one loop and returns SkyRL's
-`GeneratorOutput` (skyrl/train/generators/base.py, 0.4.0), whole or step-wise, with pictures in
+`GeneratorOutput` (skyrl/train/generators/base.py, 0.4.0), whole or step-wise, with images in
 either. A failure of one environment never leaves `generate`: it becomes a masked row.
 """
 
 import asyncio
 import logging
-import random
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,26 +16,22 @@ from typing import Any, Final
 
 from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, RunFailedError
-from envkit.rollout.engine import Sampling
-from envkit.rollout.limits import Backoff, Limits
-from envkit.rollout.multi_agent import has_role
-from envkit.rollout.player import Player
+from envkit.metrics import aggregate
+from envkit.rollout import Limits, Player, Sampling, has_role, play_through
 from envkit.rollout.setup import EpisodeSpec
 from envkit.tokens import ChatCodec
-from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
-from envkit_skyrl.contracts import GeneratorInput, GeneratorOutput, InferenceClient
-from envkit_skyrl.dependencies import require_skyrl
+from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.engine import SkyRLEngine
-from envkit_skyrl.metrics import batch_metrics
+from envkit_skyrl.images import InferenceClient
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.rows import Played, number_siblings, to_output
 from envkit_skyrl.samples import Sample, read_samples
 from envkit_skyrl.sampling import to_sampling
-from envkit_skyrl.setup import RunSetup, check_logprobs, make_limits, prepare
-from envkit_skyrl.validation import Pictures, validate_output
+from envkit_skyrl.setup import check_logprobs, make_limits, prepare
+from envkit_skyrl.validation import GeneratorOutput, Pictures, validate_output
 
-require_skyrl()
+CONTRACT.check()
 
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import (  # noqa: E402  # after it
     get_vllm_sampling_params,
@@ -49,6 +45,8 @@ from skyrl.train.generators.utils import (  # noqa: E402
 _LOG: Final = logging.getLogger(__name__)
 _SHOWN_FAILURES: Final = 3
 """Failures of one batch that are logged in full; the rest is counted."""
+_IS_RATIO: Final = re.compile(r"(p\d+|std|rate|share|second|stream|versions)$")
+"""Metrics of the core that are neither counts nor named mean, min or max."""
 
 
 class EnvGenerator(GeneratorInterface):
@@ -86,36 +84,32 @@ class EnvGenerator(GeneratorInterface):
         """
         self._config, self._codec = generator_cfg, codec
         self._options = options or SkyRLOptions()
-        self._setup: RunSetup = prepare(
-            generator_cfg, codec, self._options, scalar_rewards=scalar_rewards
-        )
+        self._plan = prepare(generator_cfg, codec, self._options, scalar_rewards=scalar_rewards)
         self._max_sequence_tokens = max_sequence_tokens
         salt: Callable[[int], str] | None = None
         if generator_cfg.use_cache_salt:
             salt = partial(build_vllm_cache_salt, model_name=policy_model_name)
-        pictures = self._setup.plan.pictures
         self._engine = SkyRLEngine(
             inference_engine_client,
             model=policy_model_name,
-            image_token_id=None if pictures is None else pictures.token_id,
+            image_token_id=None if self.pictures is None else self.pictures.token_id,
             timeout_s=self._options.timeout_s,
             cache_salt=salt,
         )
-        self._backoff, self._rng = Backoff(), random.Random()
         self._player: tuple[asyncio.AbstractEventLoop, Player, asyncio.Task[None]] | None = None
 
     @property
     def pictures(self) -> Pictures | None:
-        """How the model takes pictures; None for a text model."""
-        return self._setup.plan.pictures
+        """How the model takes images; None for a text model."""
+        return self._plan.pictures
 
     async def generate(
-        self, input_batch: GeneratorInput, disable_tqdm: bool = False
+        self, input_batch: Mapping[str, Any], disable_tqdm: bool = False
     ) -> GeneratorOutput:
         """Play every sample and return their training rows, in the order of the input.
 
         Args:
-            input_batch: SkyRL's, each prompt repeated for its group.
+            input_batch: SkyRL's GeneratorInput, each prompt repeated for its group.
             disable_tqdm: True logs no progress; the fully asynchronous trainer asks for that.
 
         Raises:
@@ -126,21 +120,30 @@ class EnvGenerator(GeneratorInterface):
         is_eval = metadata is not None and metadata.training_phase == "eval"
         params = input_batch.get("sampling_params")
         if params is None:
-            params = self._default_params(is_eval)
+            own = self._config.eval_sampling_params if is_eval else self._config.sampling_params
+            params = get_vllm_sampling_params(own)
         sampling = self._options.rollout.sampling_over(to_sampling(params))
-        exact = check_logprobs(self._setup.logprob_kind, sampling, is_eval=is_eval)
+        exact = check_logprobs(self._config, self._options, sampling, is_eval=is_eval)
         limits = make_limits(self._config, self._options, sampling, self._max_sequence_tokens)
-        rollout = self._options.rollout
-        samples = read_samples(
-            input_batch, default=rollout.request(), seed=rollout.seed, is_eval=is_eval
-        )
+        samples = read_samples(input_batch, self._options, is_eval=is_eval)
         started = time.perf_counter()
         player = self._get_player()
         plays = [self._play(player, sample, sampling, limits) for sample in samples]
         played = number_siblings(await asyncio.gather(*plays))
-        self._report(played, time.perf_counter() - started, quiet=disable_tqdm)
-        self._refuse_if_nothing_can_work(played)
-        return self._output(input_batch, played, limits, with_logprobs=exact)
+        if not disable_tqdm:
+            _LOG.info("played %d episodes in %.1f s", len(played), time.perf_counter() - started)
+        _check_failures(played)
+        output = self._output(played, with_logprobs=exact)
+        validate_output(
+            output,
+            [one.trajectory_id for one in played if one.trajectory_id is not None] or None,
+            step_wise=self._plan.step_wise,
+            allow_forks=self._codec.history == "rerender",
+            turn_rewards=self._options.turn_discount is not None,
+            max_tokens=limits.max_context_tokens,
+            pictures=self.pictures,
+        )
+        return output
 
     async def aclose(self) -> None:
         """Close the environments and end the threads; closing twice is fine."""
@@ -157,59 +160,26 @@ class EnvGenerator(GeneratorInterface):
     ) -> tuple[Played, ...]:
         """Play one sample, one result for each of its agents; whatever goes wrong is in it."""
         started = time.perf_counter()
-        played: tuple[Trajectory, ...] = ()
+        played: tuple[Trajectory | None, ...] = (None,)
         error: Exception | None = None
         resumes = 0
         try:
-            played = await self._episode(player, sample, sampling, limits)
-            while played[0].stop_reason is StopReason.ABORTED:
-                if resumes == self._options.max_resumes:
-                    break
-                await asyncio.sleep(self._backoff.delay(resumes, self._rng))
-                resumes += 1
-                # Several agents start anew: none can go on without its siblings.
-                earlier = None if has_role(played[0]) else played[0]
-                played = await self._episode(player, sample, sampling, limits, earlier)
-            if has_role(played[0]):
-                self._check_siblings(played)
+            episode = partial(_episode, player, sample, sampling, limits)
+            found, resumes = await play_through(episode, max_aborts=self._options.max_resumes)
+            if has_role(found[0]):
+                self._check_siblings(found)
+            played = found
         except Exception as caught:  # noqa: BLE001  # one sample must not cost the batch
-            error, played = caught, ()
-        return tuple(
-            Played(
-                group=sample.group,
-                trajectory_id=sample.trajectory_id,
-                trajectory=one,
-                error=error,
-                resumes=resumes,
-                seconds=time.perf_counter() - started,
-            )
-            for one in played or (None,)
+            error = caught
+        one = Played(
+            group=sample.group,
+            trajectory_id=sample.trajectory_id,
+            trajectory=None,
+            error=error,
+            resumes=resumes,
+            seconds=time.perf_counter() - started,
         )
-
-    async def _episode(
-        self,
-        player: Player,
-        sample: Sample,
-        sampling: Sampling,
-        limits: Limits,
-        earlier: Trajectory | None = None,
-    ) -> tuple[Trajectory, ...]:
-        if isinstance(sample.request, ConfigurationError):
-            raise sample.request
-        source = sample.request.factory()
-        if earlier is None:
-            spec = EpisodeSpec(
-                seed=sample.seed,
-                task=sample.request.task,
-                episode_id=sample.episode_id,
-                group_id=sample.group,
-                group_start=sample.start,
-                member=sample.member,
-            )
-            return await player.play(source, spec, limits=limits, sampling=sampling)
-        return await player.resume(
-            earlier, source, member=sample.member, limits=limits, sampling=sampling
-        )
+        return tuple(replace(one, trajectory=trajectory) for trajectory in played)
 
     def _check_siblings(self, played: tuple[Trajectory, ...]) -> None:
         """Refuse what would compare the agents of an episode wrongly.
@@ -217,85 +187,101 @@ class EnvGenerator(GeneratorInterface):
         Raises:
             ConfigurationError: One row for each sample is asked for, or the rewards differ.
         """
-        if not self._setup.plan.step_wise:
+        if not self._plan.step_wise:
             raise ConfigurationError(
                 f"{played[0].env_id} has several agents, each with rows of its own: set "
                 "generator.step_wise_trajectories=true"
             )
         share_one_reward(played, "SkyRL")
 
-    def _output(
-        self,
-        input_batch: GeneratorInput,
-        played: Sequence[Played],
-        limits: Limits,
-        *,
-        with_logprobs: bool,
-    ) -> GeneratorOutput:
-        plan = replace(self._setup.plan, with_logprobs=with_logprobs)
-        rows = to_output(played, plan)
-        output = rows.output
-        durations = [sample.seconds for sample in played]
+    def _output(self, played: Sequence[Played], *, with_logprobs: bool) -> GeneratorOutput:
+        rows = to_output(played, replace(self._plan, with_logprobs=with_logprobs))
+        output, tally = rows.output, rows.tally
+        own: dict[str, float] = {
+            **aggregate(one.trajectory for one in played if one.trajectory is not None),
+            "unplayable": sum(one.trajectory is None for one in played),
+            "masked": rows.masked,
+            "resumes": sum(one.resumes for one in played),
+            "rows/merged": tally.merged,
+            "rows/forked": tally.forked,
+            "rows/drifted_tokens": tally.drifted_tokens,
+        }
         output["rollout_metrics"] = {
             **get_rollout_metrics(
                 output["response_ids"],
                 output["rewards"],
                 loss_masks=output["loss_masks"],
-                trajectory_completion_times=durations,
+                trajectory_completion_times=[one.seconds for one in played],
             ),
-            **batch_metrics(played, tally=rows.tally, masked=rows.masked),
+            **joinable(own),
         }
-        validate_output(
-            output,
-            None
-            if input_batch.get("trajectory_ids") is None
-            else [sample.trajectory_id for sample in played if sample.trajectory_id is not None],
-            step_wise=plan.step_wise,
-            allow_forks=self._codec.history == "rerender",
-            max_tokens=limits.max_context_tokens,
-            pictures=plan.pictures,
-        )
         return output
-
-    def _default_params(self, is_eval: bool) -> Mapping[str, Any]:
-        config = self._config
-        params = config.eval_sampling_params if is_eval else config.sampling_params
-        return get_vllm_sampling_params(params)
 
     def _get_player(self) -> Player:
         """Return the player of the running event loop; it is closed when that ends."""
         loop = asyncio.get_running_loop()
         if self._player is None or self._player[0] is not loop:
-            rollout = self._options.rollout
-            player = Player(self._engine, self._codec, rollout)
+            player = Player(self._engine, self._codec, self._options.rollout)
             self._player = loop, player, loop.create_task(_close_at_end(player))
         return self._player[1]
 
-    def _report(self, played: Sequence[Played], seconds: float, *, quiet: bool) -> None:
-        failures = [sample for sample in played if sample.failure is not None]
-        for sample in failures[:_SHOWN_FAILURES]:
-            _LOG.warning("sample of prompt %s is masked: %s", sample.group, sample.failure)
-        if len(failures) > _SHOWN_FAILURES:
-            _LOG.warning("%d further samples are masked", len(failures) - _SHOWN_FAILURES)
-        if not quiet:
-            _LOG.info("played %d episodes in %.1f s", len(played), seconds)
 
-    def _refuse_if_nothing_can_work(self, played: Sequence[Played]) -> None:
-        """Raise what is wrong with the run, where that keeps every sample from being played.
+def joinable(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics under names that SkyRL joins over groups as it should.
 
-        Raises:
-            ConfigurationError: Of the first sample; the same will happen to every batch.
-            RunFailedError: The first episodes all failed in the same way.
-        """
-        errors = [sample.error for sample in played]
-        for error in errors:
-            if isinstance(error, RunFailedError):
-                raise error
-        if all(isinstance(error, ConfigurationError) for error in errors):
-            first = errors[0]
-            raise ConfigurationError(
-                f"none of {len(errors)} samples can be played; the first one's reason: {first}"
-            ) from first
+    It goes by what it finds in a name (`concatenate_generator_outputs` in
+    skyrl/train/generators/utils.py, 0.4.0): "avg" or "mean" takes the mean, else "min" the
+    smallest, else "max" the largest, and everything else is added up. "stop/terminated", a count,
+    would be a minimum; its share says the same.
+    """
+    return {
+        f"{'envkit_mean' if _IS_RATIO.search(name) else 'envkit'}/{name}": float(value)
+        for name, value in metrics.items()
+        if not name.startswith("stop/") or name.endswith("/share")
+    }
+
+
+async def _episode(
+    player: Player, sample: Sample, sampling: Sampling, limits: Limits, earlier: Trajectory | None
+) -> tuple[Trajectory, ...]:
+    """Play an episode, or resume an aborted one."""
+    request, member = sample.request, sample.member
+    if isinstance(request, ConfigurationError):
+        raise request
+    source = request.factory()
+    if earlier is not None:
+        return await player.resume(earlier, source, member=member, limits=limits, sampling=sampling)
+    spec = EpisodeSpec(
+        seed=sample.seed,
+        task=request.task,
+        episode_id=sample.episode_id,
+        group_id=sample.group,
+        group_start=sample.start,
+        member=member,
+    )
+    return await player.play(source, spec, limits=limits, sampling=sampling)
+
+
+def _check_failures(played: Sequence[Played]) -> None:
+    """Log failures, and raise what is wrong with the run if it keeps every sample from playing.
+
+    Raises:
+        ConfigurationError: Of the first sample; the same will happen to every batch.
+        RunFailedError: The first episodes all failed in the same way.
+    """
+    failures = [one for one in played if one.failure is not None]
+    for one in failures[:_SHOWN_FAILURES]:
+        _LOG.warning("sample of prompt %s is masked: %s", one.group, one.failure)
+    if len(failures) > _SHOWN_FAILURES:
+        _LOG.warning("%d further samples are masked", len(failures) - _SHOWN_FAILURES)
+    errors = [one.error for one in played]
+    for error in errors:
+        if isinstance(error, RunFailedError):
+            raise error
+    if all(isinstance(error, ConfigurationError) for error in errors):
+        raise ConfigurationError(
+            f"none of {len(errors)} samples can be played; the first one's reason: {errors[0]}"
+        ) from errors[0]
 
 
 async def _close_at_end(player: Player) -> None:

@@ -5,7 +5,7 @@ skyrl/backends/skyrl_train/workers/worker.py (0.4.0), whose model is the suite's
 wrapper, which needs flash-attn and CUDA, is left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
@@ -26,10 +26,10 @@ from envkit.conformance.gradient import (
 )
 from envkit.trajectory import Trajectory
 from envkit_skyrl.conformance import rows_of_groups
-from envkit_skyrl.dependencies import require_skyrl
+from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.trainer import EnvkitTrainer
 
-require_skyrl()
+CONTRACT.check()
 
 from skyrl.backends.skyrl_train.utils.ppo_utils import ppo_policy_loss  # noqa: E402  # after it
 from skyrl.backends.skyrl_train.workers.worker import PolicyWorkerBase  # noqa: E402
@@ -57,7 +57,7 @@ def training_batch(
     batch["values"] = None
     batch = trainer.compute_advantages_and_returns(batch)
     metadata = batch.metadata
-    batch = trainer._normalize_advantages(  # noqa: SLF001  # what its training step calls first
+    batch = trainer._normalize_advantages(  # what its training step calls first
         batch, metadata["policy_mini_batch_boundaries"], metadata["policy_prompt_boundaries"]
     )
     scores = policy.old_logprobs if case.is_off_policy else policy.logprobs
@@ -107,7 +107,9 @@ class PolicyWorker(PolicyWorkerBase):
         self.cfg, self.policy_loss_fn = cfg.trainer, ppo_policy_loss
         self.mesh_rank: Any = SimpleNamespace(dp_size=dp_size)
         self.scheduler: Any = SimpleNamespace(get_last_lr=lambda: [0.0])
-        self.strategy: Any = SimpleNamespace(backward=lambda loss, model, optimizer: loss.backward())
+        self.strategy: Any = SimpleNamespace(
+            backward=lambda loss, model, optimizer: loss.backward()
+        )
         self.optimizer, self.model = None, _Model(policy)
 
 
@@ -126,7 +128,7 @@ class _Model(torch.nn.Module):
 
 
 @contextmanager
-def on_cpu() -> Iterator[None]:
+def on_cpu() -> Generator[None]:
     """Let SkyRL's worker, which asks for its CUDA device, take the CPU."""
     with patch.object(torch.cuda, "current_device", return_value="cpu"):
         yield
@@ -140,12 +142,10 @@ def _backward(
     with on_cpu():
         for row in batch.chunk(1):
             experience = BaseBatchIterator.batch_to_experience(row)
-            worker._forward_backward_micro(experience, 1 / len(batch))  # noqa: SLF001
+            worker._forward_backward_micro(experience, 1 / len(batch))
 
 
-def _explain(
-    shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]
-) -> Difference | None:
+def _explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -> Difference | None:
     del shape, case, trajectories
 
 

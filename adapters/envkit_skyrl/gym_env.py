@@ -19,9 +19,9 @@ from envkit.rollout.boundary import checked_step
 from envkit.rollout.host import AnyEnv
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.seeds import derive_seed
-from envkit_skyrl.dependencies import require_skyrl
+from envkit_skyrl.contract import CONTRACT
 
-require_skyrl()
+CONTRACT.check()
 
 import skyrl_gym  # noqa: E402  # after the check
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput  # noqa: E402

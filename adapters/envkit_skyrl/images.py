@@ -11,14 +11,36 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from envkit.errors import EngineFault, LedgerFault
 from envkit.images import Image
 from envkit.tokens.placeholders import repeat_each
-from envkit_skyrl.contracts import InferenceClient
 
 DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
+
+
+class InferenceClient(Protocol):
+    """What the adapter calls of SkyRL's `InferenceEngineInterface`."""
+
+    @property
+    def model_name(self) -> str:
+        """Name of the base model at the server."""
+        ...
+
+    async def generate(
+        self, input_batch: Mapping[str, Any], model: str | None = None
+    ) -> Mapping[str, Any]:
+        """Sample from token ids."""
+        ...
+
+    async def render_chat_completion(self, request_payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Apply the chat template and the image processor without sampling."""
+        ...
+
+    async def finish_session(self, session_id: str) -> None:
+        """Say that an episode is over."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ SkyRL's own command finds it too: `trainer.override_entrypoint=envkit_skyrl.main
 import sys
 from typing import Any
 
-from envkit_skyrl.dependencies import require_skyrl
+from envkit_skyrl.contract import CONTRACT
 
-require_skyrl()
+CONTRACT.check()
 
 import ray  # noqa: E402  # after the check
 from skyrl.train.utils import validate_cfg  # noqa: E402

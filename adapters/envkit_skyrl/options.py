@@ -1,24 +1,14 @@
 """What a run says about envkit: the mapping `envkit` beside SkyRL's own configuration."""
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Final, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, cast
 
 from envkit.errors import ConfigurationError
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import LogprobKind
+from envkit.rollout.setting_types import check_types
 from envkit.trajectory.projection import RewardPlacement
-
-
-class GeneratorKind(StrEnum):
-    """Which loop plays the environments."""
-
-    ENVKIT = "envkit"
-    """envkit's own, behind SkyRL's generator interface."""
-    SKYRL = "skyrl"
-    """SkyRL's own, with the environments as `SkyRLEnv`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +18,29 @@ class SkyRLOptions:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     merge: bool = False
     """Step-wise rows whose prompts extend each other exactly are joined before SkyRL sees them,
-    pictures included; its own `merge_stepwise_output` takes text only."""
-    reward_placement: RewardPlacement = RewardPlacement.LAST
-    """TURNS puts each turn's reward on its reply's last token; whole trajectories only, since
-    SkyRL's step-wise advantages read the last row alone."""
+    images included; its own `merge_stepwise_output` takes text only."""
+    turn_discount: float | None = None
+    """Compares each turn with the same turn of its group, by what came after it; a reward counts
+    this much one turn earlier, 0 to 1. None compares whole episodes."""
+    reward_placement: Literal["last", "turns"] = "last"
+    """ "turns" puts each turn's reward on its reply's last token, for SkyRL's estimators that read
+    tokens (gae, reinforce++). Whole trajectories only; `turn_discount` takes any rows."""
+    task_fields: Mapping[str, str] = field(default_factory=dict[str, str])
+    """A task's keys, each with the place in the dataset's row that fills it, such as
+    "extra_info.question", "prompt.text" (of the last message) or "prompt.images"."""
     pictures: bool | None = None
-    """Whether rows have tensors of pictures; None asks the model. False is for text environments
-    on a vision-language model, whose forward in SkyRL fails on empty tensors."""
+    """Whether rows have tensors of images; None asks the model. False is for text environments on
+    a vision-language model, whose forward in SkyRL fails on empty tensors."""
     max_resumes: int = 8
-    """How often an episode that the server aborted is gone on with; then it is masked."""
-    generator: GeneratorKind = GeneratorKind.ENVKIT
+    """How often an episode is resumed after the server aborted it; then it is a fault."""
+    generator: Literal["envkit", "skyrl"] = "envkit"
+    """Which loop plays the environments: envkit's, or SkyRL's with the environments as
+    `SkyRLEnv`."""
     imports: tuple[str, ...] = ()
     """Modules that register environments; they are imported in the trainer's process."""
     timeout_s: float | None = 3600.0
     """As for `SkyRLEngine`; `engine.timeout_s` in the mapping."""
-    logprob_kind: LogprobKind | None = None
+    logprob_kind: Literal["sampled", "raw"] | None = None
     """Of a server that SkyRL did not start; `engine.logprob_kind` in the mapping. None reads it
     from SkyRL's configuration."""
 
@@ -50,21 +48,36 @@ class SkyRLOptions:
         """Refuse numbers that make no sense.
 
         Raises:
-            ConfigurationError: A negative count, or a timeout that is not positive.
+            ConfigurationError: A number out of its range.
         """
-        if self.max_resumes < 0:
-            raise ConfigurationError(f"max_resumes must be 0 or more, got {self.max_resumes}")
-        if self.timeout_s is not None and self.timeout_s <= 0:
-            raise ConfigurationError(
-                f"engine.timeout_s must be positive or null, got {self.timeout_s}"
-            )
+        ranges = {
+            "max_resumes must be 0 or more": self.max_resumes >= 0,
+            "engine.timeout_s must be positive or null": self.timeout_s is None
+            or self.timeout_s > 0,
+            "turn_discount must be 0 to 1 or null": 0 <= (self.turn_discount or 0) <= 1,
+        }
+        for rule, holds in ranges.items():
+            if not holds:
+                value = getattr(self, rule.split()[0].removeprefix("engine."))
+                raise ConfigurationError(f"envkit.{rule}, got {value}")
+
+    @property
+    def placement(self) -> RewardPlacement:
+        """Where rewards stand in a row."""
+        in_turns = self.turn_discount is not None or self.reward_placement == "turns"
+        return RewardPlacement.TURNS if in_turns else RewardPlacement.LAST
+
+    @property
+    def server_logprobs(self) -> LogprobKind | None:
+        """What the run says about the server's log-probabilities."""
+        return None if self.logprob_kind is None else LogprobKind(self.logprob_kind)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> "SkyRLOptions":
         """Read settings.
 
         Args:
-            mapping: Keys of this class but `timeout_s` and `logprob_kind`, which stand in the
+            mapping: Keys of this class except `timeout_s` and `logprob_kind`, which belong to the
                 mapping `engine`, and the keys of `envkit.rollout.RolloutConfig`. None gives the
                 defaults.
 
@@ -73,61 +86,18 @@ class SkyRLOptions:
                 fit.
         """
         data = dict(mapping or {})
-        own: dict[str, Any] = {key: data.pop(key) for key in _OWN_KEYS if key in data}
-        own |= _engine_options(data.get("engine"))
-        for key, kind in _ENUMS.items():
-            if own.get(key) is not None:
-                own[key] = _member(kind, own[key], key)
-        if "imports" in own:
-            own["imports"] = _names(own["imports"])
-        for key in ("merge", "pictures"):
-            if not isinstance(own.get(key, False), bool | None):
-                raise ConfigurationError(f"{key} must be true or false, got {own[key]!r}")
+        own: dict[str, Any] = {key: data.pop(key) for key in _OWN & data.keys()}
+        engine: object = data.pop("engine", None) or {}
+        if not isinstance(engine, Mapping) or set(cast("dict[str, Any]", engine)) - _ENGINE:
+            raise ConfigurationError(
+                f"envkit.engine must be a mapping of {sorted(_ENGINE)}, got {engine!r:.80}"
+            )
+        own |= cast("dict[str, Any]", engine)
+        if isinstance(own.get("imports"), str):
+            own["imports"] = (own["imports"],)
+        check_types(cls, own, "envkit")
         return cls(rollout=RolloutConfig.from_mapping(data), **own)
 
 
-_OWN_KEYS: Final = (
-    "merge",
-    "reward_placement",
-    "pictures",
-    "max_resumes",
-    "generator",
-    "imports",
-)
-_ENGINE_KEYS: Final = ("timeout_s", "logprob_kind")
-_ENUMS: Final[Mapping[str, type[StrEnum]]] = {
-    "reward_placement": RewardPlacement,
-    "generator": GeneratorKind,
-    "logprob_kind": LogprobKind,
-}
-
-
-def _engine_options(value: object) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"engine must be a mapping, got {value!r:.80}")
-    options = dict(cast("Mapping[str, Any]", value))
-    for key in options:
-        if key not in _ENGINE_KEYS:
-            nearest = difflib.get_close_matches(key, _ENGINE_KEYS, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise ConfigurationError(f"engine has no key {key!r}{hint} Known: {_ENGINE_KEYS}")
-    return options
-
-
-def _member(kind: type[StrEnum], value: object, key: str) -> StrEnum:
-    try:
-        return kind(value)
-    except ValueError as error:
-        choices = [entry.value for entry in kind]
-        raise ConfigurationError(f"{key} must be one of {choices}, got {value!r}") from error
-
-
-def _names(value: object) -> tuple[str, ...]:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(
-        isinstance(name, str) for name in cast("list[object]", names)
-    ):
-        raise ConfigurationError(f"imports must be a list of module names, got {value!r:.80}")
-    return tuple(cast("list[str]", names))
+_ENGINE: Final = {"timeout_s", "logprob_kind"}
+_OWN: Final = {entry.name for entry in fields(SkyRLOptions)} - {"rollout"} - _ENGINE

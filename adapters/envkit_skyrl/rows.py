@@ -9,18 +9,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
+from envkit.advantages import Baseline
 from envkit.rollout.engine import FinishReason
 from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows, whole_row
 from envkit.trajectory.projection import RewardPlacement, Row
 from envkit.trajectory.stop import StopReason
-from envkit_skyrl.contracts import ERROR, LENGTH, STOP, GeneratorOutput, TrajectoryId
-from envkit_skyrl.validation import Pictures
+from envkit_skyrl.validation import GeneratorOutput, Pictures, TrajectoryId
+
+STOP: Final = "stop"
+"""What SkyRL's overlong filter and its zero reward for unfinished replies take for a clean end."""
+LENGTH: Final = "length"
+ERROR: Final = "error"
+"""Of a placeholder row, and of no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +139,11 @@ def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     """Return SkyRL's output without its metrics; rows are in the order of the input."""
     columns: defaultdict[str, list[Any]] = defaultdict(list)
     rows = Rows(output={})
-    means = _group_means(played)
+    scores: defaultdict[str, list[float | None]] = defaultdict(list)
     for sample in played:
-        found, tally = _rows_of(sample, plan, means[sample.group])
+        scores[sample.group].append(sample.score)
+    for sample in played:
+        found, tally = _rows_of(sample, plan, Baseline.of(scores[sample.group]).mean)
         rows.tally = MergeTally(
             merged=rows.tally.merged + tally.merged,
             forked=rows.tally.forked + tally.forked,
@@ -154,16 +161,6 @@ def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     if any(sample.trajectory_id is None for sample in played):
         rows.output.pop("trajectory_ids", None)
     return rows
-
-
-def _group_means(played: Sequence[Played]) -> dict[str, float]:
-    """Return the mean reward of each group's scored members; 0.0 where there is none."""
-    scores: defaultdict[str, list[float]] = defaultdict(list)
-    for sample in played:
-        group = scores[sample.group]
-        if sample.score is not None:
-            group.append(sample.score)
-    return {group: fmean(values) if values else 0.0 for group, values in scores.items()}
 
 
 def _rows_of(sample: Played, plan: RowPlan, mean: float) -> tuple[tuple[Row, ...], MergeTally]:

@@ -1,15 +1,18 @@
 """What SkyRL asks for: one sample for each entry of a generator's input."""
 
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from envkit.errors import ConfigurationError
+from envkit.messages import text_of
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.setup import GroupStart
 from envkit.seeds import derive_seed
-from envkit_skyrl.contracts import GeneratorInput, TrajectoryId
+from envkit_skyrl.options import SkyRLOptions
+from envkit_skyrl.validation import TrajectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,67 +33,85 @@ class Sample:
     """Also the session at the server: unique, because a prompt comes back in every epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    starts: dict[str, GroupStart] = field(default_factory=dict[str, GroupStart])
-
-    def start(self, group: str) -> GroupStart:
-        return self.starts.setdefault(group, GroupStart())
-
-
-def read_samples(
-    batch: GeneratorInput, *, default: EpisodeRequest | None, seed: int, is_eval: bool
-) -> list[Sample]:
+def read_samples(batch: Mapping[str, Any], options: SkyRLOptions, *, is_eval: bool) -> list[Sample]:
     """Return the samples of an input, in its order.
 
     Args:
         batch: SkyRL's input. Each entry of `env_extras` may hold the request under `ENVKIT_COLUMN`.
-        default: What rows leave out.
-        seed: Of the run.
+        options: Give what rows leave out, the seed of the run, and where a row has its task.
         is_eval: Evaluation counts its prompts from 0 as training does, and gets seeds of its own.
 
     Raises:
         ConfigurationError: The input has no prompt, or columns of different lengths.
     """
-    count = len(batch["prompts"])
-    extras = batch.get("env_extras") or [None] * count
-    ids = batch.get("trajectory_ids") or [None] * count
-    if not count or len(extras) != count or len(ids) != count:
+    prompts = batch["prompts"]
+    extras = batch.get("env_extras") or [None] * len(prompts)
+    ids = batch.get("trajectory_ids") or [None] * len(prompts)
+    if not prompts or {len(extras), len(ids)} != {len(prompts)}:
         raise ConfigurationError(
             "a generator's input needs one env_extras and one trajectory id for each prompt, got "
-            f"{count} prompts, {len(extras)} env_extras and {len(ids)} trajectory ids"
+            f"{len(prompts)} prompts, {len(extras)} env_extras and {len(ids)} trajectory ids"
         )
-    groups = _Groups()
-    phase = ("eval",) if is_eval else ()
-    return [
-        _sample(place, extra, identity, default, (seed, *phase), groups)
-        for place, (extra, identity) in enumerate(zip(extras, ids, strict=True))
-    ]
+    starts: defaultdict[str, GroupStart] = defaultdict(GroupStart)
+    run = (options.rollout.seed, *(("eval",) if is_eval else ()))
+    samples: list[Sample] = []
+    for place, (prompt, extra, identity) in enumerate(zip(prompts, extras, ids, strict=True)):
+        group = f"row-{place}" if identity is None else identity.instance_id
+        member = 0 if identity is None else identity.repetition_id
+        seed = derive_seed("group", *run, group)
+        request: EpisodeRequest | ConfigurationError
+        try:
+            request = _request(prompt, extra or {}, options)
+            seed = seed if request.seed is None else request.seed
+        except ConfigurationError as error:
+            request = error
+        samples.append(
+            Sample(
+                group=group,
+                member=member,
+                trajectory_id=identity,
+                request=request,
+                seed=seed,
+                start=starts[group],
+                episode_id=f"{group}_{member}-{uuid.uuid4().hex[:8]}",
+            )
+        )
+    return samples
 
 
-def _sample(
-    place: int,
-    extra: Any,  # noqa: ANN401  # a dataset's row
-    identity: TrajectoryId | None,
-    default: EpisodeRequest | None,
-    seed: Iterable[object],
-    groups: _Groups,
-) -> Sample:
-    group = f"row-{place}" if identity is None else identity.instance_id
-    member = 0 if identity is None else identity.repetition_id
-    column = extra.get(ENVKIT_COLUMN) if isinstance(extra, dict) else None
-    request: EpisodeRequest | ConfigurationError
-    try:
-        request = EpisodeRequest.from_column(column, default=default)
-        own = request.seed
-    except ConfigurationError as error:
-        request, own = error, None
-    return Sample(
-        group=group,
-        member=member,
-        trajectory_id=identity,
-        request=request,
-        seed=derive_seed("group", *seed, group) if own is None else own,
-        start=groups.start(group),
-        episode_id=f"{group}_{member}-{uuid.uuid4().hex[:8]}",
+def _request(prompt: Any, extra: Mapping[str, Any], options: SkyRLOptions) -> EpisodeRequest:  # noqa: ANN401  # a conversation
+    request = EpisodeRequest.from_column(
+        extra.get(ENVKIT_COLUMN), default=options.rollout.request()
     )
+    if request.task is not None or not options.task_fields:
+        return request
+    row = {**extra, "prompt": _parts(prompt)}
+    return replace(
+        request, task={key: _at(row, place) for key, place in options.task_fields.items()}
+    )
+
+
+def _at(row: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401  # whatever the dataset has
+    found: Any = row
+    for part in place.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            known = sorted(found) if isinstance(found, Mapping) else type(found).__name__
+            raise ConfigurationError(
+                f"envkit.task_fields takes {place!r} from a dataset row, but {part!r} is not among "
+                f"{known}"
+            )
+        found = found[part]
+    return found
+
+
+def _parts(prompt: Sequence[Any]) -> dict[str, Any]:
+    """Return what a prompt holds: the text of its last message, and all images as data URIs."""
+    parts = [
+        part
+        for message in prompt
+        for part in (message["content"] if isinstance(message["content"], list) else ())
+    ]
+    return {
+        "text": text_of(prompt[-1]) if prompt else "",
+        "images": [part["image_url"]["url"] for part in parts if part["type"] == "image_url"],
+    }

@@ -1,7 +1,6 @@
 """Whether SkyRL's settings, envkit's and the model fit together, and what follows from them."""
 
 import logging
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from PIL import Image as PilImage
@@ -13,7 +12,7 @@ from envkit.registration import spec
 from envkit.rollout.engine import LogprobKind, Sampling
 from envkit.rollout.limits import Limits
 from envkit.tokens import ChatCodec
-from envkit.trajectory.projection import RewardPlacement, Row
+from envkit.trajectory.projection import Row
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.rows import RowPlan
 from envkit_skyrl.validation import Pictures
@@ -25,55 +24,34 @@ _BLANK: Final = Image.from_pil(PilImage.new("RGB", (56, 56), "white"))
 """Goes through the codec once, and stands in placeholder rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSetup:
-    """What a generator needs to know once."""
-
-    plan: RowPlan
-    logprob_kind: LogprobKind
-
-
 def prepare(
     generator_cfg: Any,  # noqa: ANN401  # SkyRL's GeneratorConfig
     codec: ChatCodec,
     options: SkyRLOptions,
     *,
     scalar_rewards: bool,
-) -> RunSetup:
-    """Return the setup of a run.
+) -> RowPlan:
+    """Return how a run's trajectories become rows.
 
     Raises:
         ConfigurationError: A combination that SkyRL or the loop cannot honour; the message says
             which key to change.
     """
-    _check(generator_cfg, codec, options, scalar_rewards=scalar_rewards)
     if options.rollout.env_id is not None:
         spec(options.rollout.env_id)  # a misspelt id is found before the first batch
     text_only = options.pictures is False or generator_cfg.inference_engine.language_model_only
     pictures = None if text_only else find_pictures(codec)
-    if options.pictures and pictures is None:
-        raise ConfigurationError(
-            "envkit.pictures is true, but the model's template and processor do not give "
-            f"{sorted(_TENSORS)}, which SkyRL's trainer takes"
-        )
-    if pictures is not None and generator_cfg.merge_stepwise_output:
-        raise ConfigurationError(
-            "generator.merge_stepwise_output refuses pictures; set it to false and envkit.merge "
-            "to true, which joins the same rows with their pictures"
-        )
-    return RunSetup(
-        plan=RowPlan(
-            step_wise=generator_cfg.step_wise_trajectories,
-            merge=options.merge,
-            placement=options.reward_placement,
-            scalar_rewards=scalar_rewards,
-            mask_unfinished=generator_cfg.apply_overlong_filtering,
-            no_reward_unfinished=generator_cfg.zero_reward_on_non_stop,
-            filler_id=codec.stop_ids[0],
-            placeholder=None if pictures is None else _placeholder(codec),
-            pictures=pictures,
-        ),
-        logprob_kind=options.logprob_kind or configured_logprobs(generator_cfg),
+    _check(generator_cfg, codec, options, scalar_rewards=scalar_rewards, has_images=bool(pictures))
+    return RowPlan(
+        step_wise=generator_cfg.step_wise_trajectories,
+        merge=options.merge,
+        placement=options.placement,
+        scalar_rewards=scalar_rewards,
+        mask_unfinished=generator_cfg.apply_overlong_filtering,
+        no_reward_unfinished=generator_cfg.zero_reward_on_non_stop,
+        filler_id=codec.stop_ids[0],
+        placeholder=None if pictures is None else _placeholder(codec),
+        pictures=pictures,
     )
 
 
@@ -83,9 +61,9 @@ def _check(
     options: SkyRLOptions,
     *,
     scalar_rewards: bool,
+    has_images: bool,
 ) -> None:
     engine, step_wise = generator_cfg.inference_engine, generator_cfg.step_wise_trajectories
-    in_turns = options.reward_placement is RewardPlacement.TURNS
     rewritten = codec.history == "rerender" and codec.rewrites_history
     problems = {
         "envkit's generator returns no routed experts; set "
@@ -100,13 +78,24 @@ def _check(
             options.merge and not step_wise
         ),
         "envkit.reward_placement=turns needs whole trajectories: SkyRL's step-wise advantages read "
-        "the last row's rewards only; set generator.step_wise_trajectories=false": (
-            in_turns and step_wise
+        "the last row's rewards only; set envkit.turn_discount to compare turns, or "
+        "generator.step_wise_trajectories=false": (
+            options.reward_placement == "turns" and step_wise
         ),
-        "scalar rewards (trainer.algorithm.zero_variance_filter) need whole trajectories and "
-        "envkit.reward_placement=last": scalar_rewards and (in_turns or step_wise),
+        "scalar rewards (trainer.algorithm.zero_variance_filter) need whole trajectories, "
+        "envkit.reward_placement=last and no envkit.turn_discount": (
+            scalar_rewards and (options.placement != "last" or step_wise)
+        ),
         "envkit.history=rerender starts a new row where the template rewrites the history; set "
         "generator.step_wise_trajectories=true": rewritten and not step_wise,
+        "envkit.pictures is true, but the model's template and processor do not give "
+        f"{sorted(_TENSORS)}, which SkyRL's trainer takes": (
+            options.pictures is True and not has_images
+        ),
+        "generator.merge_stepwise_output refuses images; set it to false and envkit.merge to "
+        "true, which joins the same rows with their images": (
+            has_images and generator_cfg.merge_stepwise_output
+        ),
     }
     found = [message for message, is_wrong in problems.items() if is_wrong]
     if found:
@@ -114,9 +103,9 @@ def _check(
 
 
 def find_pictures(codec: ChatCodec) -> Pictures | None:
-    """Return how the model takes pictures; None for a text model, and where SkyRL cannot train it.
+    """Return how the model takes images; None for a text model, and where SkyRL cannot train it.
 
-    One blank picture goes through the codec's processor: that is what its tensors look like.
+    One blank image goes through the codec's processor: that is what its tensors look like.
     """
     if not codec.audit().supports_images:
         return None
@@ -143,7 +132,7 @@ def find_pictures(codec: ChatCodec) -> Pictures | None:
 
 
 def _placeholder(codec: ChatCodec) -> Row:
-    """Return a masked row with a picture, as the template writes one."""
+    """Return a masked row with an image, as the template writes one."""
     encoded = codec.encode_prompt([message("user", "", (_BLANK,))])
     return Row(
         prompt_ids=encoded.train_ids,
@@ -159,24 +148,29 @@ def _placeholder(codec: ChatCodec) -> Row:
     )
 
 
-def configured_logprobs(generator_cfg: Any) -> LogprobKind:  # noqa: ANN401  # SkyRL's
-    """Return which log-probabilities the servers that SkyRL starts report; vLLM's default is RAW.
-
-    `engine_init_kwargs` reach vLLM's command line as they are (`build_vllm_cli_args`).
-    """
-    mode = dict(generator_cfg.inference_engine.engine_init_kwargs or {}).get("logprobs_mode")
-    return LogprobKind.SAMPLED if mode == "processed_logprobs" else LogprobKind.RAW
-
-
-def check_logprobs(kind: LogprobKind, sampling: Sampling, *, is_eval: bool) -> bool:
+def check_logprobs(
+    generator_cfg: Any,  # noqa: ANN401  # SkyRL's GeneratorConfig
+    options: SkyRLOptions,
+    sampling: Sampling,
+    *,
+    is_eval: bool,
+) -> bool:
     """Return whether the server's log-probabilities are those of the sampled distribution.
+
+    Servers that SkyRL starts get `engine_init_kwargs` on vLLM's command line as they are
+    (`build_vllm_cli_args`); vLLM's default is the raw ones. At temperature 0 the ledger wants
+    those at temperature 1, which the raw ones are.
 
     Raises:
         ConfigurationError: They are not, and the batch is trained on.
     """
-    # At temperature 0 the ledger wants those at temperature 1, which the raw ones are.
-    if kind is LogprobKind.SAMPLED or sampling.temperature in (0.0, 1.0) or is_eval:
-        return kind is LogprobKind.SAMPLED or sampling.temperature in (0.0, 1.0)
+    mode = dict(generator_cfg.inference_engine.engine_init_kwargs or {}).get("logprobs_mode")
+    kind = options.server_logprobs or (
+        LogprobKind.SAMPLED if mode == "processed_logprobs" else LogprobKind.RAW
+    )
+    is_exact = kind is LogprobKind.SAMPLED or sampling.temperature in (0.0, 1.0)
+    if is_exact or is_eval:
+        return is_exact
     raise ConfigurationError(
         f"the server reports raw log-probabilities, which are not those of temperature "
         f"{sampling.temperature}; set generator.inference_engine.engine_init_kwargs.logprobs_mode="
@@ -191,22 +185,17 @@ def make_limits(
     sampling: Sampling,
     max_sequence_tokens: int | None,
 ) -> Limits:
-    """Return the bounds of an episode: envkit's own where they are given, else SkyRL's.
+    """Return the bounds of an episode: of envkit's and SkyRL's own, the tighter ones.
 
     No row may be longer than what the trainer and the server take, since neither cuts it.
     """
-    own = options.rollout.limits
-    wanted = own.max_context_tokens
-    if wanted is None and generator_cfg.max_input_length is not None:
-        wanted = generator_cfg.max_input_length + sampling.max_new_tokens
-    server: Any = generator_cfg.inference_engine.engine_init_kwargs or {}
-    bounds = [
-        bound
-        for bound in (wanted, max_sequence_tokens, dict(server).get("max_model_len"))
-        if bound is not None
-    ]
-    return replace(
-        own,
-        max_turns=own.max_turns or generator_cfg.max_turns,
-        max_context_tokens=min(bounds, default=None),
+    longest = generator_cfg.max_input_length
+    server = dict(generator_cfg.inference_engine.engine_init_kwargs or {}).get("max_model_len")
+    return options.rollout.limits.tightest(
+        Limits(
+            max_turns=generator_cfg.max_turns,
+            max_context_tokens=None if longest is None else longest + sampling.max_new_tokens,
+        ),
+        Limits(max_context_tokens=max_sequence_tokens),
+        Limits(max_context_tokens=server),
     )

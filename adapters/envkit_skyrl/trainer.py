@@ -15,10 +15,13 @@ from typing import Any, Final
 
 import torch
 
-from envkit_skyrl.contracts import ERROR, GeneratorOutput
-from envkit_skyrl.dependencies import require_skyrl
+from envkit.advantages import TurnRewards, turn_advantages
+from envkit_skyrl.contract import CONTRACT
+from envkit_skyrl.options import SkyRLOptions
+from envkit_skyrl.rows import ERROR
+from envkit_skyrl.validation import GeneratorOutput
 
-require_skyrl()
+CONTRACT.check()
 
 from skyrl.train.trainer import RayPPOTrainer  # noqa: E402  # after the check
 
@@ -47,6 +50,10 @@ class EpisodeCredit(RayPPOTrainer):
         data.metadata["uids"] = uids
         faulted = torch.tensor(metadata[_FAULTED]).nonzero().flatten()
         data["advantages"][faulted] = data["returns"][faulted] = 0.0
+        discount = SkyRLOptions.from_mapping(getattr(self.cfg, "envkit", None)).turn_discount
+        if discount is not None:
+            algorithm = self.cfg.trainer.algorithm
+            _compare_turns(data, discount, is_scaled=algorithm.grpo_norm_by_std)
         return data
 
     def _normalize_advantages(
@@ -69,6 +76,27 @@ class EnvkitTrainer(EpisodeCredit):
     """SkyRL's synchronous trainer with `EpisodeCredit`."""
 
 
+def _compare_turns(data: Any, discount: float, *, is_scaled: bool) -> None:  # noqa: ANN401  # SkyRL's
+    """Replace the advantages by those of each turn against the same turn of its group."""
+    episodes, faulted = data.metadata[_EPISODES], data.metadata[_FAULTED]
+    rows: dict[int, list[int]] = {}
+    for row, episode in enumerate(episodes):
+        rows.setdefault(episode, []).append(row)
+    turns: list[TurnRewards | None] = []
+    for of_one in rows.values():
+        # A masked token keeps the last reply of a row from running into the next row's first.
+        mask = [int(one) for row in of_one for one in (*data["loss_mask"][row], 0)]
+        rewards = [float(one) for row in of_one for one in (*data["rewards"][row], 0)]
+        turns.append(None if faulted[of_one[0]] else TurnRewards.of_columns(mask, rewards))
+    groups = [data.metadata["uids"][of_one[0]] for of_one in rows.values()]
+    found = turn_advantages(turns, groups, discount=discount, is_scaled=is_scaled)
+    for of_one, advantages in zip(rows.values(), found, strict=True):
+        if not faulted[of_one[0]]:
+            columns = torch.from_numpy(advantages).reshape(len(of_one), -1)[:, :-1]
+            data["advantages"][of_one] = columns * data["response_mask"][of_one]
+    data["returns"] = data["advantages"].clone()
+
+
 def without_faults(
     uids: Sequence[str], episodes: Sequence[int], faulted: Sequence[bool]
 ) -> list[str]:
@@ -85,8 +113,7 @@ def without_faults(
     rows = list(zip(uids, episodes, faulted, strict=False))
     scored = Counter(uid for uid, _ in {(uid, episode) for uid, episode, bad in rows if not bad})
     own = [
-        f"{uid}/faulted {episode}" if bad and scored[uid] > 1 else uid
-        for uid, episode, bad in rows
+        f"{uid}/faulted {episode}" if bad and scored[uid] > 1 else uid for uid, episode, bad in rows
     ]
     return [*own, *uids[len(own) :]]
 

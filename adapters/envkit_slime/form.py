@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from envkit.trajectory import Segment, Trajectory
+from envkit.trajectory import Row, Segment, Trajectory
 from envkit_slime.engine import GenerateState, Span
 from envkit_slime.sample import Sample
 
@@ -52,6 +52,10 @@ class Form(ABC):
     def keeps_partial(self, args: Namespace) -> bool:
         """Return whether aborted samples come back to be resumed."""
         return bool(getattr(args, "partial_rollout", False))
+
+    def check_rows(self, rows: Sequence[Row]) -> None:
+        """Refuse rows of one episode that the trainer does not keep together."""
+        del rows
 
     def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
         """Add what only this trainer keeps in a sample's metadata."""

@@ -17,7 +17,13 @@ from envkit.errors import ConfigurationError, RunFailedError, StorageError, Temp
 from envkit.metrics import EpisodeFacts
 from envkit.rollout import EpisodeSpec, has_role, play_through
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows, whole_row
-from envkit_slime.checks import check_fan_out, check_prompt, check_siblings, check_staleness
+from envkit_slime.checks import (
+    check_baseline,
+    check_fan_out,
+    check_prompt,
+    check_siblings,
+    check_staleness,
+)
 from envkit_slime.engine import CURRENT, Call
 from envkit_slime.form import Form
 from envkit_slime.rewards import reward_value, sets_reward
@@ -67,6 +73,7 @@ async def roll(
         extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
+        check_baseline(args, evaluation=evaluation)
         check_fan_out(args, plan.settings.fan_out, evaluation=evaluation)
         check_staleness(args, plan.settings.max_staleness, evaluation=evaluation)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
@@ -150,7 +157,7 @@ def _write(
     earlier: Earlier | None,
 ) -> Any:  # noqa: ANN401  # as for roll
     """Write what was played into the sample. Blocks on tensors: runs on a thread."""
-    form, args = job.form, job.args
+    form = job.form
     facts = [_facts(one, aborts) for one in played]
     clear(sample)
     sample.metadata[FACTS_KEY] = facts[0].to_json()
@@ -160,21 +167,56 @@ def _write(
         return _write_aborted(job, sample, played, earlier)
     for one in played:
         _record(plan, one)
-    filler_id = filler_of(form.state.tokenizer)
-    fan_out = plan.settings.fan_out
+    written = deliver(
+        job,
+        sample,
+        played,
+        facts,
+        fan_out=plan.settings.fan_out,
+        tokenizer=form.state.tokenizer,
+        earlier=earlier,
+    )
+    if not isinstance(written, list):
+        mask_stale([written], plan.settings.max_staleness)
+    return written
+
+
+def deliver(
+    job: Job,
+    sample: Sample,
+    played: Sequence[Trajectory],
+    facts: Sequence[EpisodeFacts],
+    *,
+    fan_out: FanOut,
+    tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
+    earlier: Earlier | None = None,
+) -> Sample | list[Sample]:
+    """Write finished trajectories into a sample, or into one for each of their rows.
+
+    Args:
+        job: Whose samples.
+        sample: A cleared one, which the last row goes into.
+        played: One trajectory, or one for each role.
+        facts: One for each trajectory.
+        fan_out: How many samples one trajectory becomes; siblings share the rollout's id.
+        tokenizer: As for `write_row`.
+        earlier: As for `write_row`.
+    """
+    filler_id = filler_of(tokenizer)
     if fan_out is FanOut.NONE and not has_role(played[0]):
+        sample.metadata[FACTS_KEY] = facts[0].to_json()
         row = whole_row(played[0], filler_id=filler_id)
-        write_row(form, args, sample, row, tokenizer=form.state.tokenizer, earlier=earlier)
+        write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
         finish(job, sample, played[0])
-        mask_stale([sample], plan.settings.max_staleness)
         return sample
     rows = list(_rows(played, fan_out, filler_id))
+    job.form.check_rows([row for _, row in rows])
     if getattr(sample, "rollout_id", None) is None:  # miles 0.0.2 has no such field
         sample.rollout_id = sample.index
     siblings = [*(_sibling(sample) for _ in rows[:-1]), sample]
     for own, (number, row) in zip(siblings, rows, strict=True):
         own.metadata[FACTS_KEY] = _row_facts(facts[number], row)
-        write_row(form, args, own, row, tokenizer=form.state.tokenizer)
+        write_row(job.form, job.args, own, row, tokenizer=tokenizer)
         finish(job, own, played[number])
     return siblings
 

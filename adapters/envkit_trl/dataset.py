@@ -53,7 +53,7 @@ def task_dataset(
         MissingDependencyError: `datasets` is not installed.
     """
     with TaskDraw(env_id, count=count, seed=seed, env_kwargs=env_kwargs) as draw:
-        return request_dataset((example.request for example in draw), style=style)
+        return request_dataset(draw.requests(), style=style)
 
 
 def request_dataset(

@@ -1,6 +1,8 @@
 """TRL's real trainers for the gradient suite: recorded episodes in, gradients of TRL's loss out.
 
-On a CPU: TRL's packed attention, a GPU kernel, is replaced by the same formula.
+On a CPU: TRL's packed attention, a GPU kernel, is replaced by the same formula. Both trainers with
+images take placeholders out of the model's distribution, as engines do. The plain formula does not,
+so they are compared without that.
 """
 
 import copy
@@ -16,16 +18,20 @@ from typing import Any, Final
 import torch
 import trl.experimental.async_grpo.async_grpo_trainer as trl_async
 import trl.experimental.async_grpo.packing as trl_packing
+from accelerate import PartialState
 from datasets import Dataset
+from safetensors.torch import save_model
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.async_grpo import AsyncGRPOConfig
 
+from envkit.advantages import EPSILON, Baseline
 from envkit.conformance import Shape
 from envkit.conformance.gradient import (
     CLIP,
     CONSTANT_TOKENS,
+    GROUP_SIZE,
     Difference,
     GradientPath,
     LossCase,
@@ -37,6 +43,7 @@ from envkit.rollout.request import EpisodeRequest
 from envkit.tokens import join_features
 from envkit.trajectory import Segment, SegmentKind, Trajectory
 from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
+from envkit_trl.batch import BatchPlayer
 from envkit_trl.policy import Policy as EnginePolicy
 from envkit_trl.rollout import EnvRollout
 from envkit_trl.rows import env_reward
@@ -57,24 +64,6 @@ _EPSILON: Final = 1e-4
 """What TRL's GRPOTrainer adds to a standard deviation."""
 
 
-class _Replay(EnvRollout):
-    """A rollout function whose episodes are recorded ones."""
-
-    replayed: tuple[Trajectory, ...]
-
-    async def _play(self, *_: Any) -> tuple[Trajectory, ...]:
-        return self.replayed
-
-
-class _ReplayTrainer(EnvGRPOTrainer):
-    """The trainer with images, whose episodes are recorded ones."""
-
-    replayed: tuple[Trajectory, ...]
-
-    async def _play(self, **_: Any) -> tuple[Trajectory, ...]:
-        return self.replayed
-
-
 class _Processor(Qwen2_5_VLProcessor):
     """Needs no torchvision: the video half is a stand-in."""
 
@@ -92,68 +81,64 @@ def _synchronous(
     """Leave in the policy the gradient of GRPOTrainer's loss; ranks share the rows."""
     del shape  # one row for each prompt is all that it takes
     model = copy.deepcopy(policy.model)
-    args = partial(
-        GRPOConfig,
-        num_generations=len(trajectories),
+    rows = len(trajectories) // PartialState(cpu=True).num_processes
+    args = GRPOConfig(
+        per_device_train_batch_size=rows,
+        num_generations=GROUP_SIZE,
         loss_type=_LOSSES[case.reduction],
-        scale_rewards="group" if case.scaled else "none",
+        scale_rewards="group" if case.is_scaled else "none",
         epsilon=CLIP,
         steps_per_generation=1,
         **_arguments(),
     )
-    trainer = make(policy, model, args, len(trajectories), _small(trajectories, policy, case))
+    trainer, player = make(policy, model, args)
+    first = trainer.accelerator.process_index * rows
+    played = _small(trajectories[first : first + rows], policy, case)
+    player.play = lambda _: played
     trainer.current_gradient_accumulation_steps = 1
-    rows = trainer.args.per_device_train_batch_size
     batch = trainer._generate_and_score_completions([dict(_ROW) for _ in range(rows)])
-    if case.off_policy:  # what TRL computes where generation and optimizer steps are not aligned
+    if case.is_off_policy:  # what TRL computes where generation and optimizer steps are not aligned
         batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
     trainer.compute_loss(model, batch).backward()
+    player.close()
     _hand_back(policy, model, trainer)
 
 
-def _by_function(
-    policy: Policy, model: Any, args: Any, count: int, replayed: tuple[Trajectory, ...]
-) -> Any:  # noqa: ANN401
-    rollout = _Replay(
-        RolloutConfig(env_id="recorded-v0"),
-        policy=EnginePolicy(SimpleNamespace(), _nothing, is_owned=False),  # type: ignore[arg-type]
-        codec=None,
-        rows=None,
-    )
-    made = GRPOTrainer(
+def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
+    """Return GRPOTrainer with a rollout function, and what plays for it."""
+    sampler = EnginePolicy(SimpleNamespace(), _nothing, is_owned=False)  # type: ignore[arg-type]
+    rollout = EnvRollout(RolloutConfig(env_id="recorded-v0"), sampler, _codec(policy), None)
+    trainer = GRPOTrainer(
         model=model,
-        args=_for_ranks(args, count),
-        train_dataset=Dataset.from_list([_ROW] * count),
+        args=args,
+        train_dataset=Dataset.from_list([_ROW] * GROUP_SIZE),
         processing_class=_tokenizer(policy),
         reward_funcs=env_reward,
         rollout_func=rollout,
     )
-    rollout.replayed = _of_rank(made, replayed)
-    return made
+    return trainer, rollout.prepare(trainer)
 
 
-def _by_trainer(
-    policy: Policy, model: Any, args: Any, count: int, replayed: tuple[Trajectory, ...]
-) -> Any:  # noqa: ANN401
+def _by_trainer(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
+    """Return the trainer with images, and what plays for it."""
     processing: Any = _tokenizer(policy)
-    if hasattr(model.config, "image_token_id"):
+    if policy.has_images:
         processing = _Processor(
             image_processor=Qwen2VLImageProcessorPil(),
             tokenizer=processing,
             video_processor=SimpleNamespace(merge_size=2),
             chat_template=processing.chat_template,
         )
-    made = _ReplayTrainer(
+    trainer = EnvGRPOTrainer(
         model,
+        args=args,
         engine=SimpleNamespace(),  # type: ignore[arg-type]
         hand_over=_nothing,
         codec=_codec(policy),
-        args=_for_ranks(args, count),
-        train_dataset=Dataset.from_list([_ROW] * count),
+        train_dataset=Dataset.from_list([_ROW] * GROUP_SIZE),
         processing_class=processing,
     )
-    made.replayed = _of_rank(made, replayed)
-    return made
+    return trainer, trainer.player
 
 
 def _asynchronous(
@@ -164,20 +149,24 @@ def _asynchronous(
     trl_async.get_peak_flops_per_device = lambda *_, **__: 1.0
     trl_packing._flash_attn = lambda: SimpleNamespace(flash_attn_varlen_func=packed_attention)
     with tempfile.TemporaryDirectory() as folder:
-        policy.model.save_pretrained(folder)
+        config: Any = copy.deepcopy(policy.model.config)
+        config.architectures = [type(policy.model).__name__]
+        config.save_pretrained(folder)  # a model's own save_pretrained skips all ranks but one
+        save_model(policy.model, f"{folder}/model.safetensors", metadata={"format": "pt"})
         args = AsyncGRPOConfig(
-            num_generations=len(trajectories),
+            num_generations=GROUP_SIZE,
             epsilon=CLIP,
             token_budget=0,  # a fixed number of rows
             **_arguments(),
         )
+        image_id = getattr(policy.model.config, "image_token_id", None)
         engine = SimpleNamespace(name="replay", update_weights=_nothing)
         worker = EnvRolloutWorker(
             args,
             [_ROW],
             engine=engine,  # type: ignore[arg-type]
-            codec=_codec(policy),
-            scale_rewards=case.scaled,
+            codec=_codec(policy, [] if image_id is None else [image_id]),
+            scale_rewards=case.is_scaled,
         )
         trainer = EnvAsyncGRPOTrainer(
             folder,
@@ -189,14 +178,21 @@ def _asynchronous(
     trainer.model.load_state_dict(policy.model.state_dict())
     trainer.model.double().train()
     trainer.current_gradient_accumulation_steps = 1
-    samples, _ = group_samples(
-        _small(trajectories, policy, case), group_id=0, version=0, settings=worker.row_settings()
-    )
+    groups: dict[str | None, list[Trajectory]] = {}
+    for one in _small(trajectories, policy, case):
+        groups.setdefault(one.group_id, []).append(one)
+    samples = [
+        sample
+        for number, members in enumerate(groups.values())
+        for sample in group_samples(
+            members, group_id=number, version=0, settings=worker.row_settings()
+        )[0]
+    ]
     trainer.args.per_device_train_batch_size = len(samples) // trainer.accelerator.num_processes
     for sample in samples * 2:  # TRL's loader reads one batch ahead
         worker.rollout_buffer.put(sample)
     batch = next(iter(trainer.get_train_dataloader()))
-    trainer._media_ids = ()
+    trainer.media_ids = ()
     trainer.compute_loss(trainer.model, batch).backward()
     _hand_back(policy, trainer.model, trainer)
 
@@ -218,12 +214,10 @@ def _small(
     )
 
 
-def _small_sequence(
-    sequence: Sequence[Segment], policy: Policy, case: LossCase
-) -> list[Segment]:
+def _small_sequence(sequence: Sequence[Segment], policy: Policy, case: LossCase) -> list[Segment]:
     ids = policy.small([one for segment in sequence for one in segment.train_ids])
     tensors = join_features(one for segment in sequence for one in segment.features)
-    score = policy.old_logprobs if case.off_policy else policy.logprobs
+    score = policy.old_logprobs if case.is_off_policy else policy.logprobs
     scores = [0.0, *(score(ids, tensors).detach().tolist() if len(ids) > 1 else [])]
     changed: list[Segment] = []
     start = 0
@@ -249,17 +243,6 @@ def _hand_back(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN40
         gradient = found[name].grad
         if gradient is not None:
             own.grad = trainer.accelerator.reduce(gradient, reduction="mean")
-
-
-def _of_rank(trainer: Any, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:  # noqa: ANN401
-    count = trainer.args.per_device_train_batch_size
-    first = trainer.accelerator.process_index * count
-    return tuple(trajectories[first : first + count])
-
-
-def _for_ranks(args: Callable[..., GRPOConfig], count: int) -> GRPOConfig:
-    ranks = int(torch.distributed.get_world_size()) if torch.distributed.is_initialized() else 1
-    return args(per_device_train_batch_size=count // ranks)
 
 
 def _arguments() -> dict[str, Any]:
@@ -293,27 +276,27 @@ def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
     return tokenizer
 
 
-def _codec(policy: Policy) -> Any:  # noqa: ANN401
-    """Return what the adapters ask a codec for.
-
-    Both trainers with images take placeholders out of the model's distribution, as engines do. The
-    plain formula does not, so the comparison is made without.
-    """
-    image_id = getattr(policy.model.config, "image_token_id", None)
+def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN401
+    """Return what the adapters ask a codec for."""
     return SimpleNamespace(
-        decode=lambda _: "",
-        stop_ids=(policy.filler_id,),
-        media_ids=() if image_id is None else (image_id,),
+        decode=lambda _: "", stop_ids=(policy.filler_id,), media_ids=tuple(media_ids)
     )
 
 
-async def _nothing(*_: Any, **__: Any) -> None:
+async def _nothing(*_: object, **__: object) -> None:
     """Take no weights."""
 
 
 def packed_attention(
-    q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *_: Any, softmax_scale: Any = None, **__: Any
-) -> Any:
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_q: torch.Tensor,
+    cu_k: torch.Tensor,
+    *_: object,
+    softmax_scale: float | None = None,
+    **__: object,
+) -> torch.Tensor:
     """Attend causally in each packed sequence; the mask is aligned to the bottom right."""
     out, repeat = torch.empty_like(q), q.shape[1] // k.shape[1]
     for one in range(len(cu_q) - 1):
@@ -329,18 +312,18 @@ def packed_attention(
     return out
 
 
-def _explain(
-    shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]
-) -> Difference | None:
+def _explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -> Difference | None:
     """Explain GRPOTrainer's constant, which shortens the step where rewards are close."""
     del shape
-    rewards = [one.reward for one in trajectories if one.reward is not None]
-    if not case.scaled or len(rewards) < 2:
+    if not case.is_scaled:
         return None
-    spread = statistics.stdev(rewards)
+    groups: dict[str | None, list[float | None]] = {}
+    for one in trajectories:
+        groups.setdefault(one.group_id, []).append(one.reward)
+    spreads = [Baseline.of(rewards).deviation for rewards in groups.values()]
     return Difference(
-        ratio=spread / (spread + _EPSILON),
-        reason=f"GRPOTrainer adds {_EPSILON} to the standard deviation, others 1e-6",
+        norm_ratio=statistics.fmean((one + EPSILON) / (one + _EPSILON) for one in spreads),
+        reason=f"GRPOTrainer adds {_EPSILON} to the deviation, other trainers {EPSILON}",
         setting='scale_rewards="none"',
     )
 

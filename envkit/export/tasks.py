@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -102,26 +103,34 @@ class TaskDraw(Closing):
         for index in range(self._start, self._start + self.count):
             yield self._example(index)
 
+    def requests(self) -> Iterator[EpisodeRequest]:
+        """Yield the examples' episodes without a reset; endless tasks are left to the seeds."""
+        for index in range(self._start, self._start + self.count):
+            yield self._request(index)
+
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
 
-    def _example(self, index: int) -> TaskExample:
-        env = self._env
-        seed = derive_seed("dataset", self._seed, self.split, index)
+    def _request(self, index: int) -> EpisodeRequest:
         task: Task | None = None
         if self._size is not None and self._source is not None:
             task = self._source.task(index)
-        reset = env.reset(seed=seed, options=None if task is None else {"task": task})
+        return EpisodeRequest(
+            env_id=self._env_id,
+            env_kwargs=self._arguments,
+            task=task,
+            seed=derive_seed("dataset", self._seed, self.split, index),
+        )
+
+    def _example(self, index: int) -> TaskExample:
+        env, request = self._env, self._request(index)
+        options = None if request.task is None else {"task": request.task}
+        reset = env.reset(seed=request.seed, options=options)
         messages: list[Message] = [env.format_observation(reset.observation)]
         if env.system_prompt:
             messages.insert(0, message("system", env.system_prompt))
-        request = EpisodeRequest(
-            env_id=self._env_id,
-            env_kwargs=self._arguments,
-            task=task or dict(env.task) or None,
-            seed=seed,
-        )
+        request = replace(request, task=request.task or dict(env.task) or None)
         return TaskExample(index=index, split=self.split, request=request, messages=tuple(messages))
 
 

@@ -11,6 +11,8 @@ import argparse
 import importlib
 import subprocess
 import sys
+import typing
+import warnings
 from pathlib import Path
 
 from environment import ensure_environment, say
@@ -49,6 +51,11 @@ def main() -> int:
 
 
 def _compare(module: str, directory: Path) -> int:
+    if sys.version_info < (3, 12):  # SkyRL's types are for 3.12; pydantic says so below that
+        import typing_extensions
+
+        typing.TypedDict = typing_extensions.TypedDict
+    warnings.simplefilter("ignore")  # the trainers' own, on import
     from envkit.conformance.gradient import Verdict, compare_paths, save_gradients
 
     failed = False

@@ -92,23 +92,26 @@ def test_a_sound_output_passes() -> None:
         (put("rollout_logprobs", 1, [-0.1]), "row 1: rollout_logprobs must be as long"),
         (put("loss_masks", 0, [2]), "row 0: loss masks are 0 or 1"),
         (put("response_ids", 2, [-1]), "row 2: token ids must be 0 or more"),
-        (put("rollout_logprobs", 2, [float("nan")]), "row 2: log-probabilities must be finite"),
-        (put("rollout_logprobs", 2, [-float("inf")]), "row 2: log-probabilities must be finite"),
+        (put("rollout_logprobs", 2, [float("nan")]), "row 2: rollout_logprobs must be finite"),
+        (put("rollout_logprobs", 2, [-float("inf")]), "row 2: rollout_logprobs must be finite"),
         (put("rewards", 2, [float("inf")]), "row 2: rewards must be finite"),
         (put("prompt_token_ids", 2, [1] * 20), "row 2: at most 20 tokens, got 21"),
-        (drop("pixel_values"), "need pixel_values and image_grid_thw"),
-        (put("pixel_values", 2, None), "row 2: a row without pictures has empty tensors"),
-        (put("pixel_values", 0, torch.ones(8, 8)), "row 0: pixel_values must have one line"),
-        (put("prompt_token_ids", 0, [1, 9, 9]), "row 0: 2 placeholders of 4 patches"),
+        (drop("pixel_values"), "needs pixel_values and image_grid_thw"),
+        (put("pixel_values", 2, None), "row 2: .* needs pixel_values and image_grid_thw, empty"),
+        (
+            put("pixel_values", 0, torch.ones(8, 8)),
+            "row 0: pixel_values must have one line for each patch, got 8",
+        ),
+        (put("prompt_token_ids", 0, [1, 9, 9]), "row 0: .* placeholders for 8"),
         (put("prompt_token_ids", 1, [1, 9, 7, 3]), "row 1: its prompt contradicts row 0"),
         (put("rewards", 0, [1.0]), "row 0: only the last row of a trajectory may have a reward"),
-        (put("is_last_step", 0, True), "row 0: is_last_step must be False here"),
-        (put("is_last_step", 1, False), "row 1: is_last_step must be True here"),
-        (put("is_last_step", 1, 1), "one Python bool for each row"),
+        (put("is_last_step", 0, True), "row 0: is_last_step must be the Python bool False"),
+        (put("is_last_step", 1, False), "row 1: is_last_step must be the Python bool True"),
+        (put("is_last_step", 1, 1), "the Python bool True"),
         (put("trajectory_ids", 2, IDS[0]), r"missing: \['a_1'\]"),
         (
             replace("trajectory_ids", [IDS[0], IDS[1], IDS[0]]),
-            "its rows adjacent; got",
+            "rows adjacent; got",
         ),
     ],
 )
@@ -126,7 +129,7 @@ def test_forks_pass_where_the_template_rewrites_the_history() -> None:
 
 
 def test_whole_trajectories_have_one_row_each() -> None:
-    with pytest.raises(ContractError, match="in its order, one row each"):
+    with pytest.raises(ContractError, match="must come back, in its order"):
         validate(output(), step_wise=False)
 
 

@@ -133,3 +133,22 @@ def _words(name: str, effect: Effect) -> dict[str, Any]:
         "mean": is_left_out(effect.centred, is_scaled=False),
         "deviation": None if effect.scaled is None else is_left_out(effect.scaled, is_scaled=True),
     }
+
+
+def effects_table() -> str:
+    """Return the documented effects of all trainers as a table in Markdown."""
+    files = sorted(FOLDER.glob("*.json"))
+    found = {file.stem: json.loads(file.read_text()) for file in files}
+    lines = [f"| failure | {' | '.join(found)} |", "| --- |" + " --- |" * len(found)]
+    for name in FAILURES:
+        cells = [_cell(effects[name]) for effects in found.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(words: Mapping[str, Any]) -> str:
+    if words["trained_tokens"]:
+        return f"trained, {words['mean']}"
+    rows = {0: "no row", 1: "1 row, mask 0"}.get(words["rows"], f"{words['rows']} rows, mask 0")
+    counts = [part for part in ("mean", "deviation") if words[part] == "counts"]
+    return f"{rows}; in {' and '.join(counts)}" if counts else rows

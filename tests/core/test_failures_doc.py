@@ -1,12 +1,14 @@
 """The page on failures names every ending and kind, and its example prints what it says."""
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from contracts.effects import effects_table
 from fakes.pages import python_blocks
 
 from envkit.errors import FaultKind
@@ -26,6 +28,19 @@ def test_page_states_the_defaults_of_the_budget() -> None:
     stated = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|$", DOC, re.M))
     fields = {f.name: f.default for f in dataclasses.fields(RetryBudget) if f.name != "backoff"}
     assert {name: float(value) for name, value in stated.items()} == fields
+
+
+def test_page_shows_what_the_trainers_suites_measured() -> None:
+    """With ENVKIT_WRITE_DOCS=1 the table is written first."""
+    page = PAGE.read_text(encoding="utf-8")
+    start, end = "<!-- effects -->\n", "<!-- /effects -->"
+    before, _, rest = page.partition(start)
+    shown, _, after = rest.partition(end)
+    table = f"\n{effects_table()}\n"
+    if os.environ.get("ENVKIT_WRITE_DOCS"):
+        PAGE.write_text(f"{before}{start}{table}{end}{after}", encoding="utf-8")
+        shown = table
+    assert shown == table
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import sys
 import typing
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -59,20 +59,22 @@ def run_rank(rank: int, store: str, jobs: list[tuple[str, Shape, LossCase]]) -> 
         dist.destroy_process_group()
 
 
+def _itself(chunk: Any) -> Any:
+    return chunk
+
+
 def _gradient(mesh: Any, rank: int, name: str, shape: Shape, case: LossCase) -> Gradient:
     (episodes,) = (one.trajectories for one in episode_sets() if one.name == name)
     policy = Policy()
     batch = training_batch(policy, episodes, shape, case)
     # In a run the chunks travel through ray; a reference is the object itself here.
-    with patch("skyrl.backends.skyrl_train.distributed.dispatch.ray.put", lambda chunk: chunk):
+    with patch("skyrl.backends.skyrl_train.distributed.dispatch.ray.put", _itself):
         ((*chunks,),) = MeshDispatch.stage_chunks(
             RANKS, batch, batch.metadata["policy_mini_batch_boundaries"]
         )
     worker: Any = PolicyWorker(policy, make_config(shape, case, len(episodes)), dp_size=RANKS)
     strategy = SimpleNamespace(backward=worker.strategy.backward, world_size=RANKS)
-    strategy.all_reduce = lambda *given, **options: DistributedStrategy.all_reduce(
-        strategy, *given, **options
-    )
+    strategy.all_reduce = MethodType(DistributedStrategy.all_reduce, strategy)
     worker.strategy, worker.device_mesh = strategy, mesh
     with on_cpu():
         worker.forward_backward(chunks[rank])

@@ -9,10 +9,10 @@ from fakes.skyrl_client import FakeClient, Policy, say
 from loguru import logger  # pyright: ignore[reportMissingImports]
 from skyrl.train.config import SkyRLTrainConfig  # pyright: ignore[reportMissingImports]
 from skyrl.train.generators.base import BatchMetadata, TrajectoryID  # pyright: ignore[reportMissingImports]
-from envkit_skyrl.trainer import EnvkitTrainer
 
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit_skyrl import EnvGenerator, SkyRLOptions
+from envkit_skyrl.trainer import EnvkitTrainer
 
 logger.remove()
 
@@ -45,7 +45,8 @@ class Run:
         self.request = EpisodeRequest(env_id=env, env_kwargs=env_kwargs or {})
         section: dict[str, Any] = {"env_id": env, "env_kwargs": env_kwargs or {}}
         section["retries"] = {"backoff": {"initial_s": 0.01}}
-        self.options = SkyRLOptions.from_mapping({**section, **(envkit or {})})
+        self.cfg.envkit = {**section, **(envkit or {})}
+        self.options = SkyRLOptions.from_mapping(self.cfg.envkit)
         self.generator = EnvGenerator(
             self.cfg.generator, self.client, self.codec, options=self.options, **arguments
         )
@@ -99,31 +100,38 @@ class Run:
     def trainer(self, *, merge: bool = False) -> Any:
         """Return SkyRL's real trainer; only its workers are missing."""
         self.cfg.generator.merge_stepwise_output = merge
-        dataset = MagicMock()
-        dataset.__len__.return_value = max(8, self.prompts)
-        dataset.collate_fn = list
-        trainer: Any = EnvkitTrainer(
-            cfg=self.cfg, tracker=None, tokenizer=MagicMock(pad_token_id=0), train_dataset=dataset,
-            eval_dataset=None, inference_engine_client=None, generator=MagicMock(),
-        )  # fmt: skip
-        trainer.dispatch = MagicMock()
-        trainer.dispatch.get_lcm_dp_size.return_value = self.dp
-        return trainer
+        return real_trainer(self.cfg, dp=self.dp)
 
     async def train(
         self, output: dict[str, Any], *, merge: bool = False, trainer: Any = None
     ) -> Any:
         """Return the trainer's batch with advantages: everything before the optimizer."""
         trainer = trainer or self.trainer(merge=merge)
-        trainer.generator.generate = AsyncMock(return_value=output)
-        checked = await trainer.generate({"prompts": [None] * (self.samples * self.prompts)})
-        ids = checked.get("trajectory_ids")
-        uids = [identity.instance_id for identity in ids]
-        batch = trainer.convert_to_training_input(
-            *trainer.postprocess_generator_output(checked, uids)
-        )
-        batch["values"] = None
-        return trainer.compute_advantages_and_returns(batch)
+        return await trained(trainer, output, self.samples * self.prompts)
+
+
+def real_trainer(cfg: Any, *, dp: int) -> Any:
+    """Return SkyRL's trainer of a configuration, without workers."""
+    dataset = MagicMock()
+    dataset.__len__.return_value = max(8, cfg.trainer.train_batch_size)
+    dataset.collate_fn = list
+    trainer: Any = EnvkitTrainer(
+        cfg=cfg, tracker=None, tokenizer=MagicMock(pad_token_id=0), train_dataset=dataset,
+        eval_dataset=None, inference_engine_client=None, generator=MagicMock(),
+    )  # fmt: skip
+    trainer.dispatch = MagicMock()
+    trainer.dispatch.get_lcm_dp_size.return_value = dp
+    return trainer
+
+
+async def trained(trainer: Any, output: dict[str, Any], prompts: int) -> Any:
+    """Return the batch that a trainer makes of a generator's output, with advantages."""
+    trainer.generator.generate = AsyncMock(return_value=output)
+    checked = await trainer.generate({"prompts": [None] * prompts})
+    uids = [identity.instance_id for identity in checked["trajectory_ids"]]
+    batch = trainer.convert_to_training_input(*trainer.postprocess_generator_output(checked, uids))
+    batch["values"] = None
+    return trainer.compute_advantages_and_returns(batch)
 
 
 def advantages(batch: Any) -> list[float]:

@@ -2,18 +2,16 @@
 
 # pyright: reportMissingImports=false, reportUnknownLambdaType=false
 
-import ast
 import asyncio
 import copy
-import inspect
 from argparse import Namespace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from fakes.slime_run import Served
+
+from envkit_slime import gradient
 
 
 def params(args: Any) -> dict[str, Any]:
@@ -38,40 +36,9 @@ async def roll_group(args: Any, group: list[Any], **options: Any) -> list[Any]:
 
 
 def rollout_manager(args: Any) -> Any:
-    """Return slime's own conversion, from its source: the module itself needs SGLang and GPUs.
-
-    slime/ray/rollout.py, RolloutManager.
-    """
-    from slime.observability.rollout_data_utils import validate_rollout_routed_experts_for_replay
-    from slime.utils.data import get_source
-    from slime.utils.types import Sample
-
-    source = Path(inspect.getfile(Sample)).parents[1] / "ray" / "rollout.py"
-    tree = ast.parse(source.read_text())
-    wanted = {"_post_process_rewards", "_convert_samples_to_train_data"}
-    found = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in wanted
-    ]
-    assert len(found) == 2
-    for node in found:
-        node.decorator_list = []
-    module = ast.Module(body=list(found), type_ignores=[])
-    names: dict[str, Any] = {
-        "torch": torch,
-        "Sample": Sample,
-        "get_source": get_source,
-        "validate_rollout_routed_experts_for_replay": validate_rollout_routed_experts_for_replay,
-    }
-    exec(compile(module, str(source), "exec"), names)
+    """Return slime's own conversion to training data, with the function that its flag names."""
     path = args.custom_reward_post_process_path
-    manager = SimpleNamespace(
-        args=args,
-        custom_convert_samples_to_train_data_func=None,
-        custom_reward_post_process_func=None if path is None else load(path),
-    )
-    for name in wanted:
-        setattr(manager, name, names[name].__get__(manager))
-    return manager
+    return gradient.rollout_manager(args, None if path is None else load(path))
 
 
 def load(path: str) -> Any:

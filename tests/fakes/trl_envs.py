@@ -1,11 +1,14 @@
 """Text environments for TRL's tests: with varied rewards, failing, broken, and endless."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium
+import numpy as np
 
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import EnvFault
+from envkit.images import Image
 from envkit.registration import register
 from envkit.tasks import ListSource, Task
 
@@ -31,6 +34,23 @@ class LettersEnv(Env):
 
     def oracle(self) -> Policy:
         return lambda context: "abc"
+
+
+class PicturedLettersEnv(LettersEnv):
+    """Shows a new image every turn, half of them the same in all episodes."""
+
+    def on_reset(self, task: Task) -> Turn:
+        return replace(super().on_reset(task), images=(_image(0, 0),))
+
+    def on_turn(self, response_text: str) -> Turn:
+        shade = self.turn * 40 + len(response_text)
+        return replace(super().on_turn(response_text), images=(_image(self.turn, shade),))
+
+
+def _image(turn: int, shade: int) -> Image:
+    pixels = np.full((28, 28 * (1 + turn % 2), 3), 30 * turn, np.uint8)
+    pixels[:14] = shade
+    return Image.from_array(pixels)
 
 
 class NamingEnv(LettersEnv):
@@ -76,6 +96,7 @@ class BrokenEnv(LettersEnv):
 
 ENVS: dict[str, type[Env]] = {
     "toy-letters-v0": LettersEnv,
+    "toy-pictured-letters-v0": PicturedLettersEnv,
     "toy-naming-letters-v0": NamingEnv,
     "toy-flaky-letters-v0": FlakyEnv,
     "toy-unlucky-letters-v0": UnluckyEnv,

@@ -14,6 +14,8 @@ from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, 
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # pyright: ignore[reportMissingImports]
 
+from envkit_trl.gradient import packed_attention
+
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -172,31 +174,13 @@ def no_reward(**_: Any) -> list[float]:
 
 def replace_gpu_parts(monkeypatch: Any) -> None:
     """Replace what AsyncGRPOTrainer needs a GPU for: an attention kernel, and a peak speed."""
-    kernel = types.SimpleNamespace(flash_attn_varlen_func=_packed_attention)
+    kernel = types.SimpleNamespace(flash_attn_varlen_func=packed_attention)
     monkeypatch.setattr(async_packing, "_flash_attn", lambda: kernel)
     monkeypatch.setattr(async_trainer, "get_peak_flops_per_device", _one_flop)
 
 
 def _one_flop(*_: Any, **__: Any) -> float:
     return 1.0
-
-
-def _packed_attention(
-    q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *_: Any, softmax_scale: Any = None, **__: Any
-) -> Any:
-    """Attend causally in each packed sequence; the mask is aligned to the bottom right."""
-    out, repeat = torch.empty_like(q), q.shape[1] // k.shape[1]
-    for one in range(len(cu_q) - 1):
-        rows = slice(int(cu_q[one]), int(cu_q[one + 1]))
-        columns = slice(int(cu_k[one]), int(cu_k[one + 1]))
-        queries = q[rows].transpose(0, 1)
-        keys, values = (x[columns].repeat_interleave(repeat, 1).transpose(0, 1) for x in (k, v))
-        scores = (queries @ keys.transpose(1, 2)) * (softmax_scale or queries.shape[-1] ** -0.5)
-        n, m = scores.shape[-2:]
-        visible = torch.ones(n, m, dtype=torch.bool).tril(m - n)
-        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
-        out[rows] = (weights @ values).transpose(0, 1)
-    return out
 
 
 def changed_tensors(before: dict[str, Any], model: Any) -> int:

@@ -52,7 +52,7 @@ async def test_an_episode_that_is_aborted_again_and_again_is_masked(run: MakeRun
     )
     output = await made.generate()
     assert [sum(mask) > 0 for mask in output["loss_masks"]] == [True, False]
-    assert output["rollout_metrics"]["envkit/aborted"] == 1
+    assert output["rollout_metrics"]["envkit/fault/transient"] == 1
     assert sum(output["rewards"][1]) == 0.75  # its sibling's
 
 
@@ -67,7 +67,7 @@ async def test_transient_failures_of_the_client_are_retried_and_others_masked(
     )
     output = await made.generate()
     assert [sum(mask) > 0 for mask in output["loss_masks"]] == [True, False, True]
-    assert output["rollout_metrics"]["envkit/retries/engine"] == 1
+    assert output["rollout_metrics"]["envkit/retry/engine"] == 1
     assert output["rollout_metrics"]["envkit/fault/permanent"] == 1
 
 
@@ -91,7 +91,7 @@ async def test_a_processor_that_resizes_differently_from_the_server_is_a_ledger_
     )  # fmt: skip
     output = await made.generate()
     assert sum(map(sum, output["loss_masks"])) == 0
-    assert output["rollout_metrics"]["envkit/stop_mean/ledger_fault"] == 1.0
+    assert output["rollout_metrics"]["envkit_mean/stop/ledger_fault/share"] == 1.0
     await made.train(output)
 
 
@@ -221,7 +221,7 @@ async def test_generate_may_be_cancelled(run: MakeRun) -> None:
         ({"scalar_rewards": True, "step_wise": True}, "zero_variance_filter"),
         ({"envkit": {"env_id": "obay-v0"}}, "Did you mean 'obey-v0'"),
         ({"envkit": {"limits": {"max_trns": 3}}}, "Did you mean 'max_turns'"),
-        ({"envkit": {"engine": {"timeout": 3}}}, "did you mean 'timeout_s'"),
+        ({"envkit": {"engine": {"timeout": 3}}}, "must be a mapping of"),
         ({"envkit": {"pictures": True}}, "envkit.pictures is true"),
     ],
 )

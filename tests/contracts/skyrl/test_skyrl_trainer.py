@@ -128,7 +128,7 @@ async def test_a_fault_keeps_the_mean_of_its_group(run: MakeRun) -> None:
     assert sum(output["loss_masks"][2]) == 0
     assert sum(output["rewards"][2]) == pytest.approx(0.375)
     assert output["stop_reasons"] == ["stop", "stop", "error"]
-    assert output["rollout_metrics"]["envkit/faults"] == 1
+    assert output["rollout_metrics"]["envkit/episodes/faulted"] == 1
     assert output["rollout_metrics"]["envkit/reward/mean"] == pytest.approx(0.375)
     assert advantages(await made.train(output)) == [0.707, -0.707, 0.0]
 
@@ -168,7 +168,7 @@ async def test_outputs_of_several_calls_are_joined_as_the_async_trainer_does(run
     joined: Any = concatenate_generator_outputs(copy.deepcopy(parts), step_wise=True)
     assert joined["rollout_metrics"]["envkit/episodes"] == 4
     assert joined["rollout_metrics"]["envkit/turns/max"] == 3
-    assert joined["rollout_metrics"]["envkit/stop_mean/terminated"] == 1.0
+    assert joined["rollout_metrics"]["envkit_mean/stop/terminated/share"] == 1.0
     assert len(joined["pixel_values"]) == 12
     await made.train(joined)
 

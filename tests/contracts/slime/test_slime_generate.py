@@ -406,3 +406,35 @@ async def test_slime_fan_out_without_its_own_normalisation_is_refused() -> None:
             served.args(fanned_out, rewards_normalization=False), group_of(1, group=1)
         )
     assert len(plain[0]) == 3
+
+
+async def test_slime_a_fault_is_one_row_under_fan_out() -> None:
+    flags = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
+    retries = {"max_engine_retries_per_turn": 0}
+    plan = FailurePlan(script=[None, None, Failure.INTERNAL])
+    with text_server(lambda _: "wrong", failures=plan) as served:
+        args = served.args({**ECHO, "fan_out": "turns", "retries": retries}, **flags)
+        (siblings,) = await roll_group(args, group_of(1))
+    (only,) = siblings
+    check_columns(only)
+    assert only.status is only.Status.FAILED
+    assert only.metadata["envkit_episode"]["turns"] > 1
+    assert not any(only.loss_mask)
+
+
+async def test_slime_stock_normalisation_of_faults_is_warned_about_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from envkit_slime.checks import _warn_once
+
+    def warnings() -> int:
+        return sum("--custom-reward-post-process-path" in one.message for one in caplog.records)
+
+    _warn_once.cache_clear()
+    path = "envkit_slime.post_process_rewards"
+    with text_server(lambda _: "wrong") as served:
+        await roll_group(served.args(ECHO, custom_reward_post_process_path=path), group_of(1))
+        await roll_group(served.args(ECHO, rewards_normalization=False), group_of(1))
+        assert warnings() == 0
+        await roll_group(served.args(ECHO), group_of(2))
+    assert warnings() == 1

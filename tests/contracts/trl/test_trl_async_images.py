@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from fakes.codecs import vision_codec
-from fakes.grpo_trainer import CANARY, CANARY_REQUEST, prepare
 from fakes.models import tiny_model_dir
 from fakes.trl_run import async_arguments, changed_tensors, parameters, replace_gpu_parts
 from transformers import PrinterCallback
@@ -22,11 +21,7 @@ from envkit_trl import EnvAsyncGRPOTrainer, EnvRolloutWorker, request_dataset
 from envkit_trl.samples import PicturedIds, RowSettings, group_samples
 
 Make = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def environments() -> None:
-    prepare()
+PICTURES = EpisodeRequest(env_id="toy-pictured-letters-v0", task={"name": "ann"})
 
 
 @pytest.fixture
@@ -36,7 +31,7 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     folder = str(tiny_model_dir("qwen2_5_vl"))
     made: list[tuple[Any, Any]] = []
 
-    def make(request: EpisodeRequest = CANARY_REQUEST, **options: Any) -> Any:
+    def make(request: EpisodeRequest = PICTURES, **options: Any) -> Any:
         model, processor = load_model(folder, dtype="float32")
         engine = TransformersEngine(model, processor)
         args = async_arguments(tmp_path, **options.pop("arguments", {}))
@@ -59,6 +54,7 @@ def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
             **options,
         )
         one.remove_callback(PrinterCallback)
+        one.sampled_with = model
         made.append((worker, engine))
         return one
 
@@ -91,11 +87,8 @@ def test_trl_async_training_with_images_changes_every_tensor(trainer: Make) -> N
     made.train()
     assert made.state.global_step == 3
     assert changed_tensors(before, made.model) == len(before)
-    engine = made.rollout_worker._engine
-    sent = engine._model.state_dict() if hasattr(engine, "_model") else {}
-    own = made.model.state_dict()
-    assert all(torch.equal(sent[name], own[name]) for name in sent)
-    assert engine.weight_version == str(made.model_version)
+    own, sent = dict(made.model.named_parameters()), made.sampled_with.named_parameters()
+    assert all(torch.equal(own[name], parameter) for name, parameter in sent)
 
 
 def test_trl_async_log_probabilities_are_the_engines_only_with_the_right_images(
@@ -104,7 +97,7 @@ def test_trl_async_log_probabilities_are_the_engines_only_with_the_right_images(
     made = trainer()
     batch = _batch(made)
     pixels = batch["envkit_pixel_values"]
-    assert len(batch["envkit_image_grid_thw"][0]) > CANARY["turns"]
+    assert len(batch["envkit_image_grid_thw"][0]) > 3
     _, right = _loss(made, batch)
     _, blank = _loss(made, {**batch, "envkit_pixel_values": torch.zeros_like(pixels)})
     _, turned = _loss(made, {**batch, "envkit_pixel_values": pixels.flip(1)})

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
+from envkit.env import Env
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.export import TaskDraw
 from envkit.registration import make
@@ -57,6 +58,18 @@ def test_dataset_of_unknown_environment_style_or_nothing_is_refused() -> None:
         task_dataset("toy-letters-v0", style="chat")
     with pytest.raises(ConfigurationError, match="at least one request"):
         request_dataset([])
+
+
+@pytest.mark.parametrize("style", ["request", "tools"])
+@pytest.mark.parametrize("env_id", ["toy-letters-v0", "toy-dots-v0"])
+def test_dataset_of_requests_resets_no_environment(
+    style: str, env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reset(*_: object, **__: object) -> None:
+        raise AssertionError("a reset for nothing")
+
+    monkeypatch.setattr(Env, "reset", reset)
+    assert len(task_dataset(env_id, count=3, style=style)) == 3
 
 
 @pytest.mark.parametrize("style", ["request", "opening"])

@@ -41,13 +41,20 @@ def unlucky() -> Iterator[Any]:
     """Return a rollout function with four equal rewards, the first of which is lost to a fault."""
     engine = ScriptedEngine(ChatCodec(byte_tokenizer()), lambda _: "abc")
     rollout: Any = make_rollout_func(engine=engine, hand_over=_no_weights)
-    play = rollout._play
+    prepare_player = rollout.prepare
 
-    async def spoil(*arguments: Any) -> Any:
-        first, *others = await play(*arguments)
-        return (replace(first, stop_reason=StopReason.ENGINE_FAULT, reward=None), *others)
+    def prepared(trainer: Any) -> Any:
+        player = prepare_player(trainer)
+        play = player.play
 
-    rollout._play = spoil
+        def spoil(requests: Any) -> Any:
+            first, *others = play(requests)
+            return (replace(first, stop_reason=StopReason.ENGINE_FAULT, reward=None), *others)
+
+        player.play = spoil
+        return player
+
+    rollout.prepare = prepared
     yield rollout
     rollout.close()
 

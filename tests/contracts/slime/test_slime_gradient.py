@@ -1,0 +1,87 @@
+"""Recorded episodes through slime's and miles' own losses, against the plain formula."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envkit.conformance import Shape
+from envkit.conformance.gradient import GradientPath, LossCase, Reduction, Verdict, compare_paths
+from envkit.conformance.gradient.cases import CASES
+from envkit.conformance.gradient.episodes import episode_sets
+from envkit.conformance.gradient.suite import measure, plain_gradient, policy_for
+from envkit_miles.gradient import GRADIENTS as MILES
+from envkit_miles.gradient import backward as miles_backward
+from envkit_slime.gradient import GRADIENTS as SLIME
+
+pytestmark = [
+    pytest.mark.slime,
+    pytest.mark.filterwarnings("ignore"),  # Megatron's own, about torch.jit
+]
+
+
+def check(path: GradientPath, refused: set[str]) -> None:
+    """Every case is equal or differs as predicted; refused are the named shapes and sets alone."""
+    found: set[str] = set()
+    for one in compare_paths([path]):
+        assert one.verdict is not Verdict.FAIL, str(one)
+        if one.verdict is Verdict.REFUSED:
+            found.add(f"{one.shape.value}, {one.episodes}")
+        if one.verdict is Verdict.EXPLAINED:
+            assert one.case.reduction is Reduction.TOKEN_MEAN, str(one)
+    assert found == refused
+
+
+@pytest.mark.usefixtures("needs_slime")
+def test_slime_gradients_are_those_of_the_plain_formula() -> None:
+    check(*SLIME, refused=set())
+
+
+@pytest.mark.usefixtures("needs_miles")
+def test_miles_gradients_are_those_of_the_plain_formula() -> None:
+    check(*MILES, refused={"steps, images"})
+
+
+@pytest.mark.usefixtures("needs_miles")
+def test_miles_gradients_by_its_fused_cross_entropy_are_rounded_to_bfloat16() -> None:
+    (episodes,) = (one for one in episode_sets() if one.name == "fault")
+    case = LossCase(reduction=Reduction.EPISODE_MEAN)
+    policy = policy_for(episodes)
+    run = partial(miles_backward, policy, episodes.trajectories, Shape.WHOLE, case)
+    run(is_exact=False)
+    cosine, ratio = measure(policy.take_gradient(), plain_gradient("fault", case))
+    assert 1e-7 < 1 - cosine < 1e-5
+    assert ratio == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("trainer", ["slime", "miles"])
+@pytest.mark.usefixtures("needs_slime", "needs_miles")
+def test_slime_two_ranks_have_the_gradient_of_one(trainer: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fakes.slime_ranks", trainer]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), "2", str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)[-3000:]
+    (path,) = SLIME
+    with np.load(tmp_path / "0.npz") as one, np.load(tmp_path / "1.npz") as other:
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+            episodes, case_name = name.split("|")
+            (case,) = (case for case in CASES if case.name == case_name)
+            cosine, ratio = measure(one[name], plain_gradient(episodes, case))
+            (chosen,) = (known for known in episode_sets() if known.name == episodes)
+            known = path.explain(Shape.WHOLE, case, chosen.trajectories)
+            expected = 1.0 if known is None or known.norm_ratio is None else known.norm_ratio
+            assert cosine >= 1 - 1e-6, name
+            assert ratio == pytest.approx(expected, rel=1e-4), name
+        assert len(one) == 9
