@@ -29,26 +29,36 @@ from verl.workers.config import (
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
+
+def _always(answer: Any) -> Callable[..., Any]:
+    """Return a function of anything."""
+
+    def method(*_: object) -> Any:
+        return answer
+
+    return method
+
+
 _ANSWERS: Final[Mapping[str, Any]] = {
+    **{name: _always(None) for name in PlatformBase.__abstractmethods__},
     "device_name": "cpu",
     "vendor_name": "cpu",
     "device_module": SimpleNamespace(
-        **dict.fromkeys(
-            ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"),
-            lambda *_: 0,
-        ),
-        mem_get_info=lambda *_: (0, 0),
-        is_available=lambda: False,
+        memory_allocated=_always(0),
+        memory_reserved=_always(0),
+        max_memory_allocated=_always(0),
+        max_memory_reserved=_always(0),
+        mem_get_info=_always((0, 0)),
+        is_available=_always(False),
     ),
-    "is_available": lambda _: True,
-    "current_device": lambda _: "cpu",
-    "device_count": lambda _: 1,
-    "communication_backend_name": lambda _: "gloo",
-    "ray_resource_name": lambda _: "CPU",
-    "visible_devices_envvar": lambda _: "CUDA_VISIBLE_DEVICES",
+    "is_available": _always(True),
+    "current_device": _always("cpu"),
+    "device_count": _always(1),
+    "communication_backend_name": _always("gloo"),
+    "ray_resource_name": _always("CPU"),
+    "visible_devices_envvar": _always("CUDA_VISIBLE_DEVICES"),
 }
-_NOTHING: Final = {name: lambda *_: None for name in PlatformBase.__abstractmethods__}
-CpuPlatform: Any = type("CpuPlatform", (PlatformBase,), {**_NOTHING, **_ANSWERS})
+CpuPlatform: Any = type("CpuPlatform", (PlatformBase,), dict(_ANSWERS))
 """What verl asks of a device, answered for a CPU."""
 _COLUMNS: Final = ("prompts", "responses", "response_mask", "old_log_probs", "advantages")
 

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,7 +57,7 @@ def rank(number: int, ranks: int, folder: str) -> None:
     """Compute the gradients of all sets and cases as one rank; the first one writes them."""
     torch.set_num_threads(1)
     place, policy = Path(folder), Policy()
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Any] = {}
     for case in CASES:
         worker = training_worker(
             place / "model",

@@ -78,7 +78,7 @@ def byte_model(folder: Path) -> Path:
     backend = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
     backend.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer: Any = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -132,7 +132,8 @@ async def test_verl_policy_learns(bench: Callable[..., Bench], tmp_path: Path) -
     made = bench("v1", None, loop={"envkit": engine}, model=model)
     trainer = training_worker(model, meeting=tmp_path / "meeting", lr=2e-2)
     server = SamplingServer(trainer.engine.module, made.worker.tokenizer.eos_token_id)
-    made.server.generate = server.generate
+    replaced: Any = made.server
+    replaced.generate = server.generate
     curve: list[float] = []
     for step in range(STEPS):
         made.queue.puts.clear()

@@ -1,6 +1,7 @@
 """verl's real training engine over two data-parallel ranks, against the plain formula."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from envkit.conformance.gradient.suite import measure, plain_gradient
 
 def test_verl_engine_computes_the_plain_gradient_on_two_ranks(tmp_path: Path) -> None:
     """Advantages, padding, token counts over ranks and the averaged gradient are all verl's own."""
-    Policy().model.save_pretrained(tmp_path / "model")
+    model: Any = Policy().model
+    model.save_pretrained(tmp_path / "model")
     spawn(rank, args=(2, str(tmp_path)), nprocs=2)
     found = np.load(tmp_path / "found.npz")
     assert len(found) == len(SETS) * len(CASES) - 1
