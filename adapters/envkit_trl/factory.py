@@ -22,6 +22,7 @@ from envkit.tools import ToolSpec
 from envkit.turns import Observation
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import canonical_prompt
+from envkit_trl.rows import leave_out_faults
 from envkit_trl.tool_methods import tool_method
 
 CallRenderer = Callable[[str, Mapping[str, Any]], str]
@@ -97,6 +98,7 @@ class ToolEnvironment:
     _render_call: ClassVar[CallRenderer]
 
     def __init__(self) -> None:
+        leave_out_faults()
         self._env: AnyEnv | None = None
         self._reward = 0.0
         self._is_over = True

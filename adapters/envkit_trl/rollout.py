@@ -109,7 +109,7 @@ class EnvRollout:
         else:
             self._index.add(trainer.train_dataset)
             self._index.add(trainer.eval_dataset)
-        leave_out_faults(trainer)
+        leave_out_faults()
         policy = self._policy or embedded_policy(trainer, self._config.engine)
         self._trainer = trainer
         self.player = BatchPlayer(trainer, policy, self._codec, self._config)

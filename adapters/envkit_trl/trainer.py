@@ -131,7 +131,7 @@ class EnvGRPOTrainer(GRPOTrainer):
             reward_funcs=list(reward_funcs or (env_reward,)),
             **options,
         )
-        leave_out_faults(self)
+        leave_out_faults()
         # TRL forwards the images of later turns only where there are tools; none is ever called.
         self.tools: list[Any] = [env_reward]
         self.trajectories: tuple[Trajectory, ...] = ()

@@ -15,7 +15,6 @@ from envkit.trajectory import StopReason
 from envkit_trl import (
     env_reward,
     environment_factory,
-    leave_out_faults,
     make_rollout_func,
     request_dataset,
 )
@@ -113,7 +112,6 @@ def test_trl_tool_loop_leaves_a_fault_out_with_two_reward_functions(tmp_path: Pa
         reward_funcs=_brief,
         arguments={**FOUR, "max_completion_length": 1024},
     )
-    leave_out_faults(trainer)
     losses, turns = spy_on_loss(trainer), iter(range(10))
 
     def generate(prompt_ids: Any, *_: Any, **__: Any) -> Any:
