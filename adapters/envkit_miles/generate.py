@@ -13,6 +13,7 @@ import numpy as np
 from envkit.errors import ConfigurationError, EnvkitError, LedgerFault, MissingDependencyError
 from envkit.messages import text_of
 from envkit.trajectory import Row, Segment, Trajectory
+from envkit_miles.contract import CONTRACT
 from envkit_slime.engine import EXPERTS, START, GenerateState, Span
 from envkit_slime.form import Form
 from envkit_slime.rollout import roll
