@@ -9,13 +9,20 @@ everything else is `envkit_slime`. docs/trainers/miles.md has a whole run.
 
 from envkit_miles.data_source import DataSource
 from envkit_miles.generate import MilesForm, generate, generate_slime_form
-from envkit_slime import post_process_rewards, reward
+from envkit_slime import (
+    log_eval_rollout_data,
+    log_rollout_data,
+    post_process_rewards,
+    reward,
+)
 
 __all__ = [
     "DataSource",
     "MilesForm",
     "generate",
     "generate_slime_form",
+    "log_eval_rollout_data",
+    "log_rollout_data",
     "post_process_rewards",
     "reward",
 ]

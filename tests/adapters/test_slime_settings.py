@@ -60,13 +60,14 @@ def test_slime_sampling_without_room_is_refused(tokens: Any) -> None:
         read_sampling(arguments(), {**PARAMS, "max_new_tokens": tokens})
 
 
-def test_slime_limits_are_the_samples_before_the_runs_before_slimes_flags() -> None:
+def test_slime_limits_are_the_tightest_of_sample_run_and_flags() -> None:
+    given = {"max_turns": 5, "max_images": 2, "max_response_tokens": 400}
     args = arguments(
-        {"env_id": "toy-echo-v0", "limits": {"max_turns": 5, "max_images": 2}},
+        {"env_id": "toy-echo-v0", "limits": given},
         rollout_max_context_len=1000,
         eval_max_context_len=2000,
     )
-    row = {"envkit": '{"limits": {"max_turns": 3}}'}
+    row = {"envkit": '{"limits": {"max_turns": 3, "max_images": 4}}'}
     limits = plan(args, sample(metadata=row)).limits
     assert (limits.max_turns, limits.max_images) == (3, 2)
     assert (limits.max_response_tokens, limits.max_context_tokens) == (300, 1000)

@@ -1,14 +1,28 @@
-"""slime's own geo3k example: its parquet columns and its flags, changed as our page says."""
+"""slime's own examples: their scripts' flags and datasets' columns, changed as our page says."""
 
 import json
-import re
-import shlex
+from argparse import Namespace
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from fakes.slime_run import Served, vision_server
+from fakes.codecs import text_codec
+from fakes.search_server import FakeSearchServer
+from fakes.search_server import served as search_served
+from fakes.sglang_model import FakeRequest
+from fakes.slime_examples import (
+    changed,
+    checkout,
+    page_config,
+    page_section,
+    parsed,
+    python_flags,
+    shell_flags,
+)
+from fakes.slime_groups import load, rollout_manager
+from fakes.slime_run import Served, text_server, vision_server
 
 from envkit.errors import ConfigurationError
 from envkit.images import Image
@@ -16,86 +30,167 @@ from envkit.trajectory import read_trajectories
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 
-PAGE = Path(__file__).parents[3] / "docs" / "trainers" / "slime.md"
+GEO3K = "slime's geo3k example"
+SEARCH = "slime's Search-R1 example"
 COLOURS = ("red", "blue")
 ANSWERS = ("5", "7")
+SCALE = {"rollout_batch_size": 2, "n_samples_per_prompt": 2, "over_sampling_batch_size": 2}
+"""A run of the example's 64 prompts of 8, made small."""
 
 
-def documented_run() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the mapping `envkit` and the flags of the page's run over slime's dataset."""
-    section = PAGE.read_text().partition("## A run over slime's own dataset")[2]
-    config, command = re.findall(r"```(?:yaml|bash)\n(.*?)```", section, re.DOTALL)[:2]
-    words = shlex.split(command.replace("\\\n", " "))
-    words = words[words.index("...") + 1 :]
-    flags = {
-        name.removeprefix("--").replace("-", "_"): value
-        for name, value in zip(words[::2], words[1::2], strict=True)
-    }
-    flags["multimodal_keys"] = json.loads(flags["multimodal_keys"])  # as slime's parser does
-    return yaml.safe_load(config)["envkit"], flags
+@pytest.fixture(autouse=True)
+def environments_known() -> None:
+    """Register the environments where envkit itself is not installed."""
+    import envkit_geo3k
+    import envkit_search
+    from envkit.registration import register, registry
+
+    for name, spec in (("geo3k-v0", envkit_geo3k.SPEC), ("search-v0", envkit_search.SPEC)):
+        if name not in registry():
+            register(name, spec.entry_point)
 
 
 def write_geo3k(path: Path) -> list[Image]:
     """Write two rows in the columns of slime's geo3k parquet, and return their images."""
-    import pyarrow
-    import pyarrow.parquet
     from PIL import Image as PilImage
 
     images = [Image.from_pil(PilImage.new("RGB", (84, 56), colour)) for colour in COLOURS]
-    rows = [
-        {"problem": "<image>Find x.", "answer": answer, "images": [image.data_uri()]}
-        for answer, image in zip(ANSWERS, images, strict=True)
-    ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    write(
+        path,
+        [
+            {"problem": "<image>Find x.", "answer": answer, "images": [image.data_uri()]}
+            for answer, image in zip(ANSWERS, images, strict=True)
+        ],
+    )
     return images
 
 
-def roll(served: Served, tmp_path: Path, **changes: Any) -> list[list[Any]]:
-    from slime.rollout.data_source import RolloutDataSourceWithBuffer
+def write_search(path: Path) -> None:
+    """Write two rows in the columns of Search-R1's nq_hotpotqa_train/train.parquet."""
+    rows: list[dict[str, Any]] = []
+    for number, (question, answer) in enumerate((("who is it", "Ada"), ("where is it", "Bern"))):
+        rule = {"style": "rule", "ground_truth": {"target": [answer]}}
+        rows.append(
+            {
+                "id": f"train_{number}",
+                "question": question,
+                "golden_answers": [answer],
+                "data_source": "nq",
+                "prompt": [{"role": "user", "content": f"Answer. Question: {question}?\n"}],
+                "ability": "fact-reasoning",
+                "reward_model": rule,
+                "extra_info": {"index": number, "split": "train"},
+            }
+        )
+    write(path, rows)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def arguments(
+    served: Served, flags: list[str], config: dict[str, Any], **changes: Any
+) -> Namespace:
+    """Return the parsed flags of a run, where the tests' server, model and size stand in."""
+    with pytest.MonkeyPatch.context() as patch:
+        known = vars(parsed("slime", flags, patch))
+    here = vars(served.args({}))
+    places = ("hf_checkpoint", "sglang_router_ip", "sglang_router_port")
+    absent = {name: value for name, value in here.items() if name not in known}
+    values = {**known, **absent, **{name: here[name] for name in places}}
+    return Namespace(**{**values, **SCALE, **config, **changes})
+
+
+def roll(args: Namespace) -> list[list[Any]]:
     from slime.rollout.sglang_rollout import generate_rollout
     from slime.utils.http_utils import init_http_client
 
-    envkit, flags = documented_run()
-    defaults = {
-        "metadata_key": "metadata",
-        "tool_key": None,
-        "dump_details": None,
-        "rollout_max_prompt_len": None,
-        "apply_chat_template": False,
-    }
-    flags = {**defaults, **flags, "prompt_data": str(tmp_path / "train.parquet"), **changes}
-    args = served.args({**envkit, "record_dir": str(tmp_path / "runs")}, **flags)
     init_http_client(args)
-    return generate_rollout(args, 0, RolloutDataSourceWithBuffer(args)).samples
+    return generate_rollout(
+        args, 0, load("slime.rollout.data_source.RolloutDataSourceWithBuffer")(args)
+    ).samples
 
 
-@pytest.fixture(autouse=True)
-def geo3k_known() -> None:
-    """Register the environment where envkit itself is not installed."""
-    import envkit_geo3k
-    from envkit.registration import register, registry
-
-    if "geo3k-v0" not in registry():
-        register("geo3k-v0", envkit_geo3k.SPEC.entry_point)
+def converted(args: Namespace, groups: list[list[Any]]) -> dict[str, Any]:
+    samples = [sample for group in groups for sample in group]
+    return rollout_manager(args)._convert_samples_to_train_data(samples)
 
 
-def test_slime_geo3k_rows_are_played_with_the_documented_run(tmp_path: Path) -> None:
+def search_once(request: FakeRequest) -> str:
+    """Search, then answer with what one of the two questions wants."""
+    context = text_codec().decode(list(request.wire_ids))
+    asked = "<search>Ada Renn</search>", "<answer>Ada</answer>"
+    return asked["cello" in context]  # of a page that was found
+
+
+@contextmanager
+def retriever(served: Served) -> Generator[str]:
+    """Give the address of a server with Search-R1's `/retrieve`."""
+    server = search_served(FakeSearchServer())
+    try:
+        yield served.run(server.__aenter__())
+    finally:
+        served.run(server.__aexit__(None, None, None))
+
+
+def geo3k_flags() -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        module = "examples.geo3k_vlm_multi_turn.run_geo3k_vlm_multi_turn"
+        return python_flags("slime", module, patch)
+
+
+def test_slime_geo3k_example_trains_with_the_changes_of_our_page(tmp_path: Path) -> None:
     images = write_geo3k(tmp_path / "train.parquet")
+    section = page_section("slime.md", GEO3K)
+    flags, config = changed(geo3k_flags(), section), page_config(section)
+    config["envkit"]["record_dir"] = str(tmp_path / "runs")
+    data = str(tmp_path / "train.parquet")
     with vision_server(lambda _: r"\boxed{5}") as served:
-        groups = roll(served, tmp_path)
+        args = arguments(served, flags, config, prompt_data=data, rollout_shuffle=False)
+        assert args.rm_type == "math"  # as the example says; the environment grades
+        groups = roll(args)
+        batch = converted(args, groups)
     assert [[sample.reward for sample in group] for group in groups] == [[1.0, 1.0], [0.0, 0.0]]
-    for sample in (sample for group in groups for sample in group):
-        assert sample.status is sample.Status.COMPLETED
-        assert len(sample.multimodal_train_inputs["image_grid_thw"]) == 1
+    assert [len(inputs["image_grid_thw"]) for inputs in batch["multimodal_train_inputs"]] == [1] * 4
+    assert batch["rewards"] == [0.0] * 4
     played = list(read_trajectories(tmp_path / "runs"))
     assert {one.task["question"] for one in played} == {"Find x."}
     assert {one.images()[0].sha256 for one in played} == {image.sha256 for image in images}
 
 
-def test_slime_task_fields_refuses_a_prompt_that_slime_has_rendered(tmp_path: Path) -> None:
+def test_slime_geo3k_example_with_its_rendered_prompts_is_refused(tmp_path: Path) -> None:
     write_geo3k(tmp_path / "train.parquet")
+    section = page_section("slime.md", GEO3K)
+    flags = [*changed(geo3k_flags(), section), "--apply-chat-template"]
+    data = str(tmp_path / "train.parquet")
     with (
         vision_server(lambda _: r"\boxed{5}") as served,
         pytest.raises(ConfigurationError, match="--apply-chat-template"),
     ):
-        roll(served, tmp_path, apply_chat_template=True)
+        roll(arguments(served, flags, page_config(section), prompt_data=data))
+
+
+def test_slime_search_r1_example_trains_with_the_changes_of_our_page(tmp_path: Path) -> None:
+    write_search(tmp_path / "train.parquet")
+    section = page_section("slime.md", SEARCH)
+    script = checkout("slime") / "examples" / "search-r1" / "run_qwen2.5_3B.sh"
+    given = shell_flags(script, "ROLLOUT_ARGS", "GRPO_ARGS", "CUSTOM_ARGS")
+    flags, config = changed(given, section), page_config(section)
+    config["envkit"]["record_dir"] = str(tmp_path / "runs")
+    data = str(tmp_path / "train.parquet")
+    with text_server(search_once) as served, retriever(served) as url:
+        assert config["envkit"]["env_kwargs"]["backend"] == "http://127.0.0.1:8000"  # as upstream
+        config["envkit"]["env_kwargs"]["backend"] = url
+        args = arguments(served, flags, config, prompt_data=data, rollout_shuffle=False)
+        groups = roll(args)
+        batch = converted(args, groups)
+    assert [[sample.reward for sample in group] for group in groups] == [[1.0, 1.0], [0.0, 0.0]]
+    facts = [sample.metadata["envkit_episode"] for group in groups for sample in group]
+    assert [one["turns"] for one in facts] == [2] * 4
+    assert batch["raw_reward"] == [1.0, 1.0, 0.0, 0.0]
+    played = list(read_trajectories(tmp_path / "runs"))
+    assert {json.dumps(one.task["answers"]) for one in played} == {'["Ada"]', '["Bern"]'}

@@ -406,3 +406,17 @@ async def test_slime_fan_out_without_its_own_normalisation_is_refused() -> None:
             served.args(fanned_out, rewards_normalization=False), group_of(1, group=1)
         )
     assert len(plain[0]) == 3
+
+
+async def test_slime_a_fault_is_one_row_under_fan_out() -> None:
+    flags = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
+    retries = {"max_engine_retries_per_turn": 0}
+    plan = FailurePlan(script=[None, None, Failure.INTERNAL])
+    with text_server(lambda _: "wrong", failures=plan) as served:
+        args = served.args({**ECHO, "fan_out": "turns", "retries": retries}, **flags)
+        (siblings,) = await roll_group(args, group_of(1))
+    (only,) = siblings
+    check_columns(only)
+    assert only.status is only.Status.FAILED
+    assert only.metadata["envkit_episode"]["turns"] > 1
+    assert not any(only.loss_mask)

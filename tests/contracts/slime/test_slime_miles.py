@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import sys
 from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
@@ -185,3 +186,73 @@ async def test_miles_debug_trajectories_have_the_conversation() -> None:
     assert [entry["role"] for entry in said][:4] == ["user", "assistant"] * 2
     assert (said[0]["content"], said[1]["content"]) == ("How many dots are there?", "5")
     assert {type(entry["content"]) for entry in said} == {str}
+
+
+class Sink:
+    """The dashboard's sink: what is told to it, in order."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, int, int]] = []
+        self.times: list[float] = []
+
+    def gen_span(self, sample: Any, t0: float, t1: float, turn: int, detail: str = "") -> None:
+        self.spans.append(("gen", sample.index, turn))
+        self.times += [t0, t1]
+        assert int(detail) > 0
+
+    def tool_span(self, sample: Any, t0: float, t1: float, turn: int, detail: str = "") -> None:
+        self.spans.append(("tool", sample.index, turn))
+        self.times += [t0, t1]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+async def test_miles_dashboard_gets_a_span_of_every_reply_and_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lifecycle = pytest.importorskip("miles.utils.lifecycle")
+    sink = Sink()
+    monkeypatch.setattr(lifecycle.TrajectoryLifecycle(), "sink", sink)
+    with text_server(lambda _: "wrong") as served:
+        await roll_miles(miles_state(miles_args(served, ECHO)), miles_group(1))
+    turns = [("gen", 0, 1), ("tool", 0, 1), ("gen", 0, 2), ("tool", 0, 2), ("gen", 0, 3)]
+    assert sink.spans == turns
+    assert sink.times == sorted(sink.times)
+
+
+async def test_miles_several_rows_with_images_are_refused() -> None:
+    flags = {"custom_reward_post_process_path": "envkit_miles.post_process_rewards"}
+    with vision_server(lambda _: "5") as served:
+        args = miles_args(served, {**DOTS, "fan_out": "turns"}, **flags)
+        with pytest.raises(ConfigurationError, match="fan_out"):
+            await roll_miles(miles_state(args), miles_group(1))
+        merged = miles_args(served, {**DOTS, "fan_out": "sequences"}, **flags)
+        (siblings,) = await roll_miles(miles_state(merged), miles_group(1))
+    assert len(siblings) == 1
+
+
+def test_miles_logs_carry_envkits_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import ModuleType
+
+    from fakes.slime_groups import load
+    from miles.utils.types import Sample
+
+    from envkit.metrics import EpisodeFacts
+
+    logged: list[dict[str, Any]] = []
+    tracking: Any = ModuleType("miles.utils.tracking_utils.tracking")
+    tracking.log = lambda _args, values, step_key: logged.append(values)
+    monkeypatch.setitem(sys.modules, "miles.utils.tracking_utils.tracking", tracking)
+    facts = EpisodeFacts(stop_reason="terminated", reward=1.0, reward_terms={"exact": 1.0})
+    samples = [Sample(index=0, metadata={"envkit_episode": facts.to_json()})]
+    log = load("envkit_miles.log_rollout_data")
+    args = Namespace(wandb_always_use_train_step=False, n_samples_per_prompt=1)
+    extra: dict[str, Any] = {}
+    assert log(3, args, samples, extra, 2.0) is False
+    assert extra["envkit/reward_term/exact/mean"] == 1.0
+    assert (
+        load("envkit_miles.log_eval_rollout_data")(3, args, {"toys": {"samples": samples}}, None)
+        is False
+    )
+    assert logged[0]["eval/toys/envkit/reward/mean"] == 1.0

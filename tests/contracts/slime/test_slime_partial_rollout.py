@@ -12,6 +12,7 @@ from fakes.sglang_model import FakeRequest
 from fakes.slime_run import DOTS, ECHO, Served, text_server, vision_server
 
 from envkit.env import Capabilities, Turn
+from envkit.errors import ConfigurationError
 from envkit.tasks import Task
 from envkit.trajectory import SegmentKind, read_trajectories, verify_file
 
@@ -335,3 +336,72 @@ def test_slime_generate_rollout_aborts_buffers_and_resumes_with_images(tmp_path:
     assert mixed
     assert all(s.status is s.Status.TRUNCATED for s in seen)
     check_finished(mixed, tmp_path, mask_old=False)
+
+
+async def play_in_versions(envkit: dict[str, Any], versions: list[str], **flags: Any) -> Any:
+    """Return a sample of four replies, aborted after each update of the weights but the last."""
+    with text_server(say, token_s=0.01) as served:
+        args = served.args(
+            {**ECHO, "env_kwargs": {"max_turns": 12}, "limits": {"max_turns": 12}, **envkit},
+            partial_rollout=True,
+            **flags,
+        )
+        group = fresh_group(1)
+        for version in versions:
+            served.fake.settings.weight_version = version
+            is_last = version == versions[-1]
+            served.fake.settings.token_s = 0.0 if is_last else 0.01
+            group = await roll_until(args, through_pickle(group), served, None if is_last else 12)
+    (sample,) = group
+    return sample
+
+
+NORMALISED = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(0, {"5"}), (1, {"4", "5"}), (2, {"3", "4", "5"})])
+async def test_slime_replies_of_weights_that_are_too_old_are_masked(
+    limit: int, kept: set[str]
+) -> None:
+    sample = await play_in_versions({"max_staleness": limit}, ["3", "4", "5"], **NORMALISED)
+    assert set(sample.weight_versions) == {"3", "4", "5"}
+    trained: set[str] = set()
+    for start, end, version in sample.metadata["envkit_runs"]:
+        assert len(set(sample.loss_mask[start:end])) == 1
+        if sample.loss_mask[start]:
+            trained.add(version)
+    assert trained == kept
+    assert len(sample.loss_mask) == sample.response_length
+
+
+async def test_slime_a_finished_sample_that_waited_is_masked_in_its_batch() -> None:
+    from fakes.slime_groups import rollout_manager
+
+    settings = {"max_staleness": 1}
+    waited = await play_in_versions(settings, ["3"], **NORMALISED)
+    fresh = await play_in_versions(settings, ["5"], **NORMALISED)
+    assert any(waited.loss_mask)
+    with text_server(say) as served:
+        args = served.args({**ECHO, **settings}, n_samples_per_prompt=2, **NORMALISED)
+        data = rollout_manager(args)._convert_samples_to_train_data([waited, fresh])
+    assert not any(data["loss_masks"][0])
+    assert any(data["loss_masks"][1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags", "said"),
+    [
+        ({"max_staleness": 1}, {}, "--custom-reward-post-process-path"),
+        ({"max_staleness": -1}, NORMALISED, "max_staleness"),
+    ],
+)
+async def test_slime_a_staleness_limit_that_cannot_hold_is_refused(
+    settings: dict[str, Any], flags: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        await play_in_versions(settings, ["3"], **flags)
+
+
+async def test_slime_a_staleness_limit_needs_numbered_weights() -> None:
+    with pytest.raises(ConfigurationError, match="numbers"):
+        await play_in_versions({"max_staleness": 1}, ["main", "other"], **NORMALISED)
