@@ -48,7 +48,7 @@ def delivered(
     clear(sample)
     sample.metadata[FACTS_KEY] = EpisodeFacts.of(trajectory).to_json()
     write_row(form, args, sample, row, tokenizer=NoText())
-    finish(Job(form=form, args=args, evaluation=False), sample, trajectory)
+    finish(Job(form=form, args=args, evaluation=False), sample, trajectory, row)
     start = len(sample.tokens) - sample.response_length
     return DeliveredRow(
         prompt_ids=sample.tokens[:start],

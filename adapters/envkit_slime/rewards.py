@@ -188,8 +188,11 @@ def _compared(args: Namespace, members: Sequence[Sample]) -> tuple[Baseline, lis
 
 
 def _known(args: Namespace, sample: Sample) -> float | None:
-    """Return a sample's reward; None after a fault, and where nobody computed one."""
-    value: Any = None if is_faulted(sample) else sample.reward
+    """Return a sample's reward; None after a fault, and where nobody computed one.
+
+    What a teacher answered is no reward: the environment's counts.
+    """
+    value: Any = None if is_faulted(sample) or is_distilled(args) else sample.reward
     if value is None:
         value = facts_of(sample).get("reward")
     if isinstance(value, Mapping):
