@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from envkit.conformance.gradient import LossCase, Policy, Reduction
 from envkit.trajectory import Trajectory
 from envkit_trl.gradient import _by_function, _small
 from envkit_trl.samples import RowSettings, group_samples
+
+
+def _given(played: tuple[Trajectory, ...], _: object) -> tuple[Trajectory, ...]:
+    return played
 
 
 def _played(policy: Policy, name: str) -> tuple[Trajectory, ...]:
@@ -29,7 +34,8 @@ def test_trl_effects_of_failures_are_the_documented_ones(tmp_path: Path) -> None
         found: dict[str, Any] = {}
         for name in FAILURES:
             played = _played(policy, name)
-            player.play = lambda _, played=played: played
+            play: Any = partial(_given, played)
+            player.play = play
             rows: list[Any] = [dict(row) for row in trainer.train_dataset]
             found[name] = trainer._generate_and_score_completions(rows)
         player.close()

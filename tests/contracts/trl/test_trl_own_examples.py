@@ -25,7 +25,6 @@ from fakes.trl_run import (
 )
 from PIL import Image as PilImage
 from transformers import AutoProcessor
-from trl import GRPOConfig, GRPOTrainer, ModelConfig, ScriptArguments, TrlParser
 from trl.experimental import async_grpo
 from trl.rewards import think_format_reward
 
@@ -33,6 +32,7 @@ from envkit.registration import register, registry
 from envkit_geo3k import SPEC
 from envkit_transformers.loading import load_model
 
+trl: Any = pytest.importorskip("trl")
 PAGE = (Path(__file__).parents[3] / "docs/trainers/trl.md").read_text("utf-8")
 ON_A_CPU = [
     "--use_cpu", "--bf16", "false", "--gradient_checkpointing", "false", "--max_steps", "1",
@@ -96,7 +96,7 @@ def test_trl_grpo_vlm_example_plays_its_dataset(tmp_path: Path, tiny_processor: 
         ("--max_completion_length", "192"),
     ):
         arguments[arguments.index(name) + 1] = value
-    parser = TrlParser((ScriptArguments, GRPOConfig, ModelConfig))
+    parser = trl.TrlParser((trl.ScriptArguments, trl.GRPOConfig, trl.ModelConfig))
     _, training_args, model_args = parser.parse_args_and_config([*arguments, *ON_A_CPU])
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
@@ -142,7 +142,7 @@ def test_trl_catch_example_plays_an_envkit_environment(tmp_path: Path) -> None:
         "disable_tqdm": True,
         "output_dir": str(tmp_path),
     }
-    training_args = GRPOConfig(
+    training_args = trl.GRPOConfig(
         **{
             "vllm_mode": "colocate",
             "vllm_gpu_memory_utilization": 0.2,
@@ -159,7 +159,7 @@ def test_trl_catch_example_plays_an_envkit_environment(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def trainer(**arguments: Any) -> Any:
-        made: Any = GRPOTrainer(**arguments, processing_class=tokenizer)
+        made: Any = trl.GRPOTrainer(**arguments, processing_class=tokenizer)
         losses.append(spy_on_loss(made))
 
         def generate(prompt_ids: Any, *_: Any, **__: Any) -> Any:
