@@ -6,11 +6,16 @@ answer of each grader is printed. Replies of 16,000 characters that are made of
 the same pieces are read too, and so are the longest replies that are read at all, with a goal of
 2 s. `--all` grades with every dataset of reasoning-gym instead of a few.
 
+Before that, the geometry grader gets the cases of its policy (docs/environments/geo3k.md): how many
+verdicts differ, and how long one takes. Goals: no wrong answer passes, at most 2% of the right ones
+are refused, a median of 0.1 ms.
+
     python benchmarks/grading.py [--json FILE] [--all]
 """
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +44,7 @@ LONGEST_GOAL_MS: Final = 2000.0
 """For the longest reply that is read at all: quadratic work would take minutes."""
 TRIES: Final = 3
 REPLY: Final = 16_000
+POLICY_CASES: Final = Path(__file__).parents[1] / "tests" / "envs" / "geo3k_answers.jsonl"
 PIECES: Final = (
     "(", "((", "[", "{", "()", "{}", "[1,", "(1,", '{"a":', "1", "9", "9**", "9^", "9^9^", "-", "+",
     "--", "1+", "1-", "1*", "1/", "1.", "1,", "1,000,", "1 ", " ", "\n", "\t", "a", "a ", "a the ",
@@ -96,6 +102,25 @@ def _milliseconds(work: Callable[[str], object], answer: str) -> float:
     started = time.process_time()
     work(answer)
     return 1000 * (time.process_time() - started)
+
+
+def policy_figures(rounds: int = 5) -> dict[str, float]:
+    """Return how the geometry grader does on the cases of its policy."""
+    cases = [json.loads(line) for line in POLICY_CASES.read_text(encoding="utf-8").splitlines()]
+    outcomes = [(score, grade_geometry(answer, gold).score) for answer, gold, score, _ in cases]
+    samples: list[float] = []
+    for answer, gold, *_ in cases * rounds:
+        started = time.perf_counter()
+        grade_geometry(answer, gold)
+        samples.append(1000 * (time.perf_counter() - started))
+    return {
+        "geo3k right answers": sum(score == 1 for score, _ in outcomes),
+        "geo3k right answers refused": sum(score > given for score, given in outcomes),
+        "geo3k wrong answers": sum(score == 0 for score, _ in outcomes),
+        "geo3k wrong answers passed": sum(score < given for score, given in outcomes),
+        "geo3k median ms": round(statistics.median(samples), 4),
+        "geo3k 95th percentile ms": round(statistics.quantiles(samples, n=20)[18], 4),
+    }
 
 
 def _searched(answer: str) -> object:
@@ -167,9 +192,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--all", action="store_true", help="every dataset of reasoning-gym")
     options = parser.parse_args()
+    policy = policy_figures()
+    for name, figure in policy.items():
+        print(f"{name:48} {figure:9g}")
     graders = [*own_graders(), *reasoning_gym_graders(is_all=options.all)]
     figures = dict(_measured(graders, GOAL_MS))
     print(f"{'worst':48} {max(figures.values()):9.3f} ms")
+    figures |= policy
     longest = [(f"longest {name}", read, MAX_REPLY_CHARACTERS) for name, read in READERS.items()]
     figures |= _measured(longest, LONGEST_GOAL_MS)
     if options.json is not None:

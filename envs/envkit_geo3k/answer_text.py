@@ -32,6 +32,7 @@ _CHARACTERS: Final = str.maketrans(
         **dict.fromkeys("º˚∘", "°"),
         **dict.fromkeys("′’", "'"),  # noqa: RUF001
         **dict.fromkeys("″“”", '"'),
+        **dict.fromkeys("✓✔✅", ""),
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),  # of no width
         **dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u205f\u3000", " "),
         "∶": ":",  # noqa: RUF001
@@ -48,7 +49,7 @@ _CHARACTERS: Final = str.maketrans(
 _THIN_THOUSANDS: Final = re.compile(r"(?<=[0-9])\\[,!](?=[0-9]{3}(?![0-9]))")
 _SPACING: Final = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|limits|quad|qquad|hspace|big[lr]?|Big[lr]?"
-    r"|rm|bf|it|large|Large)(?![A-Za-z])"
+    r"|rm|bf|it|large|Large|checkmark)(?![A-Za-z])"
     r"|\\[,;:! ()\[\]]|\\{1,2}$"
 )
 _DEGREES: Final = re.compile(

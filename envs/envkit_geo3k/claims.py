@@ -48,14 +48,17 @@ class Answer:
 
 _MAX_CLAIMS: Final = 12
 _VERB: Final = re.compile(
-    r"(?<!\S)(?:(?:[Ii]s|[Aa]re|be)(?:\s+equal\s+to)?|[Ee]quals?(?:\s+to)?|[Mm]easures|[Hh]as|have"
-    r"|gives|IS|EQUALS)(?![A-Za-z'])"
+    r"(?<!\S)(?:(?:[Ii]s|[Aa]re|be)(?:\s+equal\s+to|\s+at)?|[Ee]quals?(?:\s+to)?|[Mm]easures|[Hh]as|have"
+    r"|gives?|gets?|find|obtain|IS|EQUALS)(?![A-Za-z'])"
 )
 _APPROXIMATELY: Final = re.compile(
     r"(?<!\S)(?:or\s+)?(?:[Aa]pproximately|[Aa]pprox|[Aa]bout|[Rr]oughly|[Aa]round)(?![A-Za-z])"
 )
 _EXACTLY: Final = re.compile(r"(?<!\S)[Ee]xactly(?!\S)")
-_REMARK: Final = re.compile(r"[\s,(]*(?:[Rr]ounded\s+)?to the nearest [a-z ]+\)?$")
+_REMARK: Final = re.compile(
+    r"[\s,(]*(?:[Rr]ounded\s+)?to the nearest\s+"
+    r"(?:whole number|integer|degree|unit|tenth|hundredth|thousandth)\)?$"
+)
 _APART: Final = re.compile(r"\(\s*(\\approx[^()]*)\)$")
 _CONNECTIVES: Final = re.compile(
     r"(?:(?:[Ss]o|[Tt]hus|[Hh]ence|[Tt]herefore|[Tt]hen|[Tt]he|[Ff]inal|[Cc]orrect|[Aa]ns|[Aa]nswer"
@@ -90,6 +93,9 @@ def read_answer(plain: str) -> Answer:
 
 def _claims(text: str) -> Iterator[Claim]:
     """Yield the values between equals signs; none when there are only names."""
+    text = text.strip(" ,;")
+    if "=" in text and text[0] in _GROUPS and _closes_at_end(text):  # (x = 12)
+        text = text[1:-1]
     assigned = _assigned_point(text)
     if assigned is not None:
         yield assigned

@@ -403,7 +403,7 @@ def _described(value: float, unit: Unit, tokens: list[str]) -> Number:
     written = _DECIMAL.fullmatch(literal)
     whole, fraction = written.groups() if written else ("", "")
     decimals, scale = None, 1.0
-    if rest and fraction and float(literal) and _is_symbolic(rest):
+    if rest and fraction and float(literal) and value and _is_symbolic(rest):
         decimals, scale = len(fraction), abs(value) / float(literal)
     elif not rest and written and float(literal) == abs(value):
         decimals = len(fraction)

@@ -1,5 +1,7 @@
 """Grade a geometry answer against the gold one, in bounded time, from any thread.
 
+The page docs/environments/geo3k.md is the policy: what counts as markup, prose, a unit, a rounding.
+
 `grade` never raises for what a model wrote: an answer that cannot be read scores 0 and says so.
 """
 
@@ -25,7 +27,7 @@ class Rounding(StrEnum):
     """The value itself, to a relative 1e-6."""
     ROUND = "round"
     """Also a correct rounding of an exact gold value (at least one decimal and three significant
-    digits), and any value that rounds to a gold decimal."""
+    digits), and any value that rounds to a gold decimal. Ties round away from zero."""
 
 
 class How(StrEnum):

@@ -40,13 +40,13 @@ _SPELLINGS: Final = {
     "wk": "week weeks",
     "yr": "year years",
     "ml": "ml milliliter milliliters millilitre millilitres",
-    "l": "l liter liters litre litres",
+    "l": "L liter liters litre litres",
     "gal": "gal gallon gallons",
     "acre": "acre acres",
     "ha": "ha hectare hectares",
-    "n": "n newton newtons",
-    "j": "j joule joules",
-    "w": "w watt watts",
+    "n": "N newton newtons",
+    "j": "J joule joules",
+    "w": "W watt watts",
     DOLLAR: "dollar dollars usd",
     "cent": "cent cents",
     DEGREE: "degree degrees deg degs",
@@ -71,7 +71,7 @@ _UNITS: Final[dict[str, Unit]] = {
     "mph": (("h", -1), ("mi", 1)),
     "kph": (("h", -1), ("km", 1)),
 }
-"""Unit words in lowercase."""
+"""Unit words in lowercase, but for single letters: M is no metre, and 12n is no force."""
 _PREFIXES: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _SUFFIXES: Final = {"squared": 2, "cubed": 3}
 
@@ -109,7 +109,7 @@ def read_unit(tokens: Sequence[str], start: int) -> tuple[Unit, int] | None:
 
 def _read_word(tokens: Sequence[str], start: int) -> tuple[Unit, int] | None:
     """Read one unit word with its power: square feet, cm^2, s^{-1}."""
-    following = [_lower(token) for token in tokens[start : start + 7]]
+    following = [token if len(token) == 1 else token.lower() for token in tokens[start : start + 7]]
     power = _PREFIXES.get(following[0], 0) if following else 0
     position = 1 if power else 0
     unit = _UNITS.get(following[position]) if position < len(following) else None
@@ -128,8 +128,3 @@ def _read_word(tokens: Sequence[str], start: int) -> tuple[Unit, int] | None:
     elif rest and rest[0] in _SUFFIXES:
         power, position = _SUFFIXES[rest[0]], position + 1
     return tuple((base, n * (power or 1)) for base, n in unit), start + position
-
-
-def _lower(token: str) -> str:
-    """Return the word in lowercase; of single letters, M is no metre and C no cent."""
-    return token.lower() if len(token) > 1 or token in "LNJW" else token

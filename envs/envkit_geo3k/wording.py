@@ -9,7 +9,7 @@ from typing import Final
 
 _PROSE: Final = frozenset(
     """
-    the a an of to and for in on at by its this that it we our get find obtain must therefore thus
+    the a an of to and for in on at by its this that it we our I must would should therefore thus
     so hence then finally now answer answers ans final correct result solution value values required
     desired total exact numerical numeric problem question
     length lengths width height depth distance measure measurement size area perimeter circumference
@@ -20,7 +20,7 @@ _PROSE: Final = frozenset(
     parallelogram trapezoid trapezium kite quadrilateral polygon pentagon hexagon octagon figure
     shape region shaded grid diagonal diagonals bisector interior exterior central inscribed
     intercepted missing unknown given similar minor major tangent secant sine cosine regular right
-    isosceles equilateral between speed time cost
+    isosceles equilateral between speed time cost sin cos tan
     """.split()  # noqa: SIM905  # a hundred quoted words cannot be read
 )
 _COMMANDS: Final = frozenset(
@@ -33,10 +33,11 @@ _COMMANDS: Final = frozenset(
 _NOT_POINTS: Final = frozenset(("NOT", "NEVER", "FALSE", "WRONG", "EITHER", "IF", "MAYBE"))
 _MAX_POINTS: Final = 6
 _TOKEN: Final = re.compile(
-    r"(\\[A-Za-z]+|[A-Za-z\u0370-\u03ff]+)'*(?:_\{?[A-Za-z0-9]{1,2}\}?)?"
+    r"(\\[A-Za-z]+|[A-Za-z\u0370-\u03ff]+)'*(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9\\ ]{1,16}\}))?"
     r"|\|[A-Z]{2}\||[{}(),:/\s]+|([0-9]{1,2})(?![0-9.])"
 )
-_SQUARE_OF: Final = re.compile(r"square\s+of", re.IGNORECASE)
+_OTHER_QUANTITY: Final = re.compile(r"[Ss]quare\s+of|[yz]\s*,\s*[xy]")
+"""What looks like a name and says something else: the square of x; (y, x)."""
 
 
 def is_name(text: str) -> bool:
@@ -56,7 +57,7 @@ def is_name(text: str) -> bool:
             after_angle and not word and not digits
         )
         position = match.end()
-    return bool(text) and _SQUARE_OF.search(text) is None
+    return bool(text) and _OTHER_QUANTITY.search(text) is None
 
 
 def _is_name_word(word: str) -> bool:
