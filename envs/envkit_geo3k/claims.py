@@ -19,9 +19,7 @@ class Shape(StrEnum):
 
     NUMBER = "number"
     POINT = "point"
-    """Coordinates in parentheses, or named ones."""
-    LIST = "list"
-    """Values side by side without brackets."""
+    """Values in parentheses, without any brackets, or named x and y."""
     BRACKETS = "brackets"
     BRACES = "braces"
     RATIO = "ratio"
@@ -141,7 +139,7 @@ def _value(side: str) -> Claim:
     if not any(sign in side for sign in ",;:") and "to" not in side:
         return Claim(shape=Shape.NUMBER, parts=(read_number(side),))
     side = _POINT_NAME.sub("", side, count=1) if _POINT_NAME.match(side) else side
-    shape, inner = Shape.LIST, side
+    shape, inner = Shape.POINT, side
     for _ in range(3):
         group = _GROUPS.get(inner[:1])
         if group is None or not _closes_at_end(inner):
@@ -149,7 +147,7 @@ def _value(side: str) -> Claim:
         if inner[-1] != group[0]:
             raise UnreadableError("an interval is no point")
         shape, inner = group[1], inner[1:-1].strip()
-    if shape is Shape.LIST:
+    if inner is side:  # (12,500) is a point
         inner = _THOUSANDS.sub(_digits, inner)
     for separator in ",;:":
         parts = tuple(_split_outside_groups(inner, separator)) if separator in inner else ()

@@ -9,7 +9,6 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -162,8 +161,6 @@ def _is_rounding(claim: Claim, exact: Claim) -> bool:
 def _compare_claim(claim: Claim, gold: Claim, rounding: Rounding) -> How:
     if gold.shape is Shape.RATIO and claim.shape is Shape.NUMBER:
         gold = _quotient(gold)
-    if claim.shape is Shape.LIST and gold.shape is Shape.POINT:
-        claim = replace(claim, shape=Shape.POINT)
     if claim.shape is not gold.shape or len(claim.parts) != len(gold.parts):
         return How.DIFFERENT
     pairs = list(zip(claim.parts, gold.parts, strict=True))
