@@ -26,6 +26,8 @@ class Contract:
     """Import name, such as "verl"."""
     tested: str
     """Versions, or a commit, that the plugin's tests ran with."""
+    install: str
+    """What installs the package, such as "pip install 'envkit-rl[trl]'"."""
     uses: Mapping[str, tuple[str, ...]]
     """By place `module:Class`, `module:function` or `module:Class.method`: fields and methods of
     the class, or parameters of the function. Inherited names belong to the class that has them.
@@ -53,10 +55,18 @@ class Contract:
         Raises:
             MissingDependencyError: The package is not installed.
         """
-        folder = root or _folder(self.package)
+        folder = root or self._folder()
         return tuple(
             line for place, names in self.uses.items() for line in _missing(folder, place, names)
         )
+
+    def _folder(self) -> Path:
+        spec = find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingDependencyError(
+                f"the package {self.package!r} is not installed. Install it with: {self.install}"
+            )
+        return Path(next(iter(spec.submodule_search_locations)))
 
 
 @cache
@@ -75,13 +85,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "of unknown version"
-
-
-def _folder(package: str) -> Path:
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingDependencyError(f"the package {package!r} is not installed")
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _missing(folder: Path, place: str, names: tuple[str, ...]) -> Iterator[str]:

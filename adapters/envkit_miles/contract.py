@@ -8,6 +8,7 @@ from envkit_slime.contract import SAMPLE_FIELDS
 CONTRACT: Final = Contract(
     package="miles",
     tested="0.0.2, commit 31f1ca9",
+    install="pip install miles-rl",
     uses={
         "miles.utils.types:Sample": (*SAMPLE_FIELDS, "update_from_meta_info", "validate"),
         "miles.rollout.base_types:GenerateFnOutput": ("samples",),

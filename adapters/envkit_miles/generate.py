@@ -221,6 +221,7 @@ async def generate(input: Any) -> Any:  # noqa: A002, ANN401  # miles names it s
         TemplateError: The model's chat template cannot be made exact.
     """
     try:
+        CONTRACT.check()
         samples = await roll(
             MilesForm(input.state, evaluation=input.evaluation),
             input.args,
@@ -252,6 +253,7 @@ async def generate_slime_form(
         evaluation: Whether this is an evaluation.
     """
     state = require("miles.rollout.sglang_rollout").GenerateState(args)
+    CONTRACT.check()
     return await roll(
         MilesForm(state, evaluation=evaluation),
         args,

@@ -9,6 +9,7 @@ _SERVERS: Final = "skyrl.backends.skyrl_train.inference_servers"
 CONTRACT: Final = Contract(
     package="skyrl",
     tested="0.4.0",
+    install="pip install 'envkit-rl[skyrl]'",
     uses={
         "skyrl.train.generators.base:GeneratorInterface": ("generate",),
         "skyrl.train.generators.base:GeneratorInput": (

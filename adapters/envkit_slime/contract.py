@@ -33,6 +33,7 @@ SAMPLE_FIELDS: Final = (
 CONTRACT: Final = Contract(
     package="slime",
     tested="0.3.1, commit 624b824",
+    install="pip install git+https://github.com/THUDM/slime",
     uses={
         "slime.utils.types:Sample": (*SAMPLE_FIELDS, "rollout_id", "append_response_tokens"),
         "slime.utils.types:Sample.append_response_tokens": (

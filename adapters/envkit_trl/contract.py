@@ -10,6 +10,7 @@ _ASYNC: Final = "trl.experimental.async_grpo.async_grpo_trainer"
 CONTRACT: Final = Contract(
     package="trl",
     tested="1.16.0",
+    install="pip install 'envkit-rl[trl]'",
     uses={
         _SYNC: (
             "_calculate_rewards",

@@ -9,6 +9,7 @@ _LOOP: Final = "verl.experimental.agent_loop.agent_loop"
 CONTRACT: Final = Contract(
     package="verl",
     tested="0.9.1",
+    install="pip install 'envkit-rl[verl]'",
     uses={
         f"{_LOOP}:AgentLoopBase": (
             "run",

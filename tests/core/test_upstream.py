@@ -40,6 +40,7 @@ def test_contract_holds_where_every_name_is_there(root: Path) -> None:
     held = Contract(
         package="trainer",
         tested="1.0",
+        install="pip install trainer",
         uses={
             "trainer.loops.agent:Output": ("ids", "mask", "width", "height", "run"),
             "trainer.loops.agent:Output.run": ("params", "extra", "seed"),
@@ -69,7 +70,9 @@ def test_contract_holds_where_every_name_is_there(root: Path) -> None:
 def test_contract_names_what_moved(
     root: Path, place: str, names: tuple[str, ...], said: str
 ) -> None:
-    moved = Contract(package="trainer", tested="1.0", uses={place: names}).moved(root)
+    moved = Contract(
+        package="trainer", tested="1.0", install="pip install trainer", uses={place: names}
+    ).moved(root)
     assert moved == (said,)
 
 
@@ -78,24 +81,31 @@ def test_contract_of_an_installed_package_is_checked_against_its_real_signatures
     Contract(
         package="gymnasium",
         tested="1.0",
+        install="pip install gymnasium",
         uses={
             "gymnasium.core:Env.step": tuple(real),
             "gymnasium.core:Env": ("reset", "render", "close", "action_space"),
         },
     ).check()
     broken = Contract(
-        package="gymnasium", tested="0.1", uses={"gymnasium.core:Env.step": ("reward",)}
+        package="gymnasium",
+        tested="0.1",
+        install="pip install it",
+        uses={"gymnasium.core:Env.step": ("reward",)},
     )
     with pytest.raises(ConfigurationError, match=r"gymnasium \d.*\(0\.1\).*has no 'reward'"):
         broken.check()
 
 
 def test_contract_with_a_package_that_is_not_installed_says_so() -> None:
-    with pytest.raises(MissingDependencyError, match="no_such_trainer"):
-        Contract(package="no_such_trainer", tested="1.0", uses={}).check()
+    with pytest.raises(MissingDependencyError, match="no_such_trainer.*pip install it"):
+        Contract(package="no_such_trainer", tested="1.0", install="pip install it", uses={}).check()
 
 
 def test_contract_reads_the_same_names_as_the_interpreter() -> None:
     public = [name for name in vars(gymnasium.Env) if not name.startswith("__")]
     uses = {"gymnasium.core:Env": tuple(public)}
-    assert Contract(package="gymnasium", tested="1.0", uses=uses).moved() == ()
+    assert (
+        Contract(package="gymnasium", tested="1.0", install="pip install it", uses=uses).moved()
+        == ()
+    )
