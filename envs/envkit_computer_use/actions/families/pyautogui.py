@@ -89,12 +89,15 @@ def _bound(call: PythonCall, function: str) -> dict[str, Any]:
         )
     bound = call.bind(parameters)
     keys = ("xOffset", "yOffset") if function in _RELATIVE else ("x", "y")
-    x, y = (cast(object, bound.pop(key, None)) for key in keys)
-    if isinstance(x, list) and y is None:  # pyautogui takes a pair as x
-        x, y = as_pair(cast(list[object], x), keys[0])
+    x, y = _axes(*(bound.pop(key, None) for key in keys))
     if function in _RELATIVE:
         x, y = (0 if offset is None else offset for offset in (x, y))
     return {**bound, "x": x, "y": y}
+
+
+def _axes(x: object, y: object) -> tuple[object, object]:
+    """Return both; pyautogui also takes a pair in place of the first."""
+    return as_pair(cast(list[object], x), "x") if isinstance(x, list) and y is None else (x, y)
 
 
 def _hotkey(call: PythonCall) -> tuple[str, ...]:
