@@ -97,7 +97,9 @@ def _bound(call: PythonCall, function: str) -> dict[str, Any]:
 
 def _axes(x: object, y: object) -> tuple[object, object]:
     """Return both; pyautogui also takes a pair in place of the first."""
-    return as_pair(cast(list[object], x), "x") if isinstance(x, list) and y is None else (x, y)
+    if not isinstance(x, list) or y is not None:
+        return cast(object, x), y
+    return as_pair(cast(list[object], x), "x")
 
 
 def _hotkey(call: PythonCall) -> tuple[str, ...]:
