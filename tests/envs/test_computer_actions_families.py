@@ -102,8 +102,8 @@ READS: list[tuple[str, str, list[Action]]] = [
     ),
     (
         "anthropic-20251124",
-        _call("computer", action="key", text="ctrl++ +"),
-        [_act("key", keys=("ctrl", "+")), _act("key", keys=("+",))],
+        _call("computer", action="key", text="ctrl++ + ctrl+ a"),
+        [_act("key", keys=keys) for keys in (("ctrl", "+"), ("+",), ("ctrl", "a"))],
     ),
     (
         "anthropic-20250124",

@@ -28,7 +28,7 @@ TOOL_NAME: Final = "computer"
 
 _KEY: Final = "key"
 _ZOOM: Final = "zoom"
-_SPACED_PLUS: Final = re.compile(r"(?<=[^\s+])\s+\+\s+(?=[^\s+])")
+_SPACED_PLUS: Final = re.compile(r"(?<=[^\s+])\s*\+\s*(?=[^\s+])")
 _LONGEST_KEYS: Final = 4096
 _DIRECTIONS: Final = ("up", "down", "left", "right")
 
