@@ -36,6 +36,7 @@ from envkit_computer_use.widgets.window import TITLE
 
 Moves = Iterator[Action]
 _GRID = (0.5, 0.25, 0.75, 0.08, 0.92)
+_AROUND = ((0, 0), (-1, -1), (1, -1), (-1, 1), (1, 1))
 
 
 def key(*keys: str) -> Action:
@@ -50,6 +51,8 @@ def _box_of(desk: Desktop, widget: Widget) -> Box:
 
 def visible_point(desk: Desktop, widget: Widget, part: Box | None = None) -> tuple[int, int] | None:
     """Return a place on the screen where a press reaches the widget; None where there is none.
+
+    The pixels around it reach the widget too: some dialects cannot name every pixel.
 
     Args:
         desk: Where it is.
@@ -66,10 +69,14 @@ def visible_point(desk: Desktop, widget: Widget, part: Box | None = None) -> tup
         for across in _GRID:
             x = shown[0] + int((shown[2] - shown[0] - 1) * across)
             y = shown[1] + int((shown[3] - shown[1] - 1) * down)
-            hit = hit_test(desk, x, y)
-            if hit is not None and hit.chain[-1][0] is widget:
+            if all(_reaches(desk, widget, x + dx, y + dy) for dx, dy in _AROUND):
                 return x, y
     return None
+
+
+def _reaches(desk: Desktop, widget: Widget, x: int, y: int) -> bool:
+    hit = hit_test(desk, x, y)
+    return hit is not None and hit.chain[-1][0] is widget
 
 
 def reach(desk: Desktop, widget: Widget, part: Box | None = None) -> Moves:
@@ -92,9 +99,10 @@ def reach(desk: Desktop, widget: Widget, part: Box | None = None) -> Moves:
 def _uncover(desk: Desktop, window: Window) -> Moves:
     """Raise a window by a press where that does no harm, or move away what lies on it."""
     if window is desk.top:
-        home = (20, 20)
-        if (window.x, window.y) != home and not window.is_pinned:
-            yield from move_window(desk, window, home)
+        left, top, right, bottom = _box_of(desk, window)
+        is_inside = min(left, top) >= 0 and right <= desk.width and bottom <= desk.height
+        if not is_inside and not window.is_pinned:
+            yield from move_window(desk, window, (20, 20))
         return
     bar = None
     if not window.is_pinned:

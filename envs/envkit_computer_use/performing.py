@@ -24,6 +24,7 @@ def perform(desk: Desktop, action: Action) -> str | None:
     Coordinates outside the screen count as its nearest pixel. The keys of a click, a drag or a
     scroll are down meanwhile.
     """
+    action = action.from_cursor(*desk.pointer)
     x, y = _place(desk, action)
     handler = _HANDLERS.get(action.kind)
     desk.held = frozenset(action.keys)

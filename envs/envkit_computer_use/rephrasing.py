@@ -50,17 +50,17 @@ def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
-    for widget, left, top in reversed(hit.chain if hit is not None else []):
+    for widget, _, _ in reversed(hit.chain if hit is not None else []):
         if not isinstance(widget, Scrolled) or not widget.bar.most:
             continue
-        bar, x = widget.bar, left + widget.width - BAR // 2
-        up, down = top + widget.bar_top, top + widget.bar_top + bar.length
+        bar, left = widget.bar, widget.width - BAR
         is_far = abs(action.dy) >= bar.length
-        inset = BAR + 2 if is_far else BAR // 2
-        press = Action(
-            kind=ActionKind.CLICK, x=x, y=down - inset if action.dy > 0 else up + inset - 1
-        )
-        yield [press] * (1 if is_far else max(1, round(abs(action.dy) / bar.step)))
+        inset = BAR if is_far else 0
+        top = widget.bar_top + (bar.length - inset - BAR if action.dy > 0 else inset)
+        presses = hands.press(desk, widget, part=(left, top, left + BAR, top + BAR))
+        press = next(presses, None)
+        if press is not None:
+            yield [press] * (1 if is_far else max(1, round(abs(action.dy) / bar.step)))
         return
 
 

@@ -1,8 +1,9 @@
 """Any gymnasium.Env as an environment for language models."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -23,6 +24,23 @@ from envkit_gymnasium.values import plain_json
 
 _DEFAULT_TURNS: Final = 200
 _GymEnv = gymnasium.Env[Any, Any]
+
+
+def random_actions() -> Policy:
+    """Return a policy that samples the action space, by the context's seed and turn."""
+
+    def reply(context: PolicyContext) -> str:
+        seed = derive_seed("random actions", context.seed, context.turn)
+        return _played_env(context).random_reply(seed)
+
+    return reply
+
+
+def _played_env(context: PolicyContext) -> "GymnasiumEnv":
+    env = context.env.unwrapped
+    if not isinstance(env, GymnasiumEnv):
+        raise ConfigurationError(f"this policy plays GymnasiumEnv, got {env!r:.80}")
+    return env
 
 
 class SeedTasks:
@@ -52,6 +70,8 @@ class GymnasiumEnv(Env):
     Chance: depends on the environment.
     Source: Gymnasium, https://gymnasium.farama.org, and any package that registers with it.
     """
+
+    policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {"random": random_actions}
 
     def __init__(
         self,
@@ -216,12 +236,15 @@ class GymnasiumEnv(Env):
         actions = best_actions(self._inner.unwrapped, termination_reward=self._bonus)
 
         def answer(context: PolicyContext) -> str:
-            played = context.env.unwrapped
-            if not isinstance(played, GymnasiumEnv):
-                raise ConfigurationError(f"this oracle plays GymnasiumEnv, got {played!r:.80}")
-            return self._reader.write(actions[played.table_state])
+            return self._reader.write(actions[_played_env(context).table_state])
 
         return answer
+
+    def random_reply(self, seed: int) -> str:
+        """Return a reply that plays an action drawn by the seed."""
+        space = copy.deepcopy(self._inner.action_space)  # whose own generator is left alone
+        space.seed(seed % 2**31)
+        return self._reader.write(space.sample())
 
     @property
     def table_state(self) -> int:

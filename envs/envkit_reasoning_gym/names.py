@@ -1,16 +1,55 @@
 """Which of reasoning-gym's datasets are environments here."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from types import ModuleType
-from typing import Final
+from types import MappingProxyType, ModuleType
+from typing import Final, NamedTuple
 
 from envkit.errors import MissingDependencyError
 
 NOT_PLAYED: Final = frozenset({"codeio", "composite", "list_functions"})
 """A mixture of others, which cannot be made without a list of them; and two datasets whose items
 are not the same for the same seed: codeio runs programs that draw from generators of their own."""
+
+
+class FixedAnswer(NamedTuple):
+    """An answer to every question of a dataset."""
+
+    answer: str
+    score: float
+    """Its mean over 150 tasks, or 40 where the grader is slow."""
+    is_lenient: bool = False
+    """Whether most of that is paid for wrong answers."""
+
+
+FIXED_ANSWERS: Final[Mapping[str, FixedAnswer]] = MappingProxyType(
+    {
+        "acre": FixedAnswer("off", 0.47),
+        "circuit_logic": FixedAnswer("0", 0.63),
+        "coin_flip": FixedAnswer("0", 0.95, is_lenient=True),
+        "course_schedule": FixedAnswer("True", 0.54),
+        "game_of_life": FixedAnswer(str([[0] * 10] * 10), 0.96, is_lenient=True),
+        "game_of_life_halting": FixedAnswer("0", 1.0, is_lenient=True),
+        "gcd": FixedAnswer("2", 0.33),
+        "isomorphic_strings": FixedAnswer("True", 0.51),
+        "mahjong_puzzle": FixedAnswer("Pass", 0.39),
+        "polynomial_equations": FixedAnswer("0", 0.33, is_lenient=True),
+        "puzzle24": FixedAnswer("6*(10/2 - 1)", 1.0, is_lenient=True),
+        "ransom_note": FixedAnswer("False", 0.51),
+        "rectangle_count": FixedAnswer("4", 0.44, is_lenient=True),
+        "rotten_oranges": FixedAnswer("-1", 0.39),
+        "self_reference": FixedAnswer("2", 0.35),
+        "shortest_path": FixedAnswer("infeasible", 0.41),
+        "syllogism": FixedAnswer("Yes", 0.73),
+        "time_intervals": FixedAnswer("07:05:37.885", 0.38, is_lenient=True),
+        "zebra_puzzles": FixedAnswer("bob", 0.33),
+    }
+)
+"""Datasets in which one answer to every question earns 0.3 or more, at their default settings.
+
+Measured by `scripts/reasoning_gym/fixed_answers.py` on reasoning-gym 0.1.25.
+"""
 
 
 def factory() -> ModuleType:

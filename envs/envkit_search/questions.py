@@ -2,10 +2,15 @@
 
 The order is a hash's, so that any stretch of indices holds all kinds. Training and test questions
 start from different pages: a hash of the first title decides the split.
+
+Answers are balanced: the fixed answer that is right most often for a kind of question is right for
+at most `MAX_SHARE` of that kind. Without this, "Mexico" answers half of some kinds, since a quarter
+of all airports are in the United States.
 """
 
 import functools
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,10 +21,13 @@ from envkit.tasks import Task
 from envkit_search.bridges import bridge_templates
 from envkit_search.fact_pages import FACTS
 from envkit_search.facts import fact_table
+from envkit_search.grading import normalize
 from envkit_search.row_templates import row_templates
 from envkit_search.selection import TEST_BELOW, checked_hops, checked_split, title_hash
 from envkit_search.template import MAX_HOPS, Template
 
+MAX_SHARE: Final = 0.05
+"""Share of the questions of a kind, in either split, that one answer may be right for."""
 _VERSION: Final = "facts-1"
 """Part of every hash: another version draws other splits."""
 
@@ -35,7 +43,7 @@ class _Catalog(NamedTuple):
 
 
 class FactQuestions:
-    """The task source of real facts: about 221,000 questions of one to three hops."""
+    """The task source of real facts: 158,736 questions of one to three hops."""
 
     def __init__(self, *, split: str = "train", hops: Collection[int] | None = None) -> None:
         """Choose the questions.
@@ -93,15 +101,78 @@ def _catalog() -> _Catalog:
         group: np.array([title_hash(_VERSION, title) for title in titles], np.uint64)
         for group, titles in table.group_titles().items()
     }
-    counts = [len(template.rows) for template in templates]
-    number = np.repeat(np.arange(len(templates), dtype=np.int16), counts)
-    row = np.concatenate([np.array(template.rows, np.int32) for template in templates])
-    starts = np.concatenate([hashes[template.group][template.rows] for template in templates])
-    kinds = np.array([title_hash(_VERSION, template.kind) for template in templates], np.uint64)
-    order = np.argsort(_mixed(starts ^ kinds[number]), kind="stable")
+    rows: list[NDArray[np.int32]] = []
+    keys: list[NDArray[np.uint64]] = []
+    for template in templates:
+        starts = hashes[template.group]
+        kind = np.uint64(title_hash(_VERSION, template.kind))
+        rows.append(_balanced(template, _mixed(starts ^ kind), starts < np.uint64(TEST_BELOW)))
+        keys.append(_mixed(starts[rows[-1]] ^ kind))
+    order = np.argsort(np.concatenate(keys), kind="stable")
+    number = np.repeat(np.arange(len(templates), dtype=np.int16), [len(kept) for kept in rows])
+    starts = np.concatenate(
+        [hashes[t.group][kept] for t, kept in zip(templates, rows, strict=True)]
+    )
     hops = np.array([template.hops for template in templates], np.int8)[number]
     is_test = starts < np.uint64(TEST_BELOW)
+    row = np.concatenate(rows)
     return _Catalog(templates, number[order], row[order], hops[order], is_test[order])
+
+
+def _balanced(
+    template: Template, keys: NDArray[np.uint64], is_test: NDArray[np.bool_]
+) -> NDArray[np.int32]:
+    """Return the rows of a template that leave no answer above `MAX_SHARE` in either split.
+
+    A kind with fewer than 20 different answers in a split has no questions in it.
+
+    Args:
+        template: The kind of question.
+        keys: Random number of each row of the group; rows with small ones are kept first.
+        is_test: Of each row of the group, whether its questions are test questions.
+    """
+    spelled: dict[tuple[str, ...], frozenset[str]] = {}
+    splits: tuple[list[int], list[int]] = [], []
+    right: dict[int, frozenset[str]] = {}
+    for row in sorted(template.rows, key=keys.__getitem__):
+        accepted = template.ask(row).accepted
+        if accepted not in spelled:
+            spelled[accepted] = frozenset(map(normalize, accepted))
+        right[row] = spelled[accepted]
+        splits[bool(is_test[row])].append(row)
+    train, test = splits
+    return np.array([*_capped(train, right), *_capped(test, right)], np.int32)
+
+
+def _capped(rows: Sequence[int], right: Mapping[int, frozenset[str]]) -> list[int]:
+    """Return the rows without those whose answer is too frequent among the ones returned.
+
+    Args:
+        rows: In order of preference.
+        right: Answers that are right for each row.
+    """
+    counts = Counter(right[row] for row in rows).values()
+    most = max(counts, default=0)
+    while (share := int(MAX_SHARE * sum(min(count, most) for count in counts))) < most:
+        most = share
+    while True:  # answers that share a spelling may leave fewer rows than were counted
+        kept = _bounded(rows, right, most)
+        if most <= MAX_SHARE * len(kept):
+            return kept
+        most -= 1
+
+
+def _bounded(rows: Sequence[int], right: Mapping[int, frozenset[str]], most: int) -> list[int]:
+    """Return the first rows for which no answer is right more than `most` times."""
+    counts: Counter[str] = Counter()
+    kept: list[int] = []
+    for row in rows:
+        answers = right[row]
+        if all(counts[answer] < most for answer in answers):
+            for answer in answers:
+                counts[answer] += 1
+            kept.append(row)
+    return kept
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

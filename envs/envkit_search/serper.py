@@ -2,7 +2,8 @@
 
 The contract: `POST /search {"q", "num", "gl", "hl"}` with the header `X-API-KEY`. The answer
 repeats the request under `searchParameters` and lists pages under `organic`, each with `title`,
-`link` and `snippet`. A query that finds nothing is answered without `organic`.
+`link` and `snippet`. A query that finds nothing is answered without `organic`. For some queries
+Google answers directly: `answerBox` and `knowledgeGraph` become the first results.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ class SerperBackend:
 
 
 def read_answer(answer: object, topk: int) -> list[Hit]:
-    """Return the pages of an answer of Serper.
+    """Return the direct answers and then the pages of an answer of Serper, at most `topk`.
 
     Raises:
         EnvFault: It is not the contract's shape.
@@ -86,18 +87,53 @@ def read_answer(answer: object, topk: int) -> list[Hit]:
     organic: object = fields.get("organic", [])
     if not isinstance(fields.get("searchParameters"), dict) or not isinstance(organic, list):
         raise _wrong(f"an object with 'searchParameters' and a list 'organic', got {answer!r:.200}")
-    pages = cast(list[object], organic)[:topk]
-    return [_read_page(page, rank) for rank, page in enumerate(pages, start=1)]
+    boxes = (_answer_box(fields.get("answerBox")), _knowledge_graph(fields.get("knowledgeGraph")))
+    found = [box for box in boxes if box is not None]
+    found += [_read_page(page) for page in cast(list[object], organic)[:topk]]
+    return [
+        Hit(document=document, score=1.0 / rank)
+        for rank, document in enumerate(found[:topk], start=1)
+    ]
 
 
-def _read_page(page: object, rank: int) -> Hit:
+def _answer_box(box: object) -> Document | None:
+    """Return the direct answer to a question; None without one."""
+    fields = cast(dict[str, Any], box) if isinstance(box, dict) else {}
+    said = _strings(fields, "answer", "snippet")
+    return _document(fields, "Answer box", said, link="link")
+
+
+def _knowledge_graph(box: object) -> Document | None:
+    """Return what Google knows of a thing; None without anything."""
+    fields = cast(dict[str, Any], box) if isinstance(box, dict) else {}
+    said = _strings(fields, "type", "description")
+    attributes: object = fields.get("attributes")
+    if isinstance(attributes, dict):
+        known = cast(dict[object, object], attributes)
+        said += [f"{name}: {value}" for name, value in known.items() if isinstance(value, str)]
+    return _document(fields, "Knowledge graph", said, link="website")
+
+
+def _strings(fields: dict[str, Any], *names: str) -> list[str]:
+    return [value for name in names if isinstance(value := fields.get(name), str) and value.strip()]
+
+
+def _document(fields: dict[str, Any], kind: str, said: list[str], *, link: str) -> Document | None:
+    if not said:
+        return None
+    title = next(iter(_strings(fields, "title")), kind)
+    identity = next(iter(_strings(fields, link)), f"serper:{kind}")
+    return Document(id=identity, title=title, text="\n".join(said))
+
+
+def _read_page(page: object) -> Document:
     fields = cast(dict[str, Any], page) if isinstance(page, dict) else {}
     title, link = fields.get("title"), fields.get("link")
     if not isinstance(title, str) or not isinstance(link, str):
         raise _wrong(f"pages with the strings 'title' and 'link', got {page!r:.200}")
     snippet: object = fields.get("snippet", "")  # some pages have none
     text = snippet if isinstance(snippet, str) else ""
-    return Hit(document=Document(id=link, title=title, text=text), score=1.0 / rank)
+    return Document(id=link, title=title, text=text)
 
 
 def _wrong(rule: str) -> EnvFault:

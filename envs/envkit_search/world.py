@@ -2,7 +2,7 @@
 
 What makes it hard can be set: other names (with a page that says whose they are), pages of
 namesakes that mislead, and pages that contradict each other. Each page is of an almanac of some
-year; where two pages disagree on a fact, the newer almanac is right. That is the world's only rule.
+year; where two pages disagree on a fact, the newer almanac is right, and both pages say so.
 """
 
 import random

@@ -11,6 +11,8 @@ from envkit_search.document import Document
 from envkit_search.world import Thing, World, WorldShape
 from envkit_search.world_schema import KINDS
 
+RULE: Final = "Where the two pages disagree, the newer almanac is right."
+"""Stated on the pages that may disagree, and nowhere else, so that no question hints at it."""
 WORLDS_IN_MEMORY: Final = 4
 """Worlds, and indices, that a process keeps: the last ones used."""
 
@@ -66,7 +68,7 @@ def _first_page(world: World, thing: Thing) -> str:
         *(_sentence(world, thing, fact, value) for fact, value in enumerate(values)),
     ]
     if dispute is not None:
-        sentences.append(f"See also: {thing.second_title}.")
+        sentences.append(f"See also: {thing.second_title}. {RULE}")
     return " ".join(sentences)
 
 
@@ -77,7 +79,7 @@ def _second_page(world: World, thing: Thing) -> str:
     value = thing.values[dispute.fact] if is_newer else dispute.wrong
     return (
         f"From the Almanac of {dispute.almanac}. {_sentence(world, thing, dispute.fact, value)} "
-        f"See also: {thing.name}."
+        f"See also: {thing.name}. {RULE}"
     )
 
 

@@ -18,8 +18,6 @@ from envkit_search.world_pages import world_of
 from envkit_search.world_schema import KINDS
 
 MAX_HOPS: Final = 4
-RULE: Final = "Where two pages disagree, the newer almanac is right."
-"""Stated in every question of a world with contradictions, disputed or not."""
 _VERSION: Final = "world-questions-1"
 _MAX_ATTEMPTS: Final = 20_000
 
@@ -132,8 +130,7 @@ def _wording(world: World, steps: list[_Step], *, by_alias: bool) -> str:
     for thing, fact in steps[:-1]:
         phrase = KINDS[world.things[thing].kind].facts[fact].phrase.format(phrase)
     thing, fact = steps[-1]
-    question = KINDS[world.things[thing].kind].facts[fact].question.format(phrase)
-    return f"{question} {RULE}" if world.shape.contradictions else question
+    return KINDS[world.things[thing].kind].facts[fact].question.format(phrase)
 
 
 def _accepted(world: World, step: _Step) -> tuple[str, ...]:

@@ -109,6 +109,17 @@ async def test_double_and_triple_clicks_count_up(page: Page) -> None:
     assert [event.split()[0] for event in seen].count("click") == 3
 
 
+async def test_relative_places_count_from_the_pointer(page: Page) -> None:
+    start = Action(kind=ActionKind.MOVE, x=300, y=20)
+    there = Action(kind=ActionKind.DRAG, path=((20, 15),), is_relative=True)
+
+    relative = await did(page, start, there)
+
+    absolute = Action(kind=ActionKind.DRAG, path=((320, 35),))
+    assert relative == await did(page, start, absolute)
+    assert relative
+
+
 async def test_triple_click_selects_a_line(page: Page) -> None:
     await page.evaluate("t.value = 'first line\\nsecond'")
     await did(page, Action(kind=ActionKind.TRIPLE_CLICK, x=20, y=10), key("delete"))

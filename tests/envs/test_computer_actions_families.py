@@ -90,6 +90,23 @@ READS: list[tuple[str, str, list[Action]]] = [
     ),
     (
         "anthropic-20250124",
+        _call("computer", action="key", text="Down Down  ctrl+a Delete"),
+        [_act("key", keys=(name,)) for name in ("down", "down")]
+        + [_act("key", keys=("ctrl", "a")), _act("key", keys=("delete",))],
+    ),
+    (
+        "anthropic-20251124",
+        _call("computer", action="key", text="ctrl + shift + t")
+        + _call("computer", action="key", text=" "),
+        [_act("key", keys=("ctrl", "shift", "t")), _act("key", keys=("space",))],
+    ),
+    (
+        "anthropic-20251124",
+        _call("computer", action="key", text="ctrl++ + ctrl+ a"),
+        [_act("key", keys=keys) for keys in (("ctrl", "+"), ("+",), ("ctrl", "a"))],
+    ),
+    (
+        "anthropic-20250124",
         _call("computer", action="key", text="ctrl+Page_Down"),
         [_act("key", keys=("ctrl", "pagedown"))],
     ),
@@ -239,6 +256,27 @@ READS: list[tuple[str, str, list[Action]]] = [
     ("osworld", "pyautogui.write(r'\\d')", [_act("type", text="\\d")]),
     ("osworld", "pyautogui.scroll(-3, 100, y=50)", [_act("scroll", x=100, y=50, dy=360)]),
     ("osworld", "pyautogui.hscroll(2)", [_act("scroll", dx=240)]),
+    (
+        "osworld",
+        "pyautogui.moveRel(5, -10)\npyautogui.move(yOffset=3)\npyautogui.move((1, 2))\n"
+        "pyautogui.dragRel(30, 0, duration=1)\npyautogui.drag(0, 9, button='right')",
+        [
+            _act("move", x=5, y=-10, is_relative=True),
+            _act("move", x=0, y=3, is_relative=True),
+            _act("move", x=1, y=2, is_relative=True),
+            _act("drag", path=((30, 0),), is_relative=True),
+            _act("drag", path=((0, 9),), button=Button.RIGHT, is_relative=True),
+        ],
+    ),
+    (
+        "canonical",
+        '[{"action":"move","x":-4,"y":2000,"relative":true},'
+        '{"action":"drag","to":[-7,9],"relative":true}]',
+        [
+            _act("move", x=-4, y=2000, is_relative=True),
+            _act("drag", path=((-7, 9),), is_relative=True),
+        ],
+    ),
     ("osworld", "```\nWAIT\n```", [_act("wait", seconds=2.0)]),
     ("osworld", "It is all done.\nDONE", [_act("terminate")]),
     (
@@ -298,7 +336,11 @@ PROBLEMS = [
     ("osworld", "pyautogui.write(f'{1}')", "f-strings"),
     ("osworld", "for i in range(3):\n    pyautogui.click(1, 2)", "statement of kind for"),
     ("osworld", "pyautogui.__class__.mro()", "only plain functions"),
-    ("osworld", "pyautogui.moveRel(1, 2)", "relative"),
+    ("osworld", "pyautogui.moveRel(1, 2, x=5)", "argument 'x' is unknown"),
+    ("osworld", "pyautogui.move('left')", "'x' must be a number"),
+    ("anthropic-20250124", _call("computer", action="key", text="Down Dwn"), "no key 'Dwn'"),
+    ("anthropic-20250124", _call("computer", action="key", text=""), "1 to 6 keys"),
+    ("anthropic-20250124", _call("computer", action="key", text="a " * 51), "at most 50 actions"),
     ("osworld", "pyautogui.click(1, 2, clicks=9)", "'clicks' must be 1, 2 or 3"),
     ("osworld", "pyautogui.press('a', presses=1000)", "1 to 50 times"),
     ("osworld", "pyautogui.keyDown('ctrl')\npyautogui.write('a')", "still down"),

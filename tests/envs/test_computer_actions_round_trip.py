@@ -31,6 +31,8 @@ EXAMPLES = {
     "double click": Action(kind=ActionKind.DOUBLE_CLICK, x=100, y=50),
     "triple click": Action(kind=ActionKind.TRIPLE_CLICK, x=100, y=50),
     "move": Action(kind=ActionKind.MOVE, x=100, y=50),
+    "move from here": Action(kind=ActionKind.MOVE, x=-7, y=50, is_relative=True),
+    "drag from here": Action(kind=ActionKind.DRAG, path=((-9, 3),), is_relative=True),
     "mouse down": Action(kind=ActionKind.MOUSE_DOWN, x=100, y=50),
     "mouse up": Action(kind=ActionKind.MOUSE_UP, x=100, y=50),
     "drag": Action(kind=ActionKind.DRAG, x=100, y=50, path=((300, 200),)),
@@ -48,9 +50,12 @@ EXAMPLES = {
     "impossible": Action(kind=ActionKind.TERMINATE, status=Status.FAILURE),
     "answer": Action(kind=ActionKind.ANSWER, text="forty-two"),
 }
-QWEN = {"mouse down", "mouse up", "drag along a path", "hold key", "screenshot", "zoom"} | {
-    "ctrl-click"
-}
+RELATIVE = {"move from here", "drag from here"}
+QWEN = (
+    RELATIVE
+    | {"mouse down", "mouse up", "drag along a path", "hold key", "screenshot", "zoom"}
+    | {"ctrl-click"}
+)
 UI_TARS = QWEN | {
     "click at the cursor",
     "triple click",
@@ -61,14 +66,16 @@ UI_TARS = QWEN | {
 CANNOT = {
     "canonical": set[str](),
     "openai": {"click at the cursor", "triple click", "mouse down", "mouse up", "hold key"}
-    | {"wait", "zoom"},
-    "anthropic-20250124": {"drag along a path", "scroll a little", "zoom"},
-    "anthropic-20251124": {"drag along a path", "scroll a little"},
+    | {"wait", "zoom"}
+    | RELATIVE,
+    "anthropic-20250124": RELATIVE | {"drag along a path", "scroll a little", "zoom"},
+    "anthropic-20251124": RELATIVE | {"drag along a path", "scroll a little"},
     "qwen2.5-vl": QWEN | {"triple click", "scroll sideways", "answer"},
     "qwen3-vl": QWEN,
     "ui-tars-1.0": UI_TARS,
     "ui-tars-1.5": UI_TARS,
-    "browsergym": {"click at the cursor", "triple click", "drag along a path", "screenshot"}
+    "browsergym": RELATIVE
+    | {"click at the cursor", "triple click", "drag along a path", "screenshot"}
     | {"zoom"},
     "osworld": {"drag along a path", "scroll a little", "zoom", "answer"},
 }

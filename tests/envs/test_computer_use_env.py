@@ -344,6 +344,21 @@ def test_several_actions_of_one_reply_are_carried_out_in_order() -> None:
     assert step.info["actions"] == 2
 
 
+def test_relative_moves_start_at_the_cursor_and_stop_at_the_edges() -> None:
+    env = ComputerUseEnv(action="osworld", families=["move_window"], level=1)
+    env.reset(seed=1)
+    window = env.desk.top
+    x, y = window.x, window.y
+
+    env.step(f"pyautogui.moveTo({x}, {y})\npyautogui.moveRel(40, 8)")
+    assert env.desk.pointer == (x + 40, y + 8)
+    step = env.step("pyautogui.drag(-30, 20)")
+    assert (window.x, window.y) == (x - 30, y + 20)
+    assert step.info["parse_error"] is None
+    env.step("pyautogui.move(-99999, 99999)")
+    assert env.desk.pointer == (0, 447)
+
+
 def test_snapshot_goes_on_with_the_same_bytes() -> None:
     env, other = ComputerUseEnv(), ComputerUseEnv()
     task = _task("rename_files", 4, 2)

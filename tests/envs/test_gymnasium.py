@@ -166,6 +166,21 @@ def test_gymnasium_random_play_is_that_of_the_inner_environment(name: str) -> No
     plain.close()
 
 
+@pytest.mark.parametrize("form", ["tool", "tags"])
+@pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"])
+def test_gymnasium_random_policy_samples_actions_by_the_seed(name: str, form: str) -> None:
+    env = made(name, action_form=form)
+    policy = env.policies["random"]()
+    replies: list[str] = []
+    for seed in range(12):
+        env.reset(seed=seed)
+        context = PolicyContext(env=env, task=env.task, turn=0, messages=(), seed=seed)
+        assert policy(context) == policy(context)
+        replies.append(policy(context))
+        assert env.step(replies[-1]).info.get("parse_error") is None
+    assert len(set(replies)) > 1
+
+
 def test_gymnasium_members_are_the_newest_version_of_each_registered_name() -> None:
     found = members("gymnasium")
 

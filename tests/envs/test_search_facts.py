@@ -20,6 +20,7 @@ from envkit_search.document import Document
 from envkit_search.env import SearchEnv
 from envkit_search.fact_pages import fact_documents, fact_index
 from envkit_search.facts import fact_table
+from envkit_search.grading import normalize
 from envkit_search.questions import FactQuestions
 from envkit_search.spellings import country_spellings, gives_away, text_spellings
 from envkit_search.words import title_key
@@ -55,7 +56,7 @@ def one_of_each_kind() -> dict[str, Task]:
     source = FactQuestions(split="all")
     kinds: dict[str, Task] = {}
     for index in range(0, source.size or 0, 2):
-        if (index > 60_000) and len(kinds) > 140:
+        if (index > 60_000) and len(kinds) > 130:
             break
         task = source.task(index)
         kinds.setdefault(task["kind"], task)
@@ -93,16 +94,16 @@ def test_borders_are_mutual() -> None:
     ("question", "answer"),
     [
         ("What is the capital of Norway?", "Oslo"),
-        ("Which chemical element has the symbol W?", "Tungsten"),
+        ("Which chemical element has the symbol Hg?", "Mercury"),
         ("In which country is the city of Nagano?", "Japan"),
-        ("In which year was the U.S. state of Alaska admitted to the Union?", "1959"),
+        ("What is the two-letter abbreviation of the U.S. state of Alaska?", "AK"),
         (
-            "On which continent is the country of the airport with IATA code OSL?",
-            "Europe",
+            "What is the capital of the country of the airport with IATA code OSL?",
+            "Oslo",
         ),
         (
-            "In which time zone is the capital city of the country where the city of Nagano is?",
-            "Asia/Tokyo",
+            "In which time zone is the capital city of Norway?",
+            "Europe/Oslo",
         ),
     ],
 )
@@ -124,7 +125,7 @@ def test_no_question_is_asked_twice() -> None:
     questions = Counter(task["question"] for task in every_task())
     identities = Counter(task["id"] for task in every_task())
 
-    assert len(questions) == len(identities) == len(every_task()) > 180_000
+    assert len(questions) == len(identities) == len(every_task()) > 155_000
     assert {task["hops"] for task in every_task()} == {1, 2, 3}
     assert len({task["kind"] for task in every_task()}) >= 65
 
@@ -166,7 +167,7 @@ def says(text: str, answer: str) -> bool:
 def test_every_kind_is_solved_by_reading_its_pages() -> None:
     kinds = one_of_each_kind()
 
-    assert len(kinds) > 140
+    assert len(kinds) > 130
     for task in kinds.values():
         assert len(task["gold_titles"]) == len(set(task["gold_titles"]))
         assert any(says(pages()[task["gold_titles"][-1]].text, a) for a in task["answers"]), task
@@ -290,10 +291,30 @@ def test_any_stretch_of_indices_mixes_kinds() -> None:
     assert max(kinds.values()) < 40
 
 
-def test_no_constant_answer_is_right_often() -> None:
-    answers = Counter(answer for task in sampled() for answer in set(task["answers"]))
+@pytest.mark.parametrize(
+    ("split", "hops"),
+    [
+        ("train", 3),
+        *(
+            pytest.param(split, hops, marks=pytest.mark.slow)
+            for split in ("train", "test", "all")
+            for hops in (1, 2, 3)
+        ),
+    ],
+)
+def test_best_constant_by_kind_is_right_in_at_most_one_in_twenty(split: str, hops: int) -> None:
+    source = FactQuestions(split=split, hops=[hops])
+    answers: dict[str, Counter[str]] = defaultdict(Counter)
+    sizes: Counter[str] = Counter()
+    for index in range(source.size or 0):
+        task = source.task(index)
+        sizes[task["kind"]] += 1
+        answers[task["kind"]].update({normalize(answer) for answer in task["answers"]})
 
-    assert answers.most_common(1)[0][1] / SAMPLES < 0.04
+    most = {kind: counts.most_common(1)[0][1] for kind, counts in answers.items()}
+    assert sum(most.values()) / sizes.total() <= 0.05
+    for kind, count in most.items():
+        assert count <= 0.05 * sizes[kind], (kind, answers[kind].most_common(1))
 
 
 def test_source_is_a_task_source_that_says_what_is_wrong() -> None:
@@ -356,7 +377,7 @@ def test_another_process_draws_the_same_questions_and_rankings() -> None:
 def test_facts_keep_their_meaning() -> None:
     """Pinned: a change of pages or questions needs a new version of the environment."""
     source = FactQuestions()
-    tasks = [source.task(index) for index in range(0, 190_000, 1999)]
+    tasks = [source.task(index) for index in range(0, 140_000, 1499)]
     digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
 
-    assert (fact_index().corpus_hash[:16], digest[:16]) == ("bdf54369aee09b4e", "a543fc3712d03eda")
+    assert (fact_index().corpus_hash[:16], digest[:16]) == ("bdf54369aee09b4e", "c8d6d0390d296333")

@@ -1,6 +1,6 @@
 """The canonical action: what every model family's reply is turned into."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -83,3 +83,17 @@ class Action:
     "up", "down", "left", "right", "f1" to "f12"."""
     seconds: float = 0.0
     status: Status = Status.SUCCESS
+    is_relative: bool = False
+    """Of a move or a drag: whether `x`, `y` and `path` count from the cursor."""
+
+    def from_cursor(self, x: int, y: int) -> "Action":
+        """Return the same action in pixels of the screen, for a cursor at (x, y)."""
+        if not self.is_relative:
+            return self
+        return replace(
+            self,
+            x=None if self.x is None else x + self.x,
+            y=None if self.y is None else y + self.y,
+            path=tuple((x + across, y + down) for across, down in self.path),
+            is_relative=False,
+        )

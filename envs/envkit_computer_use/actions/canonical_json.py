@@ -1,8 +1,8 @@
 """The canonical JSON form of actions: its schema, its writer and its reader.
 
 The keys of an object are `action`, `x`, `y`, `to` or `path`, `button`, `dx`, `dy`, `text`, `keys`,
-`seconds` and `status`. A list of objects is a batch. What equals the default of `Action` is left
-out when written.
+`seconds`, `status` and `relative`. A list of objects is a batch. What equals the default of
+`Action` is left out when written.
 """
 
 from collections.abc import Mapping
@@ -52,6 +52,7 @@ _HOLDING: Final = (
     ActionKind.SCROLL,
 )
 """Mouse actions during which `keys` are held."""
+_RELATIVE: Final = (ActionKind.MOVE, ActionKind.DRAG)
 
 _POINT: Final[dict[str, Any]] = {
     "type": "array",
@@ -89,6 +90,7 @@ def _action_schema() -> dict[str, Any]:
             },
             "seconds": {"type": "number", "minimum": 0, "maximum": MAX_SECONDS},
             "status": {"enum": [status.value for status in Status]},
+            "relative": {"type": "boolean", "description": "A move or drag from the cursor."},
         },
         "required": ["action"],
         "additionalProperties": False,
@@ -138,8 +140,8 @@ def to_json(action: Action, space: CoordinateSpace | None = None) -> dict[str, A
     """
     written: dict[str, Any] = {"action": action.kind.value}
     if action.x is not None and action.y is not None:
-        written["x"], written["y"] = _place((action.x, action.y), space)
-    points = [_place(point, space) for point in action.path]
+        written["x"], written["y"] = _place(action, (action.x, action.y), space)
+    points = [_place(action, point, space) for point in action.path]
     if points:
         written |= {"to": points[0]} if len(points) == 1 else {"path": points}
     return written | _details(action)
@@ -157,6 +159,7 @@ def _details(action: Action) -> dict[str, Any]:
         "keys": (list(action.keys), bool(action.keys)),
         "seconds": (action.seconds, action.seconds != 0 or "seconds" in needed),
         "status": (action.status.value, action.kind is ActionKind.TERMINATE),
+        "relative": (True, action.is_relative),
     }
     return {key: value for key, (value, is_kept) in kept.items() if is_kept}
 
@@ -194,7 +197,8 @@ def read_action(value: object, reading: Reading) -> Action:
         raise MalformedActionError(
             f"{kind.value} has an unknown field {quoted(unknown)}; known: {', '.join(_KEYS_SHOWN)}"
         )
-    fields = Fields(values, reading, kind.value)
+    is_relative = kind in _RELATIVE and _is_true(values.get("relative"))
+    fields = Fields(values, reading, kind.value, is_relative=is_relative)
     for key in _NEEDED.get(kind, ()):
         fields.get(key)
     x, y = fields.optional_point() if kind in _AIMED else (None, None)
@@ -210,10 +214,17 @@ def read_action(value: object, reading: Reading) -> Action:
         keys=_keys(kind, fields),
         seconds=fields.seconds("seconds") if "seconds" in _NEEDED.get(kind, ()) else 0.0,
         status=_status(kind, fields),
+        is_relative=is_relative,
     )
 
 
 _KEYS_SHOWN: Final = sorted(_KEYS)
+
+
+def _is_true(value: object) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise MalformedActionError(f"'relative' must be true or false, got {quoted(value)}")
+    return bool(value)
 
 
 def _path(kind: ActionKind, fields: Fields) -> tuple[tuple[int, int], ...]:
@@ -243,5 +254,10 @@ def _status(kind: ActionKind, fields: Fields) -> Status:
     return fields.choice("status", _STATUSES)
 
 
-def _place(point: tuple[int, int], space: CoordinateSpace | None) -> list[int | float]:
-    return list(point if space is None else space.from_screen(*point))
+def _place(
+    action: Action, point: tuple[int, int], space: CoordinateSpace | None
+) -> list[int | float]:
+    if space is None:
+        return list(point)
+    convert = space.offset_from_screen if action.is_relative else space.from_screen
+    return list(convert(*point))

@@ -65,7 +65,16 @@ def as_pair(value: object, name: str) -> tuple[float, float]:
 class Fields:
     """The fields of one action. Every method raises `MalformedActionError` with a sentence."""
 
-    def __init__(self, values: Mapping[str, Any], reading: Reading, name: str) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        reading: Reading,
+        name: str,
+        *,
+        is_relative: bool = False,
+    ) -> None:
+        self.is_relative = is_relative
+        """Whether places count from the cursor."""
         self._values = values
         self._reading = reading
         self._name = name
@@ -156,7 +165,9 @@ class Fields:
         return chord(part for name in cast(list[str], names) for part in split_chord(name))
 
     def place(self, pair: tuple[float, float]) -> tuple[int, int]:
-        """Return the pixel of the screen that two numbers mean."""
+        """Return the pixel of the screen, or the distance, that two numbers mean."""
+        if self.is_relative:
+            return self._reading.space.offset_to_screen(*pair)
         return self._reading.point(*pair)
 
     def pair(self, key: str) -> tuple[int, int]:
@@ -169,7 +180,7 @@ class Fields:
 
     def point(self) -> tuple[int, int]:
         """Return a pixel from the fields `x` and `y`."""
-        return self._reading.point(self.number("x"), self.number("y"))
+        return self.place((self.number("x"), self.number("y")))
 
     def optional_point(self) -> tuple[int, int] | tuple[None, None]:
         """Return a pixel, or two None where both `x` and `y` are missing."""
@@ -181,4 +192,4 @@ class Fields:
         if not isinstance(value, list) or not 1 <= len(cast(list[object], value)) <= MAX_PATH:
             raise MalformedActionError(f"'{key}' must be a list of 1 to {MAX_PATH} points [x, y]")
         points = cast(list[object], value)
-        return tuple(self._reading.point(*as_pair(point, key)) for point in points)
+        return tuple(self.place(as_pair(point, key)) for point in points)

@@ -178,6 +178,21 @@ class CoordinateSpace:
             inside,
         )
 
+    def offset_to_screen(self, dx: float, dy: float) -> tuple[int, int]:
+        """Return how many pixels of the screen a distance in the units of the space is."""
+        extent = self.extent
+        return (
+            round(dx * self.screen.width / extent.width),
+            round(dy * self.screen.height / extent.height),
+        )
+
+    def offset_from_screen(self, dx: int, dy: int) -> tuple[float, float]:
+        """Return a distance in pixels of the screen in the units of the space."""
+        extent = self.extent
+        across = dx * extent.width / self.screen.width
+        down = dy * extent.height / self.screen.height
+        return (across, down) if extent == (1, 1) else (round(across), round(down))
+
     def from_screen(self, x: int, y: int) -> tuple[int | float, int | float]:
         """Return the numbers that a model would write for a pixel.
 

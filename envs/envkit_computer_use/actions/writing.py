@@ -52,13 +52,18 @@ class Writing:
         """Return where the action happens."""
         if self.action.x is None or self.action.y is None:
             raise self.refusal("it needs a place, got x=None and y=None")
-        return list(self.space.from_screen(self.action.x, self.action.y))
+        return self._place(self.action.x, self.action.y)
 
     def path(self) -> list[Place]:
         """Return the points after the start."""
         if not self.action.path:
             raise self.refusal("it needs a point to go to, got an empty path")
-        return [list(self.space.from_screen(*point)) for point in self.action.path]
+        return [self._place(*point) for point in self.action.path]
+
+    def _place(self, x: int, y: int) -> Place:
+        if self.action.is_relative:
+            raise self.refusal("its places count from the corner of the screen, not the cursor")
+        return list(self.space.from_screen(x, y))
 
     def end(self) -> Place:
         """Return the only point after the start."""

@@ -46,6 +46,7 @@ class Hands:
         handler = self._HANDLERS.get(action.kind)
         if handler is None:
             return
+        action = action.from_cursor(self.x, self.y)
         place = (action.x, action.y) if action.x is not None and action.y is not None else None
         x, y = (self.x, self.y) if place is None else self._inside(*place)
         await handler(self, x, y, action)

@@ -2,10 +2,12 @@
 
 After the computer-use documentation at docs.anthropic.com and anthropics/anthropic-quickstarts,
 computer-use-demo/computer_use_demo/tools/computer.py. Coordinates are pixels of the declared
-display; a scroll counts clicks of the wheel; `text` of a click holds keys. Keys have X11's names. A
-reply without a call ends the episode.
+display; a scroll counts clicks of the wheel; `text` of a click holds keys. Keys have X11's names.
+As with xdotool, `key` presses chords separated by spaces one after another. A reply without a call
+ends the episode.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -16,7 +18,7 @@ from envkit_computer_use.actions.closing import DONE, FAIL
 from envkit_computer_use.actions.families.click_names import CLICKS, click_name
 from envkit_computer_use.actions.family import ActionFamily
 from envkit_computer_use.actions.fields import Fields, as_pair
-from envkit_computer_use.actions.keys import KeyColumn
+from envkit_computer_use.actions.keys import KeyColumn, chord, split_chord
 from envkit_computer_use.actions.malformed import MalformedActionError
 from envkit_computer_use.actions.parsed import ParsedActions, Reading
 from envkit_computer_use.actions.spaces import CoordinateSpace
@@ -24,7 +26,10 @@ from envkit_computer_use.actions.writing import WHEEL_CLICK, Writing, direction_
 
 TOOL_NAME: Final = "computer"
 
+_KEY: Final = "key"
 _ZOOM: Final = "zoom"
+_SPACED_PLUS: Final = re.compile(r"(?<=[^\s+])\s*\+\s*(?=[^\s+])")
+_LONGEST_KEYS: Final = 4096
 _DIRECTIONS: Final = ("up", "down", "left", "right")
 
 
@@ -97,13 +102,14 @@ def _parameters(*, can_zoom: bool) -> dict[str, Any]:
     properties: dict[str, Any] = {
         "action": {
             "type": "string",
-            "enum": [word for word in _READERS if can_zoom or word != _ZOOM],
+            "enum": [word for word in _WORDS if can_zoom or word != _ZOOM],
         },
         "coordinate": {**pair, "description": "[x, y]: where, or the end of a drag."},
         "start_coordinate": {**pair, "description": "[x, y]: the start of left_click_drag."},
         "text": {
             "type": "string",
-            "description": "What to type; the keys of key and hold_key, such as ctrl+s; "
+            "description": "What to type; the keys of key and hold_key, such as ctrl+s, and "
+            "for key several in a row, such as Down Down Return; "
             "keys to hold during a click or a scroll.",
         },
         "scroll_direction": {"type": "string", "enum": list(_DIRECTIONS)},
@@ -122,8 +128,19 @@ def _parameters(*, can_zoom: bool) -> dict[str, Any]:
 
 
 def _read(arguments: dict[str, Any], reading: Reading) -> None:
-    word = Fields(arguments, reading, TOOL_NAME).choice("action", {key: key for key in _READERS})
-    reading.add(_READERS[word](Fields(arguments, reading, word)))
+    word = Fields(arguments, reading, TOOL_NAME).choice("action", {key: key for key in _WORDS})
+    fields = Fields(arguments, reading, word)
+    if word == _KEY:
+        reading.add(*_presses(fields))
+    else:
+        reading.add(_READERS[word](fields))
+
+
+def _presses(fields: Fields) -> list[Action]:
+    """Return the presses of `text`: chords apart by spaces, which may also stand around a +."""
+    text = fields.text("text")
+    parts = _SPACED_PLUS.sub("+", text[:_LONGEST_KEYS]).split() or [text]
+    return [Action(kind=ActionKind.KEY, keys=chord(split_chord(part))) for part in parts]
 
 
 def _held(fields: Fields) -> tuple[str, ...]:
@@ -180,7 +197,7 @@ def _zoom(fields: Fields) -> Action:
 
 
 _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
-    "key": lambda fields: Action(kind=ActionKind.KEY, keys=fields.keys("text")),
+    # `key` stands for several actions: see `_presses`.
     "hold_key": _hold,
     "type": lambda fields: Action(kind=ActionKind.TYPE, text=fields.text("text")),
     "mouse_move": _move,
@@ -194,6 +211,7 @@ _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
     "cursor_position": lambda _fields: Action(kind=ActionKind.SCREENSHOT),
     _ZOOM: _zoom,
 }
+_WORDS: Final = (_KEY, *_READERS)
 
 
 def _aimed(word: str, writing: Writing) -> dict[str, Any]:

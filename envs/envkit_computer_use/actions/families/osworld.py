@@ -148,12 +148,22 @@ def _held(writing: Writing, lines: list[str]) -> list[str]:
 
 
 def _write_move(writing: Writing) -> list[str]:
+    if writing.action.is_relative:
+        return [_call("move", *_offset(writing, writing.action.x, writing.action.y))]
     return [_call("moveTo", *writing.point())]
 
 
+def _offset(writing: Writing, dx: int | None, dy: int | None) -> tuple[float, float]:
+    return writing.space.offset_from_screen(dx or 0, dy or 0)
+
+
 def _write_drag(writing: Writing) -> list[str]:
+    action = writing.action
+    if action.is_relative and writing.at_cursor and len(action.path) == 1:
+        drag = _call("drag", *_offset(writing, *action.path[0]), **_named_button(action))
+        return _held(writing, [drag])
     before = [] if writing.at_cursor else _write_move(writing)
-    drag = _call("dragTo", *writing.end(), **_named_button(writing.action))
+    drag = _call("dragTo", *writing.end(), **_named_button(action))
     return [*before, *_held(writing, [drag])]
 
 

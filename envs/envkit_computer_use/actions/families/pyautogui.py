@@ -28,6 +28,11 @@ _PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "tripleClick": ("x", "y", "interval", "button", *_CLICK_REST),
     "moveTo": ("x", "y", "duration", "tween", "logScreenshot", "_pause"),
     "dragTo": ("x", "y", "duration", "tween", "button", "logScreenshot", "_pause", "mouseDownUp"),
+    **dict.fromkeys(("move", "moveRel"), ("xOffset", "yOffset", *_CLICK_REST)),
+    **dict.fromkeys(
+        ("drag", "dragRel"),
+        ("xOffset", "yOffset", "duration", "tween", "button", *_CLICK_REST[2:], "mouseDownUp"),
+    ),
     "mouseDown": _BUTTON,
     "mouseUp": _BUTTON,
     "scroll": ("clicks", "x", "y", "logScreenshot", "_pause"),
@@ -64,7 +69,8 @@ def _actions(call: PythonCall, reading: Reading, held: HeldKeys) -> list[Action]
         raise MalformedActionError(f"only pyautogui and time.sleep are read, got {call.name[:60]}")
     if function == "hotkey":
         return [held.applied(Action(kind=ActionKind.KEY, keys=_hotkey(call)))]
-    fields = Fields(_bound(call, function), reading, function)
+    bound, is_relative = _bound(call, function), function in _RELATIVE
+    fields = Fields(bound, reading, function, is_relative=is_relative)
     if function == "keyDown":
         held.press(canonical_key(fields.text("key")))
         return []
@@ -76,17 +82,24 @@ def _actions(call: PythonCall, reading: Reading, held: HeldKeys) -> list[Action]
 
 
 def _bound(call: PythonCall, function: str) -> dict[str, Any]:
-    if function in _RELATIVE:
-        raise MalformedActionError(f"{function} is relative: use moveTo or dragTo with x and y")
     parameters = _PARAMETERS.get(function)
     if parameters is None:
         raise MalformedActionError(
             f"there is no function {quoted(function)}; there are {', '.join(_PARAMETERS)}, hotkey"
         )
     bound = call.bind(parameters)
-    if isinstance(bound.get("x"), list) and bound.get("y") is None:  # pyautogui takes a pair as x
-        bound["x"], bound["y"] = as_pair(bound["x"], "x")
-    return bound
+    keys = ("xOffset", "yOffset") if function in _RELATIVE else ("x", "y")
+    x, y = _axes(*(bound.pop(key, None) for key in keys))
+    if function in _RELATIVE:
+        x, y = (0 if offset is None else offset for offset in (x, y))
+    return {**bound, "x": x, "y": y}
+
+
+def _axes(x: object, y: object) -> tuple[object, object]:
+    """Return both; pyautogui also takes a pair in place of the first."""
+    if not isinstance(x, list) or y is not None:
+        return cast(object, x), y
+    return as_pair(cast(list[object], x), "x")
 
 
 def _hotkey(call: PythonCall) -> tuple[str, ...]:
@@ -144,11 +157,12 @@ def _pressed(kind: ActionKind) -> Callable[[Fields], Action]:
 
 def _move(fields: Fields) -> Action:
     x, y = fields.point()
-    return Action(kind=ActionKind.MOVE, x=x, y=y)
+    return Action(kind=ActionKind.MOVE, x=x, y=y, is_relative=fields.is_relative)
 
 
 def _drag(fields: Fields) -> Action:
-    return Action(kind=ActionKind.DRAG, path=(fields.point(),), button=_button(fields))
+    path, button = (fields.point(),), _button(fields)
+    return Action(kind=ActionKind.DRAG, path=path, button=button, is_relative=fields.is_relative)
 
 
 def _scroll(fields: Fields) -> Action:
@@ -173,8 +187,8 @@ _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
     "middleClick": lambda fields: _clicked(fields, 1, Button.MIDDLE),
     "doubleClick": lambda fields: _clicked(fields, 2, _button(fields)),
     "tripleClick": lambda fields: _clicked(fields, 3, _button(fields)),
-    "moveTo": _move,
-    "dragTo": _drag,
+    **dict.fromkeys(("moveTo", "move", "moveRel"), _move),
+    **dict.fromkeys(("dragTo", "drag", "dragRel"), _drag),
     "mouseDown": _pressed(ActionKind.MOUSE_DOWN),
     "mouseUp": _pressed(ActionKind.MOUSE_UP),
     "scroll": _scroll,
