@@ -98,7 +98,7 @@ def test_contract_of_an_installed_package_is_checked_against_its_real_signatures
 
 
 def test_contract_with_a_package_that_is_not_installed_says_so() -> None:
-    with pytest.raises(MissingDependencyError, match="no_such_trainer.*pip install it"):
+    with pytest.raises(MissingDependencyError, match=r"no_such_trainer.*pip install it"):
         Contract(package="no_such_trainer", tested="1.0", install="pip install it", uses={}).check()
 
 
