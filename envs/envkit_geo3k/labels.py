@@ -133,8 +133,10 @@ class _Layout:
             case (first, vertex, second):
                 corner, a, b = (self._frame.pixel(name) for name in (vertex, first, second))
                 reach = max(math.dist(corner, a), math.dist(corner, b))
+                arc = mark_radius(self._frame, first, vertex, second)
                 return (
                     math.dist(corner, spot) < reach
+                    and _gap(corner, box) < arc + 29 * self._frame.unit
                     and all(_is_between(corner, a, b, edge) for edge in _edges(box))
                     and not self._is_cut_off(corner, spot)
                 )
@@ -269,6 +271,14 @@ def _box(x: float, y: float, reach: float) -> Box:
 
 def _grown(box: Box, by: int) -> Box:
     return box[0] - by, box[1] - by, box[2] + by, box[3] + by
+
+
+def _gap(spot: Point, box: Box) -> float:
+    """Return the distance of a spot from a box; 0 within it."""
+    left, top, right, bottom = box
+    return math.hypot(
+        max(left - spot[0], 0, spot[0] - right), max(top - spot[1], 0, spot[1] - bottom)
+    )
 
 
 def _edges(box: Box) -> Iterator[Point]:
