@@ -59,6 +59,8 @@ class Given:
     at: tuple[str, ...]
     """Where its label goes; empty for a quantity without a place in the figure."""
     shown: Shown
+    stays: bool = False
+    """Whether hardening leaves it in the figure."""
 
     def moved_to_text(self) -> "Given":
         """Return the same given without its label."""
@@ -198,6 +200,10 @@ class Draft:
             if len(given.at) == 3 and given.shown is Shown.FIGURE:
                 self.angle_mark(*given.at)
             self.givens.append(given)
+
+    def give_to_stay(self, *givens: Given) -> None:
+        """State quantities that never move to the text, where few answers would go with them."""
+        self.give(*(replace(given, stays=True) for given in givens))
 
     def say(self, fact: str) -> None:
         """State a fact in the text, as one sentence."""

@@ -30,9 +30,10 @@ def _move_a_given(draft: Draft) -> bool:
     in_figure = [n for n, given in enumerate(draft.givens) if given.shown is Shown.FIGURE]
     label = draft.question.label if draft.question is not None else None
     needed = len(in_figure) + (label is not None and label.text.strip("x°") != "")
-    if not in_figure or needed < 2:
+    movable = [n for n in in_figure if not draft.givens[n].stays]
+    if needed < 2 or not movable:
         return False
-    n = draft.rng.choice(in_figure)
+    n = draft.rng.choice(movable)
     given = draft.givens[n]
     draft.givens[n] = given.moved_to_text()
     mark = ("angle", *given.at, 1)
@@ -81,9 +82,12 @@ def _lengthen(draft: Draft, shown: Shown) -> None:
     for pair in candidates:
         a, b = draft.rng.sample(pair, 2)
         start, end = draft.points[a], draft.points[b]
-        extra = max(2, round(_diameter(draft) * draft.rng.uniform(0.16, 0.3)))
+        extra = max(2, round(_diameter(draft) * draft.rng.uniform(0.13, 0.42)))
         tip = between(start, end, 1 + extra / distance(start, end))
-        if _is_free(draft, b, tip):
+        stated = [
+            float(given.value) for given in draft.givens
+        ]  # the radius, to a point of a circle
+        if extra not in stated and _is_free(draft, b, tip):
             (name,) = draft.names(1)
             draft.put(name, *tip)
             draft.segments(b + name)

@@ -116,7 +116,7 @@ def _check_marks(problem: dict[str, Any], figure: Figure) -> None:
 
 @pytest.mark.parametrize(("family", "level"), KINDS)
 def test_labels_belong_to_one_thing_only(family: str, level: int) -> None:
-    for problem, figure in _problems(family, level, 2):
+    for problem, figure in _problems(family, level, 1):
         _check_angle_labels(problem, figure)
         _check_names(problem, figure)
         _check_marks(problem, figure)

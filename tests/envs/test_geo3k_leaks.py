@@ -29,7 +29,7 @@ def _problems(family: str, level: int, count: int, seed: int = 6) -> list[dict[s
 
 @pytest.mark.parametrize(("family", "level"), KINDS)
 def test_problem_needs_a_number_from_its_figure(family: str, level: int) -> None:
-    for problem in _problems(family, level, 3):
+    for problem in _problems(family, level, 2):
         assert not leaks.follows_from_text(problem), problem["question"]
 
 
@@ -52,13 +52,13 @@ def test_problems_of_a_level_leak_at_most_what_the_docs_say(level: int) -> None:
     )
     assert leaks.text_only_rate(test) <= 0.01
     assert leaks.frequent_rate(train, test) <= 0.05
-    assert leaks.learned_rate(train, test) <= 0.06
+    assert leaks.learned_rate(train, test) <= 0.05
 
 
 def test_unknowns_of_algebra_problems_have_no_favourites() -> None:
     source = ProceduralSource(level=2, seed=3)
-    golds = Counter(source.task(index)["answer"] for index in range(200))
-    assert sum(count for _, count in golds.most_common(leaks.GUESSES)) <= 0.12 * 200
+    golds = Counter(source.task(index)["answer"] for index in range(150))
+    assert sum(count for _, count in golds.most_common(leaks.GUESSES)) <= 0.12 * 150
 
 
 def test_hard_problem_states_something_in_its_text() -> None:

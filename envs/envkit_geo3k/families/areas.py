@@ -1,6 +1,7 @@
 """Areas, arcs, sectors and shaded regions; answers in pi where circles take part."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 from envkit_geo3k.draft import (
@@ -97,7 +98,7 @@ def _isosceles_area(draft: Draft) -> None:
     draft.put(c, *apex_from_sides(2 * half, side, side))
     draft.polygon([a, b, c])
     draft.ticks(1, a + c, b + c)
-    draft.give(given_length(a, c, side), given_length(a, b, 2 * half))
+    draft.give_to_stay(given_length(a, c, side), given_length(a, b, 2 * half))
     draft.ask(f"Find the area of triangle {a}{b}{c}.", ["area", a, b, c], half * height)
 
 
@@ -112,7 +113,8 @@ def _right_triangle_area(draft: Draft) -> None:
     draft.put(b, 0, y)
     draft.polygon([a, b, c])
     draft.right_angle(a, c, b)
-    draft.give(given_length(a, b, hypotenuse), given_length(b, c, y))
+    draft.give_to_stay(given_length(a, b, hypotenuse))
+    draft.give(replace(given_length(b, c, y), stays=not asks_area))
     if asks_area:
         area = Fraction(x * y, 2)
         draft.ask(f"Find the area of triangle {a}{b}{c}.", ["area", a, b, c], area)
@@ -125,7 +127,7 @@ def arc_and_sector(draft: Draft) -> None:
     """Ask for an arc or a sector; algebra: back from the arc; chained: a segment of the circle."""
     rng = draft.rng
     a, b = draft.names(2)
-    radius = rng.randint(2, 60)
+    radius = rng.randint(2, 90)
     degrees = rng.choice((60, 90, 120)) if draft.level.is_chained else 5 * rng.randint(8, 34)
     draft.require(draft.level.is_chained or degrees != 90, "a quarter")
     draft.key = (radius, degrees)
@@ -145,7 +147,7 @@ def arc_and_sector(draft: Draft) -> None:
         draft.segments(a + b)
     draft.circle("O", radius)
     draft.segments("O" + a, "O" + b)
-    draft.give(given_length("O", a, radius))
+    draft.give_to_stay(given_length("O", a, radius))
     if draft.level.is_algebraic:
         draft.give(given_text(arc_goal, f"The length of minor arc {a}{b}", arc))
         draft.ask_angle(a, "O", b, degrees)

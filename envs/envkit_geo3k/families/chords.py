@@ -2,7 +2,7 @@
 
 import math
 
-from envkit_geo3k.draft import Draft, between, given_length, given_text, polar
+from envkit_geo3k.draft import Draft, between, given_length, polar
 from envkit_geo3k.exact import Exact
 from envkit_geo3k.families.right_triangles import triple
 from envkit_geo3k.measure import Point
@@ -38,7 +38,7 @@ def _are_even(*parts: int) -> bool:
 
 
 def intersecting_chords(draft: Draft) -> None:
-    """Use AP * PB = CP * PD; chained: a part comes from a whole chord."""
+    """Use AP * PB = CP * PD; chained: the whole chord CD."""
     rng = draft.rng
     a, b, c, d, p = draft.names(5)
     down = rng.randint(6, 90)
@@ -62,13 +62,12 @@ def intersecting_chords(draft: Draft) -> None:
     draft.circle("O", radius, dot=False)
     draft.segments(a + b, c + d)
     draft.say(f"Chords {a}{b} and {c}{d} meet at {p}.")
+    draft.give(given_length(a, p, left), given_length(p, b, right))
+    draft.give_to_stay(given_length(c, p, up))
     if draft.level.is_chained:
-        draft.give(given_text(["length", a, b], f"{a}{b}", left + right))
-        draft.give(given_length(a, p, left))
+        draft.ask(f"Find {c}{d}.", ["length", c, d], up + down)
     else:
-        draft.give(given_length(a, p, left), given_length(p, b, right))
-    draft.give(given_length(c, p, up))
-    draft.ask_length(p, d, down)
+        draft.ask_length(p, d, down)
 
 
 def secants(draft: Draft) -> None:
@@ -144,11 +143,11 @@ def chord_distance(draft: Draft) -> None:
     """Use that the centre's perpendicular bisects a chord; chained: the whole chord, its height."""
     rng = draft.rng
     a, b, m, n = draft.names(4)
-    if draft.level.is_algebraic or rng.random() < 0.3:
+    if draft.level.is_algebraic or (draft.level == 1 and rng.random() < 0.3):
         gap, half, radius = triple(draft)
         exact_half = Exact.of(half)
     else:
-        gap = rng.randint(4, 60)
+        gap = rng.randint(4, 90)
         radius = rng.randint(math.ceil(gap / 0.85), math.floor(gap / 0.3))
         exact_half = Exact.sqrt(radius * radius - gap * gap)
     draft.require(0.3 <= gap / radius <= 0.85, "too near the centre or the edge")
@@ -174,5 +173,5 @@ def chord_distance(draft: Draft) -> None:
         return
     draft.put(n, *between((0, 0), (0, -1), radius))
     draft.segments(m + n)
-    draft.give(given_length(m, b, exact_half))
+    draft.give_to_stay(given_length(m, b, exact_half))
     draft.ask_length(m, n, radius - gap)

@@ -66,6 +66,7 @@ def _triangle(draft: Draft, names: tuple[str, ...], corners: list[tuple[int, int
     (x, y), (u, v), (s, t) = corners
     doubled = abs((u - x) * (t - y) - (s - x) * (v - y))
     draft.require(doubled >= 14, "a thin triangle")
+    draft.require(doubled > 70 * draft.rng.random(), "one of many small triangles")
     draft.polygon([a, b, c])
     if draft.rng.random() < 0.5:
         area = Fraction(doubled, 2)

@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from envkit_geo3k.draft import Draft, between, given_angle, given_length, given_text, polar
+from envkit_geo3k.draft import Draft, between, given_angle, given_length, polar
 from envkit_geo3k.exact import Exact
 from envkit_geo3k.families.right_triangles import triple
 
@@ -93,11 +93,7 @@ def rhombus(draft: Draft) -> None:
         draft.give(*(given_length(*length) for length in known))
         draft.ask_length(*asked)
         return
-    draft.give(given_length(a, b, side))
-    if rng.random() < 0.5:
-        draft.give(given_length(a, e, x))
-    else:
-        draft.give(given_text(["length", a, c], f"{a}{c}", 2 * x))
+    draft.give_to_stay(given_length(a, b, side), given_length(a, e, x))
     if rng.random() < 0.5:
         draft.ask(f"Find the area of {a}{b}{c}{d}.", ["area", a, b, c, d], 2 * x * y)
     else:
@@ -135,5 +131,5 @@ def kite(draft: Draft) -> None:
     # In the right triangles at E an angle beside the diagonal BD comes from the one at A or at C.
     upper = rng.choice(((d, a, e, top / 2), (a, b, e, 90 - top / 2)))
     lower = rng.choice(((e, b, c, 90 - bottom / 2), (b, c, e, bottom / 2)))
-    draft.give(given_angle(*upper), given_angle(*lower))
+    draft.give_to_stay(given_angle(*upper), given_angle(*lower))
     draft.ask(f"Find m∠{a}{d}{c}.", ["angle", a, d, c], side_angle)

@@ -147,7 +147,7 @@ def _two_special(draft: Draft) -> None:
     draft.give(given_angle(b, a, c, 45), given_angle(a, b, c, other))
     hypotenuse = foot * 2 / Exact.sqrt(3) if other == 30 else foot * 2
     known = rng.choice(((a, c, height * Exact.sqrt(2)), (a, d, Exact.of(height))))
-    draft.give(given_length(*known))
+    draft.give_to_stay(given_length(*known))
     draft.ask_length(*rng.choice(((b, c, hypotenuse), (d, b, foot))))
 
 

@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from envkit_geo3k.draft import Draft, apex, apex_from_sides, between, given_length, given_text
+from envkit_geo3k.draft import Draft, apex, apex_from_sides, between, given_length
 from envkit_geo3k.exact import Exact
 
 
@@ -73,7 +73,7 @@ def _are_sides(*sides: int) -> bool:
 
 
 def angle_bisector(draft: Draft) -> None:
-    """Cut a side in the ratio of the others by a bisector; chained: from the whole side."""
+    """Cut a side in the ratio of the others by a bisector; chained: the side or the perimeter."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
     far = rng.randint(6, 90)
@@ -102,13 +102,15 @@ def angle_bisector(draft: Draft) -> None:
     draft.angle_mark(b, a, d)
     draft.angle_mark(d, a, c)
     draft.say(f"{a}{d} bisects angle {b}{a}{c}.")
-    draft.give(given_length(a, b, left), given_length(a, c, right))
-    if draft.level.is_chained:
-        draft.give(given_text(["length", b, c], f"{b}{c}", base))
+    draft.give_to_stay(given_length(a, b, left), given_length(a, c, right))
+    draft.give_to_stay(given_length(b, d, near))
+    if not draft.level.is_chained:
         draft.ask_length(d, c, far)
+    elif draft.rng.random() < 0.5:
+        draft.ask(f"Find {b}{c}.", ["length", b, c], base)
     else:
-        draft.give(given_length(b, d, near))
-        draft.ask_length(d, c, far)
+        whole = left + right + base
+        draft.ask(f"Find the perimeter of triangle {a}{b}{c}.", ["perimeter", a, b, c], whole)
 
 
 def midsegment(draft: Draft) -> None:
@@ -190,7 +192,7 @@ def _median_and_diagonal(draft: Draft) -> None:
     draft.put(p, *between(draft.points[a], draft.points[c], 0.5))
     draft.segments(a + c)
     if draft.rng.random() < 0.5:
-        draft.give(given_length(a, b, long), given_length(m, p, Fraction(short, 2)))
+        draft.give_to_stay(given_length(a, b, long), given_length(m, p, Fraction(short, 2)))
     else:
-        draft.give(given_length(c, d, short), given_length(p, n, Fraction(long, 2)))
+        draft.give_to_stay(given_length(c, d, short), given_length(p, n, Fraction(long, 2)))
     draft.ask(f"Find {m}{n}.", ["length", m, n], Fraction(long + short, 2))

@@ -33,7 +33,7 @@ def trig_ratio(draft: Draft) -> None:
         draft.give(given_text(goal, f"{name} {a}", value), given_length(*bottom))
         draft.ask_length(*top)
     elif draft.level.is_chained:
-        draft.give(given_length(*third), given_length(*rng.choice((top, bottom))))
+        draft.give_to_stay(given_length(*third), given_length(*rng.choice((top, bottom))))
         draft.ask(f"Find {name} {a} as a fraction.", goal, value)
     else:
         draft.give(given_length(*top), given_length(*bottom))
