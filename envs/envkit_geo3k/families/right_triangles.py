@@ -6,25 +6,30 @@ from typing import Final
 from envkit_geo3k.draft import Draft, given_angle, given_length
 from envkit_geo3k.exact import Exact
 
-_LONGEST: Final = 500
-_TRIPLES: Final = tuple(
-    (x, y, math.isqrt(x * x + y * y))
-    for x in range(3, _LONGEST)
-    for y in range(3, _LONGEST)
-    if x != y
-    and 3 * min(x, y) >= max(x, y)
-    and math.isqrt(x * x + y * y) ** 2 == x * x + y * y <= _LONGEST**2
-)
+
+def _triples(longest: int) -> list[tuple[int, int, int]]:
+    """Return the Pythagorean triples that are not thin, legs in either order."""
+    found: set[tuple[int, int, int]] = set()
+    for m in range(2, math.isqrt(longest) + 1):
+        for n in range(1, m):
+            x, y, z = m * m - n * n, 2 * m * n, m * m + n * n
+            if 3 * min(x, y) >= max(x, y):
+                found.update((k * x, k * y, k * z) for k in range(1, longest // z + 1))
+    return sorted(found | {(y, x, z) for x, y, z in found})
+
+
+_TRIPLES: Final = _triples(250)
+_PRIMITIVES: Final = [sides for sides in _triples(500) if math.gcd(sides[0], sides[1]) == 1]
 
 
 def triple(draft: Draft) -> tuple[int, int, int]:
     """Return a Pythagorean triple up to 250, legs in either order, each as likely."""
-    return draft.rng.choice([sides for sides in _TRIPLES if sides[2] <= 250])
+    return draft.rng.choice(_TRIPLES)
 
 
 def primitive_triple(draft: Draft) -> tuple[int, int, int]:
     """Return a triple without a common factor, each as likely; its ratios tell it from others."""
-    return draft.rng.choice([sides for sides in _TRIPLES if math.gcd(sides[0], sides[1]) == 1])
+    return draft.rng.choice(_PRIMITIVES)
 
 
 def leg_pair(draft: Draft, longest: int) -> tuple[int, int]:
