@@ -38,14 +38,16 @@ class Flavour(StrEnum):
     """The output of verl's geo3k.py: prompt, images, reward_model, extra_info."""
     VERL_TOOL = "verl_tool"
     """The output of verl's geo3k_multiturn_w_tool.py: the same with a system message and tools."""
+    SLIME = "slime"
+    """A jsonl or parquet file with slime's usual keys: prompt (text or messages), images, label."""
     SKYRL = "skyrl"
     """The output of SkyRL's geometry_3k_dataset.py: prompt with content parts, reward_spec."""
 
 
 _EXPECTED: Final = (
     "(images or image, problem or question, answer or label) as in hiyouga/geometry3k and its "
-    "data URI variants, or (prompt, images, reward_model) as in verl, or (prompt, reward_spec) as "
-    "in SkyRL"
+    "data URI variants, or (prompt, images, label) as in slime, or (prompt, images, reward_model) "
+    "as in verl, or (prompt, reward_spec) as in SkyRL"
 )
 
 
@@ -195,8 +197,10 @@ def _flavour(row: Mapping[str, Any], file: Path) -> Flavour:
         extra: object = row.get("extra_info")
         uses_tools = isinstance(extra, dict) and "tools_kwargs" in extra
         return Flavour.VERL_TOOL if uses_tools else Flavour.VERL
-    has_text = bool(columns & {"problem", "question"}) and bool(columns & {"answer", "label"})
-    if has_text and columns & {"images", "image"}:
+    has_answer, has_images = columns & {"answer", "label"}, columns & {"images", "image"}
+    if "prompt" in columns and has_answer and (has_images or isinstance(row["prompt"], list)):
+        return Flavour.SLIME
+    if columns & {"problem", "question"} and has_answer and has_images:
         images: object = row.get("images") or [row.get("image")]
         first: object = images[0] if isinstance(images, list) and images else images  # pyright: ignore[reportUnknownVariableType]  # any JSON
         return Flavour.DATA_URI if isinstance(first, str) else Flavour.HF

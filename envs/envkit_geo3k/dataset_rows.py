@@ -25,11 +25,18 @@ IMAGE_TAG: Final = "<image>"
 _SPACE: Final = re.compile(r"\s+")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z<\"'`])|\n+")
 _PROTOCOL: Final = re.compile(
-    r"""calc_score|calc_geo3k_reward|\\?boxed|</?tool_call>|</?think>|</?answer>|\btool\b|\btools\b
-    |\bfunction\s+call|reasoning\s+process|internal\s+monologue|step[\s-]by[\s-]step
-    |final\s+answer|^\s*you\s+are\s+an?\b|^\s*you\s+(?:must|should|may|can)\b|\bJSON\b""",
+    r"""calc_score|calc_geo3k_reward|\\?boxed|</?(?:tool_call|think|answer)>|\bfunction[\s-]call(?:ing)?\b
+    |\b(?:call|invoke|use|using|check)\b.*\btools?\b|\btool\s+(?:calls?|protocol|results?)\b
+    |reasoning\s+process|internal\s+monologue|step[\s-]by[\s-]step|\bJSON\b
+    |\b(?:put|give|provide|enclose|wrap|write|submit|box)\b.*\bfinal\s+answer\b
+     (?!.*\b(?:as|in|to|round\w*)\b)
+    |^\s*you\s+are\s+an?\b.*\b(?:assistant|agent|expert|model|AI|solver|tutor|mathematician)\b
+    |^\s*you\s+(?:must|should|may|can)\s+(?:first\s+|always\s+|then\s+|only\s+)*
+     (?:think|reason|respond|reply|submit|output|wait)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
+"""Prose about how to reply. A sentence of the question itself must never match: a constant such as
+"You may use pi = 3.14" or "Round your final answer" decides the answer."""
 
 
 class RowSkippedError(Exception):
@@ -48,7 +55,7 @@ def read_row(row: Mapping[str, Any], number: int, file: Path, split: str | None)
     Raises:
         RowSkippedError: Something is missing or broken.
     """
-    extra: Mapping[str, Any] = row.get("extra_info") or {}
+    extra = _mapping(row.get("extra_info"))
     raw = _raw_question(row)
     answer = _answer(row, extra)
     if not raw:
@@ -78,20 +85,21 @@ def read_row(row: Mapping[str, Any], number: int, file: Path, split: str | None)
 def strip_prose(text: str) -> str:
     """Return the question without image tags and without a recipe's instructions.
 
-    The line with the image tag is the question where there is one among others; sentences about
-    tools, boxes and reasoning are dropped. A text that is nothing but such sentences stays.
+    Sentences about tools, boxes and reasoning are dropped. Where such prose stands above the line
+    with the image tag, everything above that line is dropped. A text of such sentences only stays.
     """
     lines = text.splitlines()
-    tagged = [line for line in lines if IMAGE_TAG in line]
-    with_words = [line for line in tagged if line.replace(IMAGE_TAG, "").strip()]
-    body = "\n".join(with_words) if with_words else text
-    sentences = [s for s in _SENTENCE.split(body.replace(IMAGE_TAG, " ")) if s and s.strip()]
+    has_words = [IMAGE_TAG in line and line.replace(IMAGE_TAG, "").strip() for line in lines]
+    start = next((n for n, found in enumerate(has_words) if found), 0)
+    if _PROTOCOL.search("\n".join(lines[:start])):
+        text = "\n".join(lines[start:])
+    sentences = [s for s in _SENTENCE.split(text.replace(IMAGE_TAG, " ")) if s and s.strip()]
     kept = [sentence for sentence in sentences if not _PROTOCOL.search(sentence)]
     return _SPACE.sub(" ", " ".join(kept or sentences)).strip()
 
 
 def _raw_question(row: Mapping[str, Any]) -> str | None:
-    for column in ("problem", "question"):
+    for column in ("problem", "question", "prompt"):
         if isinstance(row.get(column), str) and row[column].strip():
             return row[column]
     texts: list[str] = []
@@ -123,13 +131,17 @@ def _pictures(row: Mapping[str, Any]) -> Iterator[Any]:
     column: Any = row.get("images") if row.get("images") is not None else row.get("image")
     if isinstance(column, str | bytes | Mapping):
         column = [column]
-    if column is not None and len(column):
+    if isinstance(column, list) and column:
         yield from column
         return
     for message in _dicts(row.get("prompt")):
         for part in _dicts(message.get("content")):
             if part.get("type") in ("image", "image_url"):
                 yield part.get("image_url") or part.get("image")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:  # noqa: ANN401  # any JSON
+    return value if isinstance(value, Mapping) else {}  # pyright: ignore[reportUnknownVariableType]  # any JSON
 
 
 def _dicts(value: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401  # any JSON
@@ -178,10 +190,12 @@ def _picture_bytes(value: Any, folder: Path) -> bytes:  # noqa: ANN401  # any JS
 
 
 def _file_or_base64(value: str, folder: Path) -> bytes:
-    if len(value) < 1024:
+    try:
         path = (folder / value).resolve()
         if path.is_relative_to(folder.resolve()) and path.is_file():
             return read_image_file(path)
+    except (OSError, ValueError):  # too long or with a null byte: no path of this machine
+        pass
     return _decoded(value)
 
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
 from typing import Final
 
 from envkit_geo3k.exact import Exact, ExactLike
@@ -58,6 +59,8 @@ class Given:
     at: tuple[str, ...]
     """Where its label goes; empty for a quantity without a place in the figure."""
     shown: Shown
+    stays: bool = False
+    """Whether hardening leaves it in the figure."""
 
     def moved_to_text(self) -> "Given":
         """Return the same given without its label."""
@@ -96,13 +99,14 @@ def given_length(a: str, b: str, value: ExactLike) -> Given:
     )
 
 
-def given_angle(a: str, vertex: str, b: str, degrees: int) -> Given:
+def given_angle(a: str, vertex: str, b: str, degrees: ExactLike) -> Given:
     """Return the given measure of an angle."""
+    exact = Exact.of(degrees)
     return Given(
         measure=["angle", a, vertex, b],
-        value=Exact.of(degrees),
+        value=exact,
         name=f"m∠{a}{vertex}{b}",
-        text=f"{degrees}°",
+        text=f"{exact.plain()}°",
         at=(a, vertex, b),
         shown=Shown.FIGURE,
     )
@@ -134,6 +138,17 @@ class Draft:
         """True keeps the drawn orientation, as with coordinate axes."""
         self._letters = list(_LETTERS)
         rng.shuffle(self._letters)
+
+    def half_steps(self, low: int, high: int) -> Fraction:
+        """Return a multiple of a half, each as likely: angles have too few whole values.
+
+        Four blind guesses at one of 40 whole degrees would be right in one problem of ten.
+        """
+        return Fraction(self.rng.randint(2 * low, 2 * high), 2)
+
+    def set_key(self, *numbers: Fraction | int) -> None:
+        """Say which numbers, in half steps, make the problem."""
+        self.key = tuple(int(2 * number) for number in numbers)
 
     def names(self, count: int) -> list[str]:
         """Return letters that no other point has."""
@@ -186,6 +201,10 @@ class Draft:
                 self.angle_mark(*given.at)
             self.givens.append(given)
 
+    def give_to_stay(self, *givens: Given) -> None:
+        """State quantities that never move to the text, where few answers would go with them."""
+        self.give(*(replace(given, stays=True) for given in givens))
+
     def say(self, fact: str) -> None:
         """State a fact in the text, as one sentence."""
         self.facts.append(fact)
@@ -203,7 +222,7 @@ class Draft:
         at = (a, b) if labelled else ()
         self._ask_unknown(["length", a, b], Exact.of(value), f"{a}{b}", at, "")
 
-    def ask_angle(self, a: str, vertex: str, b: str, degrees: int) -> None:
+    def ask_angle(self, a: str, vertex: str, b: str, degrees: ExactLike) -> None:
         """Ask for an angle's measure, or for the x in it."""
         name = f"m∠{a}{vertex}{b}"
         measure: Measure = ["angle", a, vertex, b]
@@ -213,17 +232,18 @@ class Draft:
         self, measure: Measure, value: Exact, name: str, at: tuple[str, ...], sign: str
     ) -> None:
         algebraic = self.level == 2 or (
-            self.level == 4 and value.integer is not None and self.rng.random() < 0.5
+            self.level == 4 and _is_short(value) and self.rng.random() < 0.5
         )
         if not algebraic and (not at or self.rng.random() < 0.5):
             self.ask(f"Find {name}.", measure, value)
             return
         if algebraic:
             slope, offset = self._linear(value)
-            text = f"{slope}x {'+' if offset > 0 else '-'} {abs(offset)}"
+            sized = Exact.of(abs(offset)).plain()
+            text = f"{slope}x {'+' if offset > 0 else '-'} {sized}"
             if sign:
                 text = f"({text}){sign}"
-            measure = ["solve", slope, offset, measure]
+            measure = ["solve", slope, float(offset), measure]
             value = (value - offset) / slope
         else:
             text = f"x{sign}"
@@ -234,16 +254,19 @@ class Draft:
         else:
             self.ask(f"{name} = {text}. Find x.", measure, value)
 
-    def _linear(self, value: Exact) -> tuple[int, int]:
-        """Return slope and offset, neither trivial, so that slope * x + offset is the value."""
-        whole = value.integer
-        if whole is None or whole < 6:
-            raise Unsuitable("an algebra label needs an integer of at least 6")
-        slope = self.rng.randint(2, 6 if whole > 30 else 4)
-        unknown = max(2, whole // slope + self.rng.randint(-5, 5))
+    def _linear(self, value: Exact) -> tuple[int, Fraction]:
+        """Return slope and offset, neither trivial, so that slope * x + offset is the value.
+
+        The unknown is drawn first, each whole number as likely, so that no guess at it pays.
+        """
+        whole = value.rational
+        if whole is None or not _is_short(value):
+            raise Unsuitable("an algebra label needs a short number")
+        unknown = self.rng.randint(4, 120)
+        slope = self.rng.randint(2, max(2, min(6, 240 // unknown)))
         offset = whole - slope * unknown
-        if offset == 0 or abs(offset) > 30:
-            raise Unsuitable("a trivial or a clumsy offset")
+        if offset == 0:
+            raise Unsuitable("a trivial offset")
         return slope, offset
 
     def ask(
@@ -292,7 +315,12 @@ class Draft:
             raise Unsuitable(why)
 
 
-def polar(center: Point, radius: float, degrees: float) -> Point:
+def _is_short(value: Exact) -> bool:
+    """Whether the number is a multiple of a half."""
+    return (value * 2).integer is not None
+
+
+def polar(center: Point, radius: float, degrees: float | Fraction) -> Point:
     """Return the point at a distance and a direction, counter-clockwise from the right."""
     turn = math.radians(degrees)
     return center[0] + radius * math.cos(turn), center[1] + radius * math.sin(turn)
@@ -303,12 +331,12 @@ def between(a: Point, b: Point, share: float) -> Point:
     return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
 
 
-def sine_degrees(degrees: float) -> float:
+def sine_degrees(degrees: float | Fraction) -> float:
     """Return the sine of an angle in degrees."""
     return math.sin(math.radians(degrees))
 
 
-def apex(base: float, left: float, right: float) -> Point:
+def apex(base: float, left: float | Fraction, right: float | Fraction) -> Point:
     """Return the apex of a triangle on (0, 0) and (base, 0) with these angles in degrees."""
     side = base * sine_degrees(right) / sine_degrees(180 - left - right)
     return polar((0, 0), side, left)

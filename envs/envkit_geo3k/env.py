@@ -43,8 +43,8 @@ class Geo3kEnv(Env):
 
     Task: find a length, an angle, an area, a ratio or a point in a drawn figure. Some facts stand
         in the text, some only in the figure. Generated problems come from 27 families at 4 levels:
-        1 one fact, 2 an algebra label such as 3x + 2, 3 two facts in a chain, 4 the same with
-        distractors and givens that stand in the text only.
+        1 one fact, 2 an algebra label such as 3x + 2, 3 two facts in a chain, 4 the same with a
+        distractor and a number in the text only. The text alone never gives the answer.
     Observation: the question with the figure; then the result of each tool call, or what was wrong
         with the reply. `zoom` answers with a picture.
     Action: a reply with one call in a `<tool_call>` block, `calc_score(answer)` or `zoom(region)`,

@@ -1,7 +1,9 @@
 """Put labels where they cover neither ink nor each other.
 
-Each label has candidate positions in order of preference and takes the first that is free. A figure
-whose labels do not all find a free place is refused: the caller draws another one.
+Each label has candidate positions in order of preference and takes the first that is free and
+unambiguous: an angle's label within its sides, a name beside its own point, a length beside its own
+segment, none cut off by a line, next to a mark or next to another label. A figure whose labels do
+not all find such a place is refused: the caller draws another one.
 """
 
 import math
@@ -20,8 +22,14 @@ from envkit_geo3k.measure import Point
 
 _INK_BELOW: Final = 190
 _PADDING: Final = 2
+_GAP: Final = 4
+"""Between two labels, and between a label and a mark that could be read as a digit."""
 _SLIDES: Final = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)
 _SWINGS: Final = tuple(math.radians(turn) for turn in (0, 20, -20, 40, -40, 60, -60, 85, -85))
+
+
+Box = tuple[int, int, int, int]
+"""Left, top, right and bottom, in pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +62,7 @@ def place_labels(
     return tuple(labels)
 
 
-def text_box(text: str, size: int) -> tuple[int, int, int, int]:
+def text_box(text: str, size: int) -> Box:
     """Return left, top, right and bottom of a text about its centre, in pixels."""
     left, top, right, bottom = font(size).getbbox(text, anchor="mm")
     return math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
@@ -65,22 +73,26 @@ class _Layout:
         self._size = figure.size
         self._frame = Frame.of(figure)
         self._shapes = figure.shapes
+        self._points = figure.points
         self._center = _mean([self._frame.pixel(name) for name in figure.points])
         self._ink: NDArray[np.bool_] = np.asarray(painted) < _INK_BELOW
-        self._taken: list[tuple[int, int, int, int]] = []
+        self._lines = [
+            (self._frame.position(*a), self._frame.position(*b)) for a, b in _lines(figure)
+        ]
+        self._circles = [
+            (self._frame.pixel(operands[0]), _radius(self._frame, kind, operands))
+            for kind, *operands in figure.shapes
+            if kind in ("circle", "arc")
+        ]
+        self._taken = [box for shape in figure.shapes for box in _mark_boxes(self._frame, *shape)]
 
     def place(self, request: LabelRequest) -> Label | None:
         box = text_box(request.text, self._size)
         width, height = box[2] - box[0], box[3] - box[1]
         for spot in self._candidates(request.at, width, height):
             x, y = round(spot[0]), round(spot[1])
-            taken = (
-                x + box[0] - _PADDING,
-                y + box[1] - _PADDING,
-                x + box[2] + _PADDING,
-                y + box[3] + _PADDING,
-            )
-            if self._is_free(taken) and self._is_nearest(request.at, spot):
+            taken = (x + box[0], y + box[1], x + box[2], y + box[3])
+            if self._is_free(taken) and self._is_clear(request.at, spot, taken):
                 self._taken.append(taken)
                 return Label(request.text, x, y)
         return None
@@ -96,15 +108,62 @@ class _Layout:
             case _:
                 raise ContractError(f"a label belongs to 1, 2 or 3 points, got {at!r}")
 
-    def _is_free(self, box: tuple[int, int, int, int]) -> bool:
-        """Whether a box lies on the canvas and covers no ink and no label."""
-        left, top, right, bottom = box
+    def _is_free(self, box: Box) -> bool:
+        """Whether a box lies on the canvas and covers no ink, and is near no mark and no label."""
+        left, top, right, bottom = _grown(box, _PADDING)
         if left < 0 or top < 0 or right > self._size or bottom > self._size:
             return False
-        for a, b, c, d in self._taken:
+        for a, b, c, d in (_grown(taken, _PADDING + _GAP) for taken in self._taken):
             if left < c and a < right and top < d and b < bottom:
                 return False
         return not self._ink[top:bottom, left:right].any()
+
+    def _is_clear(self, at: tuple[str, ...], spot: Point, box: Box) -> bool:
+        """Whether a label at a spot belongs to nothing else, as a reader sees it."""
+        match at:
+            case (name,):
+                here = self._frame.pixel(name)
+                others = (self._frame.pixel(other) for other in self._points if other != name)
+                away = math.dist(spot, here)
+                return all(math.dist(spot, other) > 1.2 * away for other in others) and (
+                    not self._is_cut_off(here, spot)
+                )
+            case (start, end):
+                return self._is_nearest((start, end), spot) and not self._is_in_a_corner(spot)
+            case (first, vertex, second):
+                corner, a, b = (self._frame.pixel(name) for name in (vertex, first, second))
+                reach = max(math.dist(corner, a), math.dist(corner, b))
+                arc = mark_radius(self._frame, first, vertex, second)
+                return (
+                    math.dist(corner, spot) < reach
+                    and _gap(corner, box) < arc + 29 * self._frame.unit
+                    and all(_is_between(corner, a, b, edge) for edge in _edges(box))
+                    and not self._is_cut_off(corner, spot)
+                )
+            case _:
+                return True
+
+    def _is_cut_off(self, here: Point, spot: Point) -> bool:
+        """Whether a line or a circle that misses the point lies between it and a spot."""
+        for center, radius in self._circles:
+            inside, before = math.dist(center, spot) - radius, math.dist(center, here) - radius
+            if abs(before) > 2 and inside * before < 0:
+                return True
+        return any(
+            _segment_distance(here, *line) > 2 and _cross_each_other(here, spot, *line)
+            for line in self._lines
+        )
+
+    def _is_in_a_corner(self, spot: Point) -> bool:
+        """Whether a spot lies where the label of a marked angle is looked for."""
+        for kind, *operands in self._shapes:
+            if kind == "angle":
+                corner, a, b = (self._frame.pixel(operands[n]) for n in (1, 0, 2))
+                arc = mark_radius(self._frame, *operands[:3])
+                near = math.dist(corner, spot) < arc + 40 * self._frame.unit
+                if near and _is_between(corner, a, b, spot):
+                    return True
+        return False
 
     def _around_point(self, name: str, width: int, height: int) -> Iterator[Point]:
         """Yield places, first in the widest gap between the lines that meet at the point."""
@@ -150,12 +209,10 @@ class _Layout:
                     push = side * (extent + reach * self._frame.unit)
                     yield x + push * math.cos(normal), y + push * math.sin(normal)
 
-    def _is_nearest(self, ends: tuple[str, ...], spot: Point) -> bool:
+    def _is_nearest(self, ends: tuple[str, str], spot: Point) -> bool:
         """Whether a segment's label would be nearer to it than to any other segment."""
-        if len(ends) != 2:
-            return True
         start, end = (self._frame.pixel(name) for name in ends)
-        limit = _segment_distance(spot, start, end) * 1.15
+        limit = _segment_distance(spot, start, end) * 1.6
         for kind, *operands in self._shapes:
             if kind not in ("segment", "dashed"):
                 continue
@@ -175,11 +232,75 @@ class _Layout:
         if sweep > math.pi:
             first, sweep = second, 2 * math.pi - sweep
         arc = mark_radius(self._frame, a, vertex, b)
-        for reach in (2.0, 6.0, 11.0, 17.0, 24.0, 32.0, 40.0):
+        for reach in (2.0, 6.0, 11.0, 17.0, 24.0):
             for share in (0.5, 0.4, 0.6, 0.3, 0.7):
                 turn = first + sweep * share
                 extent = arc + _support(turn, width, height) + (2 + reach) * self._frame.unit
                 yield x + extent * math.cos(turn), y + extent * math.sin(turn)
+
+
+def _lines(figure: Figure) -> Iterator[tuple[Point, Point]]:
+    """Yield the ends of all straight lines but the grid's, in the figure's units."""
+    for kind, *operands in figure.shapes:
+        if kind in ("segment", "dashed"):
+            (x, y), (u, v) = (figure.points[name] for name in operands)
+            yield (x, y), (u, v)
+        elif kind == "axes":
+            left, right, bottom, top = operands
+            yield (left, 0), (right, 0)
+            yield (0, bottom), (0, top)
+
+
+def _mark_boxes(frame: Frame, kind: str, *operands: object) -> Iterator[Box]:
+    """Yield the box of a mark that beside a number could be read as a part of it."""
+    names = [str(operand) for operand in operands]
+    if kind in ("ticks", "arrows"):
+        (x, y), (u, v) = frame.pixel(names[0]), frame.pixel(names[1])
+        yield _box((x + u) / 2, (y + v) / 2, (4 + 3 * int(names[2])) * frame.unit)
+    elif kind == "right_angle":
+        corner, a, b = (frame.pixel(names[n]) for n in (1, 0, 2))
+        along = [(p[0] - corner[0], p[1] - corner[1]) for p in (a, b)]
+        shares = [6.5 * frame.unit / math.hypot(*side) for side in along]
+        x, y = (sum(d[n] * share for d, share in zip(along, shares, strict=True)) for n in (0, 1))
+        yield _box(corner[0] + x, corner[1] + y, 6.5 * frame.unit)
+
+
+def _box(x: float, y: float, reach: float) -> Box:
+    return round(x - reach), round(y - reach), round(x + reach), round(y + reach)
+
+
+def _grown(box: Box, by: int) -> Box:
+    return box[0] - by, box[1] - by, box[2] + by, box[3] + by
+
+
+def _gap(spot: Point, box: Box) -> float:
+    """Return the distance of a spot from a box; 0 within it."""
+    left, top, right, bottom = box
+    return math.hypot(
+        max(left - spot[0], 0, spot[0] - right), max(top - spot[1], 0, spot[1] - bottom)
+    )
+
+
+def _edges(box: Box) -> Iterator[Point]:
+    """Yield the corners of a box."""
+    left, top, right, bottom = box
+    yield from ((left, top), (left, bottom), (right, top), (right, bottom))
+
+
+def _turn_of(a: Point, b: Point, c: Point) -> float:
+    """Return the cross product of AB and AC: its sign says on which side of AB is C."""
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+
+
+def _is_between(corner: Point, a: Point, b: Point, spot: Point) -> bool:
+    """Whether a spot lies within the angle below 180 degrees of two rays from a corner."""
+    side = _turn_of(corner, a, b)
+    return side * _turn_of(corner, a, spot) > 0 and side * _turn_of(corner, spot, b) > 0
+
+
+def _cross_each_other(a: Point, b: Point, c: Point, d: Point) -> bool:
+    apart = _turn_of(a, b, c) * _turn_of(a, b, d) < 0
+    return apart and _turn_of(c, d, a) * _turn_of(c, d, b) < 0
 
 
 def _segment_distance(spot: Point, start: Point, end: Point) -> float:

@@ -4,6 +4,7 @@ Training and test problems never share their numbers: a hash of the family and i
 the split, so the same triangle is on the same side at every level and under every lettering.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -28,6 +29,7 @@ VERSION: Final = "geo3k-v0"
 LEVELS: Final = (1, 2, 3, 4)
 TEST_SHARE: Final = 1 / 8
 _MAX_ATTEMPTS: Final = 3000
+_POSITIONS: Final = 4
 _MIN_GAP_PIXELS: Final = 26
 """Nearest that two points of a figure may come, at the reference size."""
 
@@ -143,8 +145,7 @@ def _finish(draft: Draft, image_size: int) -> dict[str, Any]:
     if question is None:
         raise Unsuitable("no question was asked")
     _check_numbers(draft.givens, question)
-    _turn(draft)
-    figure = _with_labels(draft, _figure(draft, image_size))
+    figure = _placed(draft, image_size)
     return {
         "question": _question_text(draft, question),
         "answer": question.answer,
@@ -162,6 +163,24 @@ def _finish(draft: Draft, image_size: int) -> dict[str, Any]:
         "values": list(question.values),
         "figure": figure.to_json(),
     }
+
+
+def _placed(draft: Draft, image_size: int) -> Figure:
+    """Return the figure with its labels, in the first of a few positions that has room for them.
+
+    Without another try, answers whose labels fit less well would be rare, and the others likely.
+
+    Raises:
+        Unsuitable: No position has room.
+    """
+    points, shapes = draft.points, draft.shapes
+    for _ in range(_POSITIONS - 1):
+        _turn(draft)
+        with contextlib.suppress(Unsuitable):
+            return _with_labels(draft, _figure(draft, image_size))
+        draft.points, draft.shapes = points, shapes
+    _turn(draft)
+    return _with_labels(draft, _figure(draft, image_size))
 
 
 def _check_numbers(givens: Sequence[Given], question: Question) -> None:

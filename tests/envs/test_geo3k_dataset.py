@@ -61,6 +61,16 @@ VERL_TOOL: dict[str, Any] = {
         "tools_kwargs": {"calc_geo3k_reward": {"create_kwargs": {"ground_truth": GOLD}}},
     },
 }
+SLIME = {"prompt": "<image>Find x.", "images": [_uri(PNG)], "label": GOLD}
+SLIME_CHAT = {
+    "prompt": [
+        {"role": "system", "content": "Use calc_score."},
+        {"role": "user", "content": "<image>Find x."},
+    ],
+    "images": [_uri(PNG)],
+    "label": GOLD,
+    "metadata": {},
+}
 SKYRL = {
     "prompt": [
         {
@@ -75,6 +85,9 @@ SKYRL = {
     "reward_spec": {"method": "rule", "ground_truth": GOLD},
     "extra_info": {"split": "train", "index": 0, "problem": "<image>Find x.", "answer": GOLD},
 }
+
+
+SKYRL_PARTS = {"prompt": SKYRL["prompt"]}
 
 
 def _write(path: Path, *rows: dict[str, Any]) -> Path:
@@ -94,6 +107,12 @@ def _write(path: Path, *rows: dict[str, Any]) -> Path:
         (PROCESSED, "parquet", Flavour.DATA_URI),
         (VERL, "parquet", Flavour.VERL),
         (VERL_TOOL, "parquet", Flavour.VERL_TOOL),
+        (SLIME, "parquet", Flavour.SLIME),
+        (SLIME, "jsonl", Flavour.SLIME),
+        (SLIME_CHAT, "jsonl", Flavour.SLIME),
+        ({**SLIME, "images": _uri(PNG)}, "jsonl", Flavour.SLIME),
+        ({**SLIME, "label": 12, "answer": GOLD}, "jsonl", Flavour.SLIME),
+        ({**SKYRL_PARTS, "label": GOLD}, "jsonl", Flavour.SLIME),
         (SKYRL, "parquet", Flavour.SKYRL),
         (SKYRL, "jsonl", Flavour.SKYRL),
     ],
@@ -127,10 +146,27 @@ def test_dataset_prose_is_stripped_and_kept_as_raw(tmp_path: Path) -> None:
         ("<image>Find x. Please reason step by step. Use \\boxed{}.", "Find x."),
         ("Let AB = 3.\nFind BC.", "Let AB = 3. Find BC."),
         ("Think step by step about the figure.", "Think step by step about the figure."),
+        ("<image>Find the area. You may use pi = 3.14.", "Find the area. You may use pi = 3.14."),
+        ("You can assume that AB = CD. <image>Find x.", "You can assume that AB = CD. Find x."),
+        ("You should round to a tenth.\nFind x.<image>", "You should round to a tenth. Find x."),
+        ("Find x. You must leave your answer in radicals.<image>",) * 2,
+        ("Find x. Round your final answer to the nearest tenth.",) * 2,
+        ("Find x. Give your final answer as a fraction.",) * 2,
+        ("You should check whether AB = CD. Find x.",) * 2,
+        ("Carla uses a tool to cut a triangle. Find x.",) * 2,
+        ("You are a surveyor. Find the height of the tower.",) * 2,
+        ("<image>Let AB = 3.\nFind BC.", "Let AB = 3. Find BC."),
+        ("Use the figure.\n<image>\nFind BC.", "Use the figure. Find BC."),
+        ("<image>Find x. You must think before you reply.", "Find x."),
+        ("<image>Find x. You may call the tool twice. You must wait for it.", "Find x."),
+        (
+            "You are an expert in math.\nRules: use \\boxed{}.\n<image>Let a = 3.\nx?",
+            "Let a = 3. x?",
+        ),
     ],
 )
 def test_strip_prose_keeps_the_question(text: str, question: str) -> None:
-    assert strip_prose(text) == question
+    assert strip_prose(text) == question.replace("<image>", "")
 
 
 def test_dataset_composites_transparency_on_white(tmp_path: Path) -> None:
@@ -173,7 +209,7 @@ BROKEN = {
         "images": ["https://example.com/a.png"],
     },
     "an image is empty": {**DATA_URI, "images": [""]},
-    "an image is neither a file here nor base64": {**DATA_URI, "images": ["what?"]},
+    "an image is neither a file here nor base64": {**DATA_URI, "images": ["what?\0"]},
 }
 
 
@@ -188,6 +224,13 @@ def test_dataset_skips_bad_rows_and_counts_the_reasons(tmp_path: Path) -> None:
         "the line is no JSON": 1,
         "the line is no JSON object": 1,
     }
+
+
+@pytest.mark.parametrize("images", [0, 1.5, True, ["\0"], ["a" * 1000], [[]], [{"a": 1}], "\0/x"])
+def test_dataset_with_foreign_values_skips_the_row(tmp_path: Path, images: Any) -> None:
+    rows = [{**SLIME, "images": images}, {**SLIME, "extra_info": "none"}, SLIME]
+    source = load_tasks(_write(tmp_path / "a.jsonl", *rows))
+    assert (source.size, sum(source.skipped.values())) == (2, 1)
 
 
 def test_dataset_without_a_usable_row_says_why(tmp_path: Path) -> None:

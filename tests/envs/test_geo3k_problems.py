@@ -207,14 +207,14 @@ def test_source_mixes_all_families_and_levels_and_repeats_little() -> None:
 
 
 GOLDEN = {
-    0: ("c412043b33f739c4", "095e4f6ca46e1dd0"),
-    1: ("e85164ebf57185fc", "c237cc005cb0c951"),
-    2: ("38b968848e7543db", "d28558484dd0dc5b"),
-    3: ("57be46231e4b79c6", "3b040ca3eeae62b3"),
-    4: ("552df523cf67bf28", "a7c6adb7c91c2bc8"),
-    5: ("5b1f9d17e99fbe57", "8c2d63bd3d55b290"),
-    6: ("4a491f6c8625c498", "972e55623c6c4be8"),
-    7: ("f3f4695256f1272f", "9ebc36aa600bd774"),
+    0: ("1c9e1c5a423ba0e1", "13f8506477cbad31"),
+    1: ("a363e0e2f67a97fa", "5571efaa49d8a578"),
+    2: ("0d9ca5b4065aaf9f", "872758154e9e1137"),
+    3: ("6ff98d175ed2e95c", "c4215165d89ada7c"),
+    4: ("617e6928fa8bccb7", "8a29f5a34d1a3c3b"),
+    5: ("283f75aec98e9dc5", "2f4b7211f9eb6e14"),
+    6: ("20c95a618ff3f1d3", "e0a6e440a7bb6f41"),
+    7: ("95f2117354b4f483", "9ebc36aa600bd774"),
 }
 
 

@@ -1,6 +1,7 @@
 """Areas, arcs, sectors and shaded regions; answers in pi where circles take part."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 from envkit_geo3k.draft import (
@@ -13,7 +14,7 @@ from envkit_geo3k.draft import (
 )
 from envkit_geo3k.drawing import FILL, PAPER
 from envkit_geo3k.exact import PI, Exact
-from envkit_geo3k.families.right_triangles import triple
+from envkit_geo3k.families.right_triangles import leg_pair, triple
 from envkit_geo3k.measure import Measure
 
 
@@ -48,8 +49,9 @@ def _whole(draft: Draft, pair: str) -> int:
 def _triangle_area(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    base, height = rng.randint(6, 40), rng.randint(6, 30)
-    draft.require(0.45 <= height / base <= 1.2 and base != height, "thin")
+    base = rng.randint(20, 99)
+    height = rng.randint(math.ceil(0.45 * base), math.floor(1.2 * base))
+    draft.require(base != height, "alike")
     foot = rng.uniform(0.25, 0.75) * base
     draft.key = (base, height)
     draft.put(a, 0, 0)
@@ -66,8 +68,8 @@ def _triangle_area(draft: Draft) -> None:
 def _parallelogram_area(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
-    base, height = rng.randint(8, 40), rng.randint(6, 25)
-    draft.require(0.35 <= height / base <= 0.9, "thin")
+    base = rng.randint(20, 99)
+    height = rng.randint(math.ceil(0.35 * base), math.floor(0.9 * base))
     lean = rng.uniform(0.2, 0.35) * base
     draft.key = (base, height)
     draft.put(a, 0, 0)
@@ -86,9 +88,9 @@ def _parallelogram_area(draft: Draft) -> None:
 def _isosceles_area(draft: Draft) -> None:
     rng = draft.rng
     a, b, c = draft.names(3)
-    half, side = rng.randint(3, 14), rng.randint(6, 30)
-    draft.require(side > 1.15 * half and side != 2 * half, "flat or equilateral")
-    draft.require(side <= 2.2 * half, "thin")
+    half = rng.randint(6, 60)
+    side = rng.randint(math.ceil(1.16 * half), math.floor(2.2 * half))
+    draft.require(side != 2 * half, "equilateral")
     height = Exact.sqrt(side * side - half * half)
     draft.key = (half, side)
     draft.put(a, 0, 0)
@@ -96,25 +98,28 @@ def _isosceles_area(draft: Draft) -> None:
     draft.put(c, *apex_from_sides(2 * half, side, side))
     draft.polygon([a, b, c])
     draft.ticks(1, a + c, b + c)
-    draft.give(given_length(a, c, side), given_length(a, b, 2 * half))
+    draft.give_to_stay(given_length(a, c, side), given_length(a, b, 2 * half))
     draft.ask(f"Find the area of triangle {a}{b}{c}.", ["area", a, b, c], half * height)
 
 
 def _right_triangle_area(draft: Draft) -> None:
     a, b, c = draft.names(3)
-    x, y, hypotenuse = triple(draft)
+    asks_area = draft.rng.random() < 0.6
+    x, y = leg_pair(draft, 60) if asks_area else triple(draft)[:2]
+    hypotenuse = Exact.sqrt(x * x + y * y)
     draft.key = (x, y)
     draft.put(c, 0, 0)
     draft.put(a, x, 0)
     draft.put(b, 0, y)
     draft.polygon([a, b, c])
     draft.right_angle(a, c, b)
-    draft.give(given_length(a, b, hypotenuse), given_length(b, c, y))
-    if draft.rng.random() < 0.5:
+    draft.give_to_stay(given_length(a, b, hypotenuse))
+    draft.give(replace(given_length(b, c, y), stays=not asks_area))
+    if asks_area:
         area = Fraction(x * y, 2)
         draft.ask(f"Find the area of triangle {a}{b}{c}.", ["area", a, b, c], area)
     else:
-        perimeter = x + y + hypotenuse
+        perimeter = hypotenuse + x + y
         draft.ask(f"Find the perimeter of triangle {a}{b}{c}.", ["perimeter", a, b, c], perimeter)
 
 
@@ -122,7 +127,7 @@ def arc_and_sector(draft: Draft) -> None:
     """Ask for an arc or a sector; algebra: back from the arc; chained: a segment of the circle."""
     rng = draft.rng
     a, b = draft.names(2)
-    radius = rng.randint(2, 24)
+    radius = rng.randint(2, 90)
     degrees = rng.choice((60, 90, 120)) if draft.level.is_chained else 5 * rng.randint(8, 34)
     draft.require(draft.level.is_chained or degrees != 90, "a quarter")
     draft.key = (radius, degrees)
@@ -142,7 +147,7 @@ def arc_and_sector(draft: Draft) -> None:
         draft.segments(a + b)
     draft.circle("O", radius)
     draft.segments("O" + a, "O" + b)
-    draft.give(given_length("O", a, radius))
+    draft.give_to_stay(given_length("O", a, radius))
     if draft.level.is_algebraic:
         draft.give(given_text(arc_goal, f"The length of minor arc {a}{b}", arc))
         draft.ask_angle(a, "O", b, degrees)
@@ -172,17 +177,18 @@ def shaded_region(draft: Draft) -> None:
         return
     rng = draft.rng
     a, b = draft.names(2)
-    inner, outer = rng.randint(2, 16), rng.randint(5, 26)
-    draft.require(0.35 * outer <= inner <= 0.72 * outer, "a thin or a wide ring")
+    width = rng.randint(4, 60)
+    inner = rng.randint(math.ceil(width * 0.6), math.floor(width * 2.4))
+    outer = inner + width
     draft.key = (inner, outer)
     turn = rng.uniform(0, 360)
     draft.put("O", 0, 0)
     draft.put(a, *polar((0, 0), inner, turn))
-    draft.put(b, *polar((0, 0), outer, turn + rng.uniform(90, 270)))
+    draft.put(b, *polar((0, 0), outer, turn))
     draft.shapes += [("fill_circle", "O", outer, FILL), ("fill_circle", "O", inner, PAPER)]
     draft.circle("O", outer, dot=False)
     draft.circle("O", inner)
-    draft.segments("O" + a, "O" + b)
+    draft.segments("O" + b)
     area = (outer * outer - inner * inner) * PI
     small: Measure = ["length", "O", a]
     large: Measure = ["length", "O", b]
@@ -191,26 +197,26 @@ def shaded_region(draft: Draft) -> None:
     draft.give(given_length("O", a, inner))
     if draft.level.is_algebraic:
         draft.give(given_text(goal, "The area of the shaded ring", area))
-        draft.ask_length("O", b, outer, labelled=False)
+        draft.ask_length(a, b, width)
     else:
-        draft.give(given_text(large, f"O{b}", outer))
+        draft.give(given_length(a, b, width))
         draft.ask("Find the exact area of the shaded region.", goal, area)
 
 
 def _circle_and_square(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    half = rng.randint(2, 20)
+    half = draft.half_steps(2, 60)
     inside = rng.random() < 0.5
-    draft.key = (half, int(inside))
+    draft.set_key(half, int(inside))
     for name, x, y in ((a, -1, -1), (b, 1, -1), (c, 1, 1), (d, -1, 1)):
-        draft.put(name, half * x, half * y)
+        draft.put(name, float(half * x), float(half * y))
     draft.put("O", 0, 0)
     square = ["area", a, b, c, d]
     side = ["length", a, b]
     if inside:
-        draft.shapes += [("fill_polygon", a, b, c, d), ("fill_circle", "O", half, PAPER)]
-        draft.circle("O", half)
+        draft.shapes += [("fill_polygon", a, b, c, d), ("fill_circle", "O", float(half), PAPER)]
+        draft.circle("O", float(half))
         draft.polygon([a, b, c, d])
         draft.say(f"Circle O is inscribed in square {a}{b}{c}{d}.")
         draft.give(given_length(a, b, 2 * half))

@@ -3,9 +3,9 @@
 import math
 from fractions import Fraction
 
-from envkit_geo3k.draft import Draft, apex, between, given_angle, given_length, given_text
+from envkit_geo3k.draft import Draft, apex, between, given_angle, given_length
 from envkit_geo3k.exact import Exact
-from envkit_geo3k.families.right_triangles import triple
+from envkit_geo3k.families.right_triangles import leg_pair
 
 
 def centroid(draft: Draft) -> None:
@@ -15,12 +15,12 @@ def centroid(draft: Draft) -> None:
         return
     rng = draft.rng
     a, b, c, d, e, g = draft.names(6)
-    short = rng.randint(3, 25)
-    draft.key = (short,)
+    short = draft.half_steps(3, 45)
+    draft.set_key(short)
     base = 10.0
     tip = apex(base, rng.uniform(48, 72), rng.uniform(48, 72))
     middle = (base / 2, 0.0)
-    factor = 3 * short / math.dist(tip, middle)
+    factor = float(3 * short) / math.dist(tip, middle)
     corners = [(0.0, 0.0), (base * factor, 0.0), (tip[0] * factor, tip[1] * factor)]
     for name, corner in zip((a, b, c), corners, strict=True):
         draft.put(name, *corner)
@@ -32,21 +32,21 @@ def centroid(draft: Draft) -> None:
     draft.ticks(1, a + d, d + b)
     draft.ticks(2, b + e, e + c)
     draft.say(f"{g} is the centroid of triangle {a}{b}{c}.")
+    parts = [(c, g, 2 * short), (g, d, short)]
+    rng.shuffle(parts)
+    draft.give(given_length(*parts[0]))
     if draft.level.is_algebraic or rng.random() < 0.6:
-        parts = [(c, g, 2 * short), (g, d, short)]
-        rng.shuffle(parts)
-        draft.give(given_length(*parts[0]))
         draft.ask_length(*parts[1])
     else:
-        draft.give(given_text(["length", c, d], f"{c}{d}", 3 * short))
-        draft.ask_length(*rng.choice(((c, g, 2 * short), (g, d, short))))
+        draft.ask(f"Find {c}{d}.", ["length", c, d], 3 * short)
 
 
 def _right_centroid(draft: Draft) -> None:
     """Use that the median to the hypotenuse is half of it, and the centroid two thirds along."""
     rng = draft.rng
     a, b, c, d, g = draft.names(5)
-    x, y, hypotenuse = triple(draft, largest=90)
+    x, y = leg_pair(draft, 80)
+    hypotenuse = Exact.sqrt(x * x + y * y)
     draft.key = (x, y)
     draft.put(c, 0, 0)
     draft.put(a, x, 0)
@@ -59,26 +59,26 @@ def _right_centroid(draft: Draft) -> None:
     draft.right_angle(a, c, b)
     draft.ticks(1, a + d, d + b)
     draft.say(f"{g} is the centroid of triangle {a}{b}{c}.")
-    draft.give(given_length(a, c, x))
-    if rng.random() < 0.5:
-        draft.give(given_length(b, c, y))
-    else:
-        draft.give(given_text(["length", a, b], f"{a}{b}", hypotenuse))
+    draft.give(given_length(a, c, x), given_length(b, c, y))
     share = rng.choice((Fraction(1, 3), Fraction(1, 6)))
     ends = (c, g) if share == Fraction(1, 3) else (g, d)
-    draft.ask_length(*ends, Exact.of(share * hypotenuse))
+    draft.ask_length(*ends, hypotenuse * share)
 
 
 def incenter(draft: Draft) -> None:
     """Use that bisectors meet at the incentre; chained: the angle there, 90 plus half the third."""
     rng = draft.rng
     a, b, c, p = draft.names(4)
-    half_a, half_b = rng.randint(26, 44), rng.randint(26, 44)
-    half_c = 90 - half_a - half_b
-    draft.require(len({half_a, half_b, half_c}) == 3 and half_c >= 14, "symmetric or thin")
-    draft.require(45 not in (half_a, half_b), "a right triangle")
-    draft.require(half_a >= 35 or not draft.level.is_algebraic, "no room for an expression")
-    draft.key = (half_a, half_b)
+    lead = draft.half_steps(22, 58)  # the half angle that decides the answer
+    second = draft.half_steps(16, 74 - math.ceil(lead))
+    third = 90 - lead - second
+    draft.require(len({lead, second, third}) == 3, "symmetric")
+    draft.require(45 not in (lead, second, third), "a right triangle")
+    half_a, half_b, half_c = lead, second, third
+    if draft.level.is_chained:
+        half_a, half_b, half_c = second, third, lead
+    draft.require(half_a >= 38 or not draft.level.is_algebraic, "no room for an expression")
+    draft.set_key(half_a, half_b)
     draft.put(a, 0, 0)
     draft.put(b, 10, 0)
     draft.put(c, *apex(10, 2 * half_a, 2 * half_b))
@@ -93,7 +93,7 @@ def incenter(draft: Draft) -> None:
         else:
             draft.ask(f"Find m∠{c}{a}{b}.", ["angle", c, a, b], 2 * half_a)
     elif rng.random() < 0.5:
-        draft.give(given_text(["angle", a, c, b], f"m∠{a}{c}{b}", 2 * half_c, "°"))
+        draft.give(given_angle(p, c, b, half_c))
         draft.ask_angle(a, p, b, 90 + half_c)
     else:
         draft.give(given_angle(p, a, b, half_a), given_angle(a, b, p, half_b))

@@ -2,7 +2,7 @@
 
 import math
 
-from envkit_geo3k.draft import Draft, between, given_length, given_text, polar
+from envkit_geo3k.draft import Draft, between, given_length, polar
 from envkit_geo3k.exact import Exact
 from envkit_geo3k.families.right_triangles import triple
 from envkit_geo3k.measure import Point
@@ -17,21 +17,39 @@ def circle_through(a: Point, b: Point, c: Point) -> tuple[Point, float]:
     return (x, y), math.dist((x, y), a)
 
 
-def _two_products(draft: Draft) -> tuple[int, int, int, int]:
-    """Return p, q, r, s with p * q == r * s."""
-    rng = draft.rng
-    w, x, y, z = (rng.randint(2, 7) for _ in range(4))
-    p, q, r, s = w * x, y * z, w * y, x * z
-    draft.require(len({p, q, r, s}) == 4, "two equal parts")
-    return p, q, r, s
+def _products(draft: Draft, last: int, ratio: tuple[float, float]) -> tuple[int, int]:
+    """Return two factors of a number whose larger is within a ratio of the smaller.
+
+    Raises:
+        Unsuitable: There are none.
+    """
+    low, high = ratio
+    found = [
+        (p, last // p)
+        for p in range(2, math.isqrt(last) + 1)
+        if last % p == 0 and low * p <= last // p <= high * p
+    ]
+    draft.require(bool(found), "no such factors")
+    return draft.rng.choice(found)
+
+
+def _are_even(*parts: int) -> bool:
+    return len(set(parts)) == 4 and 3.2 * min(parts) >= max(parts)
 
 
 def intersecting_chords(draft: Draft) -> None:
-    """Use AP * PB = CP * PD; chained: a part comes from a whole chord."""
+    """Use AP * PB = CP * PD; chained: the whole chord CD."""
     rng = draft.rng
     a, b, c, d, p = draft.names(5)
-    left, right, up, down = _two_products(draft)
-    draft.require(3.2 * min(left, right, up, down) >= max(left, right, up, down), "too uneven")
+    down = rng.randint(6, 90)
+    parts = [
+        (left, up * down // left, up)
+        for up in range(4, 91)
+        for left in range(4, 91)
+        if up * down % left == 0 and _are_even(left, up * down // left, up, down)
+    ]
+    draft.require(bool(parts), "no such chords")
+    left, right, up = rng.choice(parts)
     draft.key = (left, right, up, down)
     turn = rng.randint(50, 130)
     draft.put(p, 0, 0)
@@ -44,13 +62,12 @@ def intersecting_chords(draft: Draft) -> None:
     draft.circle("O", radius, dot=False)
     draft.segments(a + b, c + d)
     draft.say(f"Chords {a}{b} and {c}{d} meet at {p}.")
+    draft.give(given_length(a, p, left), given_length(p, b, right))
+    draft.give_to_stay(given_length(c, p, up))
     if draft.level.is_chained:
-        draft.give(given_text(["length", a, b], f"{a}{b}", left + right))
-        draft.give(given_length(a, p, left))
+        draft.ask(f"Find {c}{d}.", ["length", c, d], up + down)
     else:
-        draft.give(given_length(a, p, left), given_length(p, b, right))
-    draft.give(given_length(c, p, up))
-    draft.ask_length(p, d, down)
+        draft.ask_length(p, d, down)
 
 
 def secants(draft: Draft) -> None:
@@ -64,12 +81,14 @@ def secants(draft: Draft) -> None:
 def _tangent_and_secant(draft: Draft) -> None:
     rng = draft.rng
     p, a, b, t = draft.names(4)
-    if draft.level.is_algebraic or draft.level.is_chained:
+    if draft.level.is_algebraic:
         k, u, v = rng.randint(1, 4), rng.randint(2, 5), rng.randint(3, 8)
         near, far = k * u * u, k * v * v
     else:
-        near, far = rng.randint(3, 20), rng.randint(8, 45)
-    draft.require(1.7 * near <= far <= 5 * near and far <= 90, "too near or too far")
+        gap = rng.randint(6, 90)
+        near = rng.randint(math.ceil(gap / 4), math.floor(gap / 0.7))
+        far = near + gap
+    draft.require(1.7 * near <= far <= 5 * near, "too near or too far")
     draft.key = (near, far)
     tangent = Exact.sqrt(near * far)
     # Any circle through A and B will do; T lies where the tangent has the right length.
@@ -98,11 +117,11 @@ def _two_secants(draft: Draft) -> None:
     """Use PA * PB = PC * PD, with the outer parts and one inner part known."""
     rng = draft.rng
     p, a, b, c, d = draft.names(5)
-    near, far, other_near, other_far = _two_products(draft)
-    near, far = sorted((near, far))
-    other_near, other_far = sorted((other_near, other_far))
-    draft.require(far >= 1.8 * near and other_far >= 1.6 * other_near, "the chords are short")
-    draft.require(far <= 4.5 * near and other_far <= 4.5 * other_near, "P is too near")
+    gap = rng.randint(6, 90)
+    other_near = rng.randint(math.ceil(gap / 3.5), math.floor(gap / 0.6))
+    other_far = other_near + gap
+    near, far = _products(draft, other_near * other_far, (1.8, 4.5))
+    draft.require(near != other_near and gap != far - near, "symmetric")
     draft.key = (near, far, other_near, other_far)
     turn = rng.randint(26, 44)
     draft.put(p, 0, 0)
@@ -124,12 +143,12 @@ def chord_distance(draft: Draft) -> None:
     """Use that the centre's perpendicular bisects a chord; chained: the whole chord, its height."""
     rng = draft.rng
     a, b, m, n = draft.names(4)
-    if draft.level.is_algebraic or rng.random() < 0.5:
-        gap, half, radius = triple(draft, largest=50)
+    if draft.level.is_algebraic or (draft.level == 1 and rng.random() < 0.3):
+        gap, half, radius = triple(draft)
         exact_half = Exact.of(half)
     else:
-        radius, gap = rng.randint(6, 25), rng.randint(3, 18)
-        draft.require(gap < radius, "no chord")
+        gap = rng.randint(4, 90)
+        radius = rng.randint(math.ceil(gap / 0.85), math.floor(gap / 0.3))
         exact_half = Exact.sqrt(radius * radius - gap * gap)
     draft.require(0.3 <= gap / radius <= 0.85, "too near the centre or the edge")
     draft.key = (gap, radius)
@@ -154,5 +173,5 @@ def chord_distance(draft: Draft) -> None:
         return
     draft.put(n, *between((0, 0), (0, -1), radius))
     draft.segments(m + n)
-    draft.give(given_text(["length", a, b], f"{a}{b}", 2 * exact_half))
+    draft.give_to_stay(given_length(m, b, exact_half))
     draft.ask_length(m, n, radius - gap)

@@ -1,10 +1,11 @@
 """Angles in circles: inscribed and central angles, cyclic quadrilaterals, tangents."""
 
 import math
+from fractions import Fraction
 
-from envkit_geo3k.draft import Draft, given_angle, given_length, given_text, polar
+from envkit_geo3k.draft import Draft, given_angle, given_length, polar
 from envkit_geo3k.exact import Exact
-from envkit_geo3k.families.right_triangles import triple
+from envkit_geo3k.families.right_triangles import leg_pair, triple
 
 
 def inscribed_angle(draft: Draft) -> None:
@@ -12,8 +13,8 @@ def inscribed_angle(draft: Draft) -> None:
     rng = draft.rng
     a, b, c = draft.names(3)
     o = "O"
-    half = rng.randint(32, 74)
-    draft.key = (half,)
+    half = draft.half_steps(32, 76)
+    draft.set_key(half)
     draft.put(o, 0, 0)
     draft.circle(o, 5)
     if draft.level.is_chained:
@@ -33,13 +34,13 @@ def inscribed_angle(draft: Draft) -> None:
     draft.ask_angle(*angles[1])
 
 
-def _radii(draft: Draft, names: tuple[str, ...], half: int) -> None:
+def _radii(draft: Draft, names: tuple[str, ...], half: Fraction) -> None:
     """Let OC split the inscribed angle ACB into two base angles of isosceles triangles."""
     a, b, c = names
-    left = draft.rng.randint(24, 44)
+    left = draft.half_steps(24, 46)
     right = half - left
     draft.require(right >= 24 and left != right, "C would lie badly")
-    draft.key = (half, left)
+    draft.set_key(half, left)
     draft.put(c, *polar((0, 0), 5, 90))
     draft.put(a, *polar((0, 0), 5, 90 + 180 - 2 * left))
     draft.put(b, *polar((0, 0), 5, 90 - 180 + 2 * right))
@@ -51,10 +52,13 @@ def _radii(draft: Draft, names: tuple[str, ...], half: int) -> None:
     draft.ask_angle(*angles[2])
 
 
-def _diameter(draft: Draft, names: tuple[str, ...], degrees: int) -> None:
+def _diameter(draft: Draft, names: tuple[str, ...], degrees: Fraction) -> None:
     """Make AB a diameter, so that the angle at C is right; OC makes isosceles triangles."""
     a, b, c = names
-    draft.require(abs(degrees - 45) >= 4, "symmetric")
+    draft.require(degrees <= 62, "thin")
+    if draft.rng.random() < 0.5:
+        degrees = 90 - degrees
+    draft.require(abs(degrees - 45) >= 2, "symmetric")
     draft.put(a, -5, 0)
     draft.put(b, 5, 0)
     draft.put(c, *polar((0, 0), 5, 2 * degrees))
@@ -73,20 +77,25 @@ def cyclic_quadrilateral(draft: Draft) -> None:
     """Use that opposite angles are supplementary; chained: with angles on the same arc."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    arcs = [rng.randint(29, 62) * 2 for _ in range(3)]
-    arcs.append(360 - sum(arcs))
-    draft.require(50 <= arcs[3] <= 130 and len(set(arcs)) == 4, "lopsided or symmetric")
-    draft.key = tuple(arcs)
+    at_a = draft.half_steps(56, 124)
+    near, far = int(2 * at_a), int(360 - 2 * at_a)  # each is two arcs of 50 to 130 degrees
+    second = draft.half_steps(max(50, near - 130), min(130, near - 50))
+    first = draft.half_steps(max(50, far - 130), min(130, far - 50))
+    arcs = [first, second, near - second, far - first]
+    draft.require(len(set(arcs)) == 4, "symmetric")
+    at_b = (arcs[2] + arcs[3]) / 2
+    if draft.level.is_chained:  # asks for half an arc
+        draft.require(second.denominator == 1, "a quarter of a degree")
+    draft.require(90 not in (at_a, at_b) and at_b.denominator <= 2, "a right or a clumsy angle")
+    draft.set_key(*arcs)
     turn = 0.0
     draft.put("O", 0, 0, named=False)
     draft.circle("O", 5, dot=False)
     for name, arc in zip((a, b, c, d), arcs, strict=True):  # arc: from this corner to the next
         draft.put(name, *polar((0, 0), 5, turn))
-        turn += arc
+        turn += float(arc)
     draft.polygon([a, b, c, d])
     draft.say(f"{a}{b}{c}{d} is inscribed in the circle.")
-    at_a, at_b = (arcs[1] + arcs[2]) // 2, (arcs[2] + arcs[3]) // 2
-    draft.require(90 not in (at_a, at_b), "a right angle")
     if not draft.level.is_chained:
         opposite = [(d, a, b, at_a), (b, c, d, 180 - at_a)]
         rng.shuffle(opposite)
@@ -96,7 +105,7 @@ def cyclic_quadrilateral(draft: Draft) -> None:
         draft.ask_angle(*opposite[1])
         return
     draft.segments(a + c)
-    low, high = arcs[1] // 2, arcs[2] // 2  # BAC stands on arc BC, CAD on arc CD
+    low, high = arcs[1] / 2, arcs[2] / 2  # BAC stands on arc BC, CAD on arc CD
     if rng.random() < 0.5:
         draft.give(given_angle(b, a, c, low), given_angle(c, a, d, high))
         draft.ask_angle(b, c, d, 180 - low - high)
@@ -113,10 +122,8 @@ def tangents(draft: Draft) -> None:
     if draft.level.is_chained:
         _two_tangents(draft, (p, s, t, q))
         return
-    if draft.level.is_algebraic or rng.random() < 0.4:
-        radius, tangent, _ = triple(draft)
-    else:
-        radius, tangent = rng.randint(3, 15), rng.randint(4, 25)
+    asks_whole = not draft.level.is_algebraic and rng.random() < 0.5
+    radius, tangent = leg_pair(draft, 80) if asks_whole else triple(draft)[:2]
     draft.require(0.45 <= radius / tangent <= 1.3, "too near or too far")
     draft.key = (radius, tangent)
     whole = Exact.sqrt(radius * radius + tangent * tangent)
@@ -125,32 +132,32 @@ def tangents(draft: Draft) -> None:
     draft.circle("O", radius)
     draft.segments("O" + t, t + p, "O" + p)
     draft.say(f"{p}{t} is tangent to circle O at {t}.")
-    lengths = [("O", t, Exact.of(radius)), (p, t, Exact.of(tangent))]
-    rng.shuffle(lengths)
-    draft.give(given_length(*lengths[0]))
-    if rng.random() < 0.35:
-        draft.give(given_length(*lengths[1]))
+    draft.give(given_length("O", t, radius))
+    if asks_whole:
+        draft.give(given_length(p, t, tangent))
         draft.ask_length("O", p, whole, labelled=False)
-    else:
-        draft.give(given_text(["length", "O", p], f"O{p}", whole))
-        draft.ask_length(*lengths[1])
+        return
+    # Only the part of OP outside of the circle has a label: the whole crosses the circle.
+    draft.put(q, radius, 0)
+    draft.give(given_length(q, p, whole - radius))
+    draft.ask_length(p, t, tangent)
 
 
 def _two_tangents(draft: Draft, names: tuple[str, ...]) -> None:
     """Draw tangents PS and PT: SPT and SOT are supplementary; SQT is half of SOT."""
     rng = draft.rng
     p, s, t, q = names
-    outside = 2 * rng.randint(22, 44)
-    center = 180 - outside
+    outside = rng.randint(36, 114)
+    inscribed = Fraction(180 - outside, 2)
     draft.key = (outside,)
     draft.put(p, 5 / math.sin(math.radians(outside / 2)), 0)
-    draft.put(s, *polar((0, 0), 5, center / 2))
-    draft.put(t, *polar((0, 0), 5, -center / 2))
+    draft.put(s, *polar((0, 0), 5, inscribed))
+    draft.put(t, *polar((0, 0), 5, -inscribed))
     draft.put(q, *polar((0, 0), 5, 180 + rng.randint(-25, 25)))
     draft.circle("O", 5)
     draft.segments(p + s, p + t, q + s, q + t)
     draft.say(f"{p}{s} and {p}{t} are tangent to circle O.")
-    angles = [(s, p, t, outside), (s, q, t, center // 2)]
+    angles = [(s, p, t, Fraction(outside)), (s, q, t, inscribed)]
     rng.shuffle(angles)
     draft.give(given_angle(*angles[0]))
     draft.ask_angle(*angles[1])

@@ -1,11 +1,12 @@
 """Coordinate geometry on a grid; the points' coordinates are read off the figure."""
 
+import math
 from fractions import Fraction
 
 from envkit_geo3k.draft import Draft
 from envkit_geo3k.exact import Exact
 
-_REACH = 6
+_REACH = 8
 """The grid goes this far from the origin."""
 
 
@@ -15,7 +16,7 @@ def coordinates(draft: Draft) -> None:
     draft.is_upright = True
     a, b, c = draft.names(3)
     count = 3 if draft.level.is_chained else 2
-    corners = [(rng.randint(-5, 5), rng.randint(-5, 5)) for _ in range(count)]
+    corners = [(rng.randint(-7, 7), rng.randint(-7, 7)) for _ in range(count)]
     draft.key = tuple(value for corner in corners for value in corner)
     draft.shapes.append(("axes", -_REACH, _REACH, -_REACH, _REACH))
     for name, (x, y) in zip((a, b, c), corners, strict=False):
@@ -55,6 +56,7 @@ def _two_points(draft: Draft, names: tuple[str, str], corners: list[tuple[int, i
         draft.ask_point(prompt, (goals[0], goals[1]), middle)
     else:
         rise, run = (["minus", [axis, b], [axis, a]] for axis in ("y", "x"))
+        draft.require(math.gcd(v - y, u - x) == 1, "a slope that many other points have")
         slope = Exact.of(Fraction(v - y, u - x))
         draft.ask(f"Find the slope of line {a}{b}.", ["over", rise, run], slope)
 
@@ -64,6 +66,7 @@ def _triangle(draft: Draft, names: tuple[str, ...], corners: list[tuple[int, int
     (x, y), (u, v), (s, t) = corners
     doubled = abs((u - x) * (t - y) - (s - x) * (v - y))
     draft.require(doubled >= 14, "a thin triangle")
+    draft.require(doubled > 70 * draft.rng.random(), "one of many small triangles")
     draft.polygon([a, b, c])
     if draft.rng.random() < 0.5:
         area = Fraction(doubled, 2)

@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from envkit_geo3k.draft import Draft, between, given_angle, given_length, given_text, polar
+from envkit_geo3k.draft import Draft, between, given_angle, given_length, polar
 from envkit_geo3k.exact import Exact
 from envkit_geo3k.families.right_triangles import triple
 
@@ -12,7 +12,7 @@ def parallelogram(draft: Draft) -> None:
     """Ask for angles or halves of diagonals; chained: a diagonal splits the angle."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
-    corner = rng.choice((rng.randint(52, 80), rng.randint(100, 128)))
+    corner = rng.choice((draft.half_steps(52, 80), draft.half_steps(100, 128)))
     long, short = rng.randint(14, 24), rng.randint(9, 14)
     draft.put(a, 0, 0)
     draft.put(b, long, 0)
@@ -23,7 +23,7 @@ def parallelogram(draft: Draft) -> None:
     if draft.level.is_chained:
         _split_corner(draft, (a, b, c, d))
     elif rng.random() < 0.5:
-        draft.key = (corner,)
+        draft.set_key(corner)
         draft.give(given_angle(d, a, b, corner))
         draft.ask_angle(a, b, c, 180 - corner)
     else:
@@ -33,32 +33,28 @@ def parallelogram(draft: Draft) -> None:
 
 
 def _bisected_diagonal(draft: Draft, names: tuple[str, ...]) -> None:
-    """Scale so that half of AC is a whole number; the diagonals bisect each other."""
+    """Scale so that AC is a whole number; the diagonals bisect each other."""
     a, _, c, _, e = names
-    half = draft.rng.randint(4, 30)
-    factor = half / math.dist(draft.points[a], draft.points[e])
-    draft.key = (half,)
+    half = draft.half_steps(4, 60)
+    factor = float(half) / math.dist(draft.points[a], draft.points[e])
+    draft.set_key(half)
     for name in names:
         x, y = draft.points[name]
         draft.put(name, x * factor, y * factor)
+    draft.give(given_length(a, e, half))
     if draft.level.is_algebraic:
-        draft.give(given_length(a, e, half))
         draft.ask_length(e, c, half)
-    elif draft.rng.random() < 0.5:
-        draft.give(given_length(a, e, half))
-        draft.ask(f"Find {a}{c}.", ["length", a, c], 2 * half)
     else:
-        draft.give(given_text(["length", a, c], f"{a}{c}", 2 * half))
-        draft.ask_length(e, c, half)
+        draft.ask(f"Find {a}{c}.", ["length", a, c], 2 * half)
 
 
 def _split_corner(draft: Draft, names: tuple[str, ...]) -> None:
     """Let the diagonal AC split the angle at A; alternate and consecutive angles follow."""
     rng = draft.rng
     a, b, c, d = names
-    low, high = rng.randint(26, 58), rng.randint(26, 58)
+    low, high = draft.half_steps(26, 58), draft.half_steps(26, 58)
     draft.require(low != high and low + high != 90, "a rhombus or a rectangle")
-    draft.key = (low, high)
+    draft.set_key(low, high)
     diagonal = 20.0
     side = diagonal * math.sin(math.radians(high)) / math.sin(math.radians(low + high))
     draft.put(c, *polar((0, 0), diagonal, low))
@@ -78,10 +74,10 @@ def rhombus(draft: Draft) -> None:
     """Use the right angle of the diagonals; chained: from side and diagonal to the area."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
-    if draft.level.is_algebraic or draft.level.is_chained:
-        x, y, _ = triple(draft, largest=40)
+    if draft.level.is_algebraic:
+        x, y, _ = triple(draft)
     else:
-        x, y = rng.randint(3, 16), rng.randint(3, 16)
+        x, y = rng.randint(5, 90), rng.randint(5, 90)
     draft.require(x != y and 2.4 * min(x, y) >= max(x, y), "a square or thin")
     side = Exact.sqrt(x * x + y * y)
     draft.key = (x, y)
@@ -97,11 +93,7 @@ def rhombus(draft: Draft) -> None:
         draft.give(*(given_length(*length) for length in known))
         draft.ask_length(*asked)
         return
-    draft.give(given_length(a, b, side))
-    if rng.random() < 0.5:
-        draft.give(given_length(a, e, x))
-    else:
-        draft.give(given_text(["length", a, c], f"{a}{c}", 2 * x))
+    draft.give_to_stay(given_length(a, b, side), given_length(a, e, x))
     if rng.random() < 0.5:
         draft.ask(f"Find the area of {a}{b}{c}{d}.", ["area", a, b, c, d], 2 * x * y)
     else:
@@ -112,13 +104,16 @@ def kite(draft: Draft) -> None:
     """Use the equal angles of a kite; chained: half an angle in a right triangle."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
-    top, bottom = 2 * rng.randint(32, 56), 2 * rng.randint(18, 31)
-    side_angle = Exact.of(Fraction(360 - top - bottom, 2)).integer or 0
-    draft.require(side_angle != 90, "right angles at the sides")
-    draft.key = (top, bottom)
+    top, bottom = draft.half_steps(62, 116), draft.half_steps(40, 92)
+    if draft.level.is_chained:  # asks for half an angle
+        top, bottom = Fraction(rng.randint(64, 116)), Fraction(rng.randint(40, 92))
+    side_angle = Fraction(360 - top - bottom, 2)
+    draft.require(side_angle.denominator <= 2, "a quarter of a degree")
+    draft.require(side_angle != 90 and top >= bottom + 8, "right angles at the sides, or a rhombus")
+    draft.set_key(top, bottom)
     half = 5.0
-    draft.put(a, 0, half / math.tan(math.radians(top / 2)))
-    draft.put(c, 0, -half / math.tan(math.radians(bottom / 2)))
+    draft.put(a, 0, half / math.tan(math.radians(top) / 2))
+    draft.put(c, 0, -half / math.tan(math.radians(bottom) / 2))
     draft.put(b, half, 0)
     draft.put(d, -half, 0)
     draft.polygon([a, b, c, d])
@@ -133,11 +128,8 @@ def kite(draft: Draft) -> None:
     draft.put(e, 0, 0)
     draft.segments(a + c, b + d)
     draft.right_angle(a, e, b)
-    # From one half angle at A and the whole angle at C to an angle beside the diagonal BD.
-    if rng.random() < 0.5:
-        draft.give(given_angle(d, a, e, top // 2), given_angle(e, b, c, 90 - bottom // 2))
-        draft.ask(f"Find m∠{a}{d}{c}.", ["angle", a, d, c], side_angle)
-    else:
-        draft.give(given_angle(a, b, e, 90 - top // 2))
-        draft.give(given_text(["angle", a, d, c], f"m∠{a}{d}{c}", side_angle, "°"))
-        draft.ask_angle(b, c, e, bottom // 2)
+    # In the right triangles at E an angle beside the diagonal BD comes from the one at A or at C.
+    upper = rng.choice(((d, a, e, top / 2), (a, b, e, 90 - top / 2)))
+    lower = rng.choice(((e, b, c, 90 - bottom / 2), (b, c, e, bottom / 2)))
+    draft.give_to_stay(given_angle(*upper), given_angle(*lower))
+    draft.ask(f"Find m∠{a}{d}{c}.", ["angle", a, d, c], side_angle)

@@ -1,36 +1,52 @@
 """Right triangles: Pythagoras, special angles, the altitude to the hypotenuse."""
 
 import math
+from typing import Final
 
 from envkit_geo3k.draft import Draft, given_angle, given_length
 from envkit_geo3k.exact import Exact
 
 
-def triple(draft: Draft, largest: int = 60) -> tuple[int, int, int]:
-    """Return a Pythagorean triple, legs in either order.
+def _triples(longest: int) -> list[tuple[int, int, int]]:
+    """Return the Pythagorean triples that are not thin, legs in either order."""
+    found: set[tuple[int, int, int]] = set()
+    for m in range(2, math.isqrt(longest) + 1):
+        for n in range(1, m):
+            x, y, z = m * m - n * n, 2 * m * n, m * m + n * n
+            if 3 * min(x, y) >= max(x, y):
+                found.update((k * x, k * y, k * z) for k in range(1, longest // z + 1))
+    return sorted(found | {(y, x, z) for x, y, z in found})
 
-    Raises:
-        Unsuitable: It is too large or too thin.
-    """
-    m = draft.rng.randint(2, 6)
-    n = draft.rng.randint(1, m - 1)
-    k = draft.rng.randint(1, 6)
-    legs = [k * (m * m - n * n), 2 * k * m * n]
-    draft.rng.shuffle(legs)
-    hypotenuse = k * (m * m + n * n)
-    draft.require(hypotenuse <= largest and 3 * min(legs) >= max(legs), "too large or too thin")
-    return legs[0], legs[1], hypotenuse
+
+_TRIPLES: Final = _triples(250)
+_PRIMITIVES: Final = [sides for sides in _triples(500) if math.gcd(sides[0], sides[1]) == 1]
+
+
+def triple(draft: Draft) -> tuple[int, int, int]:
+    """Return a Pythagorean triple up to 250, legs in either order, each as likely."""
+    return draft.rng.choice(_TRIPLES)
+
+
+def primitive_triple(draft: Draft) -> tuple[int, int, int]:
+    """Return a triple without a common factor, each as likely; its ratios tell it from others."""
+    return draft.rng.choice(_PRIMITIVES)
+
+
+def leg_pair(draft: Draft, longest: int) -> tuple[int, int]:
+    """Return the legs of a right triangle that is not thin; the first is as likely to be any."""
+    first = draft.rng.randint(4, longest)
+    second = draft.rng.randint(max(4, -(-first // 3)), min(longest, 3 * first))
+    draft.require(first != second, "isosceles")
+    return first, second
 
 
 def pythagoras(draft: Draft) -> None:
     """Ask for the third side; chained: two right triangles on a common side."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
+    x, y = leg_pair(draft, 90)
     if draft.level.is_algebraic or rng.random() < 0.3:
         x, y, _ = triple(draft)
-    else:
-        x, y = rng.randint(3, 20), rng.randint(3, 20)
-    draft.require(x != y and 3 * min(x, y) >= max(x, y), "isosceles or thin")
     hypotenuse = Exact.sqrt(x * x + y * y)
     draft.key = (x, y)
     draft.put(c, 0, 0)
@@ -52,9 +68,8 @@ def _second_right_triangle(draft: Draft, names: tuple[str, ...], legs: tuple[int
     """Build ABD on the hypotenuse AB, right at B; ask for AD or for BD."""
     a, b, c, d = names
     x, y = legs
-    z = draft.rng.randint(3, 20)
     hypotenuse = math.hypot(x, y)
-    draft.require(0.35 * hypotenuse <= z <= 1.6 * hypotenuse, "the second triangle is thin")
+    z = draft.rng.randint(math.ceil(0.35 * hypotenuse), math.floor(1.6 * hypotenuse))
     draft.key = (x, y, z)
     # Away from C: the direction of AB turned by a right angle.
     draft.put(d, y / hypotenuse * z, y + x / hypotenuse * z)
@@ -83,7 +98,7 @@ def special_right_triangle(draft: Draft) -> None:
 def _half_square(draft: Draft) -> None:
     rng = draft.rng
     a, b, c = draft.names(3)
-    leg = rng.randint(3, 30)
+    leg = rng.randint(3, 99)
     draft.key = (45, leg)
     draft.put(c, 0, 0)
     draft.put(a, leg, 0)
@@ -102,7 +117,7 @@ def _half_square(draft: Draft) -> None:
 def _half_equilateral(draft: Draft) -> None:
     rng = draft.rng
     a, b, c = draft.names(3)
-    short = rng.randint(3, 24)
+    short = rng.randint(3, 80)
     long, hypotenuse = short * Exact.sqrt(3), 2 * short
     draft.key = (30, short)
     draft.put(c, 0, 0)
@@ -123,7 +138,7 @@ def _two_special(draft: Draft) -> None:
     """Draw the altitude CD of a triangle with 45 degrees at A and 30 or 60 degrees at B."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    height = rng.randint(3, 24)
+    height = rng.randint(3, 80)
     other = rng.choice((30, 60))
     foot = height * Exact.sqrt(3) if other == 30 else height * Exact.sqrt(3) / 3
     draft.key = (other, height)
@@ -137,7 +152,7 @@ def _two_special(draft: Draft) -> None:
     draft.give(given_angle(b, a, c, 45), given_angle(a, b, c, other))
     hypotenuse = foot * 2 / Exact.sqrt(3) if other == 30 else foot * 2
     known = rng.choice(((a, c, height * Exact.sqrt(2)), (a, d, Exact.of(height))))
-    draft.give(given_length(*known))
+    draft.give_to_stay(given_length(*known))
     draft.ask_length(*rng.choice(((b, c, hypotenuse), (d, b, foot))))
 
 
@@ -149,7 +164,8 @@ def altitude_to_hypotenuse(draft: Draft) -> None:
         k, u, v = rng.randint(1, 5), rng.randint(1, 4), rng.randint(1, 4)
         p, q = k * u * u, k * v * v
     else:
-        p, q = rng.randint(2, 24), rng.randint(2, 24)
+        q = rng.randint(2, 80)
+        p = rng.randint(max(2, -(-2 * q // 9)), min(80, 9 * q // 2))
     draft.require(p != q and max(p, q) <= 4.5 * min(p, q), "symmetric or thin")
     draft.key = (p, q)
     height = Exact.sqrt(p * q)

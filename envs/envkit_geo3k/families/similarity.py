@@ -1,21 +1,19 @@
 """Proportions in triangles and trapezoids."""
 
+import math
 from fractions import Fraction
 
-from envkit_geo3k.draft import Draft, apex, apex_from_sides, between, given_length, given_text
+from envkit_geo3k.draft import Draft, apex, apex_from_sides, between, given_length
 from envkit_geo3k.exact import Exact
 
 
 def side_splitter(draft: Draft) -> None:
     """Cut two sides in proportion by a parallel; chained: the parallel's own length."""
-    rng = draft.rng
     a, b, c, d, e = draft.names(5)
-    k, m = rng.randint(2, 9), rng.randint(2, 9)
-    u, v = rng.randint(1, 4), rng.randint(1, 4)
-    draft.require(k != m and u != v and 0.3 <= u / (u + v) <= 0.72, "symmetric or thin")
+    asked, (u, v, k, m, n) = _proportion(draft)
     upper, lower = (k * u, k * v), (m * u, m * v)  # AD, DB on one side; AE, EC on the other
     left, right = sum(upper), sum(lower)
-    base = (u + v) * rng.randint(2, 9)
+    base = (u + v) * n
     draft.key = (k, m, u, v, base)
     tip = apex_from_sides(base, left, right)
     draft.put(b, 0, 0)
@@ -31,23 +29,68 @@ def side_splitter(draft: Draft) -> None:
     if not draft.level.is_chained:
         draft.give(given_length(a, e, lower[0]))
         draft.ask_length(e, c, lower[1])
-    elif rng.random() < 0.5:
+    elif asked == "DE":
         draft.give(given_length(b, c, base))
-        draft.ask_length(d, e, base * u // (u + v))
+        draft.ask_length(d, e, n * u)
     else:
-        draft.give(given_length(d, e, base * u // (u + v)))
+        draft.give(given_length(d, e, n * u))
         draft.ask_length(b, c, base)
 
 
+def _proportion(draft: Draft) -> tuple[str, tuple[int, int, int, int, int]]:
+    """Return what is asked, and u, v, k, m, n: AD = ku, DB = kv, AE = mu, EC = mv, DE = nu.
+
+    The asked length is drawn first, each as likely, and then one of the ratios that it allows.
+    """
+    rng = draft.rng
+    asked = "EC" if not draft.level.is_chained else rng.choice(("DE", "BC"))
+    whole = rng.randint(6, 90) if asked != "BC" else rng.randint(12, 120)
+    ratios = [
+        (u, v, whole // part)
+        for u in range(1, 40)
+        for v in range(max(1, 2 * u // 5), 7 * u // 3 + 1)
+        if u != v and math.gcd(u, v) == 1
+        if whole % (part := {"EC": v, "DE": u, "BC": u + v}[asked]) == 0
+    ]
+    draft.require(bool(ratios), "no such ratio")
+    u, v, factor = rng.choice(ratios)
+    sizes = range(1, max(3, min(12, 120 // (u + v))) + 1)
+    sides = [
+        (k, m, n)
+        for k in sizes
+        for m in (sizes if asked != "EC" else (factor,))
+        for n in (sizes if asked == "EC" else (factor,))
+        if k != m and _are_sides(k, m, n)
+    ]
+    draft.require(bool(sides), "no such triangle")
+    k, m, n = rng.choice(sides)
+    return asked, (u, v, k, m, n)
+
+
+def _are_sides(*sides: int) -> bool:
+    """Whether the sides make a triangle that is not thin."""
+    return max(sides) <= 0.93 * (sum(sides) - max(sides)) and 4 * min(sides) >= max(sides)
+
+
 def angle_bisector(draft: Draft) -> None:
-    """Cut a side in the ratio of the others by a bisector; chained: from the whole side."""
+    """Cut a side in the ratio of the others by a bisector; chained: the side or the perimeter."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    u, v = rng.randint(2, 7), rng.randint(2, 7)
-    k, m = rng.randint(2, 6), rng.randint(1, 6)
+    far = rng.randint(6, 90)
+    parts = [
+        (u, v, k)
+        for v in range(2, far + 1)
+        if far % v == 0
+        for u in range(-(-v // 2), 2 * v + 1)
+        for k in range(1, 150 // (u + v) + 1)
+        if u != v and k != far // v and math.gcd(u, v) == 1
+        if _are_sides(k * u, k * v, far // v * (u + v))
+    ]
+    draft.require(bool(parts), "no such triangle")
+    u, v, k = rng.choice(parts)
+    m = far // v
     left, right = k * u, k * v
-    near, far = m * u, m * v
-    draft.require(u != v and m != k and left + right > near + far, "no triangle")
+    near = m * u
     draft.key = (u, v, k, m)
     base = near + far
     draft.put(b, 0, 0)
@@ -59,13 +102,15 @@ def angle_bisector(draft: Draft) -> None:
     draft.angle_mark(b, a, d)
     draft.angle_mark(d, a, c)
     draft.say(f"{a}{d} bisects angle {b}{a}{c}.")
-    draft.give(given_length(a, b, left), given_length(a, c, right))
-    if draft.level.is_chained:
-        draft.give(given_text(["length", b, c], f"{b}{c}", base))
-        draft.ask_length(*rng.choice(((b, d, near), (d, c, far))))
-    else:
-        draft.give(given_length(b, d, near))
+    draft.give_to_stay(given_length(a, b, left), given_length(a, c, right))
+    draft.give_to_stay(given_length(b, d, near))
+    if not draft.level.is_chained:
         draft.ask_length(d, c, far)
+    elif draft.rng.random() < 0.5:
+        draft.ask(f"Find {b}{c}.", ["length", b, c], base)
+    else:
+        whole = left + right + base
+        draft.ask(f"Find the perimeter of triangle {a}{b}{c}.", ["perimeter", a, b, c], whole)
 
 
 def midsegment(draft: Draft) -> None:
@@ -81,7 +126,7 @@ def midsegment(draft: Draft) -> None:
 def _triangle_midsegment(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, m, n = draft.names(5)
-    base = rng.randint(8, 60)
+    base = rng.randint(8, 120)
     draft.key = (base,)
     tip = apex(base, rng.uniform(45, 75), rng.uniform(45, 75))
     draft.put(a, 0, 0)
@@ -106,8 +151,8 @@ def _trapezoid(draft: Draft, names: list[str]) -> tuple[int, int]:
     """Draw ABCD with its median MN; return the bases AB (long) and CD (short)."""
     rng = draft.rng
     a, b, c, d, m, n = names
-    long, short = rng.randint(12, 48), rng.randint(5, 36)
-    draft.require(long - short >= 4 and short >= 0.4 * long, "the bases are too unlike")
+    long = rng.randint(16, 110)
+    short = rng.randint(math.ceil(0.4 * long), math.floor(0.85 * long))
     height = rng.uniform(0.45, 0.65) * long
     shift = rng.uniform(0.2, 0.8) * (long - short)
     draft.key = (long, short)
@@ -146,14 +191,8 @@ def _median_and_diagonal(draft: Draft) -> None:
     long, short = _trapezoid(draft, names)
     draft.put(p, *between(draft.points[a], draft.points[c], 0.5))
     draft.segments(a + c)
-    lengths = [
-        (a, b, Exact.of(long)),
-        (c, d, Exact.of(short)),
-        (p, n, Exact.of(Fraction(long, 2))),
-        (m, p, Exact.of(Fraction(short, 2))),
-    ]
-    first = draft.rng.randint(0, 1)
-    median = Exact.of(Fraction(long + short, 2))
-    draft.give(given_text(["length", m, n], f"{m}{n}", median))
-    draft.give(given_length(*lengths[first]))
-    draft.ask_length(*lengths[3 - first])
+    if draft.rng.random() < 0.5:
+        draft.give_to_stay(given_length(a, b, long), given_length(m, p, Fraction(short, 2)))
+    else:
+        draft.give_to_stay(given_length(c, d, short), given_length(p, n, Fraction(long, 2)))
+    draft.ask(f"Find {m}{n}.", ["length", m, n], Fraction(long + short, 2))

@@ -1,6 +1,7 @@
 """Angles of triangles and polygons."""
 
 import math
+from fractions import Fraction
 
 from envkit_geo3k.draft import Draft, apex, between, given_angle, polar
 
@@ -9,10 +10,10 @@ def triangle_angles(draft: Draft) -> None:
     """Use the angle sum or the exterior angle; chained: an angle split by a cevian."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    at_a, at_b = rng.randint(30, 95), rng.randint(30, 85)
+    at_a, at_b = draft.half_steps(30, 95), draft.half_steps(30, 85)
     at_c = 180 - at_a - at_b
     draft.require(at_c >= 28 and 90 not in (at_a, at_b, at_c), "no plain acute or obtuse triangle")
-    draft.key = (at_a, at_b)
+    draft.set_key(at_a, at_b)
     draft.put(a, 0, 0)
     draft.put(b, 10, 0)
     top = apex(10, at_a, at_b)
@@ -30,18 +31,18 @@ def triangle_angles(draft: Draft) -> None:
         draft.ask_angle(c, b, d, at_a + at_c)
 
 
-def _split_by_cevian(draft: Draft, names: tuple[str, ...], at_a: int, at_b: int) -> None:
+def _split_by_cevian(draft: Draft, names: tuple[str, ...], at_a: Fraction, at_b: Fraction) -> None:
     """Put D on AB; of the angles at A, at B, ACD and DCB, give three and ask for the fourth."""
     a, b, c, d = names
     at_c = 180 - at_a - at_b
-    left = draft.rng.randint(26, 60)
+    left = draft.half_steps(26, 60)
     right = at_c - left
     draft.require(right >= 26 and right != left, "the cevian is too close to a side")
     foot = math.sin(math.radians(left)) / math.sin(math.radians(180 - at_a - left))
     side = math.dist(draft.points[a], draft.points[c])
     draft.put(d, side * foot, 0)
     draft.segments(c + d)
-    draft.key = (at_a, at_b, left)
+    draft.set_key(at_a, at_b, left)
     angles = [(b, a, c, at_a), (a, b, c, at_b), (a, c, d, left), (d, c, b, right)]
     draft.rng.shuffle(angles)
     draft.give(*(given_angle(*angle) for angle in angles[1:]))
@@ -52,10 +53,11 @@ def isosceles(draft: Draft) -> None:
     """Use equal base angles; chained: an exterior angle, or two isosceles triangles."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    base = rng.randint(34, 74)
+    is_split = draft.level.is_chained and rng.random() < 0.4
+    base = draft.half_steps(25, 52) if is_split else draft.half_steps(34, 74)
     vertex = 180 - 2 * base
     draft.require(len({base, vertex, 60, 90}) == 4, "equilateral or right")
-    draft.key = (base,)
+    draft.set_key(base)
     draft.put(a, 0, 0)
     draft.put(b, 10, 0)
     draft.put(c, *apex(10, base, base))
@@ -69,14 +71,13 @@ def isosceles(draft: Draft) -> None:
             draft.give(given_angle(a, b, c, base))
             draft.ask_angle(a, c, b, vertex)
         return
-    if rng.random() < 0.5:
+    if not is_split:
         draft.put(d, 15.5, 0)
         draft.segments(b + d)
         draft.give(given_angle(a, c, b, vertex))
         draft.ask_angle(c, b, d, 180 - base)
         return
     # D on AB with AD = CD: the angle ACD equals the one at A, so BCD is what is left of C.
-    draft.require(base <= 52, "the second triangle would not fit")
     side = math.dist(draft.points[a], draft.points[c])
     draft.put(d, side / 2 / math.cos(math.radians(base)), 0)
     draft.segments(c + d)
@@ -91,10 +92,10 @@ def polygon_angles(draft: Draft) -> None:
     count = rng.choice((4, 5, 5, 6))
     names = draft.names(count + 1)
     mean = 180 * (count - 2) // count
-    interior = [mean + rng.randint(-24, 24) for _ in range(count - 1)]
-    interior.append(180 * (count - 2) - sum(interior))
+    interior = [mean + draft.half_steps(-24, 24) for _ in range(count - 1)]
+    interior.append(180 * (count - 2) - sum(interior, Fraction()))
     draft.require(all(55 <= angle <= 158 and angle != 90 for angle in interior), "not convex")
-    draft.key = tuple(interior)
+    draft.set_key(*interior)
     for name, corner in zip(names[:count], _convex(draft, interior), strict=True):
         draft.put(name, *corner)
     polygon, extra = names[:count], names[count]
@@ -111,11 +112,11 @@ def polygon_angles(draft: Draft) -> None:
         draft.ask_angle(before, last, after, interior[-1])
 
 
-def _convex(draft: Draft, interior: list[int]) -> list[tuple[float, float]]:
+def _convex(draft: Draft, interior: list[Fraction]) -> list[tuple[float, float]]:
     """Return corners of a polygon with these angles; the last two sides close it."""
     headings = [0.0]
     for angle in interior[1:]:
-        headings.append(headings[-1] + 180 - angle)
+        headings.append(headings[-1] + 180 - float(angle))
     corners = [(0.0, 0.0)]
     for heading in headings[:-2]:
         corners.append(polar(corners[-1], draft.rng.uniform(7, 10), heading))

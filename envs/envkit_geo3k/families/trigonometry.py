@@ -5,14 +5,14 @@ from fractions import Fraction
 
 from envkit_geo3k.draft import Draft, apex, given_angle, given_length, given_text, polar
 from envkit_geo3k.exact import Exact
-from envkit_geo3k.families.right_triangles import triple
+from envkit_geo3k.families.right_triangles import primitive_triple, triple
 
 
 def trig_ratio(draft: Draft) -> None:
     """Ask for a ratio of two sides; algebra: a side from it; chained: the third side first."""
     rng = draft.rng
     a, b, c = draft.names(3)
-    x, y, hypotenuse = triple(draft)
+    x, y, hypotenuse = triple(draft) if draft.level.is_algebraic else primitive_triple(draft)
     draft.key = (x, y)
     draft.put(c, 0, 0)
     draft.put(a, x, 0)
@@ -33,7 +33,7 @@ def trig_ratio(draft: Draft) -> None:
         draft.give(given_text(goal, f"{name} {a}", value), given_length(*bottom))
         draft.ask_length(*top)
     elif draft.level.is_chained:
-        draft.give(given_length(*third), given_length(*rng.choice((top, bottom))))
+        draft.give_to_stay(given_length(*third), given_length(*rng.choice((top, bottom))))
         draft.ask(f"Find {name} {a} as a fraction.", goal, value)
     else:
         draft.give(given_length(*top), given_length(*bottom))
