@@ -28,7 +28,7 @@ def check(
 
     The exit code is 1 when it breaks a rule.
     """
-    from envkit.checker import check_env
+    from envkit.certify.contract import check_env
     from envkit.errors import ContractError
 
     arguments = parse_env_kwargs(env_kwargs)

@@ -48,7 +48,7 @@ def golden(
 def _record(
     env_id: str, out: Path, seeds: int, arguments: dict[str, Any], *, is_quiet: bool
 ) -> None:
-    from envkit.golden import record, save
+    from envkit.certify.golden import record, save
 
     with CountingBar(f"recording {env_id}", is_quiet=is_quiet) as bar:
         content = record(env_id, arguments, seeds=range(seeds), progress=bar.show)
@@ -58,7 +58,7 @@ def _record(
 
 
 def _check(path: Path, *, is_quiet: bool, as_json: bool) -> int:
-    from envkit.golden import changes, load
+    from envkit.certify.golden import changes, load
 
     content = load(path)
     with CountingBar(f"replaying {path.name}", is_quiet=is_quiet) as bar:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from envkit.audit import AuditHooks
+from envkit.certify.audit import AuditHooks
 from envkit.tasks import Task
 from envkit.turns import Step
 from envkit_geo3k.grading import grade

@@ -10,8 +10,8 @@ from fakes.command import run_envkit, start_envkit
 from fakes.envs import PROMISES, AdderEnv, AsyncEchoEnv
 
 import envkit
-from envkit.audit import AuditHooks, audit_env
-from envkit.audit.policies import fill
+from envkit.certify.audit import AuditHooks, audit_env
+from envkit.certify.audit.policies import fill
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.tasks import ListSource, Task

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import envkit
 from envkit.env import Turn
 from envkit.errors import ContractError, StorageError
-from envkit.golden import Change, changes, load, record, save
-from envkit.golden.changes import _differences
+from envkit.certify.golden import Change, changes, load, record, save
+from envkit.certify.golden.changes import _differences
 from envkit.tasks import ListSource, Task
 
 GOLDEN = Path(__file__).parents[1] / "golden"

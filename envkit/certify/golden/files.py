@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from envkit.errors import StorageError
 from envkit.files import replace_file
-from envkit.golden.recording import FORMAT
+from envkit.certify.golden.recording import FORMAT
 
 
 def load(path: str | Path) -> dict[str, Any]:

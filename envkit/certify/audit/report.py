@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from envkit.audit.policies import Unplayed
+from envkit.certify.audit.policies import Unplayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,74 @@
+"""Lines about recordings, speed and memory."""
+
+import gc
+import resource
+import statistics
+import sys
+import time
+
+from envkit.certify.bench import Bench
+from envkit.certify.golden import changes, load
+from envkit.certify.target import resolve
+from envkit.certify.lines import Line, Verdict, judged, skipped
+from envkit.errors import StorageError
+
+_TIMED_EPISODES = 8
+
+
+def golden(bench: Bench) -> Line:
+    """Recorded episodes play again as they were."""
+    files = bench.golden_files()
+    if not files:
+        return skipped("golden", "no recording; make one with `envkit golden ID --out FILE`")
+    problems: list[str] = []
+    episodes = 0
+    for path in files:
+        try:
+            content = load(path)
+        except StorageError as error:
+            problems.append(str(error))
+            continue
+        episodes += len(content["episodes"])
+        make = resolve(bench.plan.target, content["kwargs"])
+        problems += [f"{path.name}: {change}" for change in changes(content, make=make)]
+    return judged("golden", episodes, "recorded episodes replayed", problems=problems[:20])
+
+
+def speed(bench: Bench) -> Line:
+    """How long calls take."""
+    reply = bench.oracle or (lambda _: "")
+    resets: list[float] = []
+    whole: list[float] = []
+    turns = 0
+    for seed in list(bench.seeds)[:_TIMED_EPISODES]:
+        start = time.perf_counter()
+        bench.env.reset(seed=seed)
+        resets.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        turns += len(bench.play(reply, seed).steps)
+        whole.append(time.perf_counter() - start)
+    per_turn = sum(whole) / max(1, turns)
+    return Line(
+        name="speed",
+        verdict=Verdict.FIGURE,
+        value=round(per_turn * 1000, 3),
+        detail="ms per turn of the oracle, its own time included",
+        evidence=(
+            f"reset: median {statistics.median(resets) * 1000:.2f} ms",
+            f"episode: median {statistics.median(whole) * 1000:.2f} ms, {turns} turns in all",
+        ),
+    )
+
+
+def memory(bench: Bench) -> Line:
+    """How much memory the process took."""
+    gc.collect()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    megabytes = peak / (1 << 20) if sys.platform == "darwin" else peak / (1 << 10)
+    return Line(
+        name="memory",
+        verdict=Verdict.FIGURE,
+        value=round(megabytes, 1),
+        detail="MiB at most in the process that played, Python and libraries included",
+        evidence=(f"{bench.subject.turns} turns were played",),
+    )
