@@ -1,11 +1,12 @@
 """Lines about what blind policies earn, and whether two graders agree."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from envkit.certify.audit import PolicyResult
 from envkit.certify.bench import Bench, lower_bound
 from envkit.certify.lines import Line, judged, skipped
+from envkit.turns import Step
 
 _SCORER: Final = ("frequent answers with the scorer", "guesses with the scorer")
 _TEXT_ONLY: Final = ("closed book", "reply of the most similar question")
@@ -64,5 +65,24 @@ def graders(bench: Bench) -> Line:
         f"task {entry.task_index}: {entry.answer[:60]!r}: {entry.grade:g} and {entry.second_grade:g}"
         for entry in report.disagreements
     ]
+    problems += _paid_otherwise(bench)
     detail = f"of {report.compared_answers} answers graded differently by the second grader"
     return judged("graders", report.disagreement_count, detail, problems=problems)
+
+
+def _paid_otherwise(bench: Bench) -> Iterator[str]:
+    """Yield answers that the environment pays and the second grader does not, or conversely."""
+    grade, answers = bench.hooks.second_grade, bench.hooks.answers
+    assert grade is not None  # the report compared answers
+    assert answers is not None
+    for seed in bench.few_seeds:
+        bench.env.reset(seed=seed)
+        for answer in answers(bench.env.task):
+            bench.env.reset(seed=seed)
+            task = bench.env.task
+            step = Step(*bench.env.step(bench.hooks.reply(answer)))
+            if (step.reward > 0) != (grade(task, answer) > 0):
+                yield (
+                    f"seed {seed}: {answer[:60]!r} earns {step.reward:g}, "
+                    f"and the second grader says {grade(task, answer):g}"
+                )

@@ -1,12 +1,13 @@
 """Lines about how an environment plays: contract, determinism, oracle, replies, tools."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from envkit.certify.audit.policies import fill_call, write_call
 from envkit.certify.bench import Bench, Script, lower_bound, total
 from envkit.certify.contract import PROMISES, RULES, examine
-from envkit.certify.contract.conduct import BAD_REPLIES
+from envkit.certify.contract.conduct import BAD_REPLIES, episode_problems
 from envkit.certify.contract.subject import Episode, Reply
 from envkit.certify.lines import Line, judged, skipped
 from envkit.env import PolicyContext
@@ -23,10 +24,23 @@ def contract(bench: Bench) -> Line:
     """Every rule of the contract that does not compare two plays."""
     rules = [rule for rule in RULES if rule not in PROMISES and rule != "oracle"]
     found = examine(bench.subject, rules)
+    problems = [*found.problems, *_other_tasks(bench)]
     passed = len(found.report.passed)
-    detail = f"rules hold; {len(found.problems)} problems, {found.report.turns} turns played"
+    detail = f"rules hold; {len(problems)} problems, {found.report.turns} turns played"
     reasons = [f"skipped {rule}: {why}" for rule, why in found.report.skipped]
-    return judged("contract", passed, detail, problems=found.problems, evidence=reasons)
+    return judged("contract", passed, detail, problems=problems, evidence=reasons)
+
+
+def _other_tasks(bench: Bench) -> Iterator[str]:
+    """Yield the problem that `options["task"]` does not choose the task."""
+    if not bench.env.capabilities.replay_safe:
+        return
+    first, second = list(bench.seeds)[:2]
+    bench.env.reset(seed=first)
+    task = copy.deepcopy(bench.env.task)
+    bench.env.reset(seed=second, options={"task": copy.deepcopy(task)} if task else None)
+    if task and bench.env.task != task:
+        yield "reset(options={'task': ...}) plays another task than the one that is given"
 
 
 def determinism(bench: Bench) -> Line:
@@ -39,7 +53,10 @@ def determinism(bench: Bench) -> Line:
     script, rows = _script(bench)
     fresh = bench.replays.rows(bench.plan.target, bench.plan.kwargs, script)
     for episode, before, after in zip(script, rows, fresh, strict=True):
-        turn = next((n for n, pair in enumerate(zip(before, after, strict=False)) if len(set(pair)) > 1), None)
+        turn = next(
+            (n for n, pair in enumerate(zip(before, after, strict=False)) if len(set(pair)) > 1),
+            None,
+        )
         if turn is None and len(before) == len(after):
             continue
         where = "start" if not turn else f"turn {turn}"
@@ -140,7 +157,7 @@ def oracle(bench: Bench) -> Line:
         f"{'terminated' if episode.steps[-1].terminated else 'truncated'} "
         f"after {len(episode.steps)} turns"
         for seed, episode in played
-        if total(episode) < bench.best_return - 1e-6 and total(episode) <= 0
+        if (total(episode) < bench.best_return - 1e-6 and total(episode) <= 0)
         or not episode.steps[-1].terminated
     ]
     problems += [
@@ -149,8 +166,15 @@ def oracle(bench: Bench) -> Line:
         for n, step in enumerate(episode.steps, 1)
         if (error := step.info.get("parse_error")) is not None and step.reward > 0
     ]
+    contract = [
+        f"seed {seed}: {problem}"
+        for seed, episode in played
+        for problem in episode_problems(episode, bench.env)
+    ]
     share = 1 - len({p.partition(",")[0] for p in problems}) / len(played)
-    return judged(name, share, f"of {len(played)} tasks solved", problems=problems[:10])
+    return judged(
+        name, share, f"of {len(played)} tasks solved", problems=[*problems, *contract][:10]
+    )
 
 
 def replies(bench: Bench) -> Line:
@@ -166,7 +190,9 @@ def replies(bench: Bench) -> Line:
             continue
         mean = sum(returns) / len(returns)
         if mean > bench.best_return + 1e-6 and bench.solved:
-            problems.append(f"{kind} earns {mean:.3g}, more than the oracle's {bench.best_return:.3g}")
+            problems.append(
+                f"{kind} earns {mean:.3g}, more than the oracle's {bench.best_return:.3g}"
+            )
         if is_blind:
             groups.setdefault(kind.partition(" ")[0], []).extend(returns)
             groups.setdefault(kind, []).extend(returns)
@@ -217,7 +243,8 @@ def _kinds(bench: Bench) -> dict[str, tuple[Reply, bool]]:
     """Return replies by kind, and whether each is blind: whether it can solve nothing."""
     hooks = bench.hooks
     kinds: dict[str, tuple[Reply, bool]] = {
-        f"malformed {n}: {text[:24]!r}": (_constant(text), True) for n, text in enumerate(BAD_REPLIES)
+        f"malformed {n}: {text[:24]!r}": (_constant(text), True)
+        for n, text in enumerate(BAD_REPLIES)
     }
     for digit in _DIGITS:
         kinds[f"digit {digit}"] = (_constant(hooks.reply(digit)), True)
@@ -225,8 +252,13 @@ def _kinds(bench: Bench) -> dict[str, tuple[Reply, bool]]:
     kinds["enormous answer"] = (_constant(hooks.reply("9" * _ENORMOUS)), True)
     kinds["prompt echoed"] = (lambda context: _said(context), True)
     kinds["prompt echoed as an answer"] = (lambda context: hooks.reply(_said(context)), True)
+    numbers = " ".join(str(n) for n in range(181))
+    kinds["list of numbers"] = (_constant(numbers), True)
+    kinds["list of numbers as an answer"] = (_constant(hooks.reply(numbers)), True)
     kinds["special values"] = (
-        lambda context: hooks.reply(("None", "nan", "inf", "null", "True", "[]", "*", ".*")[context.turn % 8]),
+        lambda context: hooks.reply(
+            ("None", "nan", "inf", "null", "True", "[]", "*", ".*")[context.turn % 8]
+        ),
         True,
     )
     if (choices := hooks.choices) is not None:
@@ -315,7 +347,9 @@ def tools(bench: Bench) -> Line:
             mean = sum(returns) / len(returns)
             best = max(best, mean)
             if lower_bound(returns) > bench.limit:
-                problems.append(f"{kind}: mean return {mean:.3g}, above the limit {bench.limit:.3g}")
+                problems.append(
+                    f"{kind}: mean return {mean:.3g}, above the limit {bench.limit:.3g}"
+                )
     detail = f"best mean return of {len(orders)} orders of calls that solve nothing"
     return judged("tools", best, detail, problems=problems)
 

@@ -5,11 +5,14 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
 
 from envkit.certify.bench import Bench
 from envkit.certify.golden import changes, load
-from envkit.certify.target import resolve
 from envkit.certify.lines import Line, Verdict, judged, skipped
+from envkit.certify.target import resolve
 from envkit.errors import StorageError
 
 _TIMED_EPISODES = 8
@@ -21,6 +24,7 @@ def golden(bench: Bench) -> Line:
     if not files:
         return skipped("golden", "no recording; make one with `envkit golden ID --out FILE`")
     problems: list[str] = []
+    versions: list[str] = []
     episodes = 0
     for path in files:
         try:
@@ -31,7 +35,22 @@ def golden(bench: Bench) -> Line:
         episodes += len(content["episodes"])
         make = resolve(bench.plan.target, content["kwargs"])
         problems += [f"{path.name}: {change}" for change in changes(content, make=make)]
-    return judged("golden", episodes, "recorded episodes replayed", problems=problems[:20])
+        versions += _other_versions(content)
+    detail = "recorded episodes replayed"
+    return judged(
+        "golden",
+        episodes,
+        detail,
+        problems=problems[:20],
+        evidence=tuple(dict.fromkeys(versions)) if problems else (),
+    )
+
+
+def _other_versions(content: dict[str, Any]) -> Iterator[str]:
+    """Yield the libraries whose version is not that of the recording."""
+    for name, was in content.get("made_with", {}).items():
+        if version(name) != was:
+            yield f"recorded with {name} {was}, replayed with {version(name)}"
 
 
 def speed(bench: Bench) -> Line:

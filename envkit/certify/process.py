@@ -21,6 +21,7 @@ _START: Final = (
     "from envkit.certify.worker import main; main()"
 )
 _TAIL: Final = 300
+_JOIN_S: Final = 2.0
 
 
 class WorkerEnded(Exception):
@@ -30,15 +31,22 @@ class WorkerEnded(Exception):
 class Worker(Closing):
     """A process that answers requests in order."""
 
-    def __init__(self, hash_seed: int) -> None:
-        """Start a process whose hashes of strings are those of this seed."""
+    def __init__(self, hash_seed: int, *, leads_group: bool = True) -> None:
+        """Start a process.
+
+        Args:
+            hash_seed: Of its strings' hashes.
+            leads_group: Whether Ctrl-C is for the caller alone, and all that the process starts
+                ends with it. A worker of a worker ends with its parent's group.
+        """
+        self._leads_group = leads_group
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-            start_new_session=True,  # Ctrl-C is for the caller; all that it started ends with it
+            start_new_session=leads_group,
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -89,15 +97,19 @@ class Worker(Closing):
         return json.loads(line)
 
     def close(self) -> None:
-        """Kill the process and all that it started."""
+        """Kill the process, and all that it started if it leads a group."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            if self._leads_group:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
         self._process.wait()
+        for reader in self._readers:
+            reader.join(timeout=_JOIN_S)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             with suppress(OSError):
                 assert pipe is not None
-                if pipe is self._process.stdin:
-                    pipe.close()
+                pipe.close()
 
 
 class FreshProcess(Closing):
@@ -115,7 +127,7 @@ class FreshProcess(Closing):
         """
         if self._worker is None:
             own = int(os.environ.get("PYTHONHASHSEED", "0").replace("random", "0"))
-            self._worker = Worker(own + 1)
+            self._worker = Worker(own + 1, leads_group=False)
         self._worker.ask({"rows": {"target": target, "kwargs": dict(kwargs), "script": script}})
         try:
             answer = self._worker.answer(_REPLAY_LIMIT_S)

@@ -35,7 +35,7 @@ class Certification:
             ConfigurationError: A number is out of range.
             UnknownNameError: There is no such line.
         """
-        if plan.episodes < 2 or limit_s <= 0 or not 0 <= plan.max_blind:
+        if plan.episodes < 2 or limit_s <= 0 or not plan.max_blind >= 0:
             raise ConfigurationError(
                 "episodes must be at least 2, the time limit above 0 and max_blind at least 0, "
                 f"got {plan.episodes}, {limit_s} and {plan.max_blind}"

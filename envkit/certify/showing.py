@@ -56,9 +56,7 @@ def _is_blank(image: Image) -> bool:
     return len(set(cast("Sequence[float]", bands))) == 1
 
 
-def _contradictions(
-    episode: Episode, seed: int, seen: dict[str, tuple[int, str]]
-) -> Iterator[str]:
+def _contradictions(episode: Episode, seed: int, seen: dict[str, tuple[int, str]]) -> Iterator[str]:
     """Yield turns at which everything seen equals another task's, whose answer is another one."""
     rows = episode.rows()
     history = ""
@@ -82,6 +80,8 @@ def leaks(bench: Bench) -> Line:
     paid = [entry for seed, episode in bench.solved for entry in _paid(seed, episode)]
     if not paid:
         return skipped("leaks", "no value of a task stands in a reply that was paid")
+    if len({entry.gold.lower() for entry in paid}) == 1:
+        return skipped("leaks", f"every answer is {paid[0].gold[:_EXCERPT]!r}")
     found: dict[str, list[float]] = {}
     examples: dict[str, str] = {}
     wrong = {entry.seed: paid[n - 1].gold for n, entry in enumerate(paid)}
@@ -92,14 +92,16 @@ def leaks(bench: Bench) -> Line:
         moments = texts[entry.seed]
         moments = moments if entry.is_last else moments[: entry.turn + 1]
         others = [other.gold for other in paid if other.gold.lower() != entry.gold.lower()]
-        other = others[number % len(others)] if others else "\0"
+        other = others[number % len(others)]
         fields = sorted({field for moment in moments for field in moment})
         for field in fields:
             text = "\n".join(moment[field] for moment in moments if field in moment)
             own, foreign = _tells(text, entry.gold), _tells(text, other)
             found.setdefault(field, []).append(float(own) - float(foreign))
             if own:
-                examples.setdefault(field, f"seed {entry.seed}: {entry.gold!r} in {_around(text, entry.gold)}")
+                examples.setdefault(
+                    field, f"seed {entry.seed}: {entry.gold!r} in {_around(text, entry.gold)}"
+                )
     count = len(paid)
     shares = {name: sum(values) / count for name, values in found.items()}
     problems = [
@@ -108,7 +110,9 @@ def leaks(bench: Bench) -> Line:
         if lower_bound([*values, *[0.0] * (count - len(values))]) > _LEAK
     ]
     worst = max(shares.values(), default=0.0)
-    return judged("leaks", worst, f"of {count} answers named beforehand, above chance", problems=problems)
+    return judged(
+        "leaks", worst, f"of {count} answers named beforehand, above chance", problems=problems
+    )
 
 
 def _paid(seed: int, episode: Episode) -> list[_Paid]:

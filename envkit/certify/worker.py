@@ -45,9 +45,7 @@ def replay(target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[
     """Play a script on a new instance and return the rows of each episode."""
     make = resolve(target, kwargs)
     env = make()
-    subject = Subject(
-        env=env, factory=make, seed=0, episodes=1, codec=None, budgets=Budgets()
-    )
+    subject = Subject(env=env, factory=make, seed=0, episodes=1, codec=None, budgets=Budgets())
     try:
         return [_rows(subject, entry["seed"], entry["replies"]) for entry in script]
     finally:

@@ -105,4 +105,8 @@ def _show(report: "CertifyReport") -> None:
         if len(line.evidence) > _SHOWN:
             say(f"{line.name}: and {len(line.evidence) - _SHOWN} more; --json has them all")
     failed = len(report.failed)
-    say(f"{report.target}: {failed} of {len(report.lines)} lines failed" if failed else f"{report.target}: no line failed")
+    say(
+        f"{report.target}: {failed} of {len(report.lines)} lines failed"
+        if failed
+        else f"{report.target}: no line failed"
+    )

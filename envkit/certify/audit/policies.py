@@ -256,7 +256,9 @@ def fill(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON data
 def leaves(data: object) -> list[str]:
     """Return the strings and numbers of JSON data, as text."""
     if isinstance(data, Mapping):
-        return [leaf for value in cast("Mapping[str, object]", data).values() for leaf in leaves(value)]
+        return [
+            leaf for value in cast("Mapping[str, object]", data).values() for leaf in leaves(value)
+        ]
     if isinstance(data, list | tuple):
         return [leaf for value in cast("Sequence[object]", data) for leaf in leaves(value)]
     if isinstance(data, bool) or not isinstance(data, str | int | float):
@@ -274,5 +276,5 @@ def holds(text: str, answer: str) -> bool:
     """Return whether an answer stands in a text, as a word of its own."""
     if answer.lower() not in text.lower():
         return False
-    pattern = rf"(?<![\w.]){re.escape(answer)}(?!\w|\.\d)"
+    pattern = rf"(?<![\w.])(?<!\w-){re.escape(answer)}(?!\w|\.\d|-\w)"
     return re.search(pattern, text, re.IGNORECASE) is not None

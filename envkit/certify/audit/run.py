@@ -106,17 +106,16 @@ class Audit:
     def run(self, progress: Progress | None = None) -> None:
         """Play everything; may be stopped by an exception, such as that of Ctrl-C."""
         told = progress or _silent
-        has_oracle = type(self._env).oracle is not Env.oracle
-        lessons = self._lessons() if has_oracle else None
+        oracle = _oracle_of(self._env)
+        lessons = None if oracle is None else self._lessons(oracle)
         self._env.reset(seed=next(self._seeds()))
         found, unplayed = trivial_policies(self._env, self._hooks, lessons)
         self._unplayed = tuple(unplayed)
         found += [
             TrivialPolicy(name=name, reply=_as_reply(policy)) for name, policy in self._own.items()
         ]
-        if has_oracle:
-            oracle = self._env.oracle()
-            found.append(TrivialPolicy(name=ORACLE, reply=_as_reply(oracle)))
+        if oracle is not None:
+            found.append(TrivialPolicy(name=ORACLE, reply=oracle))
         self._total = len(found) * self._episodes
         for policy in found:
             self._play(policy, told)
@@ -197,17 +196,18 @@ class Audit:
                 break
         return steps
 
-    def _lessons(self) -> Lessons:
+    def _lessons(self, oracle: Reply) -> Lessons:
         """Return what the oracle's episodes on other tasks teach."""
         counts: list[Counter[str]] = []
         answers: Counter[str] = Counter()
         questions: list[tuple[str, list[str]]] = []
-        oracle = _as_reply(self._env.oracle())
         for number in range(min(self._episodes, _LESSONS)):
             replies: list[str] = []
             texts: list[str] = []
 
-            def noted(moment: Moment, replies: list[str] = replies, texts: list[str] = texts) -> str:
+            def noted(
+                moment: Moment, replies: list[str] = replies, texts: list[str] = texts
+            ) -> str:
                 texts[:] = moment.texts
                 replies.append(oracle(moment))
                 return replies[-1]
@@ -250,6 +250,13 @@ class Audit:
 
 def _silent(done: int, total: int) -> None:
     """Tell nobody."""
+
+
+def _oracle_of(env: Env) -> Reply | None:
+    try:
+        return _as_reply(env.oracle())
+    except ConfigurationError:
+        return None
 
 
 def _as_reply(policy: Policy) -> Reply:
