@@ -13,18 +13,18 @@ _TEXT_ONLY: Final = ("closed book", "reply of the most similar question")
 
 
 def constants(bench: Bench) -> Line:
-    """Constants, frequent replies, guesses and copies earn next to nothing."""
+    """Judge what constants, frequent replies, guesses and copies earn."""
     others = [r for r in bench.audit.policies if r.name not in (*_SCORER, *_TEXT_ONLY)]
     return _paid(bench, "constants", others)
 
 
 def scorer(bench: Bench) -> Line:
-    """Guessing with the environment's own scorer earns next to nothing."""
+    """Judge what guessing with the environment's own scorer earns."""
     return _paid(bench, "scorer", _named(bench, _SCORER), _SCORER)
 
 
 def text_only(bench: Bench) -> Line:
-    """The text alone, without pictures, search or tools, does not solve the tasks."""
+    """Judge whether the text alone solves tasks, without pictures, search or tools."""
     return _paid(bench, "text only", _named(bench, _TEXT_ONLY), _TEXT_ONLY)
 
 
@@ -57,12 +57,13 @@ def _paid(
 
 
 def graders(bench: Bench) -> Line:
-    """Two implementations of the grader agree."""
+    """Compare the grader, and what is paid, with a second grader."""
     report = bench.audit
     if not report.compared_answers:
         return skipped("graders", "no hooks 'grade', 'second_grade' and 'answers'")
     problems = [
-        f"task {entry.task_index}: {entry.answer[:60]!r}: {entry.grade:g} and {entry.second_grade:g}"
+        f"task {entry.task_index}: {entry.answer[:60]!r}: "
+        f"{entry.grade:g} and {entry.second_grade:g}"
         for entry in report.disagreements
     ]
     problems += _paid_otherwise(bench)

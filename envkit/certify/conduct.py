@@ -1,7 +1,7 @@
 """Lines about how an environment plays: contract, determinism, oracle, replies, tools."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from envkit.certify.audit.policies import fill_call, write_call
@@ -21,7 +21,7 @@ _DIGITS: Final = tuple("0123456789")
 
 
 def contract(bench: Bench) -> Line:
-    """Every rule of the contract that does not compare two plays."""
+    """Check every rule of the contract that does not compare two plays."""
     rules = [rule for rule in RULES if rule not in PROMISES and rule != "oracle"]
     found = examine(bench.subject, rules)
     problems = [*found.problems, *_other_tasks(bench)]
@@ -44,7 +44,7 @@ def _other_tasks(bench: Bench) -> Iterator[str]:
 
 
 def determinism(bench: Bench) -> Line:
-    """The same seed and replies give the same episode, here and in a fresh process."""
+    """Play the same seeds and replies twice, here and in a fresh process."""
     name = "determinism"
     if not bench.env.capabilities.deterministic:
         return skipped(name, "capabilities.deterministic is not declared")
@@ -147,7 +147,7 @@ def _state(env: object) -> dict[str, str]:
 
 
 def oracle(bench: Bench) -> Line:
-    """The oracle solves every task."""
+    """Let the oracle solve every task, by the contract."""
     name = "oracle"
     if bench.oracle is None:
         return skipped(name, "it has no oracle")
@@ -178,7 +178,7 @@ def oracle(bench: Bench) -> Line:
 
 
 def replies(bench: Bench) -> Line:
-    """No reply that solves nothing is paid, raises, or is paid despite a parse error."""
+    """Play replies that solve nothing: none may raise, earn much, or earn despite an error."""
     kinds = _kinds(bench)
     problems: list[str] = []
     evidence: list[str] = []
@@ -250,7 +250,7 @@ def _kinds(bench: Bench) -> dict[str, tuple[Reply, bool]]:
         kinds[f"digit {digit}"] = (_constant(hooks.reply(digit)), True)
     kinds["enormous reply"] = (_constant("a " * (_ENORMOUS // 2)), True)
     kinds["enormous answer"] = (_constant(hooks.reply("9" * _ENORMOUS)), True)
-    kinds["prompt echoed"] = (lambda context: _said(context), True)
+    kinds["prompt echoed"] = (_said, True)
     kinds["prompt echoed as an answer"] = (lambda context: hooks.reply(_said(context)), True)
     numbers = " ".join(str(n) for n in range(181))
     kinds["list of numbers"] = (_constant(numbers), True)
@@ -297,7 +297,7 @@ def _said(context: PolicyContext) -> str:
     return " ".join(texts)[:8000]
 
 
-def _mangled(bench: Bench, change: Any) -> Reply:  # noqa: ANN401
+def _mangled(bench: Bench, change: Callable[[str], str]) -> Reply:
     solve = bench.oracle
     assert solve is not None
     return lambda context: change(solve(context))
@@ -323,7 +323,7 @@ def _repeated(bench: Bench) -> Reply:
 
 
 def tools(bench: Bench) -> Line:
-    """Tool calls in any order neither raise nor earn more than solving does."""
+    """Call tools in any order: it may neither raise nor earn much."""
     specs = bench.env.tools
     if not specs:
         return skipped("tools", "it has no tools")

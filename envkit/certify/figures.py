@@ -10,16 +10,18 @@ from importlib.metadata import version
 from typing import Any
 
 from envkit.certify.bench import Bench
+from envkit.certify.contract.subject import Reply
 from envkit.certify.golden import changes, load
 from envkit.certify.lines import Line, Verdict, judged, skipped
 from envkit.certify.target import resolve
+from envkit.env import PolicyContext
 from envkit.errors import StorageError
 
 _TIMED_EPISODES = 8
 
 
 def golden(bench: Bench) -> Line:
-    """Recorded episodes play again as they were."""
+    """Replay recorded episodes."""
     files = bench.golden_files()
     if not files:
         return skipped("golden", "no recording; make one with `envkit golden ID --out FILE`")
@@ -54,8 +56,8 @@ def _other_versions(content: dict[str, Any]) -> Iterator[str]:
 
 
 def speed(bench: Bench) -> Line:
-    """How long calls take."""
-    reply = bench.oracle or (lambda _: "")
+    """Measure how long calls take."""
+    reply: Reply = bench.oracle or _empty
     resets: list[float] = []
     whole: list[float] = []
     turns = 0
@@ -79,8 +81,12 @@ def speed(bench: Bench) -> Line:
     )
 
 
+def _empty(_: PolicyContext) -> str:
+    return ""
+
+
 def memory(bench: Bench) -> Line:
-    """How much memory the process took."""
+    """Measure how much memory the process took."""
     gc.collect()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     megabytes = peak / (1 << 20) if sys.platform == "darwin" else peak / (1 << 10)

@@ -36,7 +36,11 @@ class Line:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Return the line that `to_json` described."""
-        fields = {**data, "verdict": Verdict(data["verdict"]), "evidence": tuple(data["evidence"])}
+        fields: dict[str, Any] = {
+            **data,
+            "verdict": Verdict(data["verdict"]),
+            "evidence": tuple(data["evidence"]),
+        }
         return cls(**fields)
 
 

@@ -14,7 +14,8 @@ _PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'sha256-{digest}'">
+<meta http-equiv="Content-Security-Policy"
+content="default-src 'none'; style-src 'sha256-{digest}'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
@@ -23,7 +24,8 @@ _PAGE: Final = """<!doctype html>
 <body>
 <header class="page"><h1 dir="auto">{title}</h1><p class="muted">{subtitle}</p></header>
 <main><div class="scroll"><table class="episodes">
-<thead><tr><th scope="col">line</th><th scope="col">verdict</th><th class="n" scope="col">number</th>
+<thead><tr><th scope="col">line</th><th scope="col">verdict</th>
+<th class="n" scope="col">number</th>
 <th scope="col">of what, and the evidence</th></tr></thead>
 <tbody>{rows}</tbody>
 </table></div></main>

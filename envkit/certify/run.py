@@ -1,13 +1,14 @@
 """Certify an environment in a process of its own, line by line."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from envkit import errors
 from envkit.certify.bench import Plan
 from envkit.certify.lines import CertifyReport, Line
 from envkit.certify.process import Worker, WorkerEnded
-from envkit.certify.worker import LINES, failed, load_policy, plan_json
+from envkit.certify.worker import LINES, failed, load_policy
 from envkit.errors import ConfigurationError, ContractError, EnvkitError, UnknownNameError
 
 _HASH_SEED: Final = 1
@@ -59,7 +60,7 @@ class Certification:
         """
         while left := self._names[len(self._lines) :]:
             with Worker(_HASH_SEED) as worker:
-                worker.ask({"plan": plan_json(self._plan), "lines": left})
+                worker.ask({"plan": asdict(self._plan), "lines": left})
                 self._open(worker)
                 for name in left:
                     try:

@@ -30,7 +30,7 @@ class _Paid:
 
 
 def pictures(bench: Bench) -> Line:
-    """Pictures show something, and tasks with different answers look different."""
+    """Judge whether pictures show something, and differ where answers differ."""
     if not bench.solved:
         return skipped("pictures", "it has no oracle")
     problems: list[str] = []
@@ -74,7 +74,7 @@ def _contradictions(episode: Episode, seed: int, seen: dict[str, tuple[int, str]
 
 
 def leaks(bench: Bench) -> Line:
-    """No text, info, tool or rendering names the answer before it is given."""
+    """Look for answers in texts, info, tools and renderings, before they are given."""
     if not bench.solved:
         return skipped("leaks", "it has no oracle, so the answers are not known")
     paid = [entry for seed, episode in bench.solved for entry in _paid(seed, episode)]

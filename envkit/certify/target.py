@@ -37,7 +37,7 @@ def resolve(target: str, kwargs: Mapping[str, Any]) -> Make:
     if not isinstance(found, type) or not issubclass(found, Env):
         kind = found.__name__ if isinstance(found, type) else type(found).__name__
         raise ContractError(f"{target} must be a subclass of envkit.Env, got {kind}")
-    return lambda: _guarded(target, lambda: cast("Env", found(**kwargs)))
+    return lambda: _guarded(target, lambda: found(**kwargs))
 
 
 def _registered(env_id: str, kwargs: Mapping[str, Any]) -> Make:

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import IO, Any, Final, cast
@@ -17,7 +16,7 @@ from envkit.certify.bench import Bench, Plan, Replays, Script
 from envkit.certify.contract.subject import Budgets, Subject, play
 from envkit.certify.lines import Line, Verdict
 from envkit.certify.target import resolve
-from envkit.env import Policy
+from envkit.env import Policy, PolicyContext
 from envkit.errors import ConfigurationError, describe
 
 LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
@@ -53,7 +52,7 @@ def replay(target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[
 
 
 def _rows(subject: Subject, seed: int, replies: list[str]) -> list[str]:
-    def said(context: Any) -> str:  # noqa: ANN401  # a PolicyContext
+    def said(context: PolicyContext) -> str:
         return replies[context.turn]
 
     return play(subject, subject.env, said, seed=seed, max_turns=len(replies)).rows()
@@ -127,10 +126,7 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
         return
     from envkit.certify.process import FreshProcess
 
-    fields = request["plan"]
-    plan = Plan(
-        **{**fields, "golden": tuple(fields["golden"]), "policies": tuple(fields["policies"])}
-    )
+    plan = plan_of(request["plan"])
     with FreshProcess() as replays:
         bench = open_bench(plan, replays)
         _write(answers, {"is_open": True})
@@ -139,9 +135,11 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
         bench.close()
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON data."""
-    return asdict(plan)
+def plan_of(data: dict[str, Any]) -> Plan:
+    """Return the plan that JSON data describes."""
+    several = {name: tuple(data[name]) for name in ("golden", "policies")}
+    fields: dict[str, Any] = {**data, **several}
+    return Plan(**fields)
 
 
 def _write(answers: IO[str], data: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What `envkit audit-env canary-v0` may use: blind guesses, and a second reader of codes."""
+"""What `envkit certify canary-v0` may use: blind guesses, and a second reader of codes."""
 
 from envkit.certify.audit.hooks import AuditHooks
 from envkit.tasks import Task

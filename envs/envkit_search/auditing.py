@@ -1,4 +1,4 @@
-"""What `envkit audit-env search-v0` may use: guesses without a search, and a second grader."""
+"""What `envkit certify search-v0` may use: guesses without a search, and a second grader."""
 
 import re
 import unicodedata

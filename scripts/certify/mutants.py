@@ -29,8 +29,12 @@ def main() -> None:
     start = time.monotonic()
     names = options.names or list(MUTANTS)
     found = sweep([f"fakes.mutants:{name}" for name in names], episodes=options.episodes)
-    built_in = {} if options.names else sweep(BUILT_IN, episodes=options.episodes)
-    caught = {target.partition(":")[2]: lines for target, lines in found.items()}
+    built_in: dict[str, list[str]] = (
+        {} if options.names else sweep(BUILT_IN, episodes=options.episodes)
+    )
+    caught: dict[str, list[str]] = {
+        target.partition(":")[2]: lines for target, lines in found.items()
+    }
     if options.json:
         _say(json.dumps({"mutants": caught, "built_in": built_in}, indent=2))
         return

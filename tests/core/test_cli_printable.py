@@ -243,7 +243,8 @@ def test_error_is_told_without_control_characters(command: list[Any], tmp_path: 
 
 
 def test_certify_tells_evidence_without_control_characters(tmp_path: Path) -> None:
-    text = f"class Bad(envkit.Env):\n    def on_reset(self, task):\n        raise ValueError({HOSTILE!r})"
+    raises = f"    def on_reset(self, task):\n        raise ValueError({HOSTILE!r})"
+    text = f"class Bad(envkit.Env):\n{raises}"
     path = tmp_path / "bad.py"
     path.write_text(f"import envkit\n\n{text}\n", encoding="utf-8")
     outcome = run_envkit("certify", f"{path}:Bad", "--only", "contract", "--only", "replies")

@@ -121,7 +121,9 @@ def _nearest(questions: Sequence[tuple[str, Sequence[str]]]) -> Reply:
 
     def reply(moment: Moment) -> str:
         asked = _grams(moment.texts[0])
-        _, replies = max(known, key=lambda entry: _overlap(asked, entry[0]), default=(set(), [""]))
+        _, replies = max(
+            known, key=lambda entry: _overlap(asked, entry[0]), default=(set[str](), [""])
+        )
         return replies[min(moment.turn, len(replies) - 1)]
 
     return reply
