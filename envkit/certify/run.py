@@ -63,14 +63,15 @@ class Certification:
                 worker.ask({"plan": asdict(self._plan), "lines": left})
                 self._open(worker)
                 for name in left:
+                    ended = False
                     try:
                         line = _line(worker.answer(self._limit_s), name)
                     except WorkerEnded as error:
-                        line = failed(name, str(error))
+                        line, ended = failed(name, str(error)), True
                     self._lines.append(line)
                     if progress is not None:
                         progress(line)
-                    if line.detail == "not finished" and name != left[-1]:
+                    if ended:
                         break
         return self.report()
 
@@ -88,7 +89,8 @@ class Certification:
             kind = getattr(errors, answer["kind"], None)
             is_known = isinstance(kind, type) and issubclass(kind, EnvkitError)
             text: str = answer["error"]
-            raise ContractError(text.partition(": ")[2] if is_known else text)
+            unknown = f"{self._plan.target} cannot be built: {text}"
+            raise ContractError(text.partition(": ")[2] if is_known else unknown)
 
     def report(self) -> CertifyReport:
         """Return what was found so far."""

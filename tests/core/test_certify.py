@@ -158,6 +158,16 @@ def test_certify_fails_every_line_in_which_the_environment_exits(file: Path) -> 
     assert lines["contract"]["verdict"] == "fail"
 
 
+def test_certify_finishes_the_lines_of_an_environment_that_always_raises(tmp_path: Path) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text("import envkit\nclass Bad(envkit.Env):\n    pass\n")
+    code, lines = lines_of(f"{path}:Bad")
+
+    assert code == 1
+    assert list(lines) == list(LINES)
+    assert "must define on_reset" in lines["contract"]["evidence"][0]
+
+
 def test_certify_prints_the_lines_so_far_after_ctrl_c(file: Path) -> None:
     process = start_envkit("certify", f"{file}:Slow", "--only", "contract", "--only", "replies")
     assert process.stderr is not None
@@ -206,7 +216,7 @@ def test_page_escapes_what_an_environment_said(tmp_path: Path) -> None:
 
 
 def test_certify_finds_planted_defects_by_their_lines() -> None:
-    found = sweep([f"fakes.mutants:{name}" for name in A_FEW], episodes=4)
+    found = sweep([f"fakes.mutants:{name}" for name in A_FEW], episodes=8)
 
     assert {
         name: line for name, line in A_FEW.items() if line not in found[f"fakes.mutants:{name}"]

@@ -112,25 +112,6 @@ class AuditReport:
             "disagreements": [asdict(entry) for entry in self.disagreements],
         }
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """Return the table's rows: policy, mean, standard error, best, paid share, episodes."""
-        results = [*self.policies, *([] if self.oracle is None else [self.oracle])]
-        return [
-            (
-                result.name,
-                _shown(result.mean),
-                _shown(result.standard_error),
-                _shown(max(result.returns, default=None)),
-                _shown(result.paid_share),
-                str(len(result.returns)) + (f", {result.faults} faulted" if result.faults else ""),
-            )
-            for result in results
-        ]
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
 
 def ranked(results: Sequence[PolicyResult]) -> tuple[PolicyResult, ...]:
     """Return the results, the best paid first, those without a return last."""
