@@ -51,9 +51,9 @@ def main() -> None:
     _say(f"\nrecall {hits / len(caught):.3f} ({hits} of {len(caught)} mutants)")
     _say(f"missed: {', '.join(n for n, lines in caught.items() if not lines) or 'none'}")
     wrong = {target: lines for target, lines in built_in.items() if lines}
-    _say(
-        f"false positives: {len(wrong)} of {len(built_in)} environments without a defect {wrong or ''}"
-    )
+    _say(f"false positives: {len(wrong)} of {len(built_in)} environments without a defect")
+    for target, lines in wrong.items():
+        _say(f"{target}: {', '.join(lines)}")
     _say(f"{time.monotonic() - start:.0f} seconds")
 
 
