@@ -6,17 +6,23 @@ answer of each grader is printed. Replies of 16,000 characters that are made of
 the same pieces are read too, and so are the longest replies that are read at all, with a goal of
 2 s. `--all` grades with every dataset of reasoning-gym instead of a few.
 
-    python benchmarks/grading.py [--json FILE] [--all]
+Before that, the geometry grader gets the cases of its policy (docs/environments/geo3k.md): how many
+verdicts differ, and how long one takes. Goals: no wrong answer passes, at most 2% of the right ones
+are refused, a median of 0.1 ms. `--others` gives the cases to math-verify and mathruler too, if
+they are installed, and stops them after 2 s each; the bombs are left out, they hang there.
+
+    python benchmarks/grading.py [--json FILE] [--all] [--others]
 """
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from envkit_geo3k import grade as grade_geometry
 from envkit_geo3k.answer_text import last_boxed
@@ -39,6 +45,8 @@ LONGEST_GOAL_MS: Final = 2000.0
 """For the longest reply that is read at all: quadratic work would take minutes."""
 TRIES: Final = 3
 REPLY: Final = 16_000
+OTHERS_SECONDS: Final = 2.0
+POLICY_CASES: Final = Path(__file__).parents[1] / "tests" / "envs" / "geo3k_answers.jsonl"
 PIECES: Final = (
     "(", "((", "[", "{", "()", "{}", "[1,", "(1,", '{"a":', "1", "9", "9**", "9^", "9^9^", "-", "+",
     "--", "1+", "1-", "1*", "1/", "1.", "1,", "1,000,", "1 ", " ", "\n", "\t", "a", "a ", "a the ",
@@ -96,6 +104,88 @@ def _milliseconds(work: Callable[[str], object], answer: str) -> float:
     started = time.process_time()
     work(answer)
     return 1000 * (time.process_time() - started)
+
+
+def policy_figures(rounds: int = 5) -> dict[str, float]:
+    """Return how the geometry grader does on the cases of its policy."""
+    cases = policy_cases()
+    samples: list[float] = []
+    for answer, gold, *_ in cases * rounds:
+        started = time.perf_counter()
+        grade_geometry(answer, gold)
+        samples.append(1000 * (time.perf_counter() - started))
+    return {
+        **verdicts("geo3k", lambda answer, gold: grade_geometry(answer, gold).score == 1, cases),
+        "geo3k median ms": round(statistics.median(samples), 4),
+        "geo3k 95th percentile ms": round(statistics.quantiles(samples, n=20)[18], 4),
+    }
+
+
+def policy_cases() -> list[tuple[str, str, int, str]]:
+    """Return answer, gold, score and rule of every case of the policy."""
+    lines = POLICY_CASES.read_text(encoding="utf-8").splitlines()
+    return [tuple(json.loads(line)) for line in lines]
+
+
+def verdicts(
+    name: str, accepts: Callable[[str, str], bool], cases: Sequence[tuple[str, str, int, str]]
+) -> dict[str, float]:
+    """Return how often a grader differs from the policy; one that raises refuses."""
+    counts = dict.fromkeys(("right", "right refused", "wrong", "wrong passed", "out of time"), 0.0)
+    for answer, gold, score, _ in cases:
+        counts["right" if score else "wrong"] += 1
+        try:
+            accepted = accepts(answer, gold)
+        except _OutOfTimeError:
+            counts["out of time"] += 1
+            continue
+        except Exception:  # noqa: BLE001  # other graders raise what their parsers raise
+            accepted = False
+        if accepted != bool(score):
+            counts["right refused" if score else "wrong passed"] += 1
+    return {f"{name} {count}": value for count, value in counts.items()}
+
+
+class _OutOfTimeError(BaseException):
+    """Not an `Exception`, which the graders would catch."""
+
+
+def other_figures() -> dict[str, float]:
+    """Return how math-verify and mathruler do on the same cases, called as verl calls them."""
+    import signal
+
+    from math_verify import (  # pyright: ignore[reportMissingImports]
+        ExprExtractionConfig,
+        LatexExtractionConfig,
+        parse,
+        verify,
+    )
+    from mathruler.grader import grade_answer  # pyright: ignore[reportMissingImports]
+
+    targets = [LatexExtractionConfig(), ExprExtractionConfig()]
+
+    def read(text: str) -> Any:  # noqa: ANN401  # sympy objects
+        return parse(text, targets, parsing_timeout=None)
+
+    def math_verify(answer: str, gold: str) -> bool:
+        boxed = answer if "\\boxed" in answer else f"\\boxed{{{answer}}}"
+        return bool(verify(read(f"${gold}$"), read(boxed), timeout_seconds=None))
+
+    def timed(grader: Callable[[str, str], bool], answer: str, gold: str) -> bool:
+        signal.setitimer(signal.ITIMER_REAL, OTHERS_SECONDS)
+        try:
+            return grader(answer, gold)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def stop(*_: object) -> None:
+        raise _OutOfTimeError
+
+    signal.signal(signal.SIGALRM, stop)
+    cases = [case for case in policy_cases() if case[3] != "bounds"]
+    graders = {"math-verify": math_verify, "mathruler": grade_answer}
+    found = (verdicts(name, partial(timed, grader), cases) for name, grader in graders.items())
+    return {name: figure for figures in found for name, figure in figures.items()}
 
 
 def _searched(answer: str) -> object:
@@ -166,10 +256,15 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--all", action="store_true", help="every dataset of reasoning-gym")
+    parser.add_argument("--others", action="store_true", help="math-verify and mathruler too")
     options = parser.parse_args()
+    policy = policy_figures() | (other_figures() if options.others else {})
+    for name, figure in policy.items():
+        print(f"{name:48} {figure:9g}")
     graders = [*own_graders(), *reasoning_gym_graders(is_all=options.all)]
     figures = dict(_measured(graders, GOAL_MS))
     print(f"{'worst':48} {max(figures.values()):9.3f} ms")
+    figures |= policy
     longest = [(f"longest {name}", read, MAX_REPLY_CHARACTERS) for name, read in READERS.items()]
     figures |= _measured(longest, LONGEST_GOAL_MS)
     if options.json is not None:

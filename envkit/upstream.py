@@ -108,8 +108,16 @@ def _tree(folder: Path, module: str) -> ast.Module | None:
     place = folder.joinpath(*module.split(".")[1:])
     for file in (place.with_suffix(".py"), place / "__init__.py"):
         if file.is_file():
-            return ast.parse(file.read_text(encoding="utf-8"))
+            return _parsed(file.read_text(encoding="utf-8"))
     return None
+
+
+def _parsed(source: str) -> ast.Module:
+    """Parse; CPython 3.11 now and then loses count of its own recursion, and not twice in a row."""
+    try:
+        return ast.parse(source)
+    except SystemError:
+        return ast.parse(source)
 
 
 def _defined(body: list[ast.stmt], name: str) -> _Definition | None:

@@ -13,6 +13,7 @@ import numpy as np
 from envkit.errors import ConfigurationError, EnvkitError, LedgerFault, MissingDependencyError
 from envkit.messages import text_of
 from envkit.trajectory import Row, Segment, Trajectory
+from envkit_miles.contract import CONTRACT
 from envkit_slime.engine import EXPERTS, START, GenerateState, Span
 from envkit_slime.form import Form
 from envkit_slime.rollout import roll
@@ -75,13 +76,20 @@ class MilesForm(Form):
         As miles/rollout/generate_utils/generate_endpoint_utils.py.
 
         Raises:
-            ConfigurationError: The sample belongs to one of several adapters, or the run replays
-                the indexer's choices.
+            ConfigurationError: The sample belongs to one of several adapters, the run replays the
+                indexer's choices, or distils by the student's most likely tokens.
         """
         if getattr(args, "use_rollout_indexer_replay", False):
             raise ConfigurationError(
                 "envkit does not record the indexer's choices, which indexer replay trains with; "
                 "drop --use-rollout-indexer-replay"
+            )
+        strategy = getattr(args, "opd_top_k_strategy", "only-student")
+        if getattr(args, "opd_log_prob_top_k", 0) and strategy != "only-teacher":
+            raise ConfigurationError(
+                "envkit does not ask for the student's most likely tokens, which distillation by "
+                f"--opd-top-k-strategy {strategy} compares; drop --opd-log-prob-top-k, or use "
+                "only-teacher"
             )
         adapter = getattr(sample, "adapter", None)
         if adapter is not None:

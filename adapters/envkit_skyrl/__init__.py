@@ -1,4 +1,4 @@
-"""SkyRL: envkit's loop as SkyRL's generator, and envkit's environments for SkyRL's own one.
+"""SkyRL: envkit's loop as SkyRL's generator, and a trainer that counts episodes.
 
     python -m envkit_skyrl.main envkit.env_id=geo3k-v0 trainer.policy.model.path=... ...
 
@@ -15,7 +15,6 @@ from envkit_skyrl.validation import validate_output
 if TYPE_CHECKING:
     from envkit_skyrl.experiment import EnvkitExp, EnvkitTrainConfig
     from envkit_skyrl.generator import EnvGenerator
-    from envkit_skyrl.gym_env import SkyRLEnv, register
     from envkit_skyrl.trainer import EnvkitTrainer, EpisodeCredit
 
 _LAZY: Final = {
@@ -24,8 +23,6 @@ _LAZY: Final = {
     "EnvkitTrainConfig": "envkit_skyrl.experiment",
     "EnvkitTrainer": "envkit_skyrl.trainer",
     "EpisodeCredit": "envkit_skyrl.trainer",
-    "SkyRLEnv": "envkit_skyrl.gym_env",
-    "register": "envkit_skyrl.gym_env",
 }
 
 __all__ = [
@@ -35,9 +32,7 @@ __all__ = [
     "EnvkitTrainer",
     "EpisodeCredit",
     "SkyRLEngine",
-    "SkyRLEnv",
     "SkyRLOptions",
-    "register",
     "validate_output",
 ]
 

@@ -121,8 +121,6 @@ class SkyRLEngine:
     async def end_session(self, session_id: str) -> None:
         """Tell the router that the episode is over, which it takes as a hint."""
         self._salts.pop(session_id, None)
-        if self._renderer is not None:
-            self._renderer.end_session(session_id)
         try:
             await self._client.finish_session(session_id)
         except Exception as error:  # noqa: BLE001  # a hint that got lost must not cost an episode
@@ -146,7 +144,7 @@ class SkyRLEngine:
                 raise LedgerFault(
                     f"{len(request.images)} images came for a model without an image placeholder"
                 )
-            rendered = await self._renderer.render(request.images, session_id=request.session_id)
+            rendered = await self._renderer.render(request.images)
             ids, features = expand(ids, self._image_token_id, rendered)
             batch["mm_features"] = [features]
         if self._cache_salt is not None and version is not None:

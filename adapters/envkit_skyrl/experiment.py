@@ -41,10 +41,9 @@ class EnvkitExp(BasePPOExp):
         cfg: EnvkitTrainConfig,
         tokenizer: Any,  # noqa: ANN401  # a Hugging Face tokenizer
         inference_engine_client: Any,  # noqa: ANN401  # SkyRL's
-    ) -> Any:  # noqa: ANN401  # GeneratorInterface
-        """Return the generator that the `envkit` section asks for."""
-        if read_options(cfg).generator == "skyrl":
-            return super().get_generator(cfg, tokenizer, inference_engine_client)
+    ) -> EnvGenerator:
+        """Return envkit's generator."""
+        del tokenizer  # the codec has its own
         return make_generator(cfg, inference_engine_client)
 
     def get_trainer(self, **parts: Any) -> EnvkitTrainer:  # noqa: ANN401  # SkyRL's objects
@@ -131,20 +130,15 @@ def prepare_config(cfg: EnvkitTrainConfig) -> None:
 
 
 def prepare_process(cfg: EnvkitTrainConfig) -> None:
-    """Make the run's environments known in this process: the trainer's, not the driver's.
+    """Import the modules that register environments, in the trainer's process.
 
     Raises:
         ConfigurationError: A module of `envkit.imports` cannot be imported.
     """
-    options = read_options(cfg)
-    for name in options.imports:
+    for name in read_options(cfg).imports:
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise ConfigurationError(
                 f"envkit.imports names {name!r}, which cannot be imported: {error}"
             ) from error
-    if options.generator == "skyrl" and options.rollout.env_id is not None:
-        from envkit_skyrl.gym_env import register
-
-        register(options.rollout.env_id, env_kwargs=options.rollout.env_kwargs)

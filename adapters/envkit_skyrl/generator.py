@@ -137,9 +137,6 @@ class EnvGenerator(GeneratorInterface):
         validate_output(
             output,
             [one.trajectory_id for one in played if one.trajectory_id is not None] or None,
-            step_wise=self._plan.step_wise,
-            allow_forks=self._codec.history == "rerender",
-            turn_rewards=self._options.turn_discount is not None,
             max_tokens=limits.max_context_tokens,
             pictures=self.pictures,
         )

@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from envkit.errors import EngineFault, LedgerFault
@@ -56,7 +57,7 @@ class RenderedImage:
 
 
 class ImageRenderer:
-    """Asks the server for each picture once, while it is kept."""
+    """Asks the server for each image once, while it is kept."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class ImageRenderer:
         image_token_id: int,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
-        """Note the client; nothing is sent before the first picture.
+        """Note the client; nothing is sent before the first image.
 
         Args:
             client: SkyRL's.
@@ -73,75 +74,47 @@ class ImageRenderer:
             cache_bytes: How much serialised data to keep; the least recently used goes first.
         """
         self._client, self._token, self._limit = client, image_token_id, cache_bytes
-        self._kept: OrderedDict[str, RenderedImage] = OrderedDict()
-        self._running: dict[str, asyncio.Task[RenderedImage]] = {}
-        self._bytes = 0
-        self._sessions: dict[str, list[tuple[Image, RenderedImage]]] = {}
+        self._kept: OrderedDict[str, asyncio.Task[RenderedImage]] = OrderedDict()
 
-    async def render(
-        self, images: Sequence[Image], *, session_id: str
-    ) -> tuple[RenderedImage, ...]:
-        """Return what the server made of the pictures, in their order.
-
-        Args:
-            images: All pictures of a request. Those that begin like the session's last request are
-                not looked up again, and stay here until the session ends, whatever the cache drops.
-            session_id: The episode.
+    async def render(self, images: Sequence[Image]) -> tuple[RenderedImage, ...]:
+        """Return what the server made of the images, in their order.
 
         Raises:
             EngineFault: Its answer has not the form that SkyRL documents.
         """
-        held = self._sessions.get(session_id, [])
-        same = 0
-        while same < min(len(held), len(images)) and held[same][0] == images[same]:
-            same += 1
-        new = images[same:]
-        made = await asyncio.gather(*(self._one(image) for image in new))
-        held = [*held[:same], *zip(new, made, strict=True)]
-        self._sessions[session_id] = held
-        return tuple(rendered for _, rendered in held)
-
-    def end_session(self, session_id: str) -> None:
-        """Forget what is held for an episode; unknown ones are ignored."""
-        self._sessions.pop(session_id, None)
+        return tuple(await asyncio.gather(*map(self._one, images)))
 
     async def _one(self, image: Image) -> RenderedImage:
         key = image.sha256
-        kept = self._kept.get(key)
-        if kept is not None:
-            self._kept.move_to_end(key)
-            return kept
-        task = self._running.get(key)
+        task = self._kept.get(key)
         if task is None or task.get_loop() is not asyncio.get_running_loop():
-            task = asyncio.create_task(self._ask(key, image))
-            self._running[key] = task
-            task.add_done_callback(_retrieve)
+            task = self._kept[key] = asyncio.create_task(self._ask(image))
+            task.add_done_callback(partial(self._trim, key))
+        self._kept.move_to_end(key)
         return await asyncio.shield(task)  # others may wait for it when this episode is cancelled
 
-    async def _ask(self, key: str, image: Image) -> RenderedImage:
-        try:
-            uri = await asyncio.to_thread(image.data_uri)
-            content = [{"type": "image_url", "image_url": {"url": uri}}]
-            answer = await self._client.render_chat_completion(
-                {
-                    "json": {
-                        "model": self._client.model_name,
-                        "messages": [{"role": "user", "content": content}],
-                    }
-                }
-            )
-            rendered = _parse(answer, self._token)
-        finally:
-            self._running.pop(key, None)
-        self._keep(key, rendered)
-        return rendered
+    async def _ask(self, image: Image) -> RenderedImage:
+        uri = await asyncio.to_thread(image.data_uri)
+        content = [{"type": "image_url", "image_url": {"url": uri}}]
+        messages = [{"role": "user", "content": content}]
+        payload = {"json": {"model": self._client.model_name, "messages": messages}}
+        return _parse(await self._client.render_chat_completion(payload), self._token)
 
-    def _keep(self, key: str, rendered: RenderedImage) -> None:
-        self._kept[key] = rendered
-        self._bytes += len(rendered.data or "")
-        while self._bytes > self._limit and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= len(dropped.data or "")
+    def _trim(self, key: str, task: "asyncio.Task[RenderedImage]") -> None:
+        """Forget a failure, so that a retry asks again, and what is more than the limit."""
+        if _is_lost(task) and self._kept.get(key) is task:
+            del self._kept[key]
+        excess = sum(map(_size, self._kept.values())) - self._limit
+        while excess > 0 and len(self._kept) > 1:
+            excess -= _size(self._kept.popitem(last=False)[1])
+
+
+def _is_lost(task: "asyncio.Task[RenderedImage]") -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+def _size(task: "asyncio.Task[RenderedImage]") -> int:
+    return len(task.result().data or "") if task.done() and not _is_lost(task) else 0
 
 
 def expand(
@@ -194,9 +167,3 @@ def _parse(answer: Mapping[str, Any], image_token_id: int) -> RenderedImage:
             "repeated, such as Qwen-VL, and codec and server must use the same model"
         )
     return RenderedImage(identity=identity, data=data[0], token_count=length)
-
-
-def _retrieve(task: "asyncio.Task[RenderedImage]") -> None:
-    """Take a failure that nobody waits for any more."""
-    if not task.cancelled():
-        task.exception()

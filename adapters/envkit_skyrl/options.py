@@ -33,9 +33,6 @@ class SkyRLOptions:
     a vision-language model, whose forward in SkyRL fails on empty tensors."""
     max_resumes: int = 8
     """How often an episode is resumed after the server aborted it; then it is a fault."""
-    generator: Literal["envkit", "skyrl"] = "envkit"
-    """Which loop plays the environments: envkit's, or SkyRL's with the environments as
-    `SkyRLEnv`."""
     imports: tuple[str, ...] = ()
     """Modules that register environments; they are imported in the trainer's process."""
     timeout_s: float | None = 3600.0

@@ -39,7 +39,8 @@ class EpisodeCredit(RayPPOTrainer):
         batch = super().convert_to_training_input(generator_output, uids)
         last = generator_output.get("is_last_step") or [True] * len(uids)
         batch.metadata[_EPISODES] = [0, *accumulate(map(int, last))][:-1]
-        batch.metadata[_FAULTED] = [reason == ERROR for reason in generator_output["stop_reasons"]]
+        reasons = generator_output.get("stop_reasons") or [None] * len(uids)
+        batch.metadata[_FAULTED] = [reason == ERROR for reason in reasons]
         return batch
 
     def compute_advantages_and_returns(self, data: Any) -> Any:  # noqa: ANN401  # SkyRL's

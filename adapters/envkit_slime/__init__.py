@@ -16,7 +16,6 @@ from envkit_slime.rewards import (
     dynamic_filter,
     post_process_rewards,
     reward,
-    rollout_sample_filter,
 )
 from envkit_slime.runtime import close_runtimes
 from envkit_slime.settings import FanOut, Settings
@@ -35,6 +34,5 @@ __all__ = [
     "log_rollout_data",
     "post_process_rewards",
     "reward",
-    "rollout_sample_filter",
     "thaw",
 ]

@@ -1,7 +1,10 @@
 """Combinations of settings and flags that break inside the trainer, refused before an episode."""
 
+import logging
 from argparse import Namespace
 from collections.abc import Mapping
+from functools import cache
+from typing import Final
 
 from envkit.errors import ConfigurationError, EnvFault
 from envkit_slime.rewards import is_distilled, is_normalised
@@ -9,7 +12,9 @@ from envkit_slime.runtime import Runtime
 from envkit_slime.sample import Sample
 from envkit_slime.settings import FanOut, Plan
 
-_NORMALISE = "--custom-reward-post-process-path envkit_slime.post_process_rewards"
+logger = logging.getLogger("envkit.slime")
+
+_NORMALISE: Final = "--custom-reward-post-process-path envkit_slime.post_process_rewards"
 
 
 def check_prompt(
@@ -22,9 +27,7 @@ def check_prompt(
     Raises:
         ConfigurationError: See the message.
     """
-    is_rendered = bool(getattr(args, "apply_chat_template", False)) and isinstance(
-        sample.prompt, str
-    )
+    is_rendered = getattr(args, "apply_chat_template", False) and isinstance(sample.prompt, str)
     if is_rendered and not evaluation and "prompt" in task_fields.values():
         raise ConfigurationError(
             "task_fields takes the task's text from the prompt as the dataset has it, "
@@ -97,6 +100,20 @@ async def check_siblings(
     raise ConfigurationError(
         f"{who}, which the trainer's own normalisation does not tell apart: add {_NORMALISE}"
     )
+
+
+def check_baseline(args: Namespace, *, evaluation: bool) -> None:
+    """Warn, once, that a faulted episode's 0.0 will count in the mean of its group."""
+    if not evaluation and is_normalised(args) and not _has_post_process(args):
+        _warn_once(
+            "the trainer's own normalisation counts a faulted episode as reward 0.0 in the mean of "
+            f"its group: add {_NORMALISE}"
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
 
 
 def check_staleness(args: Namespace, limit: int | None, *, evaluation: bool) -> None:

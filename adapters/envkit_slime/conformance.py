@@ -4,7 +4,14 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from envkit.conformance import Content, DeliveredRow, Projection, Shape, expected_rows
+from envkit.conformance import (
+    Content,
+    DeliveredRow,
+    Projection,
+    Shape,
+    expected_rows,
+    shipped_recordings,
+)
 from envkit.metrics import EpisodeFacts
 from envkit.trajectory import Row, Trajectory
 from envkit_slime.form import Form
@@ -15,8 +22,10 @@ from envkit_slime.upstream import require
 from envkit_slime.writer import clear, write_row
 
 
-class _NoText:
-    """Stands in for the tokenizer: a recording comes without the model, and text is no token."""
+class NoText:
+    """Stands in for the tokenizer: a recording comes without one, and text is no token."""
+
+    eos_token_id = shipped_recordings()[0].filler_id
 
     def decode(self, ids: Sequence[int], **_: object) -> str:
         """Return nothing."""
@@ -38,8 +47,8 @@ def delivered(
     """
     clear(sample)
     sample.metadata[FACTS_KEY] = EpisodeFacts.of(trajectory).to_json()
-    write_row(form, args, sample, row, tokenizer=_NoText())
-    finish(Job(form=form, args=args, evaluation=False), sample, trajectory)
+    write_row(form, args, sample, row, tokenizer=NoText())
+    finish(Job(form=form, args=args, evaluation=False), sample, trajectory, row)
     start = len(sample.tokens) - sample.response_length
     return DeliveredRow(
         prompt_ids=sample.tokens[:start],

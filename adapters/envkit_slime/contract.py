@@ -43,6 +43,12 @@ CONTRACT: Final = Contract(
             "meta_info",
         ),
         "slime.rollout.sglang_rollout:GenerateState": ("aborted", "tokenizer", "processor"),
+        "slime.rollout.data_source:RolloutDataSourceWithBuffer": (
+            "get_samples",
+            "add_samples",
+            "get_buffer_length",
+        ),
+        "slime.rollout.on_policy_distillation:post_process_rewards": ("args", "samples"),
         "slime.rollout.filter_hub.base_types:DynamicFilterOutput": ("keep", "reason"),
         "slime.observability.trace_utils:trace_span": ("attrs",),
         "slime.observability.trace_utils:build_sglang_meta_trace_attrs": (),

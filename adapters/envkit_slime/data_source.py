@@ -17,10 +17,11 @@ from envkit_slime.upstream import require
 logger = logging.getLogger("envkit.slime")
 
 _FORMAT = 1
+_STATE = ("sample_group_index", "sample_index")
 
 
 class DataSource:
-    """Groups of samples that ask for an environment's tasks, as slime's data sources give them.
+    """Groups of samples that ask for an environment's tasks, from the trainer's own data source.
 
     It needs no `--prompt-data`. Where the environment has a finite list of tasks, every task comes
     once an epoch, in an order that `--rollout-shuffle` and the seed decide; else every group draws
@@ -29,7 +30,7 @@ class DataSource:
     """
 
     trainer = "slime"
-    """The package whose `Sample` and loader are used."""
+    """The package whose data source and `Sample` are used."""
 
     def __init__(self, args: Namespace) -> None:
         """Build the environment once, to see what tasks it has.
@@ -55,15 +56,8 @@ class DataSource:
             self._tasks = cast("Env", env.unwrapped).tasks
         finally:
             env.close()
-        self.buffer: list[list[Any]] = []
-        self.sample_group_index = 0
-        self.sample_index = 0
-        path = getattr(args, "buffer_filter_path", None)
-        self._take = (
-            _take_first
-            if path is None
-            else require(f"{self.trainer}.utils.misc").load_function(path)
-        )
+        upstream = require(f"{self.trainer}.rollout.data_source").RolloutDataSourceWithBuffer
+        self._source: Any = upstream(Namespace(**{**vars(args), "rollout_global_dataset": False}))
 
     def __len__(self) -> int:
         """Return the number of tasks, which makes an epoch; very many for endless ones."""
@@ -72,42 +66,37 @@ class DataSource:
 
     def get_samples(self, num_samples: int) -> list[list[Any]]:
         """Return so many groups: those that were put back first, then new ones."""
-        groups: list[list[Any]] = []
-        if self.buffer and num_samples:
-            groups = self._take(self.args, None, self.buffer, num_samples)
-        return groups + [self._group() for _ in range(num_samples - len(groups))]
+        groups: list[list[Any]] = self._source.get_samples(num_samples)
+        for group in groups:
+            if ENVKIT_COLUMN in group[0].metadata:
+                continue  # one that was put back
+            request = self._request_of(group[0].group_index)
+            for sample in group:
+                sample.prompt = f"[{request.env_id}]"
+                sample.metadata[ENVKIT_COLUMN] = request.to_column()
+        return groups
 
     def add_samples(self, samples: list[list[Any]]) -> None:
-        """Put groups back.
-
-        Raises:
-            ConfigurationError: A group without `--n-samples-per-prompt` members.
-        """
-        wanted = self.args.n_samples_per_prompt
-        for group in samples:
-            if len(group) != wanted:
-                raise ConfigurationError(
-                    f"a group has --n-samples-per-prompt = {wanted} members, got {len(group)}"
-                )
-            self.buffer.append(group)
+        """Put groups back."""
+        self._source.add_samples(samples)
 
     def get_buffer_length(self) -> int:
         """Return how many groups wait to be served again."""
-        return len(self.buffer)
+        return self._source.get_buffer_length()
+
+    @property
+    def buffer(self) -> list[list[Any]]:
+        """The groups that wait."""
+        return self._source.buffer
 
     def save(self, rollout_id: int | str) -> None:
         """Write the position and the buffer beside slime's checkpoint; blocks."""
-        torch = require("torch")
         path = self._path(self.args.save, rollout_id)
         path.parent.mkdir(parents=True, exist_ok=True)
-        state = {
-            "format": _FORMAT,
-            "sample_group_index": self.sample_group_index,
-            "sample_index": self.sample_index,
-            "buffer": [[sample.to_dict() for sample in group] for group in self.buffer],
-        }
+        state = {name: getattr(self._source, name) for name in _STATE}
+        buffer = [[sample.to_dict() for sample in group] for group in self.buffer]
         partial = path.with_suffix(".partial")
-        torch.save(state, partial)
+        require("torch").save({"format": _FORMAT, **state, "buffer": buffer}, partial)
         partial.replace(path)
 
     def load(self, rollout_id: int | str | None = None) -> None:
@@ -130,44 +119,26 @@ class DataSource:
             raise ConfigurationError(
                 f"{path} has format {state['format']}, this envkit reads up to {_FORMAT}"
             )
-        sample_class = require(f"{self.trainer}.utils.types").Sample
-        self.sample_group_index = state["sample_group_index"]
-        self.sample_index = state["sample_index"]
-        self.buffer = [
-            [sample_class.from_dict(sample) for sample in group] for group in state["buffer"]
-        ]
+        read = require(f"{self.trainer}.utils.types").Sample.from_dict
+        for name in _STATE:
+            setattr(self._source, name, state[name])
+        self._source.buffer = [[read(sample) for sample in group] for group in state["buffer"]]
 
     def _path(self, root: str, rollout_id: object) -> Path:
         return Path(root) / "rollout" / f"envkit_data_source_{rollout_id}.pt"
 
-    def _group(self) -> list[Any]:
-        sample_class = require(f"{self.trainer}.utils.types").Sample
-        request = self._next_request()
-        group: list[Any] = []
-        for _ in range(self.args.n_samples_per_prompt):
-            sample = sample_class(
-                group_index=self.sample_group_index,
-                index=self.sample_index,
-                prompt=f"[{request.env_id}]",
-                metadata={ENVKIT_COLUMN: request.to_column()},
-            )
-            self.sample_index += 1
-            group.append(sample)
-        self.sample_group_index += 1
-        return group
-
-    def _next_request(self) -> EpisodeRequest:
-        """Return the request of the next group; a pure function of its index and the seed."""
-        number = self.sample_group_index
+    def _request_of(self, number: int) -> EpisodeRequest:
+        """Return the request of a group; a pure function of its index and the seed."""
         size = None if self._tasks is None else self._tasks.size
-        seed = derive_seed("group", self._seed, number)
-        request = self._request
         task = None
         if self._tasks is not None and size is not None:
             epoch, place = divmod(number, size)
             task = self._tasks.task(self._order(epoch, size)[place])
         return EpisodeRequest(
-            env_id=request.env_id, env_kwargs=request.env_kwargs, task=task, seed=seed
+            env_id=self._request.env_id,
+            env_kwargs=self._request.env_kwargs,
+            task=task,
+            seed=derive_seed("group", self._seed, number),
         )
 
     def _order(self, epoch: int, size: int) -> list[int]:
@@ -175,11 +146,3 @@ class DataSource:
         if getattr(self.args, "rollout_shuffle", False):
             random.Random(derive_seed("order", self._seed, epoch)).shuffle(order)
         return order
-
-
-def _take_first(
-    _args: Namespace, _rollout_id: object, buffer: list[list[Any]], num_samples: int
-) -> list[list[Any]]:
-    taken = buffer[:num_samples]
-    del buffer[:num_samples]
-    return taken

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from envkit.trajectory import Segment
+from envkit_slime.contract import CONTRACT
 from envkit_slime.engine import GenerateState, Span
 from envkit_slime.form import Form
 from envkit_slime.rollout import roll
@@ -27,7 +28,9 @@ class SlimeForm(Form):
     @property
     def state(self) -> GenerateState:
         """The process-wide state; its tokenizer and processor are never loaded again."""
-        return require("slime.rollout.sglang_rollout").GenerateState(self._args)
+        module = require("slime.rollout.sglang_rollout")
+        CONTRACT.check()
+        return module.GenerateState(self._args)
 
     def session_id(self, sample: Any) -> str:  # noqa: ANN401
         """Return the sample's session; slime sets it in training and not in evaluation."""

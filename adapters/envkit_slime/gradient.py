@@ -7,15 +7,16 @@ slime/ray/rollout.py needs SGLang, so two methods of it are compiled from their 
 slime/backends/megatron_utils/loss.py, cp_utils.py and slime/utils/dp_schedule.py.
 """
 
-import ast
+import inspect
 import tempfile
+import textwrap
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.conformance import Shape, shipped_recordings
+from envkit.conformance import Shape
 from envkit.conformance.gradient.cases import (
     CLIP,
     CONSTANT_TOKENS,
@@ -28,6 +29,7 @@ from envkit.conformance.gradient.cases import (
 from envkit.errors import MissingDependencyError
 from envkit.metrics import EpisodeFacts
 from envkit.trajectory import Trajectory
+from envkit_slime.conformance import NoText
 from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rewards import post_process_rewards
@@ -45,17 +47,6 @@ FAN_OUTS: Final = {
     Shape.STEPS: FanOut.TURNS,
 }
 _METHODS: Final = ("_post_process_rewards", "_convert_samples_to_train_data")
-
-
-class NoText:
-    """Stands in for the tokenizer: a recording comes without one, and text is no token."""
-
-    eos_token_id = shipped_recordings()[0].filler_id
-
-    def decode(self, ids: Sequence[int], **_: object) -> str:
-        """Return nothing."""
-        del ids
-        return ""
 
 
 def arguments(episodes: int, case: LossCase) -> Namespace:
@@ -147,8 +138,7 @@ def rollout_manager(args: Namespace, post_process: Any) -> Any:  # noqa: ANN401
     """Return slime's own conversion to training data, compiled from its source."""
     types = require("slime.utils.types")
     source = Path(types.__file__).parents[1] / "ray" / "rollout.py"
-    nodes = ast.walk(ast.parse(source.read_text()))
-    found = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name in _METHODS]
+    lines = source.read_text().splitlines(keepends=True)
     data_utils = require("slime.observability.rollout_data_utils")
     check = "validate_rollout_routed_experts_for_replay"
     names: dict[str, Any] = {
@@ -157,7 +147,10 @@ def rollout_manager(args: Namespace, post_process: Any) -> Any:  # noqa: ANN401
         "get_source": require("slime.utils.data").get_source,
         check: getattr(data_utils, check),
     }
-    exec(compile(ast.Module(body=list(found), type_ignores=[]), str(source), "exec"), names)
+    for name in _METHODS:
+        (start,) = (n for n, line in enumerate(lines) if line.startswith(f"    def {name}("))
+        method = textwrap.dedent("".join(inspect.getblock(lines[start:])))
+        exec(compile(method, str(source), "exec"), names)
     manager = SimpleNamespace(
         args=args,
         custom_convert_samples_to_train_data_func=None,

@@ -88,26 +88,8 @@ async def reward(
     """
     del kwargs
     if not isinstance(sample, list):
-        return reward_value(args, _number(args, sample))
+        return reward_value(args, _known(args, sample))
     return [reward_value(args, value) for value in _compared(args, sample)[1]]
-
-
-def rollout_sample_filter(args: Namespace, data: list[list[Any]]) -> None:
-    """Give faulted samples the mean of their group: `--rollout-sample-filter-path`.
-
-    slime calls it with all groups of a rollout, before it normalises rewards and logs them. They
-    stay out of the loss; what changes is that they no longer pull their group's mean to 0.
-
-    Args:
-        args: slime's arguments.
-        data: Groups of samples, or of lists of samples.
-    """
-    for group in data:
-        for members in _by_role(_flat(group)):
-            for member, value in zip(members, _compared(args, members)[1], strict=True):
-                if is_faulted(member):
-                    member.reward = reward_value(args, value)
-                    member.remove_sample = True
 
 
 def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  # noqa: ANN401
@@ -126,16 +108,16 @@ def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  
     """
     del kwargs
     output = require("slime.rollout.filter_hub.base_types").DynamicFilterOutput
-    known = [
+    compared = [
         rewards
         for members in _by_role(_flat(samples))
-        if (rewards := [_number(args, one) for one in members if not is_faulted(one)])
+        if (rewards := [known for one in members if (known := _known(args, one)) is not None])
     ]
-    if not known:
+    if not compared:
         return output(keep=False, reason="all_faulted")
-    if any(max(rewards) - min(rewards) > EPSILON for rewards in known):
+    if any(max(rewards) - min(rewards) > EPSILON for rewards in compared):
         return output(keep=True)
-    rewards = known[0]
+    rewards = compared[0]
     return output(keep=False, reason=f"zero_std_{round(rewards[0], 1)}")
 
 
@@ -176,7 +158,7 @@ def post_process_rewards(
         for position, member, value in zip(positions, members, values, strict=True):
             raw[position] = normalised[position] = value
             if is_normalised(args):
-                known = None if is_faulted(member) else value
+                known = _known(args, member)
                 normalised[position] = baseline.advantage(known, is_scaled=is_scaled)
     return raw, normalised
 
@@ -193,10 +175,10 @@ def _take_teachers(args: Namespace, samples: Sequence[Any]) -> None:
 def _compared(args: Namespace, members: Sequence[Sample]) -> tuple[Baseline, list[float]]:
     """Return what a group is compared with, and each member's reward.
 
-    A faulted member stands at the survivors' mean, or at 0.0 without any. Siblings that fan-out
-    made of one rollout count once.
+    A member without a reward stands at the mean of the others, or at 0.0 without any. Siblings that
+    fan-out made of one rollout count once.
     """
-    rewards = [None if is_faulted(one) else _number(args, one) for one in members]
+    rewards = [_known(args, one) for one in members]
     once: dict[object, float | None] = {}
     for number, (member, reward) in enumerate(zip(members, rewards, strict=True)):
         rollout = getattr(member, "rollout_id", None)  # miles 0.0.2 has no such field
@@ -205,14 +187,18 @@ def _compared(args: Namespace, members: Sequence[Sample]) -> tuple[Baseline, lis
     return baseline, [baseline.mean if one is None else one for one in rewards]
 
 
-def _number(args: Namespace, sample: Sample) -> float:
-    value: Any = sample.reward
+def _known(args: Namespace, sample: Sample) -> float | None:
+    """Return a sample's reward; None after a fault, and where nobody computed one.
+
+    What a teacher answered is no reward: the environment's counts.
+    """
+    value: Any = None if is_faulted(sample) or is_distilled(args) else sample.reward
     if value is None:
         value = facts_of(sample).get("reward")
     if isinstance(value, Mapping):
         key = getattr(args, "reward_key", None)
         value = value.get(key) if key in value else next(iter(value.values()), None)
-    return 0.0 if value is None else float(value)
+    return None if value is None else float(value)
 
 
 def _flat(members: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,13 @@ from envkit.errors import ConfigurationError, RunFailedError, StorageError, Temp
 from envkit.metrics import EpisodeFacts
 from envkit.rollout import EpisodeSpec, has_role, play_through
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows, whole_row
-from envkit_slime.checks import check_fan_out, check_prompt, check_siblings, check_staleness
+from envkit_slime.checks import (
+    check_baseline,
+    check_fan_out,
+    check_prompt,
+    check_siblings,
+    check_staleness,
+)
 from envkit_slime.engine import CURRENT, Call
 from envkit_slime.form import Form
 from envkit_slime.rewards import reward_value, sets_reward
@@ -67,6 +73,7 @@ async def roll(
         extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
+        check_baseline(args, evaluation=evaluation)
         check_fan_out(args, plan.settings.fan_out, evaluation=evaluation)
         check_staleness(args, plan.settings.max_staleness, evaluation=evaluation)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
@@ -198,9 +205,9 @@ def deliver(
     filler_id = filler_of(tokenizer)
     if fan_out is FanOut.NONE and not has_role(played[0]):
         sample.metadata[FACTS_KEY] = facts[0].to_json()
-        row = whole_row(played[0], filler_id=filler_id)
+        row = _only_row(played[0], filler_id)
         write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
-        finish(job, sample, played[0])
+        finish(job, sample, played[0], row)
         return sample
     rows = list(_rows(played, fan_out, filler_id))
     job.form.check_rows([row for _, row in rows])
@@ -210,7 +217,7 @@ def deliver(
     for own, (number, row) in zip(siblings, rows, strict=True):
         own.metadata[FACTS_KEY] = _row_facts(facts[number], row)
         write_row(job.form, job.args, own, row, tokenizer=tokenizer)
-        finish(job, own, played[number])
+        finish(job, own, played[number], row)
     return siblings
 
 
@@ -225,11 +232,20 @@ def _write_aborted(
         return sample  # it starts anew
     sample.metadata[STATE_KEY] = freeze(trajectory)
     tokenizer = job.form.state.tokenizer
-    row = whole_row(trajectory, filler_id=filler_of(tokenizer))
+    row = _only_row(trajectory, filler_of(tokenizer))
     if not row.is_placeholder:
         write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
-        finish(job, sample, trajectory)
+        finish(job, sample, trajectory, row)
     return sample
+
+
+def _only_row(trajectory: Trajectory, filler_id: int) -> Row:
+    if len(trajectory.sequences()) > 1:
+        raise ConfigurationError(
+            "the model's chat template rewrote the history, so the episode is several rows, and "
+            "slime expects one sample; set fan_out: sequences"
+        )
+    return whole_row(trajectory, filler_id=filler_id)
 
 
 def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:
@@ -281,18 +297,24 @@ def _sibling(sample: Sample) -> Sample:
     return copied
 
 
-def finish(job: Job, sample: Sample, trajectory: Trajectory) -> None:
-    """Set the reward, whether the sample is trained on, and its status, last of all."""
+def finish(job: Job, sample: Sample, trajectory: Trajectory, row: Row) -> None:
+    """Set the reward, whether the sample is trained on, and its status, last of all.
+
+    A reward function, a teacher and miles' prefill scoring see the images of the row as the
+    trainer's own process_vision_info gives them. A sample that starts anew keeps its dataset's.
+    """
     job.form.annotate(job.args, sample, trajectory)
     is_faulted = trajectory.is_faulted
     if is_faulted or (not any(sample.loss_mask or ()) and not trajectory.turns):
         sample.remove_sample = True
         sample.metadata[FACTS_KEY]["removed"] = True
     status = _status(trajectory)
-    if status != "aborted" and sets_reward(
-        job.args, sample, is_faulted=is_faulted, evaluation=job.evaluation
-    ):
+    is_ours = sets_reward(job.args, sample, is_faulted=is_faulted, evaluation=job.evaluation)
+    if status != "aborted" and is_ours:
         sample.reward = reward_value(job.args, trajectory.reward)
+    is_scored = not is_ours or getattr(job.args, "recompute_logprobs_via_prefill", False)
+    if row.images and row.reward is not None and is_scored:
+        sample.multimodal_inputs = {"images": [one.pil() for one in row.images], "videos": None}
     if trajectory.fault is not None:
         logger.warning(
             "sample %s is left out of training: %s in %s: %s",

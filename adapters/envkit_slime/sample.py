@@ -1,41 +1,12 @@
-"""The part of slime's and miles' `Sample` that both have and this adapter reads or writes.
+"""slime's and miles' `Sample`, and what this adapter keeps in its metadata.
 
-slime/utils/types.py and miles/utils/types.py, `class Sample`.
+slime/utils/types.py and miles/utils/types.py; the fields in use are `contract.SAMPLE_FIELDS`.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
-
-class Sample(Protocol):
-    """One training sample, changed in place."""
-
-    group_index: int | None
-    index: int | None
-    rollout_id: int | None
-    prompt: Any
-    tokens: list[int]
-    multimodal_inputs: dict[str, Any] | None
-    multimodal_train_inputs: dict[str, Any] | None
-    response: str
-    response_length: int
-    label: str | None
-    reward: Any
-    loss_mask: list[int] | None
-    weight_versions: list[str]
-    rollout_log_probs: list[float] | None
-    rollout_routed_experts: Any
-    remove_sample: bool
-    status: Any
-    metadata: dict[str, Any]
-    non_generation_time: float
-    spec_info: Any
-    prefix_cache_info: Any
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, status and statistics as plain data."""
-        ...
-
+Sample: TypeAlias = Any
 
 FACTS_KEY = "envkit_episode"
 """Metadata key of the episode's `EpisodeFacts`; an earlier row of the same episode has only those

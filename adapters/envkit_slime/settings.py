@@ -21,8 +21,7 @@ from envkit_slime.sample import Sample
 
 _DROPPED: Final = ("skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens")
 """Settings of the server's text, which is never read: envkit decodes the ids itself."""
-
-
+_PLACES: Final = ("prompt", "label", "images")
 _OWN: Final = ("fan_out", "task_fields", "record_dir", "max_server_aborts", "max_staleness")
 
 
@@ -77,32 +76,22 @@ class Settings:
         data = dict(cast("Mapping[str, Any]", given))
         own: dict[str, Any] = {key: data.pop(key) for key in _OWN if key in data}
         if "fan_out" in own:
-            own["fan_out"] = _fan_out(own["fan_out"])
-        _check_fields(own.get("task_fields", {}))
+            if own["fan_out"] not in set(FanOut):
+                raise ConfigurationError(
+                    f"fan_out must be one of {[*FanOut]}, got {own['fan_out']!r}"
+                )
+            own["fan_out"] = FanOut(own["fan_out"])
         check_types(cls, own, "envkit")
+        for key, place in own.get("task_fields", {}).items():
+            if place not in _PLACES and not place.startswith("metadata."):
+                raise ConfigurationError(
+                    f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
+                    f"got {key!r}: {place!r}"
+                )
         rollout = RolloutConfig.from_mapping(data)
         flag: Mapping[str, Any] = getattr(args, "apply_chat_template_kwargs", None) or {}
         rollout = replace(rollout, template_kwargs={**flag, **rollout.template_kwargs})
         return cls(rollout=rollout, **own)
-
-
-def _fan_out(value: object) -> FanOut:
-    if value not in set(FanOut):
-        raise ConfigurationError(f"fan_out must be one of {[*FanOut]}, got {value!r}")
-    return FanOut(cast("str", value))
-
-
-def _check_fields(fields: object) -> None:
-    if not isinstance(fields, Mapping):
-        raise ConfigurationError(f"task_fields must be a mapping, got {type(fields).__name__}")
-    for key, place in cast("Mapping[str, object]", fields).items():
-        if place not in ("prompt", "label", "images") and not (
-            isinstance(place, str) and place.startswith("metadata.")
-        ):
-            raise ConfigurationError(
-                "task_fields maps a task's key to 'prompt', 'label', 'images' or 'metadata.<key>', "
-                f"got {key!r}: {place!r}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,35 +171,23 @@ def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:
     return min(sizes, default=1)
 
 
-def _row(sample: Sample) -> tuple[dict[str, Any], Mapping[str, Any]]:
+def _row(sample: Sample) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the sample's request and its own limits."""
-    value: object = (sample.metadata or {}).get(ENVKIT_COLUMN)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"metadata[{ENVKIT_COLUMN!r}] must be a JSON object: {error}"
-            ) from error
-    if value is None:
-        return {}, {}
-    if not isinstance(value, Mapping):
+    value: Any = (sample.metadata or {}).get(ENVKIT_COLUMN)
+    try:
+        data = dict(json.loads(value) if isinstance(value, str) else value or {})
+        return data, dict(data.pop("limits", {}))
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"metadata[{ENVKIT_COLUMN!r}] must be a JSON object, got {type(value).__name__}"
-        )
-    data = dict(cast("Mapping[str, Any]", value))
-    limits = data.pop("limits", {})
-    if not isinstance(limits, Mapping):
-        raise ConfigurationError(
-            f"metadata[{ENVKIT_COLUMN!r}]['limits'] must be a mapping, got {limits!r:.80}"
-        )
-    return data, cast("Mapping[str, Any]", limits)
+            f"metadata[{ENVKIT_COLUMN!r}] must be a JSON object, and so must its 'limits', "
+            f"got {value!r:.80}"
+        ) from error
 
 
 def _limits(
     args: Namespace,
     config: RolloutConfig,
-    row: Mapping[str, Any],
+    row: dict[str, Any],
     params: Mapping[str, Any],
     *,
     evaluation: bool,
@@ -221,7 +198,7 @@ def _limits(
     is what a training row holds.
     """
     name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
-    own = RolloutConfig.from_mapping({"limits": dict(row)}).limits
+    own = RolloutConfig.from_mapping({"limits": row}).limits
     flags = Limits(
         max_response_tokens=params.get("max_new_tokens"),
         max_context_tokens=getattr(args, name, None),

@@ -117,9 +117,6 @@ def write_row(
         sample.multimodal_train_inputs = {
             key: torch.from_numpy(value) for key, value in row.tensors.items()
         }
-    if row.images and row.reward is not None:
-        # As slime's and miles' process_vision_info. One that starts anew keeps its dataset's.
-        sample.multimodal_inputs = {"images": [one.pil() for one in row.images], "videos": None}
 
 
 def write_nothing(form: Form, args: Namespace, sample: Sample, filler_id: int) -> None:

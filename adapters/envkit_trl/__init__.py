@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from envkit_trl.dataset import PromptStyle, request_dataset, task_dataset
     from envkit_trl.factory import environment_factory, final_reply
     from envkit_trl.rollout import EnvRollout, make_rollout_func
-    from envkit_trl.rows import env_reward, leave_out_faults
+    from envkit_trl.rows import env_reward
     from envkit_trl.trainer import EnvGRPOTrainer
     from envkit_trl.transfer import DiskHandOver, EngineTransfer
     from envkit_trl.worker import EnvRolloutWorker
@@ -28,7 +28,6 @@ __all__ = [
     "env_reward",
     "environment_factory",
     "final_reply",
-    "leave_out_faults",
     "make_rollout_func",
     "request_dataset",
     "task_dataset",
@@ -45,7 +44,6 @@ _LAZY = {
     "env_reward": "rows",
     "environment_factory": "factory",
     "final_reply": "factory",
-    "leave_out_faults": "rows",
     "make_rollout_func": "rollout",
     "request_dataset": "dataset",
     "task_dataset": "dataset",

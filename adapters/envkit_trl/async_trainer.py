@@ -14,6 +14,7 @@ import torch
 
 from envkit.errors import ConfigurationError, LedgerFault, MissingDependencyError
 from envkit.tokens import join_features
+from envkit_trl.contract import CONTRACT
 from envkit_trl.policy import without_ids
 from envkit_trl.samples import PicturedIds
 from envkit_trl.worker import EnvRolloutWorker
@@ -22,13 +23,18 @@ try:
     from trl.experimental.async_grpo import AsyncGRPOTrainer
 except ImportError as error:
     raise MissingDependencyError.for_extra("training with TRL", "trl", "trl") from error
+CONTRACT.check()
 
 _PREFIX = "envkit_"
 """Of the tensors that the collator adds to a batch."""
 
 
 class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
-    """AsyncGRPO on environments, text or images in any turn, any number of rows per episode."""
+    """AsyncGRPO on environments, text or images in any turn, any number of rows per episode.
+
+    Attributes:
+        media_ids: Placeholders, which the model never predicts, as engines never sample them.
+    """
 
     def __init__(
         self,
@@ -61,7 +67,7 @@ class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
             weight_transfer=rollout_worker.weight_transfer(),
             **options,
         )
-        self._media_ids = rollout_worker.row_settings().media_ids
+        self.media_ids = rollout_worker.row_settings().media_ids
         if not self._is_vlm:
             return
         rollout_worker.takes_images = True
@@ -93,7 +99,7 @@ class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
             if name.startswith(_PREFIX)
         }
         reader = _Reader(model, own, tensors) if tensors else model
-        with without_ids(own, self._media_ids):
+        with without_ids(own, self.media_ids):
             loss: torch.Tensor = super().compute_loss(reader, inputs, *arguments, **options)
         return loss
 
@@ -165,7 +171,10 @@ class _Reader:
 
 
 def _positions(
-    ids: torch.Tensor, paths: Sequence[torch.Tensor], grids: torch.Tensor, model: Any  # noqa: ANN401
+    ids: torch.Tensor,
+    paths: Sequence[torch.Tensor],
+    grids: torch.Tensor,
+    model: Any,  # noqa: ANN401
 ) -> torch.Tensor:
     """Return a packed row's positions in time, height and width, (3, 1, N).
 

@@ -1,18 +1,23 @@
-"""Plays the episodes of one of TRL's batches, each at its own pace."""
+"""Plays the batches of a GRPOTrainer, each episode at its own pace."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from envkit.errors import ConfigurationError
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Sampling
 from envkit.rollout.multi_agent import has_role
 from envkit.rollout.player import Player
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.seeds import derive_seed
+from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
+from envkit_trl.loop_thread import LoopThread
+from envkit_trl.policy import Policy, evaluating
+from envkit_trl.settings import rollout_settings
 
 T = TypeVar("T")
 
@@ -21,14 +26,99 @@ T = TypeVar("T")
 class BatchPlace:
     """Where a batch stands in a training, from which its seeds follow."""
 
-    run_seed: int
-    step: int
-    """The optimizer step whose weights sample it."""
-    is_training: bool
+    seeds: tuple[object, ...]
+    """Of the run, the optimizer step and the generation in it; of an evaluation without the step,
+    so that every evaluation plays the same episodes."""
     first_row: int
     """Index of the batch's first row over all processes."""
     group_size: int
     """Rows of one group; they follow each other."""
+
+
+class BatchPlayer:
+    """Samples and plays for one trainer, on its own thread."""
+
+    def __init__(
+        self,
+        trainer: Any,  # noqa: ANN401
+        policy: Policy,
+        codec: ChatCodec | None,
+        config: RolloutConfig,
+    ) -> None:
+        """Prepare for a trainer that is complete.
+
+        Args:
+            trainer: A trl.GRPOTrainer.
+            policy: Samples the replies.
+            codec: Encodes what environments say; None makes one of the trainer's processing class.
+            config: The rollouts'.
+
+        Raises:
+            ConfigurationError: The trainer's arguments contradict the configuration.
+        """
+        self.codec = codec or ChatCodec(
+            trainer.processing_class,
+            template_kwargs={**(trainer.chat_template_kwargs or {}), **config.template_kwargs},
+            history=config.history,
+            stop_ids=trainer.eos_token_ids,
+        )
+        self._config, self._sampling = rollout_settings(trainer.args, config)
+        self._trainer, self._policy = trainer, policy
+        self._loop = LoopThread()
+        self._player: Player | None = None
+        self._place: tuple[object, ...] = ()
+        self._generation = 0
+        _when_evaluated(trainer, self._forget_place)
+
+    def play(self, requests: Sequence[EpisodeRequest]) -> tuple[Trajectory, ...]:
+        """Play one episode for each request, with the weights of the trainer's last step.
+
+        Raises:
+            ConfigurationError: Engine, sampling or an environment do not fit together.
+            RunFailedError: The first episodes all failed in the same way.
+        """
+        place = self._next_place(len(requests))
+        with evaluating(self._model()):
+            self.sync_weights()
+            return self._loop.run(self._play(requests, place))
+
+    def sync_weights(self) -> None:
+        """Hand the weights to the engine, unless it has those of this optimizer step."""
+        version = str(self._trainer.state.global_step)
+        self._loop.run(self._policy.sync(self._model(), version))
+
+    def close(self) -> None:
+        """Close environments, the engine if it was made here, and the thread; twice is fine."""
+        if self._player is not None:
+            self._loop.run(self._player.aclose())
+            self._player = None
+            self._loop.run(self._policy.aclose())
+        self._loop.close()
+
+    def _model(self) -> Any:  # noqa: ANN401
+        return self._trainer.accelerator.unwrap_model(self._trainer.model)
+
+    def _next_place(self, rows: int) -> BatchPlace:
+        trainer = self._trainer
+        is_training = bool(trainer.model.training)
+        place = ("train", trainer.state.global_step) if is_training else ("evaluation",)
+        self._generation = self._generation + 1 if place == self._place else 0
+        self._place = place
+        return BatchPlace(
+            seeds=(self._config.seed, *place, self._generation),
+            first_row=trainer.accelerator.process_index * rows,
+            group_size=trainer.num_generations if is_training else trainer.num_generations_eval,
+        )
+
+    def _forget_place(self) -> None:
+        self._place = ()
+
+    async def _play(
+        self, requests: Sequence[EpisodeRequest], place: BatchPlace
+    ) -> tuple[Trajectory, ...]:
+        if self._player is None:  # here, because a player belongs to the loop that it is made on
+            self._player = Player(self._policy.engine, self.codec, self._config)
+        return await play_batch(self._player, requests, place, sampling=self._sampling)
 
 
 async def play_batch(
@@ -40,39 +130,49 @@ async def play_batch(
 ) -> tuple[Trajectory, ...]:
     """Play one episode for each request and return the trajectories in the same order.
 
-    The members of a group play one task from one seed, with sampling seeds of their own.
+    The members of a group play one task from one seed, each with its own sampling seed.
 
     Raises:
         ConfigurationError: Engine, sampling or an environment do not fit together.
         RunFailedError: The first episodes all failed in the same way.
     """
     starts: dict[int, GroupStart] = {}
-    if sampling.seed is not None:  # else a task that comes again would get the same replies
-        seed = derive_seed(sampling.seed, place.is_training, place.step)
-        sampling = replace(sampling, seed=seed)
+    # A task that comes again must not get the same replies.
+    sampling = reseeded(sampling, *place.seeds)
 
     async def episode(row: int, request: EpisodeRequest) -> Trajectory:
         group, member = divmod(place.first_row + row, place.group_size)
-        seed = request.seed
-        if seed is None:
-            seed = derive_seed("group", place.run_seed, place.is_training, place.step, group)
-        spec = EpisodeSpec(
-            seed=seed,
-            task=request.task,
-            group_id=f"{place.step}-{group}",
-            group_start=starts.setdefault(group, GroupStart()),
-            member=member,
+        spec = group_spec(
+            request, starts.setdefault(group, GroupStart()), member, (*place.seeds, group)
         )
         played = await player.play(request.factory(), spec, sampling=sampling)
         if has_role(played[0]):
             raise ConfigurationError(
-                f"{request.env_id} has several agents, each with a row of its own, and TRL's "
+                f"{request.env_id} has several agents, each with its own row, and TRL's "
                 "GRPOTrainer takes exactly one row for each prompt: use AsyncGRPOTrainer with "
                 "envkit_trl's rollout worker"
             )
         return played[0]
 
     return await gather_or_cancel([episode(row, request) for row, request in enumerate(requests)])
+
+
+def group_spec(
+    request: EpisodeRequest, start: GroupStart, member: int, seeds: Sequence[object]
+) -> EpisodeSpec:
+    """Return what a member of a group plays; the seeds, which name the group, are the group's."""
+    seed = request.seed if request.seed is not None else derive_seed("group", *seeds)
+    group_id = "-".join(map(str, seeds[1:]))
+    return EpisodeSpec(
+        seed=seed, task=request.task, group_id=group_id, group_start=start, member=member
+    )
+
+
+def reseeded(sampling: Sampling, *parts: object) -> Sampling:
+    """Return sampling with a seed derived from its own one, if it has one."""
+    if sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=derive_seed(sampling.seed, *parts))
 
 
 async def gather_or_cancel(episodes: Sequence[Coroutine[Any, Any, T]]) -> tuple[T, ...]:
@@ -85,3 +185,13 @@ async def gather_or_cancel(episodes: Sequence[Coroutine[Any, Any, T]]) -> tuple[
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def _when_evaluated(trainer: Any, call: Callable[[], None]) -> None:  # noqa: ANN401
+    from transformers import TrainerCallback
+
+    class Evaluated(TrainerCallback):
+        def on_evaluate(self, *_: object, **__: object) -> None:
+            call()
+
+    trainer.add_callback(Evaluated())

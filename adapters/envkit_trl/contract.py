@@ -1,63 +1,52 @@
-"""What this adapter relies on in TRL, private methods of its trainers among it."""
+"""What the adapter relies on in TRL."""
 
 from typing import Final
 
 from envkit.upstream import Contract
 
-_ASYNC: Final = "trl.experimental.async_grpo"
+_SYNC: Final = "trl.trainer.grpo_trainer:GRPOTrainer"
+_ASYNC: Final = "trl.experimental.async_grpo.async_grpo_trainer"
 
 CONTRACT: Final = Contract(
     package="trl",
     tested="1.16.0",
     uses={
-        "trl.trainer.grpo_trainer:GRPOTrainer": (
-            "_generate_and_score_completions",
-            "_generate",
-            "_get_per_token_logps_and_entropies",
+        _SYNC: (
+            "_calculate_rewards",
             "_compute_loss",
-            "_metrics",
+            "_generate",
+            "_generate_and_score_completions",
+            "_get_per_token_logps_and_entropies",
             "_image_pad_token_id",
+            "_metrics",
+            "chat_template_kwargs",
+            "environments",
             "eos_token_ids",
             "max_completion_length",
             "num_generations",
             "num_generations_eval",
             "scale_rewards",
-            "reward_funcs",
             "tools",
         ),
-        "trl.trainer.grpo_trainer:GRPOTrainer.__init__": (
-            "model",
-            "reward_funcs",
-            "args",
-            "train_dataset",
-            "processing_class",
-            "rollout_func",
-            "environment_factory",
-        ),
-        "trl.trainer.grpo_config:GRPOConfig": (
-            "max_completion_length",
-            "num_generations",
-            "steps_per_generation",
-            "temperature",
-            "top_k",
-            "top_p",
-            "mask_truncated_completions",
-        ),
-        f"{_ASYNC}.async_rollout_worker:RolloutSample": (
-            "prompt",
-            "completion",
-            "input_ids",
-            "completion_mask",
-            "old_log_probs",
+        f"{_SYNC}.__init__": ("environment_factory", "reward_funcs", "rollout_func"),
+        f"{_ASYNC}:AsyncGRPOTrainer": ("_is_vlm", "compute_loss", "get_train_dataloader"),
+        f"{_ASYNC}:AsyncGRPOTrainer.__init__": ("rollout_worker", "weight_transfer"),
+        f"{_ASYNC}:DataCollatorForRollout": ("torch_call",),
+        f"{_ASYNC}:RolloutQueueDataset": (),
+        "trl.experimental.async_grpo.packing:TreeRow": ("samples",),
+        "trl.experimental.async_grpo.packing:tree_attention": (),
+        "trl.experimental.async_grpo.async_rollout_worker:RolloutSample": (
             "advantage",
-            "model_version",
-            "group_id",
-            "metrics",
+            "completion",
+            "completion_mask",
             "enqueued_at",
-        ),
-        f"{_ASYNC}.async_grpo_trainer:AsyncGRPOTrainer.__init__": (
-            "rollout_worker",
-            "weight_transfer",
+            "group_id",
+            "input_ids",
+            "metrics",
+            "model_version",
+            "old_log_probs",
+            "prompt",
         ),
     },
 )
+"""Read when a trainer or a rollout is made."""

@@ -22,6 +22,7 @@ from envkit.tools import ToolSpec
 from envkit.turns import Observation
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import canonical_prompt
+from envkit_trl.rows import leave_out_faults
 from envkit_trl.tool_methods import tool_method
 
 CallRenderer = Callable[[str, Mapping[str, Any]], str]
@@ -79,6 +80,7 @@ def environment_factory(
         "_source": source,
         "_has_tools": bool(tools),
         "_run_seed": seed,
+        "_batches": _Batches(),
         "_render_call": staticmethod(render_call),
     }
     body |= {spec.name: tool_method(spec) for spec in tools or (REPLY_TOOL,)}
@@ -92,9 +94,11 @@ class ToolEnvironment:
     _source: ClassVar[EnvSource]
     _has_tools: ClassVar[bool]
     _run_seed: ClassVar[int]
+    _batches: ClassVar["_Batches"]
     _render_call: ClassVar[CallRenderer]
 
     def __init__(self) -> None:
+        leave_out_faults()
         self._env: AnyEnv | None = None
         self._reward = 0.0
         self._is_over = True
@@ -114,8 +118,9 @@ class ToolEnvironment:
                 "give TRL a dictionary of factories and a column 'environment'"
             )
         seed = request.seed
-        if seed is None:  # TRL tells no index; a group's members have one row
-            seed = derive_seed("group", self._run_seed, canonical_prompt(row))
+        batch = self._batches.of_reset(self)
+        if seed is None:  # TRL tells no index; a group's members have one row in one batch
+            seed = derive_seed("group", self._run_seed, batch, canonical_prompt(row))
         options = None if request.task is None else {"task": request.task}
         observation: Observation | None = self._guarded(lambda: self._restart(seed, options))
         return FAILED if observation is None else _content(self._env_now(), observation)
@@ -178,6 +183,22 @@ class ToolEnvironment:
         if self._env is None:
             raise ConfigurationError("call reset() before a tool")
         return self._env
+
+
+class _Batches:
+    """Counts TRL's batches by their resets: each resets an instance once, and always the first."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._number = 0
+
+    def of_reset(self, instance: object) -> int:
+        """Return the number of the batch that resets an instance now."""
+        if id(instance) in self._seen:
+            self._seen.clear()
+            self._number += 1
+        self._seen.add(id(instance))
+        return self._number
 
 
 def final_reply(

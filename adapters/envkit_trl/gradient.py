@@ -43,6 +43,7 @@ from envkit.rollout.request import EpisodeRequest
 from envkit.tokens import join_features
 from envkit.trajectory import Segment, SegmentKind, Trajectory
 from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
+from envkit_trl.batch import BatchPlayer
 from envkit_trl.policy import Policy as EnginePolicy
 from envkit_trl.rollout import EnvRollout
 from envkit_trl.rows import env_reward
@@ -63,24 +64,6 @@ _EPSILON: Final = 1e-4
 """What TRL's GRPOTrainer adds to a standard deviation."""
 
 
-class _Replay(EnvRollout):
-    """A rollout function whose episodes are recorded ones."""
-
-    replayed: tuple[Trajectory, ...]
-
-    async def _play(self, *_: Any) -> tuple[Trajectory, ...]:
-        return self.replayed
-
-
-class _ReplayTrainer(EnvGRPOTrainer):
-    """The trainer with images, whose episodes are recorded ones."""
-
-    replayed: tuple[Trajectory, ...]
-
-    async def _play(self, **_: Any) -> tuple[Trajectory, ...]:
-        return self.replayed
-
-
 class _Processor(Qwen2_5_VLProcessor):
     """Needs no torchvision: the video half is a stand-in."""
 
@@ -98,8 +81,9 @@ def _synchronous(
     """Leave in the policy the gradient of GRPOTrainer's loss; ranks share the rows."""
     del shape  # one row for each prompt is all that it takes
     model = copy.deepcopy(policy.model)
-    args = partial(
-        GRPOConfig,
+    rows = len(trajectories) // PartialState(cpu=True).num_processes
+    args = GRPOConfig(
+        per_device_train_batch_size=rows,
         num_generations=GROUP_SIZE,
         loss_type=_LOSSES[case.reduction],
         scale_rewards="group" if case.is_scaled else "none",
@@ -107,59 +91,54 @@ def _synchronous(
         steps_per_generation=1,
         **_arguments(),
     )
-    trainer = make(policy, model, args, len(trajectories), _small(trajectories, policy, case))
+    trainer, player = make(policy, model, args)
+    first = trainer.accelerator.process_index * rows
+    played = _small(trajectories[first : first + rows], policy, case)
+    player.play = lambda _: played
     trainer.current_gradient_accumulation_steps = 1
-    rows = trainer.args.per_device_train_batch_size
     batch = trainer._generate_and_score_completions([dict(_ROW) for _ in range(rows)])
     if case.is_off_policy:  # what TRL computes where generation and optimizer steps are not aligned
         batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
     trainer.compute_loss(model, batch).backward()
+    player.close()
     _hand_back(policy, model, trainer)
 
 
-def _by_function(
-    policy: Policy, model: Any, args: Any, count: int, replayed: tuple[Trajectory, ...]
-) -> Any:  # noqa: ANN401
-    rollout = _Replay(
-        RolloutConfig(env_id="recorded-v0"),
-        policy=EnginePolicy(SimpleNamespace(), _nothing, is_owned=False),  # type: ignore[arg-type]
-        codec=None,
-        rows=None,
-    )
-    made = GRPOTrainer(
+def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
+    """Return GRPOTrainer with a rollout function, and what plays for it."""
+    sampler = EnginePolicy(SimpleNamespace(), _nothing, is_owned=False)  # type: ignore[arg-type]
+    rollout = EnvRollout(RolloutConfig(env_id="recorded-v0"), sampler, _codec(policy), None)
+    trainer = GRPOTrainer(
         model=model,
-        args=_for_ranks(args, count),
-        train_dataset=Dataset.from_list([_ROW] * count),
+        args=args,
+        train_dataset=Dataset.from_list([_ROW] * GROUP_SIZE),
         processing_class=_tokenizer(policy),
         reward_funcs=env_reward,
         rollout_func=rollout,
     )
-    rollout.replayed = _of_rank(made, replayed)
-    return made
+    return trainer, rollout.prepare(trainer)
 
 
-def _by_trainer(
-    policy: Policy, model: Any, args: Any, count: int, replayed: tuple[Trajectory, ...]
-) -> Any:  # noqa: ANN401
+def _by_trainer(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
+    """Return the trainer with images, and what plays for it."""
     processing: Any = _tokenizer(policy)
-    if hasattr(model.config, "image_token_id"):
+    if policy.has_images:
         processing = _Processor(
             image_processor=Qwen2VLImageProcessorPil(),
             tokenizer=processing,
             video_processor=SimpleNamespace(merge_size=2),
             chat_template=processing.chat_template,
         )
-    made = _ReplayTrainer(
+    trainer = EnvGRPOTrainer(
         model,
+        args=args,
         engine=SimpleNamespace(),  # type: ignore[arg-type]
         hand_over=_nothing,
         codec=_codec(policy),
-        args=_for_ranks(args, count),
-        train_dataset=Dataset.from_list([_ROW] * count),
+        train_dataset=Dataset.from_list([_ROW] * GROUP_SIZE),
         processing_class=processing,
     )
-    made.replayed = _of_rank(made, replayed)
-    return made
+    return trainer, trainer.player
 
 
 def _asynchronous(
@@ -170,7 +149,7 @@ def _asynchronous(
     trl_async.get_peak_flops_per_device = lambda *_, **__: 1.0
     trl_packing._flash_attn = lambda: SimpleNamespace(flash_attn_varlen_func=packed_attention)
     with tempfile.TemporaryDirectory() as folder:
-        config = copy.deepcopy(policy.model.config)
+        config: Any = copy.deepcopy(policy.model.config)
         config.architectures = [type(policy.model).__name__]
         config.save_pretrained(folder)  # a model's own save_pretrained skips all ranks but one
         save_model(policy.model, f"{folder}/model.safetensors", metadata={"format": "pt"})
@@ -213,7 +192,7 @@ def _asynchronous(
     for sample in samples * 2:  # TRL's loader reads one batch ahead
         worker.rollout_buffer.put(sample)
     batch = next(iter(trainer.get_train_dataloader()))
-    trainer._media_ids = ()
+    trainer.media_ids = ()
     trainer.compute_loss(trainer.model, batch).backward()
     _hand_back(policy, trainer.model, trainer)
 
@@ -235,9 +214,7 @@ def _small(
     )
 
 
-def _small_sequence(
-    sequence: Sequence[Segment], policy: Policy, case: LossCase
-) -> list[Segment]:
+def _small_sequence(sequence: Sequence[Segment], policy: Policy, case: LossCase) -> list[Segment]:
     ids = policy.small([one for segment in sequence for one in segment.train_ids])
     tensors = join_features(one for segment in sequence for one in segment.features)
     score = policy.old_logprobs if case.is_off_policy else policy.logprobs
@@ -266,16 +243,6 @@ def _hand_back(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN40
         gradient = found[name].grad
         if gradient is not None:
             own.grad = trainer.accelerator.reduce(gradient, reduction="mean")
-
-
-def _of_rank(trainer: Any, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:  # noqa: ANN401
-    count = trainer.args.per_device_train_batch_size
-    first = trainer.accelerator.process_index * count
-    return tuple(trajectories[first : first + count])
-
-
-def _for_ranks(args: Callable[..., GRPOConfig], count: int) -> GRPOConfig:
-    return args(per_device_train_batch_size=count // PartialState(cpu=True).num_processes)
 
 
 def _arguments() -> dict[str, Any]:
@@ -316,13 +283,20 @@ def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN40
     )
 
 
-async def _nothing(*_: Any, **__: Any) -> None:
+async def _nothing(*_: object, **__: object) -> None:
     """Take no weights."""
 
 
 def packed_attention(
-    q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *_: Any, softmax_scale: Any = None, **__: Any
-) -> Any:
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_q: torch.Tensor,
+    cu_k: torch.Tensor,
+    *_: object,
+    softmax_scale: float | None = None,
+    **__: object,
+) -> torch.Tensor:
     """Attend causally in each packed sequence; the mask is aligned to the bottom right."""
     out, repeat = torch.empty_like(q), q.shape[1] // k.shape[1]
     for one in range(len(cu_q) - 1):
@@ -338,9 +312,7 @@ def packed_attention(
     return out
 
 
-def _explain(
-    shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]
-) -> Difference | None:
+def _explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -> Difference | None:
     """Explain GRPOTrainer's constant, which shortens the step where rewards are close."""
     del shape
     if not case.is_scaled:

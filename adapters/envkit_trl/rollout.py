@@ -1,28 +1,25 @@
 """TRL's `rollout_func`: text episodes of any number of turns, played by envkit's loop.
 
 TRL calls it with one prompt for each row, groups already repeated, and takes token columns back
-(trl/trainer/grpo_trainer.py, `_generate`, 1.16). It has no room for pictures: those need
+(trl/trainer/grpo_trainer.py, `_generate`, 1.16). It has no room for images: those need
 `EnvGRPOTrainer`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.messages import images_of
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine
-from envkit.rollout.player import Player
-from envkit.rollout.request import EpisodeRequest
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
-from envkit_trl.batch import BatchPlace, play_batch
-from envkit_trl.loop_thread import LoopThread
-from envkit_trl.policy import HandOver, Policy, embedded_policy, evaluating, external_policy
+from envkit_trl.batch import BatchPlayer
+from envkit_trl.contract import CONTRACT
+from envkit_trl.policy import HandOver, embedded_policy, external_policy
 from envkit_trl.requests import RequestIndex
 from envkit_trl.rows import REWARD_COLUMN, check_rows, episode_row, leave_out_faults
-from envkit_trl.settings import check_arguments, limits_of, sampling_of
+from envkit_trl.settings import check_arguments
 
 
 def make_rollout_func(
@@ -49,7 +46,7 @@ def make_rollout_func(
     if not isinstance(config, RolloutConfig):
         config = RolloutConfig.from_mapping(config)
     policy = None if engine is None else external_policy(engine, hand_over)
-    return EnvRollout(config, policy=policy, codec=codec, rows=rows)
+    return EnvRollout(config, policy, codec, rows)
 
 
 class EnvRollout:
@@ -57,23 +54,19 @@ class EnvRollout:
 
     Attributes:
         trajectories: Of the last call, in the order of its rows.
+        player: Plays for the trainer; None before the first call.
     """
 
     def __init__(
         self,
         config: RolloutConfig,
-        *,
-        policy: Policy | None,
+        policy: Any,  # noqa: ANN401  # a Policy, or None
         codec: ChatCodec | None,
         rows: Iterable[Mapping[str, Any]] | None,
     ) -> None:
-        self._config = config
-        self._policy = policy
-        self._codec = codec
-        self._rows = rows
-        self._loop: LoopThread | None = None
-        self._player: Player | None = None
-        self._index: RequestIndex | None = None
+        self._config, self._policy, self._codec, self._rows = config, policy, codec, rows
+        self._index = RequestIndex(default=config.request())
+        self.player: BatchPlayer | None = None
         self._trainer: Any = None
         self.trajectories: tuple[Trajectory, ...] = ()
 
@@ -81,18 +74,17 @@ class EnvRollout:
         """Play one episode for each prompt and return TRL's columns.
 
         Raises:
-            ConfigurationError: A prompt without a request, an environment with pictures, or
+            ConfigurationError: A prompt without a request, an environment with images, or
                 arguments that the rollouts cannot honour.
             RunFailedError: The first episodes all failed in the same way.
         """
-        index, policy, loop = self._prepare(trainer)
-        requests = [index.find(prompt) for prompt in prompts]
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        is_training = bool(model.training)
-        place = self._place(trainer, len(requests), is_training=is_training)
-        with evaluating(model):
-            loop.run(policy.sync(model, str(trainer.state.global_step)))
-            self.trajectories = loop.run(self._play(requests, place))
+        player = self.player or self.prepare(trainer)
+        if trainer is not self._trainer:
+            raise ConfigurationError(
+                "a rollout function belongs to the trainer that called it first; make another "
+                "with make_rollout_func"
+            )
+        self.trajectories = player.play([self._index.find(prompt) for prompt in prompts])
         return rollout_columns(
             self.trajectories,
             end_id=trainer.eos_token_ids[0],
@@ -101,72 +93,27 @@ class EnvRollout:
 
     def close(self) -> None:
         """Close environments, the engine if it was made here, and the thread; twice is fine."""
-        if self._loop is None:
-            return
-        loop, self._loop = self._loop, None
-        if self._player is not None:
-            loop.run(self._player.aclose())
-            self._player = None
-        if self._policy is not None:
-            loop.run(self._policy.aclose())
-        loop.close()
+        if self.player is not None:
+            self.player.close()
 
-    def _prepare(self, trainer: Any) -> tuple[RequestIndex, Policy, LoopThread]:  # noqa: ANN401
-        """Build on the first call what needs the trainer."""
-        if self._index is not None and self._policy is not None and self._loop is not None:
-            if trainer is not self._trainer:
-                raise ConfigurationError(
-                    "a rollout function belongs to the trainer that called it first; make another "
-                    "with make_rollout_func"
-                )
-            return self._index, self._policy, self._loop
-        check_arguments(trainer.args, who="make_rollout_func")
-        index = RequestIndex(default=self._config.request())
+    def prepare(self, trainer: Any) -> BatchPlayer:  # noqa: ANN401
+        """Build what needs the trainer; the first call does.
+
+        Raises:
+            ConfigurationError: Arguments or datasets that the rollouts cannot honour.
+        """
+        CONTRACT.check()
+        check_arguments(trainer.args, who="make_rollout_func", has_codec=self._codec is not None)
         if self._rows is not None:
-            index.add(self._rows)
+            self._index.add(self._rows)
         else:
-            index.add(trainer.train_dataset)
-            index.add(trainer.eval_dataset)
-        leave_out_faults(trainer)
-        self._trainer, self._index, self._loop = trainer, index, LoopThread()
-        if self._policy is None:
-            self._policy = embedded_policy(trainer, self._config.engine)
-        return index, self._policy, self._loop
-
-    def _place(self, trainer: Any, rows: int, *, is_training: bool) -> BatchPlace:  # noqa: ANN401
-        return BatchPlace(
-            run_seed=self._config.seed,
-            step=trainer.state.global_step,
-            is_training=is_training,
-            first_row=trainer.accelerator.process_index * rows,
-            group_size=trainer.num_generations if is_training else trainer.num_generations_eval,
-        )
-
-    async def _play(
-        self, requests: Sequence[EpisodeRequest], place: BatchPlace
-    ) -> tuple[Trajectory, ...]:
-        player = self._player
-        sampling = sampling_of(self._trainer.args, self._config)
-        if player is None:
-            player = self._player = self._new_player()
-        return await play_batch(player, requests, place, sampling=sampling)
-
-    def _new_player(self) -> Player:
-        """Make the player on the loop's own thread, to which it belongs."""
-        config, trainer, policy = self._config, self._trainer, self._policy
-        if policy is None:
-            raise ConfigurationError("the rollout function is closed")
-        codec = self._codec or ChatCodec(
-            trainer.processing_class,
-            template_kwargs=config.template_kwargs,
-            history=config.history,
-            stop_ids=trainer.eos_token_ids,
-        )
-        return Player(
-            policy.engine,
-            codec,
-            replace(config, limits=limits_of(trainer.args, config.limits)),
-        )
+            self._index.add(trainer.train_dataset)
+            self._index.add(trainer.eval_dataset)
+        leave_out_faults()
+        policy = self._policy or embedded_policy(trainer, self._config.engine)
+        self._trainer = trainer
+        self.player = BatchPlayer(trainer, policy, self._codec, self._config)
+        return self.player
 
 
 def rollout_columns(
@@ -180,7 +127,7 @@ def rollout_columns(
         max_completion: TRL's `max_completion_length`.
 
     Raises:
-        ConfigurationError: There are pictures, or a trajectory is more than one sequence.
+        ConfigurationError: There are images, or a trajectory is more than one sequence.
         LedgerFault: A row that TRL would train on wrongly; see `check_rows`.
     """
     if any(images_of(trajectory.messages) for trajectory in trajectories):

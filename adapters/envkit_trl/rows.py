@@ -5,13 +5,13 @@ placeholders and features disagree loses all its pictures (trl/trainer/grpo_trai
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from envkit.errors import LedgerFault
 from envkit.trajectory import Row, StopReason, Trajectory, whole_row
-from envkit_trl.factory import ToolEnvironment
 
 REWARD_COLUMN: Final = "env_reward"
 """What a reward function finds the environments' rewards under."""
@@ -42,30 +42,32 @@ def env_reward(
     return list(env_reward)
 
 
-def leave_out_faults(trainer: Any) -> None:  # noqa: ANN401  # a GRPOTrainer
+def leave_out_faults() -> None:
     """Make a faulted rollout unscorable to TRL, whatever its reward functions return.
 
     TRL leaves a row out only if every reward function returns None for it. A function that scores
-    any completion would give a fault an advantage and shift its group's baseline.
-
-    `make_rollout_func` and `EnvGRPOTrainer` call this themselves. With `environment_factory`, call
-    it once after making the trainer: TRL gives the environments no way to reach it.
-
-    Args:
-        trainer: Its `_calculate_rewards` is wrapped; calling this twice changes nothing more.
+    any completion would give a fault an advantage and shift its group's baseline. GRPOTrainer's
+    `_calculate_rewards` is wrapped for the whole process: TRL gives an environment of its tool loop
+    no way to reach its trainer. Rows without faults keep their rewards. Without TRL, or called
+    again, this does nothing.
     """
-    calculate = trainer._calculate_rewards
+    module: Any = sys.modules.get("trl.trainer.grpo_trainer")
+    calculate: Any = getattr(getattr(module, "GRPOTrainer", None), "_calculate_rewards", None)
+    if calculate is None or calculate.__module__ == __name__:
+        return
 
-    def calculate_rewards(inputs: list[dict[str, Any]], *columns: Any) -> Any:  # noqa: ANN401
-        rewards = calculate(inputs, *columns)  # by row of all processes and function
+    def calculate_rewards(trainer: Any, inputs: list[dict[str, Any]], *columns: Any) -> Any:  # noqa: ANN401
+        rewards = calculate(trainer, inputs, *columns)  # by row of all processes and function
         scores = rewards.new_tensor([math.nan if lost else 0.0 for lost in _lost(trainer, inputs)])
         return rewards + trainer.accelerator.gather(scores).unsqueeze(1)
 
-    trainer._calculate_rewards = calculate_rewards
+    module.GRPOTrainer._calculate_rewards = calculate_rewards
 
 
 def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # noqa: ANN401
     """Return which rows of this process have faulted."""
+    from envkit_trl.factory import ToolEnvironment
+
     if trainer.environments is None:
         return [row.get(REWARD_COLUMN, 0.0) is None for row in inputs]
     return [

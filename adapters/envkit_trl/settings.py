@@ -20,12 +20,13 @@ class TrainingArguments(Protocol):
     max_completion_length: int
 
 
-def check_arguments(args: Any, *, who: str) -> None:  # noqa: ANN401  # any of TRL's configurations
+def check_arguments(args: Any, *, who: str, has_codec: bool) -> None:  # noqa: ANN401
     """Refuse arguments that envkit's rollouts cannot honour.
 
     Args:
         args: GRPOConfig or AsyncGRPOConfig.
         who: Names the adapter in the message.
+        has_codec: Whether the caller made the codec, which the template's arguments belong to.
 
     Raises:
         ConfigurationError: One is set; the message names all of them.
@@ -42,6 +43,11 @@ def check_arguments(args: Any, *, who: str) -> None:  # noqa: ANN401  # any of T
         raise ConfigurationError(
             f"{who} plays episodes with envkit's engine and loop, got {wrong}; leave these out. "
             "Sampling and limits belong into the rollout's configuration"
+        )
+    if has_codec and getattr(args, "chat_template_kwargs", None):
+        raise ConfigurationError(
+            f"{who} renders with the codec that you give, got chat_template_kwargs="
+            f"{args.chat_template_kwargs}; give the codec these as template_kwargs instead"
         )
 
 
@@ -76,8 +82,12 @@ def check_turn_credit(args: Any, discount: float, *, has_reward_funcs: bool) -> 
         )
 
 
-def sampling_of(args: TrainingArguments, config: RolloutConfig) -> Sampling:
-    """Return the trainer's sampling with the configuration's own values.
+def rollout_settings(
+    args: TrainingArguments, config: RolloutConfig
+) -> tuple[RolloutConfig, Sampling]:
+    """Return the configuration with the trainer's limits, and the sampling.
+
+    TRL bounds no completion of ours, so `max_completion_length` becomes a limit.
 
     Raises:
         ConfigurationError: An unknown key, or another temperature than the trainer's.
@@ -96,10 +106,5 @@ def sampling_of(args: TrainingArguments, config: RolloutConfig) -> Sampling:
             "the trainer's log-probabilities are those of args.temperature, so the rollouts' must "
             f"be the same, got {args.temperature} and {sampling.temperature}"
         )
-    return sampling
-
-
-def limits_of(args: TrainingArguments, limits: Limits) -> Limits:
-    """Return the limits with the completion bounded: TRL does not bound it on these paths."""
-    given = limits.max_response_tokens or args.max_completion_length
-    return replace(limits, max_response_tokens=min(given, args.max_completion_length))
+    limits = Limits(max_response_tokens=args.max_completion_length)
+    return replace(config, limits=config.limits.tightest(limits)), sampling

@@ -1,28 +1,27 @@
-"""TRL's GRPOTrainer with envkit's rollouts: pictures of every turn reach the loss.
+"""TRL's GRPOTrainer with envkit's rollouts: images of every turn reach the loss.
 
-TRL's `rollout_func` carries no pictures, so `_generate` is overridden instead, whose result has
+TRL's `rollout_func` carries no images, so `_generate` is overridden instead, whose result has
 room for them. Four more private methods are wrapped, none is copied. Written for TRL 1.16
 (trl/trainer/grpo_trainer.py); the contract tests pin the version.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
+from envkit.advantages import TurnRewards, turn_advantages
 from envkit.errors import ConfigurationError, LedgerFault, MissingDependencyError
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine
-from envkit.rollout.player import Player
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.tokens import ChatCodec, join_features
 from envkit.trajectory.projection import Row
 from envkit.trajectory.trajectory import Trajectory
-from envkit_trl.batch import BatchPlace, play_batch
-from envkit_trl.credit import turn_advantages
-from envkit_trl.loop_thread import LoopThread
-from envkit_trl.policy import HandOver, external_policy, without_ids
+from envkit_trl.batch import BatchPlayer
+from envkit_trl.contract import CONTRACT
+from envkit_trl.policy import HandOver, embedded_policy, external_policy, without_ids
 from envkit_trl.rows import (
     REWARD_COLUMN,
     check_rows,
@@ -30,13 +29,17 @@ from envkit_trl.rows import (
     episode_row,
     leave_out_faults,
 )
-from envkit_trl.settings import check_arguments, check_turn_credit, limits_of, sampling_of
+from envkit_trl.settings import check_arguments, check_turn_credit
 
 try:
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
     raise MissingDependencyError.for_extra("training with TRL", "trl", "trl") from error
+CONTRACT.check()
 
+_EPSILON: Final = 1e-4
+"""Added to a standard deviation, as GRPOTrainer does."""
+_IMAGE_COLUMNS: Final = frozenset({"image", "images"})
 _NOT_OURS: Final = frozenset({"rollout_func", "environment_factory", "tools"})
 
 
@@ -59,11 +62,11 @@ class Mismatch:
 
 
 class EnvGRPOTrainer(GRPOTrainer):
-    """GRPO on environments, text or pictures, any number of turns; one row for each episode.
+    """GRPO on environments, text or images, any number of turns; one row for each episode.
 
     Dataset: column "prompt" (any; the environment writes the real one) and column "envkit", an
     `EpisodeRequest` as JSON. Without that column the configuration's environment is played. The
-    members of a group play one task from one seed.
+    members of a group play one task from one seed. Images of the dataset are not used.
 
     Faults: a rollout that infrastructure failed becomes one end token with mask 0 and no reward.
     A broken contract (of an environment, a configuration) ends the training.
@@ -78,10 +81,10 @@ class EnvGRPOTrainer(GRPOTrainer):
         self,
         model: Any,  # noqa: ANN401  # a transformers model, or the name of one
         *,
-        engine: Engine,
-        codec: ChatCodec,
         args: GRPOConfig,
-        config: RolloutConfig | None = None,
+        engine: Engine | None = None,
+        codec: ChatCodec | None = None,
+        config: RolloutConfig | Mapping[str, Any] | None = None,
         reward_funcs: Sequence[Callable[..., Any]] | None = None,
         hand_over: HandOver | None = None,
         turn_discount: float | None = None,
@@ -91,11 +94,14 @@ class EnvGRPOTrainer(GRPOTrainer):
 
         Args:
             model: As for GRPOTrainer.
-            engine: Samples the replies; it stays the caller's to close.
-            codec: Encodes what the environments say, with the image settings of the model.
             args: As for GRPOTrainer. `max_completion_length` bounds an episode's tokens after its
                 prompt, observations included.
-            config: Environment, limits, retries, sampling and seed of the rollouts.
+            engine: Samples the replies; it stays the caller's to close. None samples from the
+                trainer's own model in this process.
+            codec: Encodes what the environments say, with the image settings of the model; None
+                makes one of the processing class.
+            config: Environment, limits, retries, sampling and seed of the rollouts; a mapping is
+                read strictly.
             reward_funcs: None takes the environments' rewards. Others find them in their argument
                 `env_reward`.
             hand_over: Gives the engine the model's weights as the version named; None takes the
@@ -111,14 +117,13 @@ class EnvGRPOTrainer(GRPOTrainer):
         refused = sorted(_NOT_OURS & set(options))
         if refused:
             raise ConfigurationError(f"EnvGRPOTrainer plays episodes itself; leave out {refused}")
-        check_arguments(args, who="EnvGRPOTrainer")
+        check_arguments(args, who="EnvGRPOTrainer", has_codec=codec is not None)
         if turn_discount is not None:
             check_turn_credit(args, turn_discount, has_reward_funcs=bool(reward_funcs))
-        self._config = config or RolloutConfig()
-        self._sampling = sampling_of(args, self._config)
-        self._limits = limits_of(args, self._config.limits)
-        self._policy = external_policy(engine, hand_over)
-        self._codec = codec
+        if not isinstance(config, RolloutConfig):
+            config = RolloutConfig.from_mapping(config)
+        policy = None if engine is None else external_policy(engine, hand_over)
+        self._default = config.request()
         self._turn_discount = turn_discount
         super().__init__(
             model=model,
@@ -126,8 +131,8 @@ class EnvGRPOTrainer(GRPOTrainer):
             reward_funcs=list(reward_funcs or (env_reward,)),
             **options,
         )
-        leave_out_faults(self)
-        # TRL forwards the pictures of later turns only where there are tools; none is ever called.
+        leave_out_faults()
+        # TRL forwards the images of later turns only where there are tools; none is ever called.
         self.tools: list[Any] = [env_reward]
         self.trajectories: tuple[Trajectory, ...] = ()
         self.mismatch = Mismatch()
@@ -136,34 +141,49 @@ class EnvGRPOTrainer(GRPOTrainer):
         self._rows: list[Row] = []
         self._trainer_logprobs: torch.Tensor | None = None
         self._pictures: _LedgerPictures | None = None
-        self._loop = LoopThread()
-        self._player: Player | None = None
+        policy = policy or embedded_policy(self, config.engine)
+        self.player = BatchPlayer(self, policy, codec, config)
 
     def close(self) -> None:
         """Close the environments and end the rollouts' thread; closing twice is fine."""
-        if self._player is not None:
-            self._loop.run(self._player.aclose())
-            self._player = None
-        self._loop.close()
+        self.player.close()
+
+    def sync_weights(self) -> None:
+        """Hand the weights to the engine, unless it has those of this optimizer step.
+
+        Every generation does; call it after the last step, before the engine is used further.
+        """
+        self.player.sync_weights()
 
     # ---- what TRL calls
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Read the rows' requests, and let TRL take pictures as the ledger has them."""
-        default = self._config.request()
         self._requests = [
-            EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=default) for row in inputs
+            EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._default)
+            for row in inputs
         ]
+        # TRL would put the dataset's images in front of the environment's.
+        inputs = [{key: row[key] for key in row if key not in _IMAGE_COLUMNS} for row in inputs]
         output = self._scored(inputs)
         if self._turn_discount is not None:
-            output["advantages"] = turn_advantages(
-                self._rows,
-                group_size=self._group_size(),
-                discount=self._turn_discount,
-                is_scaled=self.scale_rewards == "group",
-                width=output["completion_ids"].shape[1],
-            ).to(self.accelerator.device)
+            output["advantages"] = self._turn_advantages(self._turn_discount, output)
         return output
+
+    def _turn_advantages(self, discount: float, output: dict[str, Any]) -> torch.Tensor:
+        """Return each token's advantage, (B, T)."""
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        found = turn_advantages(
+            [TurnRewards.of_row(row) for row in self._rows],
+            [number // size for number in range(len(self._rows))],
+            discount=discount,
+            is_scaled=self.scale_rewards == "group",
+            epsilon=_EPSILON,
+        )
+        advantages = torch.zeros(output["completion_ids"].shape)
+        for line, values in zip(advantages, found, strict=True):
+            line[: len(values)] = torch.from_numpy(values)
+        return advantages.to(self.accelerator.device)
 
     def _scored(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Let TRL play, score and batch the rows."""
@@ -186,8 +206,7 @@ class EnvGRPOTrainer(GRPOTrainer):
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Play one episode for each row and return TRL's columns (1.16: eight)."""
         is_training = bool(self.model.training)
-        self.sync_weights()
-        self.trajectories = self._loop.run(self._play(is_training=is_training))
+        self.trajectories = self.player.play(self._requests)
         self.mismatch, self._sampled_at = Mismatch(), self.state.global_step
         end = self.eos_token_ids[0]
         rows = [episode_row(trajectory, end_id=end) for trajectory in self.trajectories]
@@ -204,7 +223,7 @@ class EnvGRPOTrainer(GRPOTrainer):
                     "and a vision-language model"
                 )
             self._pictures.expect(rows)
-        texts = [self._codec.decode(row.response_ids) for row in rows]
+        texts = [self.player.codec.decode(row.response_ids) for row in rows]
         return (
             [list(row.prompt_ids) for row in rows],
             [list(row.response_ids) for row in rows],
@@ -222,7 +241,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         Engines never sample media placeholders. Nothing would ever push their probability down
         either, and log-probabilities that count it in drift away from the engine's.
         """
-        with without_ids(self.accelerator.unwrap_model(self.model), self._codec.media_ids):
+        with without_ids(self.accelerator.unwrap_model(self.model), self.player.codec.media_ids):
             result: tuple[Any, ...] = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._trainer_logprobs = result[0].detach()
         return result
@@ -242,36 +261,6 @@ class EnvGRPOTrainer(GRPOTrainer):
             for name, value in (("max", differences.max()), ("mean", differences.mean())):
                 self._metrics[mode][f"envkit/logprob_difference_{name}"].append(float(value))
         return loss
-
-    # ---- rollouts
-
-    def sync_weights(self) -> None:
-        """Hand the weights to the engine, unless it has those of this optimizer step.
-
-        Every generation does; call it after the last step, before the engine is used further.
-        """
-        model = self.accelerator.unwrap_model(self.model)
-        self._loop.run(self._policy.sync(model, str(self.state.global_step)))
-
-    async def _play(self, *, is_training: bool) -> tuple[Trajectory, ...]:
-        """Play all rows at once; each goes at its own pace."""
-        if self._player is None:  # here, because a player belongs to the loop that it is made on
-            self._player = Player(
-                self._policy.engine,
-                self._codec,
-                replace(self._config, limits=self._limits),
-            )
-        place = BatchPlace(
-            run_seed=self._config.seed,
-            step=self.state.global_step,
-            is_training=is_training,
-            first_row=self.accelerator.process_index * len(self._requests),
-            group_size=self._group_size(),
-        )
-        return await play_batch(self._player, self._requests, place, sampling=self._sampling)
-
-    def _group_size(self) -> int:
-        return self.num_generations if self.model.training else self.num_generations_eval
 
     def _record(self, rows: Sequence[Row], mode: str) -> None:
         """Add to TRL's metrics what its own `_generate` would have, and envkit's."""

@@ -11,7 +11,6 @@ import queue
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
@@ -20,14 +19,14 @@ from envkit.rollout.engine import Engine
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.player import Player
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.rollout.setup import EpisodeSpec, GroupStart
-from envkit.seeds import derive_seed
+from envkit.rollout.setup import GroupStart
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
-from envkit_trl.batch import gather_or_cancel
+from envkit_trl.batch import gather_or_cancel, group_spec, reseeded
+from envkit_trl.contract import CONTRACT
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.samples import RowSettings, group_metrics, group_samples
-from envkit_trl.settings import check_arguments, limits_of, sampling_of
+from envkit_trl.settings import check_arguments, rollout_settings
 from envkit_trl.transfer import EngineTransfer
 
 _FULL_S: Final = 0.02
@@ -76,7 +75,8 @@ class EnvRolloutWorker:
         Raises:
             ConfigurationError: Arguments that the rollouts cannot honour, or no rows.
         """
-        check_arguments(args, who="EnvRolloutWorker")
+        CONTRACT.check()
+        check_arguments(args, who="EnvRolloutWorker", has_codec=True)
         if min(groups_at_once, buffer_rows, most_failed_groups) < 1:
             raise ConfigurationError(
                 "groups_at_once, buffer_rows and most_failed_groups must be 1 or more, got "
@@ -84,11 +84,9 @@ class EnvRolloutWorker:
             )
         if not isinstance(config, RolloutConfig):
             config = RolloutConfig.from_mapping(config)
-        self._config = config
+        self._config, self._sampling = rollout_settings(args, config)
         self._requests = _read(dataset, config)
         self._engine, self._codec = engine, codec
-        self._limits = limits_of(args, config.limits)
-        self._sampling = sampling_of(args, config)
         self._group_size: int = args.num_generations
         self._groups_at_once = groups_at_once
         self._most_failed = most_failed_groups
@@ -168,11 +166,7 @@ class EnvRolloutWorker:
 
     async def _run(self) -> None:
         self._interrupt = Interrupt()
-        player = Player(
-            self._engine,
-            self._codec,
-            replace(self._config, limits=self._limits),
-        )
+        player = Player(self._engine, self._codec, self._config)
         try:
             await gather_or_cancel(
                 [self._play_groups(player, self._interrupt) for _ in range(self._groups_at_once)]
@@ -205,22 +199,10 @@ class EnvRolloutWorker:
         self, player: Player, interrupt: Interrupt, group: int
     ) -> tuple[Trajectory, ...]:
         request = self._requests[group % len(self._requests)]
-        seed = request.seed
-        if seed is None:
-            seed = derive_seed("group", self._config.seed, group)
-        sampling = self._sampling
-        if sampling.seed is not None:
-            sampling = replace(sampling, seed=derive_seed(sampling.seed, group))
-        start = GroupStart()
+        sampling, start = reseeded(self._sampling, group), GroupStart()
 
         async def episode(member: int) -> tuple[Trajectory, ...]:
-            spec = EpisodeSpec(
-                seed=seed,
-                task=request.task,
-                group_id=str(group),
-                group_start=start,
-                member=member,
-            )
+            spec = group_spec(request, start, member, (self._config.seed, group))
             played = await player.play(
                 request.factory(), spec, interrupt=interrupt, sampling=sampling
             )

@@ -88,7 +88,12 @@ def deliver(
     ):
         uid, rows = str(one.group_id), step_rows(one, filler_id=filler_id, merge=True)
         lines += [
-            Line(output=output, uid=uid, key=f"{uid}_{number}_{place}", tensors=row.tensors)
+            Line(
+                output=output,
+                uid=uid,
+                key=f"{uid}_{number}_{place}",
+                tensors=row.tensors if output.multi_modal_data else {},
+            )
             for place, (output, row) in enumerate(zip(outputs, rows[-len(outputs) :], strict=False))
         ]
     return lines

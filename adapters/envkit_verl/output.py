@@ -144,7 +144,7 @@ def _scored(trajectory: Trajectory, delivery: Delivery) -> _Scored:
     rows = step_rows(trajectory, filler_id=filler_id, merge=True)
     problem = _problem(trajectory, rows, settings)
     if problem is not None:
-        rows = (_masked(rows[-1], settings, filler_id),)
+        rows = (_filler(filler_id),)
     return _Scored(trajectory=trajectory, rows=rows, problem=problem)
 
 
@@ -167,18 +167,17 @@ def _fits(row: Row, settings: VerlSettings) -> bool:
     )
 
 
-def _masked(row: Row, settings: VerlSettings, filler_id: int) -> Row:
-    """Return a row that trains nothing: the same with mask 0, or one filler where it is no row."""
-    keeps = _fits(row, settings) and not row.is_placeholder
+def _filler(identity: int) -> Row:
+    """Return the smallest row that verl takes; it trains nothing and costs almost nothing."""
     return Row(
-        prompt_ids=row.prompt_ids if keeps else (filler_id,),
-        response_ids=row.response_ids if keeps else (filler_id,),
-        loss_mask=(0,) * (len(row.response_ids) if keeps else 1),
-        logprobs=row.logprobs if keeps else (0.0,),
-        images=row.images if keeps else (),
-        features=row.features if keeps else (),
+        prompt_ids=(identity,),
+        response_ids=(identity,),
+        loss_mask=(0,),
+        logprobs=(0.0,),
+        images=(),
+        features=(),
         reward=None,
-        turns=row.turns,
+        turns=(),
         is_last=True,
         is_placeholder=True,
     )
@@ -211,13 +210,10 @@ def _output(scored: _Scored, row: Row, delivery: Delivery, *, by_turn: bool) -> 
 
 
 def _experts(scored: _Scored, row: Row, shape: tuple[int, ...] | None) -> Any:  # noqa: ANN401  # an array of (tokens, layers, experts)
-    """Return the routing of a row's tokens; zeros for one that has none, so that columns agree."""
-    last_turn = row.turns[-1] if row.turns else None
-    for segment in reversed(scored.trajectory.segments):
-        if segment.kind is SegmentKind.MODEL and segment.turn == last_turn:
-            found: Any = segment.extras.get("routed_experts")
-            if found is not None:
-                return found
+    """Return the routing of a row's tokens, as the server reported it with its last reply."""
+    for segment in scored.trajectory.segments:
+        if row.turns and segment.kind is SegmentKind.MODEL and segment.turn == row.turns[-1]:
+            return segment.extras["routed_experts"]
     if shape is None:
         raise ConfigurationError(
             "every row needs routed experts, and one that no server replied to gets zeros in their "

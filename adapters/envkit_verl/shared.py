@@ -15,6 +15,7 @@ from typing import Any
 from envkit.errors import ConfigurationError
 from envkit.rollout import Player, RolloutConfig
 from envkit.tokens import ChatCodec, vocabulary_size_of
+from envkit_verl.contract import CONTRACT
 from envkit_verl.engine import VerlEngine
 from envkit_verl.groups import Groups
 from envkit_verl.settings import VLLM, VerlSettings
@@ -105,6 +106,7 @@ def shared_rollout(parts: WorkerParts, options: Mapping[str, Any]) -> SharedRoll
     identities = (id(parts.server_manager), id(parts.tokenizer), id(parts.processor))
     key = json.dumps([identities, options], sort_keys=True, default=str)
     if key not in known:
+        CONTRACT.check()
         known[key] = SharedRollout(parts, options)
     return known[key]
 

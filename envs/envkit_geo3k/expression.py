@@ -1,15 +1,18 @@
-"""Read one numeric expression, in bounded time, without eval.
+"""Read one number, in bounded time, without eval.
 
 A recursive-descent parser for the LaTeX and plain-text subset that geometry answers use: numbers,
-fractions, mixed numbers, roots, pi, + - * / ^, trigonometry in degrees, units after a value. It
-computes in float64 while it reads. Guards on tokens, depth, magnitude and exponents keep every
+fractions, mixed numbers, roots, pi, + - * / ^, absolute values, trigonometry, units after a value.
+It computes in float64 while it reads. Guards on tokens, depth, magnitude and exponents keep every
 input cheap: `9**9**9**9` is refused, not computed. It keeps no state, so any thread may use it.
 """
 
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
+
+from envkit_geo3k.units import DEGREE, DOLLAR, Unit, read_unit
 
 MAX_TOKENS: Final = 120
 MAX_DEPTH: Final = 30
@@ -21,17 +24,23 @@ class UnreadableError(Exception):
     """The text is no expression of the supported kind, or it is over a guard."""
 
 
-_UNIT_WORDS: Final = frozenset(
-    (
-        *("square", "sq", "cubic", "cu", "unit", "units", "degree", "degrees", "deg"),
-        *("radian", "radians", "rad", "m", "meter", "meters", "metre", "metres", "dm"),
-        *("cm", "centimeter", "centimeters", "centimetre", "centimetres"),
-        *("mm", "millimeter", "millimeters", "millimetre", "millimetres"),
-        *("km", "kilometer", "kilometers", "kilometre", "kilometres"),
-        *("mi", "mile", "miles", "ft", "foot", "feet", "in", "inch", "inches"),
-        *("yd", "yard", "yards"),
-    )
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number as it was written."""
+
+    value: float
+    unit: Unit = ()
+    decimals: int | None = None
+    """Digits after the point of a bare number; None for an expression."""
+    significant: int = 0
+    """Digits of a bare number without leading zeros."""
+    scale: float = 1.0
+    """What a decimal is multiplied by: pi in 13.22 pi. 1.0 for a bare number."""
+    has_decimals: bool = False
+    """Whether a decimal point was written anywhere."""
+    has_pi: bool = False
+
+
 _FUNCTIONS: Final[dict[str, Callable[[float], float]]] = {
     "sin": lambda degrees: math.sin(math.radians(degrees)),
     "cos": lambda degrees: math.cos(math.radians(degrees)),
@@ -41,28 +50,31 @@ _FUNCTIONS: Final[dict[str, Callable[[float], float]]] = {
     "arctan": lambda ratio: math.degrees(math.atan(ratio)),
 }
 _CLOSERS: Final = {"(": ")", "{": "}", "[": "]"}
-_PRODUCT_SIGNS: Final = frozenset(("*", "\\times", "\\cdot"))
+_PRODUCT_SIGNS: Final = frozenset(("*", "\\times", "\\cdot", "\\ast"))
 _QUOTIENT_SIGNS: Final = frozenset(("/", "\\div"))
 _POWER_SIGNS: Final = frozenset(("^", "**"))
+_PI: Final = frozenset(("\\pi", "pi", "Pi", "PI"))
+_ROOTS: Final = frozenset(("\\sqrt", "sqrt"))
 _TOKEN: Final = re.compile(
-    r"\s*(?:([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]{1,2}(?![0-9A-Za-z]))?|\.[0-9]+)"
-    r"|(\\?[A-Za-z]+)|(\*\*|[-+*/^(){}\[\]]))"
+    r"\s*([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]{1,2}(?![0-9A-Za-z]))?|\.[0-9]+"
+    r"|(?:[mcd]?m|km|in|ft|yd|mi)[23](?![0-9A-Za-z.])|\\?[A-Za-z]+|\*\*|[-+*/^(){}\[\]|°'\"%])"
 )
+_OF_ANGLES: Final = frozenset(("sin", "cos", "tan"))
 _INTEGER: Final = re.compile(r"[0-9]+")
+_DECIMAL: Final = re.compile(r"([0-9]*)\.?([0-9]*)")
 
 
-def evaluate(text: str) -> float:
-    """Return the value of the expression.
+def read_number(text: str) -> Number:
+    """Return the number that a text states.
 
     Raises:
         UnreadableError: The text is not an expression, or it is over a guard.
     """
     parser = _Parser(_tokens(text))
     try:
-        value = parser.whole()
+        return parser.whole()
     except (OverflowError, ZeroDivisionError, ValueError) as error:
         raise UnreadableError(f"cannot be computed: {error}") from error
-    return value
 
 
 def _tokens(text: str) -> list[str]:
@@ -72,15 +84,37 @@ def _tokens(text: str) -> list[str]:
         match = _TOKEN.match(text, position)
         if match is None:
             raise UnreadableError(f"unexpected character {text[position]!r}")
-        found.append(match.group().lstrip())
+        found.append(match.group(1))
         position = match.end()
-        if len(found) > MAX_TOKENS:
-            raise UnreadableError(f"more than {MAX_TOKENS} tokens")
+    if len(found) > MAX_DEPTH:
+        found = _without_redundant_groups(found)
+    if len(found) > MAX_TOKENS:
+        raise UnreadableError(f"more than {MAX_TOKENS} tokens")
     return found
 
 
+def _without_redundant_groups(tokens: list[str]) -> list[str]:
+    """Leave out the inner one of two groups that open together and close together."""
+    partners: dict[int, int] = {}
+    opened: list[int] = []
+    for position, token in enumerate(tokens):
+        if token in _CLOSERS:
+            opened.append(position)
+        elif token in (")", "}", "]"):
+            if not opened or _CLOSERS[tokens[opened[-1]]] != token:
+                raise UnreadableError("brackets do not match")
+            partners[opened.pop()] = position
+    dropped = {
+        position
+        for start, end in partners.items()
+        if partners.get(start + 1) == end - 1
+        for position in (start + 1, end - 1)
+    }
+    return [token for position, token in enumerate(tokens) if position not in dropped]
+
+
 def _is_number(token: str) -> bool:
-    return token[0].isdigit() or token[0] == "."
+    return token[:1].isdigit() or token[:1] == "."
 
 
 def _checked(value: float) -> float:
@@ -96,12 +130,25 @@ class _Parser:
         self._tokens = tokens
         self._position = 0
         self._depth = 0
+        self._bars = 0
+        """Open absolute values."""
+        self._closed = -1
+        """Where a value with a visible end ended: after `)`, pi, a braced root or fraction."""
+        self._unit: Unit = ()
+        self._unit_start = self._unit_end = -1
 
-    def whole(self) -> float:
+    def whole(self) -> Number:
+        prefix: Unit = ()
+        if self._peek() == "\\usd":
+            self._next()
+            prefix = ((DOLLAR, 1),)
+        start = self._position
         value = self._sum()
         if self._position != len(self._tokens):
             raise UnreadableError("text after the value")
-        return value
+        if self._unit_end != self._position:
+            return _described(value, prefix, self._tokens[start:])
+        return _described(value, prefix or self._unit, self._tokens[start : self._unit_start])
 
     def _peek(self) -> str:
         """Return the next token; "" at the end."""
@@ -152,10 +199,14 @@ class _Parser:
 
     def _starts_factor(self, token: str) -> bool:
         """Whether the token begins a factor without a sign between: 2(3), 10 pi, 3 sqrt 2."""
-        if not token or token in ("+", "-", ")", "}", "]") or token in _POWER_SIGNS:
+        if not token or token in "+-)}]'\"" or token in _POWER_SIGNS:
             return False
-        if _is_number(token):
-            raise UnreadableError("two numbers side by side")
+        if token == "|" and self._bars:
+            return False
+        is_after_unit = self._unit_end == self._position
+        meets = (_is_number(token) or token == "{") and self._closed != self._position
+        if is_after_unit or meets:
+            raise UnreadableError("two values side by side")
         return True
 
     def _signed(self) -> float:
@@ -173,7 +224,13 @@ class _Parser:
         if self._peek() in _POWER_SIGNS:
             self._next()
             value = self._raise(value, self._exponent())
-        self._skip_units()
+        found = read_unit(self._tokens, self._position)
+        if found is not None:
+            self._unit_start = self._position
+            self._unit, self._position = found
+            if self._unit == ((DEGREE, 1),):
+                value = self._minutes(value)
+            self._unit_end = self._position
         return value
 
     def _exponent(self) -> float:
@@ -190,14 +247,19 @@ class _Parser:
             raise UnreadableError("root of a negative number")
         return _checked(base**exponent)
 
-    def _skip_units(self) -> None:
-        skipped = False
-        while self._peek().lower() in _UNIT_WORDS:
-            self._next()
-            skipped = True
-        if skipped and self._peek() in _POWER_SIGNS:
-            self._next()
-            self._argument()
+    def _minutes(self, degrees: float) -> float:
+        """Return the degrees with the minutes and seconds that follow."""
+        for sign, share in (("'", 60), ('"', 3600)):
+            following = self._tokens[self._position : self._position + 2]
+            if following[1:] != [sign] or not _INTEGER.fullmatch(following[0]):
+                break
+            if not degrees.is_integer() and share == 60:
+                raise UnreadableError("minutes after a fraction of a degree")
+            if float(following[0]) >= 60:
+                raise UnreadableError("more than 59 minutes or seconds")
+            self._position += 2
+            degrees += float(following[0]) / share
+        return degrees
 
     def _atom(self) -> float:
         token = self._next()
@@ -206,17 +268,38 @@ class _Parser:
         if token in _CLOSERS:
             value = self._sum()
             self._expect(_CLOSERS[token])
+            if token != "{":  # braces do not show: {1}2 looks like 12
+                self._closed = self._position
             return value
-        name = token.lstrip("\\")
-        if name in ("pi", "Pi", "PI"):
+        if token == "|":
+            return self._absolute()
+        if token in _PI:
+            self._closed = self._position
             return math.pi
-        if name == "frac":
-            return self._fraction()
-        if name == "sqrt":
-            return self._root()
+        if token == "\\frac":
+            return self._see_end(self._fraction())
+        if token in _ROOTS:
+            return self._see_end(self._root())
+        name = token.lstrip("\\")
         if name in _FUNCTIONS:
             return self._function(name)
         raise UnreadableError(f"unknown symbol {token[:20]!r}")
+
+    def _see_end(self, value: float) -> float:
+        """Note that a factor may follow without a sign, if a bracket shows where the value ends."""
+        if self._tokens[self._position - 1] in (")", "}", "]"):
+            self._closed = self._position
+        return value
+
+    def _absolute(self) -> float:
+        self._descend()
+        self._bars += 1
+        value = abs(self._sum())
+        self._expect("|")
+        self._bars -= 1
+        self._depth -= 1
+        self._closed = self._position
+        return value
 
     def _number(self, token: str) -> float:
         value = _checked(float(token))
@@ -226,22 +309,23 @@ class _Parser:
 
     def _mixed_part(self) -> float:
         r"""Return the proper fraction of a mixed number (2 1/2, 2\frac{1}{2}) and read past it."""
-        following = self._tokens[self._position : self._position + 8]
-        if following[:1] == ["\\frac"]:
-            digits = [token for token in following[1:] if token not in ("{", "}")][:2]
-            braces = following[1:7] == ["{", *digits[:1], "}", "{", *digits[1:], "}"]
-            length = 7
+        start = self._position
+        following = self._tokens[start : start + 7]
+        if following[:1] == ["\\frac"] and len("".join(following[1:2])) == 2:
+            (top, bottom), end = following[1], 2
+        elif following[:1] == ["\\frac"]:
+            top, middle = _whole_argument(following, 1)
+            bottom, end = _whole_argument(following, middle)
+        elif following[1:2] == ["/"] and self._tokens[start - 2 : start - 1] != ["/"]:
+            top, bottom, end = following[0], "".join(following[2:3]), 3
         else:
-            digits = following[0:3:2]
-            braces = following[1:2] == ["/"]
-            length = 3
-        if not braces or len(digits) != 2 or not all(_INTEGER.fullmatch(d) for d in digits):
             return 0.0
-        numerator, denominator = (float(d) for d in digits)
-        if not 0 < numerator < denominator:
+        if not (_INTEGER.fullmatch(top) and _INTEGER.fullmatch(bottom)):
             return 0.0
-        self._position += length
-        return numerator / denominator
+        if not 0 < float(top) < float(bottom):
+            return 0.0
+        self._position += end
+        return float(top) / float(bottom)
 
     def _argument(self) -> float:
         r"""Read what \frac or ^ takes: a group, or a single digit or symbol."""
@@ -273,7 +357,10 @@ class _Parser:
             self._next()
             degree = self._sum()
             self._expect("]")
+        start = self._position
         radicand = self._atom_only()
+        if self._unit_end > start:
+            raise UnreadableError("a unit inside a root")
         if radicand < 0 or not 1 <= degree <= MAX_EXPONENT:
             raise UnreadableError("root without a real value")
         return math.sqrt(radicand) if degree == 2 else radicand ** (1 / degree)
@@ -288,6 +375,52 @@ class _Parser:
         if name not in _FUNCTIONS:
             raise UnreadableError(f"unknown function {name!r}")
         self._descend()
-        value = _checked(_FUNCTIONS[name](self._signed()))
+        start = self._position
+        value = self._signed()
+        argument = self._tokens[start : self._position]
+        if name in _OF_ANGLES and DEGREE not in argument and not _PI.isdisjoint(argument):
+            value = math.degrees(value)
         self._depth -= 1
-        return self._raise(value, exponent)
+        self._unit_end = -1  # the unit of the argument is not the unit of the value
+        return self._raise(_checked(_FUNCTIONS[name](value)), exponent)
+
+
+def _whole_argument(tokens: list[str], start: int) -> tuple[str, int]:
+    r"""Return the whole number that \frac takes here and where it ends; "" for anything else."""
+    token = tokens[start] if start < len(tokens) else ""
+    if token == "{":
+        is_closed = tokens[start + 2 : start + 3] == ["}"]
+        return (tokens[start + 1], start + 3) if is_closed else ("", start)
+    return (token, start + 1) if len(token) == 1 else ("", start)
+
+
+def _described(value: float, unit: Unit, tokens: list[str]) -> Number:
+    """Return the number with how it was written, which decides how it may be rounded."""
+    core = tokens[1:-1] if len(tokens) > 2 and _CLOSERS.get(tokens[0]) == tokens[-1] else tokens
+    core = core[1:] if core[:1] in (["-"], ["+"]) else core
+    literal, rest = (core[0], core[1:]) if core else ("", [])
+    rest = rest[1:] if rest and rest[0] in _PRODUCT_SIGNS else rest
+    written = _DECIMAL.fullmatch(literal)
+    whole, fraction = written.groups() if written else ("", "")
+    decimals, scale = None, 1.0
+    if rest and fraction and float(literal) and value and _is_symbolic(rest):
+        decimals, scale = len(fraction), abs(value) / float(literal)
+    elif not rest and written and float(literal) == abs(value):
+        decimals = len(fraction)
+    return Number(
+        value=value,
+        unit=unit,
+        decimals=decimals,
+        significant=len((whole + fraction).lstrip("0")),
+        scale=scale,
+        has_decimals=any("." in token for token in tokens),
+        has_pi=not _PI.isdisjoint(tokens),
+    )
+
+
+def _is_symbolic(tokens: list[str]) -> bool:
+    """Whether this is a product of pi and roots of integers."""
+    symbols = _PI | _ROOTS
+    return tokens[0] in symbols and all(
+        token in symbols or token in "(){}" or token.isdigit() for token in tokens
+    )

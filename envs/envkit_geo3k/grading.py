@@ -1,16 +1,22 @@
 """Grade a geometry answer against the gold one, in bounded time, from any thread.
 
+The page docs/environments/geo3k.md is the policy: what counts as markup, prose, a unit, a rounding.
+
 `grade` never raises for what a model wrote: an answer that cannot be read scores 0 and says so.
 """
 
 import functools
 import math
+import re
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from envkit.errors import ConfigurationError
-from envkit_geo3k.answer_text import Answer, Reading, read_answer, simplify
-from envkit_geo3k.expression import UnreadableError
+from envkit_geo3k.answer_text import simplify
+from envkit_geo3k.claims import Answer, Claim, Shape, read_answer
+from envkit_geo3k.expression import Number, UnreadableError
+from envkit_geo3k.units import RADIANS, Unit
 
 
 class Rounding(StrEnum):
@@ -20,7 +26,7 @@ class Rounding(StrEnum):
     """The value itself, to a relative 1e-6."""
     ROUND = "round"
     """Also a correct rounding of an exact gold value (at least one decimal and three significant
-    digits), and any value that rounds to a gold decimal."""
+    digits), and any value that rounds to a gold decimal. Ties round away from zero."""
 
 
 class How(StrEnum):
@@ -50,10 +56,12 @@ class Grade(NamedTuple):
     how: How
 
 
-_RELATIVE: Final = 1e-6
+_RELATIVE: Final = 1e-6  # to a decimal, which was cut off somewhere
+_EXACT_RELATIVE: Final = 1e-9  # between expressions, for the errors of float64
+_BARE_RELATIVE: Final = 1e-12  # between plain decimals: 1000000 is not 1000001
 _ABSOLUTE: Final = 1e-9
-_BARE_RELATIVE: Final = 1e-12  # two plain decimals: 1000000 is not 1000001
 _MIN_SIGNIFICANT: Final = 3
+_SPACING: Final = re.compile(r"\s*([^\w\s])\s*")
 
 
 def grade(answer: str | None, gold: str, policy: str = Rounding.ROUND) -> Grade:
@@ -75,10 +83,9 @@ def grade(answer: str | None, gold: str, policy: str = Rounding.ROUND) -> Grade:
     truth = _gold(gold)
     try:
         plain = simplify(answer)
-        if truth.text and _squeezed(plain) == truth.text:
-            return Grade(1.0, How.TEXT)
         if truth.answer is None:
-            return Grade(0.0, How.GOLD_UNREADABLE)
+            is_same = truth.text != "" and _as_text(plain) == truth.text
+            return Grade(1.0, How.TEXT) if is_same else Grade(0.0, How.GOLD_UNREADABLE)
         how = _compare(read_answer(plain), truth.answer, rounding)
     except UnreadableError:
         return Grade(0.0, How.UNREADABLE)
@@ -101,7 +108,7 @@ def rounding_of(policy: str) -> Rounding:
 
 class _Gold(NamedTuple):
     text: str
-    """Without wrappers and spaces; empty when it is too long to be read."""
+    """For comparing as text; empty when it is too long to be read."""
     answer: Answer | None
 
 
@@ -111,75 +118,74 @@ def _gold(gold: str) -> _Gold:
     text = ""
     try:
         plain = simplify(gold)
-        text = _squeezed(plain)
+        text = _as_text(plain)
         return _Gold(text, read_answer(plain))
     except UnreadableError:
         return _Gold(text, None)
 
 
-def _squeezed(plain: str) -> str:
-    return "".join(plain.split())
+def _as_text(plain: str) -> str:
+    text = " ".join(_SPACING.sub(r"\1", plain).split())
+    return text.casefold() if text.replace(" ", "").isalpha() else text
 
 
 def _compare(claimed: Answer, truth: Answer, rounding: Rounding) -> How:
     """Compare every claim with the gold value: "x = 5 = 6" is not an answer of 5."""
-    if claimed.is_ratio != truth.is_ratio:
-        claimed, truth = _as_quotient(claimed), _as_quotient(truth)
-    how = _compare_claims(claimed, truth, rounding)
-    if how is How.DIFFERENT and claimed.is_percent != truth.is_percent:
-        how = _compare_claims(_as_fraction(claimed), _as_fraction(truth), rounding)
-    return how
-
-
-def _as_fraction(answer: Answer) -> Answer:
-    """Return 36% as 0.36; an answer without a percent sign is returned as it is."""
-    if not answer.is_percent:
-        return answer
-    claims = tuple(tuple(_expression(part.value / 100) for part in c) for c in answer.claims)
-    return Answer(claims=claims)
-
-
-def _expression(value: float) -> Reading:
-    return Reading(value=value, decimals=None, significant=0)
-
-
-def _compare_claims(claimed: Answer, truth: Answer, rounding: Rounding) -> How:
+    first = claimed.claims[0]
+    if not all(_is_rounding(claim, first) for claim in claimed.roundings):
+        return How.DIFFERENT
     gold = truth.claims[-1]
-    outcomes = {
-        _compare_parts(claim, gold, rounding, is_ratio=truth.is_ratio) for claim in claimed.claims
-    }
-    if How.DIFFERENT in outcomes:
+    return _worst(_compare_claim(claim, gold, rounding) for claim in claimed.claims)
+
+
+def _worst(outcomes: Iterable[How]) -> How:
+    found = set(outcomes)
+    if How.DIFFERENT in found:
         return How.DIFFERENT
-    return How.ROUNDED if How.ROUNDED in outcomes else How.VALUE
+    return How.ROUNDED if How.ROUNDED in found else How.VALUE
 
 
-def _as_quotient(answer: Answer) -> Answer:
-    """Return a two-part ratio as its value, so that 2:3 equals 2/3."""
-    if not answer.is_ratio:
-        return answer
-    return Answer(claims=tuple(_quotient(claim) for claim in answer.claims))
+def _is_rounding(claim: Claim, exact: Claim) -> bool:
+    """Whether a claim after an approximately sign rounds the one before it."""
+    return (
+        claim.shape is exact.shape
+        and len(claim.parts) == len(exact.parts)
+        and all(
+            _is_close(rounded, part)
+            or (rounded.decimals is not None and _rounds_to(part.value, rounded, rounded.decimals))
+            for rounded, part in zip(claim.parts, exact.parts, strict=True)
+        )
+    )
 
 
-def _quotient(claim: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    if len(claim) != 2 or claim[1].value == 0:
-        return claim
-    return (_expression(claim[0].value / claim[1].value),)
-
-
-def _compare_parts(
-    claim: tuple[Reading, ...], gold: tuple[Reading, ...], rounding: Rounding, *, is_ratio: bool
-) -> How:
-    if len(claim) != len(gold):
+def _compare_claim(claim: Claim, gold: Claim, rounding: Rounding) -> How:
+    if gold.shape is Shape.RATIO and claim.shape is Shape.NUMBER:
+        gold = _quotient(gold)
+    if claim.shape is not gold.shape or len(claim.parts) != len(gold.parts):
         return How.DIFFERENT
-    if is_ratio:
-        return _compare_ratio(claim, gold)
-    outcomes = {_compare_values(a, b, rounding) for a, b in zip(claim, gold, strict=True)}
-    if How.DIFFERENT in outcomes:
+    pairs = list(zip(claim.parts, gold.parts, strict=True))
+    if not all(_units_agree(part.unit, true_part) for part, true_part in pairs):
         return How.DIFFERENT
-    return How.ROUNDED if How.ROUNDED in outcomes else How.VALUE
+    if gold.shape is Shape.RATIO:
+        return _compare_ratio(claim.parts, gold.parts)
+    return _worst(_compare_numbers(part, true_part, rounding) for part, true_part in pairs)
 
 
-def _compare_ratio(claim: tuple[Reading, ...], gold: tuple[Reading, ...]) -> How:
+def _quotient(ratio: Claim) -> Claim:
+    """Return a ratio of two terms as a number, so that 2/3 answers 2:3."""
+    first, *others = ratio.parts
+    if len(others) != 1 or others[0].value == 0:
+        return ratio
+    return Claim(shape=Shape.NUMBER, parts=(Number(value=first.value / others[0].value),))
+
+
+def _units_agree(unit: Unit, gold: Number) -> bool:
+    if unit and gold.unit:
+        return unit == gold.unit
+    return unit != RADIANS or gold.has_pi
+
+
+def _compare_ratio(claim: Sequence[Number], gold: Sequence[Number]) -> How:
     """Compare by cross products, so that 4:6 equals 2:3."""
     for part, true_part in zip(claim[1:], gold[1:], strict=True):
         left, right = part.value * gold[0].value, true_part.value * claim[0].value
@@ -190,26 +196,41 @@ def _compare_ratio(claim: tuple[Reading, ...], gold: tuple[Reading, ...]) -> How
     return How.VALUE
 
 
-def _compare_values(claim: Reading, gold: Reading, rounding: Rounding) -> How:
-    both_bare = claim.decimals is not None and gold.decimals is not None
-    relative = _BARE_RELATIVE if both_bare else _RELATIVE
-    if math.isclose(claim.value, gold.value, rel_tol=relative, abs_tol=_ABSOLUTE):
+def _compare_numbers(claim: Number, gold: Number, rounding: Rounding) -> How:
+    if _is_close(claim, gold):
         return How.VALUE
     if rounding is Rounding.ROUND and _rounds(claim, gold):
         return How.ROUNDED
     return How.DIFFERENT
 
 
-def _rounds(claim: Reading, gold: Reading) -> bool:
+def _is_close(claim: Number, gold: Number) -> bool:
+    relative = _RELATIVE if claim.has_decimals or gold.has_decimals else _EXACT_RELATIVE
+    if _is_bare(claim) and _is_bare(gold):
+        relative = _BARE_RELATIVE
+    return math.isclose(claim.value, gold.value, rel_tol=relative, abs_tol=_ABSOLUTE)
+
+
+def _is_bare(number: Number) -> bool:
+    """Whether this is a plain integer or decimal."""
+    return number.decimals is not None and number.scale == 1.0
+
+
+def _rounds(claim: Number, gold: Number) -> bool:
     """Whether one is a correct rounding of the other, as `Rounding.ROUND` allows."""
-    gap = abs(claim.value - gold.value)
-    if gold.decimals is not None:  # a decimal gold value: the claim may be more precise
-        is_finer = claim.decimals is None or claim.decimals > gold.decimals
-        return gold.decimals >= 1 and is_finer and gap <= _half_unit(gold.decimals)
+    if gold.decimals is not None and _is_bare(gold):  # the claim may be more precise
+        is_finer = not _is_bare(claim) or (claim.decimals or 0) > gold.decimals
+        return gold.decimals >= 1 and is_finer and _rounds_to(claim.value, gold, gold.decimals)
     if claim.decimals is None or claim.decimals < 1 or claim.significant < _MIN_SIGNIFICANT:
         return False
-    return gap <= _half_unit(claim.decimals)
+    return _rounds_to(gold.value, claim, claim.decimals)
 
 
-def _half_unit(decimals: int) -> float:
-    return 0.5 * 10.0 ** -min(decimals, 300) * (1 + 1e-9)
+def _rounds_to(value: float, rounded: Number, decimals: int) -> bool:
+    """Whether a value rounds to a decimal, ties away from zero."""
+    value, target = value / rounded.scale, rounded.value / rounded.scale
+    half = 0.5 * 10.0 ** -min(decimals, 300)
+    beyond = abs(value - target) - half
+    if abs(beyond) <= max(1e-9 * half, 4e-16 * abs(value)):
+        return abs(target) > abs(value)
+    return beyond < 0

@@ -18,7 +18,6 @@ from envkit_skyrl import SkyRLOptions
         ({"max_resumes": -1}, "max_resumes must be 0 or more"),
         ({"merge": "yes"}, "merge must be"),
         ({"reward_placement": "first"}, "reward_placement must be"),
-        ({"generator": "mine"}, "generator must be"),
         ({"imports": 3}, "imports must be"),
         ({"engine": {"timeout_s": 0}}, "engine.timeout_s must be positive"),
         ({"turn_discount": 2.0}, "turn_discount must be 0 to 1"),

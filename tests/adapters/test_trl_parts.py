@@ -16,7 +16,7 @@ from envkit.trajectory import StopReason
 from envkit_trl.batch import gather_or_cancel
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import RequestIndex
-from envkit_trl.settings import check_arguments, limits_of, sampling_of
+from envkit_trl.settings import check_arguments, rollout_settings
 
 needs_no_trl = pytest.mark.skipif(
     importlib.util.find_spec("trl") is not None, reason="TRL is installed here"
@@ -38,7 +38,7 @@ def test_trl_adapter_imports_neither_trl_nor_torch() -> None:
 
 
 def test_trl_adapter_has_every_name_that_it_lists_and_no_other() -> None:
-    lazy = set(envkit_trl.__all__) - {"EnvGRPOTrainer"}
+    lazy = set(envkit_trl.__all__) - {"EnvAsyncGRPOTrainer", "EnvGRPOTrainer"}
     assert all(hasattr(envkit_trl, name) for name in lazy)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = envkit_trl.no_such_name
@@ -52,23 +52,32 @@ def test_trl_missing_is_said_with_the_line_that_installs_it() -> None:
 
 @pytest.mark.parametrize("changes", [{"use_vllm": True}, {"min_p": 0.1}])
 def test_trl_foreign_arguments_are_named(changes: dict[str, Any]) -> None:
-    check_arguments(_args(), who="the adapter")
+    check_arguments(_args(), who="the adapter", has_codec=True)
     with pytest.raises(ConfigurationError, match=next(iter(changes))):
-        check_arguments(_args(**changes), who="the adapter")
+        check_arguments(_args(**changes), who="the adapter", has_codec=False)
+
+
+def test_trl_template_arguments_belong_to_a_codec_that_is_given() -> None:
+    args = _args(chat_template_kwargs={"enable_thinking": False})
+    check_arguments(args, who="the adapter", has_codec=False)
+    with pytest.raises(ConfigurationError, match=r"enable_thinking.*template_kwargs instead"):
+        check_arguments(args, who="the adapter", has_codec=True)
 
 
 def test_trl_sampling_is_the_trainers_unless_configured() -> None:
     config = RolloutConfig.from_mapping({"sampling": {"max_new_tokens": 9, "top_p": 0.5}})
-    sampling = sampling_of(_args(), config)
+    _, sampling = rollout_settings(_args(), config)
     assert (sampling.max_new_tokens, sampling.top_p, sampling.top_k) == (9, 0.5, None)
     hot = RolloutConfig.from_mapping({"sampling": {"temperature": 2.0}})
     with pytest.raises(ConfigurationError, match="temperature"):
-        sampling_of(_args(), hot)
+        rollout_settings(_args(), hot)
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 64), (10, 10), (100, 64)])
 def test_trl_completion_length_bounds_the_response(given: int | None, expected: int) -> None:
-    assert limits_of(_args(), Limits(max_response_tokens=given)).max_response_tokens == expected
+    config = RolloutConfig(limits=Limits(max_response_tokens=given, max_turns=3))
+    limits = rollout_settings(_args(), config)[0].limits
+    assert (limits.max_response_tokens, limits.max_turns) == (expected, 3)
 
 
 def test_trl_reward_function_logs_faults_and_truncations() -> None:

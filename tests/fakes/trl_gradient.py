@@ -3,7 +3,7 @@
 import os
 import sys
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -33,20 +33,20 @@ def policy_and_episodes(name: str) -> tuple[Policy, tuple[Trajectory, ...]]:
 
 def main(file: str) -> None:
     """Compute all gradients together with the other ranks; the first one writes them."""
-    from datasets import disable_progress_bars
+    from datasets import disable_progress_bars  # pyright: ignore[reportMissingImports]
 
     from envkit_trl.gradient import GRADIENTS
 
     torch.set_num_threads(1)
     disable_progress_bars()
     paths = {path.name: path for path in GRADIENTS}
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Any] = {}
     for name, episodes in STEPS:
         policy, trajectories = policy_and_episodes(episodes)
         paths[name].backward(policy, trajectories, paths[name].shapes[0], CASE)
         found[f"{name} {episodes}"] = policy.take_gradient()
     if os.environ["RANK"] == "0":
-        np.savez(file, **found)
+        np.savez(file, allow_pickle=False, **found)
     torch.distributed.destroy_process_group()
 
 

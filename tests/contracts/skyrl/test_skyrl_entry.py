@@ -13,9 +13,7 @@ from fakes.skyrl_envs import register_skyrl_envs
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints import main_base
-from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
 from skyrl.train.generators.utils import prepare_generator_input
-from skyrl_gym.envs.registration import registry
 from transformers import AutoTokenizer
 
 import envkit_skyrl
@@ -112,18 +110,6 @@ async def test_the_experiment_makes_our_generator() -> None:
     output = await generator.generate(batch)
     assert output["is_last_step"] == [True, True]
     assert client.models == [str(tiny_model_dir("llama"))] * 4
-
-
-def test_the_experiment_makes_skyrls_generator_where_it_is_asked_to() -> None:
-    cfg = configured("envkit.generator=skyrl", "envkit.merge=false")
-    prepare_process(cfg)
-    assert registry["obey-v0"].kwargs == {"env_id": "obey-v0", "env_kwargs": {"rounds": 2}}
-    del registry["obey-v0"]
-    loader: Any = AutoTokenizer
-    tokenizer = loader.from_pretrained(tiny_model_dir("llama"))
-    experiment = EnvkitExp.__new__(EnvkitExp)
-    generator = experiment.get_generator(cfg, tokenizer, FakeClient(text_codec(), say()))
-    assert isinstance(generator, SkyRLGymGenerator)
 
 
 def test_modules_of_the_run_are_imported_in_the_trainers_process(

@@ -1,11 +1,15 @@
 """An episode's weight and baseline in SkyRL's real trainer, however many rows it became."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fakes.skyrl_run import Run, advantages
+
+from envkit_skyrl import EnvkitExp
 
 MakeRun = Callable[..., Run]
 
@@ -81,3 +85,13 @@ async def test_padding_for_the_workers_leaves_weights_and_groups_alone(run: Make
     batches = [await scaled_advantages(made, "sequence_mean") for made in (plain, padded)]
     assert [len(batch["sequences"]) for batch in batches] == [7, 8]
     assert torch.equal(batches[0]["advantages"], batches[1]["advantages"][:7])
+
+
+def test_the_pages_trainer_counts_episodes_in_the_asynchronous_trainer_too() -> None:
+    page = (Path(__file__).parents[3] / "docs/trainers/skyrl.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(code, made)  # the page's own lines
+    order = [one.__name__ for one in made["Trainer"].__mro__[:4]]
+    assert order == ["Trainer", "EpisodeCredit", "FullyAsyncRayPPOTrainer", "RayPPOTrainer"]
+    assert issubclass(made["Exp"], EnvkitExp)

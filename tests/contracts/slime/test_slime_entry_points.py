@@ -15,7 +15,6 @@ FLAGS = {
     "custom_rm_path": ("reward", ["args"]),
     "data_source_path": ("DataSource", ["args"]),
     "custom_reward_post_process_path": ("post_process_rewards", ["args", "samples"]),
-    "rollout_sample_filter_path": ("rollout_sample_filter", ["args", "data"]),
     "dynamic_sampling_filter_path": ("dynamic_filter", ["args", "samples"]),
     "custom_rollout_log_function_path": (
         "log_rollout_data",

@@ -420,3 +420,21 @@ async def test_slime_a_fault_is_one_row_under_fan_out() -> None:
     assert only.status is only.Status.FAILED
     assert only.metadata["envkit_episode"]["turns"] > 1
     assert not any(only.loss_mask)
+
+
+async def test_slime_stock_normalisation_of_faults_is_warned_about_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from envkit_slime.checks import _warn_once
+
+    def warnings() -> int:
+        return sum("--custom-reward-post-process-path" in one.message for one in caplog.records)
+
+    _warn_once.cache_clear()
+    path = "envkit_slime.post_process_rewards"
+    with text_server(lambda _: "wrong") as served:
+        await roll_group(served.args(ECHO, custom_reward_post_process_path=path), group_of(1))
+        await roll_group(served.args(ECHO, rewards_normalization=False), group_of(1))
+        assert warnings() == 0
+        await roll_group(served.args(ECHO), group_of(2))
+    assert warnings() == 1

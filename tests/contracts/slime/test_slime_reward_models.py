@@ -22,6 +22,7 @@ from fakes.slime_run import DOTS, ECHO, text_server, vision_server
 from PIL import Image as PilImage
 
 from envkit.errors import ConfigurationError
+from envkit_slime import dynamic_filter
 
 pytestmark = [pytest.mark.slime]
 
@@ -200,7 +201,7 @@ async def test_slime_a_task_made_of_images_is_the_same_after_an_episode_began_an
     """The dataset's images must not be replaced by those of an attempt that did not finish."""
     picture = PilImage.new("RGB", (56, 56), "red")
     with vision_server(lambda _: "5", failures=plan_of_one_fault()) as served:
-        args = served.args({**DOTS, **QUICK})
+        args = served.args({**DOTS, **QUICK}, custom_rm_path=MINE)
         given = group_of(2, multimodal_inputs={"images": [picture], "videos": None})
         group = await roll_group(args, given)
     by_status = {sample.status.value: sample.multimodal_inputs["images"] for sample in group}
@@ -261,3 +262,29 @@ async def test_slime_distillation_of_fanned_out_samples_is_refused() -> None:
         args = served.args({**ECHO, "fan_out": "turns"}, **distilled("slime", "http://teacher"))
         with pytest.raises(ConfigurationError, match="--opd-type sglang"):
             await roll_group(args, group_of(1))
+
+
+@pytest.mark.usefixtures("needs_slime")
+async def test_slime_the_dynamic_filter_reads_the_environments_reward_while_distilling() -> None:
+    from slime.rollout.filter_hub.base_types import call_dynamic_filter
+
+    with text_server(lambda _: "kiwi") as served:
+        async with Teacher() as teacher:
+            args = served.args(ECHO, **distilled("slime", teacher.url))
+            given = group_of(2)
+            for sample, word in zip(given, ("kiwi", "plum"), strict=True):
+                sample.metadata = {"envkit": {"task": {"word": word}, "seed": 1}}
+                sample.group_index = sample.index  # other tasks are other groups
+            group = await roll_group(args, given)
+    assert all(isinstance(sample.reward, dict) for sample in group)
+    assert call_dynamic_filter(dynamic_filter, args, group).keep
+
+
+@pytest.mark.usefixtures("needs_miles")
+async def test_miles_distillation_by_the_students_top_tokens_is_refused() -> None:
+    with text_server(lambda _: "wrong") as served:
+        flags = distilled("miles", "http://teacher", opd_log_prob_top_k=4)
+        for strategy in ("only-student", "union"):
+            args = miles_args(served, ECHO, opd_top_k_strategy=strategy, **flags)
+            with pytest.raises(ConfigurationError, match="--opd-log-prob-top-k"):
+                await roll_miles(miles_state(args), miles_group(1))

@@ -79,13 +79,11 @@ def test_slime_a_fault_neither_pulls_its_groups_mean_nor_gets_an_advantage() -> 
         path = "envkit_slime.post_process_rewards"
         args = served.args(ECHO, custom_reward_post_process_path=path, n_samples_per_prompt=3)
         raw, normalised = rollout_manager(args)._post_process_rewards(samples)
-        load("envkit_slime.rollout_sample_filter")(args, [samples[:3], samples[3:6], samples[6:]])
     assert raw == [1.0, 0.5, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     assert normalised[0] == pytest.approx(-normalised[2])
     assert normalised[0] > 0.7
     assert normalised[1] == 0.0
     assert normalised[3:] == [0.0] * 6
-    assert [s.reward for s in samples] == raw
 
 
 def test_slime_the_dynamic_filter_does_not_take_a_fault_for_a_reward() -> None:
@@ -131,8 +129,6 @@ def test_slime_the_data_source_gives_every_task_once_an_epoch_and_comes_back(
         again = load("envkit_slime.DataSource")(args)
         again.load(7)
         assert [s.metadata["envkit"] for s in flat(again.get_samples(4))] == following
-        with pytest.raises(ValueError, match="n-samples-per-prompt"):
-            source.add_samples([first[0][:1]])
 
 
 def test_slime_logs_carry_envkits_metrics(

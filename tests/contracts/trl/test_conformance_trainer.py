@@ -34,15 +34,6 @@ IMAGE_PAD = 151655
 """Of the recordings' vocabulary, Qwen's own; the trainer's model is a tiny one with another."""
 
 
-class Replaying(EnvGRPOTrainer):
-    """The real trainer; its episodes are recorded ones, behind a neighbour with pictures."""
-
-    recorded: Trajectory = NEIGHBOUR
-
-    async def _play(self, **_: Any) -> tuple[Trajectory, ...]:
-        return (NEIGHBOUR, self.recorded)
-
-
 def make_trainer(folder: Path, rewards: list[Any]) -> Any:
     model, parts = load_model(str(tiny_model_dir("qwen2_5_vl")), dtype="float32")
     processor = Processor(
@@ -63,7 +54,7 @@ def make_trainer(folder: Path, rewards: list[Any]) -> Any:
         "prompt": [{"role": "user", "content": "-"}],
         "envkit": EpisodeRequest(env_id="recorded-v0").to_column(),
     }
-    trainer: Any = Replaying(
+    trainer: Any = EnvGRPOTrainer(
         model,
         engine=ScriptedEngine(vision_codec(), lambda context: "-"),
         codec=vision_codec(),
@@ -116,7 +107,7 @@ def test_trl_trainer_has_every_recording_with_its_pictures(tmp_path: Path) -> No
 
     def deliver(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
         del filler_id
-        trainer.recorded = trajectory
+        trainer.player.play = lambda _: (NEIGHBOUR, trajectory)
         return [read(trainer._generate_and_score_completions(list(trainer.train_dataset)), rewards)]
 
     subject = Projection(

@@ -39,7 +39,9 @@ async def test_group_compares_a_role_with_the_same_role_of_its_group() -> None:
     for each in (player, lost):
         await each.aclose()
 
-    samples, _ = group_samples(played, group_id=4, version=0, settings=RowSettings(end_id=codec.stop_ids[0]))
+    samples, _ = group_samples(
+        played, group_id=4, version=0, settings=RowSettings(end_id=codec.stop_ids[0])
+    )
 
     assert [sample.metrics["reward"] for sample in samples] == [1.0, 0.0, 0.5, 0.25]
     assert all(isinstance(sample, RolloutSample) for sample in samples)
@@ -67,7 +69,7 @@ def test_worker_delivers_rows_of_every_role(tmp_path: Path) -> None:
 async def test_one_row_for_each_prompt_is_refused() -> None:
     codec = ChatCodec(byte_tokenizer())
     player = Player(ScriptedEngine(codec, GuessEnv().oracle()), codec)
-    place = BatchPlace(run_seed=0, step=0, is_training=True, first_row=0, group_size=2)
+    place = BatchPlace(seeds=(0,), first_row=0, group_size=2)
     try:
         with pytest.raises(ConfigurationError, match="AsyncGRPOTrainer"):
             await play_batch(player, [REQUEST], place, sampling=Sampling())

@@ -15,7 +15,6 @@ from envkit.trajectory import StopReason
 from envkit_trl import (
     env_reward,
     environment_factory,
-    leave_out_faults,
     make_rollout_func,
     request_dataset,
 )
@@ -41,13 +40,20 @@ def unlucky() -> Iterator[Any]:
     """Return a rollout function with four equal rewards, the first of which is lost to a fault."""
     engine = ScriptedEngine(ChatCodec(byte_tokenizer()), lambda _: "abc")
     rollout: Any = make_rollout_func(engine=engine, hand_over=_no_weights)
-    play = rollout._play
+    prepare_player = rollout.prepare
 
-    async def spoil(*arguments: Any) -> Any:
-        first, *others = await play(*arguments)
-        return (replace(first, stop_reason=StopReason.ENGINE_FAULT, reward=None), *others)
+    def prepared(trainer: Any) -> Any:
+        player = prepare_player(trainer)
+        play = player.play
 
-    rollout._play = spoil
+        def spoil(requests: Any) -> Any:
+            first, *others = play(requests)
+            return (replace(first, stop_reason=StopReason.ENGINE_FAULT, reward=None), *others)
+
+        player.play = spoil
+        return player
+
+    rollout.prepare = prepared
     yield rollout
     rollout.close()
 
@@ -106,7 +112,6 @@ def test_trl_tool_loop_leaves_a_fault_out_with_two_reward_functions(tmp_path: Pa
         reward_funcs=_brief,
         arguments={**FOUR, "max_completion_length": 1024},
     )
-    leave_out_faults(trainer)
     losses, turns = spy_on_loss(trainer), iter(range(10))
 
     def generate(prompt_ids: Any, *_: Any, **__: Any) -> Any:

@@ -96,14 +96,14 @@ def test_trl_must_hold_1_rows_follow_the_prompts_and_groups_play_one_task(bench:
 def test_trl_seedless_requests_share_a_seed_by_group_and_differ_by_step(bench: Any) -> None:
     made = bench(max_steps=2)
     seen: list[list[int]] = []
-    play = made.trainer._play
+    play = made.trainer.player.play
 
-    async def spy(*, is_training: bool) -> Any:
-        found = await play(is_training=is_training)
+    def spy(requests: Any) -> Any:
+        found = play(requests)
         seen.append([t.seed for t in found])
         return found
 
-    made.trainer._play = spy
+    made.trainer.player.play = spy
     made.train()
     assert [seeds[0::2] == seeds[1::2] for seeds in seen] == [True, True]
     assert len({seed for seeds in seen for seed in seeds}) == 4
@@ -195,17 +195,17 @@ def test_trl_must_hold_5_faulted_member_stays_out_of_its_groups_baseline(bench: 
         request, per_device_train_batch_size=3, num_generations=3,
         engine=_oracle(), options={"hand_over": _no_weights}, scale_rewards="none",
     )  # fmt: skip
-    play = made.trainer._play
+    play = made.trainer.player.play
 
-    async def spoil(*, is_training: bool) -> Any:
-        first, second, third = await play(is_training=is_training)
+    def spoil(requests: Any) -> Any:
+        first, second, third = play(requests)
         return (
             dataclasses.replace(first, stop_reason=StopReason.ENGINE_FAULT, reward=None),
             dataclasses.replace(second, reward=0.5),
             third,
         )
 
-    made.trainer._play = spoil
+    made.trainer.player.play = spoil
     made.train()
     assert sorted(made.losses[0]["advantages"].tolist()) == pytest.approx([-0.25, 0.0, 0.25])
 
@@ -278,15 +278,15 @@ def test_trl_must_hold_8_disagreeing_placeholders_are_refused_before_trl_drops_i
     bench: Any,
 ) -> None:
     made = bench()
-    play = made.trainer._play
+    play = made.trainer.player.play
 
-    async def drop_a_picture(*, is_training: bool) -> Any:
-        first, *others = await play(is_training=is_training)
+    def drop_a_picture(requests: Any) -> Any:
+        first, *others = play(requests)
         prompt = first.segments[0]
         bare = dataclasses.replace(prompt, images=(), features=())
         return (dataclasses.replace(first, segments=(bare, *first.segments[1:])), *others)
 
-    made.trainer._play = drop_a_picture
+    made.trainer.player.play = drop_a_picture
     with pytest.raises(LedgerFault, match="row 0: 2 images have 2 features of 18 tokens, got 27"):
         made.train()
 
@@ -296,15 +296,15 @@ def test_trl_must_hold_8_batch_without_its_images_is_refused_after_trl_built_it(
 ) -> None:
     monkeypatch.setattr("envkit_trl.trainer.check_rows", lambda *_, **__: None)
     made = bench()
-    play = made.trainer._play
+    play = made.trainer.player.play
 
-    async def drop_a_picture(*, is_training: bool) -> Any:
-        first, *others = await play(is_training=is_training)
+    def drop_a_picture(requests: Any) -> Any:
+        first, *others = play(requests)
         prompt = first.segments[0]
         bare = dataclasses.replace(prompt, images=(), features=())
         return (dataclasses.replace(first, segments=(bare, *first.segments[1:])), *others)
 
-    made.trainer._play = drop_a_picture
+    made.trainer.player.play = drop_a_picture
     with pytest.raises(LedgerFault, match="TRL dropped the 11 images"):
         made.train()
 

@@ -119,7 +119,7 @@ def config_of(folder: Path, flags: Mapping[str, Any], changes: Sequence[str], mo
 @pytest.fixture(autouse=True)
 def _verls_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be where `file://verl/trainer/config` exists, as in verl's checkout."""
-    monkeypatch.chdir(Path(verl.__file__).parents[1])
+    monkeypatch.chdir(Path(str(verl.__file__)).parents[1])
 
 
 def write_geo3k(path: Path) -> None:

@@ -233,7 +233,7 @@ async def test_verl_abort_in_the_middle_is_not_trained_with_reward_zero(
     row = one_row(await bench(version, lambda *_: next(answers)).run([Sample(envkit=steps())]))
     assert row["envkit_failed"] == 1
     assert not row["response_mask"].any()
-    assert row["responses"][-2:].tolist() == [5, 6]
+    assert len(row["responses"]) == 1  # its tokens would only cost time
 
 
 async def test_verl_partial_rollout_inside_the_client_mixes_weight_versions(

@@ -1,0 +1,184 @@
+"""From plain text to what an answer claims: numbers, points or ratios, with their units.
+
+The policy of the rules "prose", "claims", "unit", "point" and "ratio" is on the page
+docs/environments/geo3k.md; what one number may look like is the business of `expression`.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from envkit_geo3k.expression import Number, UnreadableError, read_number
+from envkit_geo3k.wording import is_name
+
+
+class Shape(StrEnum):
+    """What kind of thing a claim is."""
+
+    NUMBER = "number"
+    POINT = "point"
+    """Values in parentheses, without any brackets, or named x and y."""
+    BRACKETS = "brackets"
+    BRACES = "braces"
+    RATIO = "ratio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One value that an answer states."""
+
+    shape: Shape
+    parts: tuple[Number, ...]
+    """One for a number, else one for each coordinate or term."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an answer says."""
+
+    claims: tuple[Claim, ...]
+    """The values on the sides of its equals signs, all claimed to be the answer."""
+    roundings: tuple[Claim, ...] = ()
+    """What follows an approximately sign: claimed to be the first value, rounded."""
+
+
+_MAX_CLAIMS: Final = 12
+_VERB: Final = re.compile(
+    r"(?<!\S)(?:(?:[Ii]s|[Aa]re|be)(?:\s+equal\s+to|\s+at)?|[Ee]quals?(?:\s+to)?|[Mm]easures|[Hh]as|have"
+    r"|gives?|gets?|find|obtain|IS|EQUALS)(?![A-Za-z'])"
+)
+_APPROXIMATELY: Final = re.compile(
+    r"(?<!\S)(?:or\s+)?(?:[Aa]pproximately|[Aa]pprox|[Aa]bout|[Rr]oughly|[Aa]round)(?![A-Za-z])"
+)
+_EXACTLY: Final = re.compile(r"(?<!\S)[Ee]xactly(?!\S)")
+_REMARK: Final = re.compile(
+    r"[\s,(]*(?:[Rr]ounded\s+)?to the nearest\s+"
+    r"(?:whole number|integer|degree|unit|tenth|hundredth|thousandth)\)?$"
+)
+_APART: Final = re.compile(r"\(\s*(\\approx[^()]*)\)$")
+_CONNECTIVES: Final = re.compile(
+    r"(?:(?:[Ss]o|[Tt]hus|[Hh]ence|[Tt]herefore|[Tt]hen|[Tt]he|[Ff]inal|[Cc]orrect|[Aa]ns|[Aa]nswer"
+    r"|ANSWER|\\therefore)(?![A-Za-z])[\s,]*)+"
+)
+_ASSIGNED: Final = re.compile(r"(?:^|[,;]\s*(?:and\s)?|\sand\s)\s*([xyz])\s*[=:]")
+_THOUSANDS: Final = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
+_BRACED_THOUSANDS: Final = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:\{,\}[0-9]{3})+(?![0-9])")
+_POINT_NAME: Final = re.compile(r"(?:[Pp]oint\s+)?[A-Z]'?\s*(?=\()")
+_RATIO_WORD: Final = re.compile(r"(?<=[0-9A-Za-z)}\s])to(?![A-Za-z])")
+_GROUPS: Final = {"(": (")", Shape.POINT), "[": ("]", Shape.BRACKETS), "{": ("}", Shape.BRACES)}
+
+
+def read_answer(plain: str) -> Answer:
+    """Return the values that an answer claims.
+
+    Args:
+        plain: The answer as `answer_text.simplify` returns it.
+
+    Raises:
+        UnreadableError: No value can be read from it.
+    """
+    if "nearest" in plain:
+        plain = _REMARK.sub("", plain)
+    plain = _EXACTLY.sub(" ", _APPROXIMATELY.sub(r" \\approx ", plain))
+    sides = _APART.sub(r"\1", plain).split("\\approx")
+    found = [claims for side in sides if (claims := tuple(_claims(side)))]
+    if not found:
+        raise UnreadableError("there is no value")
+    return Answer(claims=found[0], roundings=tuple(c for claims in found[1:] for c in claims))
+
+
+def _claims(text: str) -> Iterator[Claim]:
+    """Yield the values between equals signs; none when there are only names."""
+    text = text.strip(" ,;")
+    if "=" in text and text[0] in _GROUPS and _closes_at_end(text):  # (x = 12)
+        text = text[1:-1]
+    assigned = _assigned_point(text)
+    if assigned is not None:
+        yield assigned
+        return
+    sides = _VERB.sub("=", text).split("=")
+    if len(sides) > _MAX_CLAIMS:
+        raise UnreadableError(f"more than {_MAX_CLAIMS} equals signs")
+    for side in sides:
+        value = _without_prose(side.strip(" ,;"))
+        if value:
+            yield _value(value)
+
+
+def _without_prose(side: str) -> str:
+    """Return what follows names and connectives; empty when that is all."""
+    while side and not is_name(side):
+        name, colon, rest = side.partition(":")
+        if colon and (not name.strip() or is_name(name)):
+            side = rest.strip(" ,;")
+            continue
+        connectives = _CONNECTIVES.match(side)
+        return side[connectives.end() :] if connectives else side
+    return ""
+
+
+def _assigned_point(text: str) -> Claim | None:
+    """Read "x = 2, y = 5" as a point, in any order of the names."""
+    if "y" not in text:
+        return None
+    before, *pairs = _ASSIGNED.split(text)
+    names = pairs[::2]
+    if before.strip() or len(names) < 2 or sorted(names) != list("xyz")[: len(names)]:
+        return None
+    values = dict(zip(names, pairs[1::2], strict=True))
+    parts = tuple(read_number(values[name].strip(" ,;")) for name in sorted(names))
+    return Claim(shape=Shape.POINT, parts=parts)
+
+
+def _value(side: str) -> Claim:
+    """Read a number, a point, a list or a ratio."""
+    if "{,}" in side:
+        side = _BRACED_THOUSANDS.sub(_digits, side)
+    if not any(sign in side for sign in ",;:") and "to" not in side:
+        return Claim(shape=Shape.NUMBER, parts=(read_number(side),))
+    side = _POINT_NAME.sub("", side, count=1) if _POINT_NAME.match(side) else side
+    shape, inner = Shape.POINT, side
+    for _ in range(3):
+        group = _GROUPS.get(inner[:1])
+        if group is None or not _closes_at_end(inner):
+            break
+        if inner[-1] != group[0]:
+            raise UnreadableError("an interval is no point")
+        shape, inner = group[1], inner[1:-1].strip()
+    if inner is side:  # (12,500) is a point
+        inner = _THOUSANDS.sub(_digits, inner)
+    for separator in ",;:":
+        parts = tuple(_split_outside_groups(inner, separator)) if separator in inner else ()
+        if len(parts) > 1:
+            return _claim(Shape.RATIO if separator == ":" else shape, parts)
+    words = _RATIO_WORD.split(inner, maxsplit=1)
+    return _claim(Shape.RATIO, tuple(words)) if len(words) == 2 else _claim(Shape.NUMBER, (inner,))
+
+
+def _digits(match: re.Match[str]) -> str:
+    return re.sub(r"[,{}]", "", match.group())
+
+
+def _claim(shape: Shape, parts: tuple[str, ...]) -> Claim:
+    return Claim(shape=shape, parts=tuple(read_number(part.strip()) for part in parts))
+
+
+def _closes_at_end(side: str) -> bool:
+    depth = 0
+    for position, character in enumerate(side):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0:
+            return position == len(side) - 1
+    return False
+
+
+def _split_outside_groups(text: str, separator: str) -> Iterator[str]:
+    depth = start = 0
+    for position, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == separator and depth == 0:
+            yield text[start:position]
+            start = position + 1
+    yield text[start:]
