@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from envkit.cli.audit import audit
-from envkit.cli.audit_env import audit_environment
 from envkit.cli.catalog import info, list_environments
+from envkit.cli.certify import certify
 from envkit.cli.check import check
 from envkit.cli.conformance import conformance
 from envkit.cli.console import note, note_traceback, one_line, printable, say
@@ -129,6 +129,7 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "list": list_environments,
     "info": info,
     "check": check,
+    "certify": certify,
     "new": new,
     "play": play,
     "rollout": rollout,
@@ -136,7 +137,6 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "view": view,
     "verify": verify,
     "audit": audit,
-    "audit-env": audit_environment,
     "golden": golden,
     "conformance": conformance,
     "doctor": doctor,

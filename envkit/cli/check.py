@@ -1,11 +1,12 @@
-"""`envkit check`: does an environment keep the contract."""
+"""`envkit check`: the contract and determinism alone, the first lines of `envkit certify`."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from envkit.cli.certify import Target
 from envkit.cli.console import say
-from envkit.cli.options import EnvId, EnvKwargs, make_env, parse_env_kwargs
+from envkit.cli.options import EnvKwargs, make_env, parse_env_kwargs
 
 if TYPE_CHECKING:
     from envkit.env import Env
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    env_id: EnvId,
+    env_id: Target,
     env_kwargs: EnvKwargs = None,
     seed: Annotated[int, typer.Option(help="The first seed to play with.")] = 0,
     episodes: Annotated[int, typer.Option(min=1, help="Seeds that promises are tried with.")] = 3,
@@ -26,18 +27,23 @@ def check(
 ) -> None:
     """Check an environment: Gymnasium's rules, and those of language models.
 
+    `envkit certify` checks more, and goes on where an environment hangs or exits.
+
     The exit code is 1 when it breaks a rule.
     """
-    from envkit.checker import check_env
+    from envkit.certify.contract import check_env
+    from envkit.certify.target import resolve
     from envkit.errors import ContractError
 
     arguments = parse_env_kwargs(env_kwargs)
-    env = make_env(env_id, arguments)
+    # an id goes by make_env, which suggests arguments
+    make = resolve(env_id, arguments) if ":" in env_id else lambda: make_env(env_id, arguments)
+    env = make()
     try:
         codec = None if model is None else _codec(model, env)
         report = check_env(
             env,
-            factory=lambda: make_env(env_id, arguments),
+            factory=make,
             seed=seed,
             episodes=episodes,
             codec=codec,

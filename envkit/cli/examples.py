@@ -7,6 +7,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "list": ("list", "list --json"),
     "info": ("info geo3k-v0", "info reasoning_gym/sudoku-v0"),
     "check": ("check geo3k-v0", "check search-v0 --env-kwargs protocol=tools --episodes 10"),
+    "certify": (
+        "certify geo3k-v0 --out report.html",
+        "certify my_env.py:MyEnv -n 20",
+        "certify canary-v0 --only leaks --json",
+    ),
     "new": ("new count-dots", "new count-dots --into ~/code"),
     "play": ("play geo3k-v0 --seed 7", "play computer-use-v0 --out pictures"),
     "rollout": (
@@ -24,11 +29,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "view": ("view runs/oracle", "view runs/oracle -e 3 --images blocks"),
     "verify": ("verify runs/oracle", "verify runs/oracle --json"),
     "audit": ("audit DIR", "audit Qwen/Qwen2.5-VL-3B-Instruct --json"),
-    "audit-env": ("audit-env canary-v0 -n 200", "audit-env geo3k-v0 --max-reward 0.1"),
-    "golden": (
-        "golden canary-v0 --out canary.json.gz",
-        "golden --check canary.json.gz",
-    ),
+    "golden": ("golden canary-v0 --out tests/golden/canary-v0.json",),
     "conformance": (
         "conformance",
         "conformance --adapter trl --recordings runs/oracle --model DIR",

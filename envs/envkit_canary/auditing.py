@@ -1,6 +1,6 @@
-"""What `envkit audit-env canary-v0` may use: blind guesses, and a second reader of codes."""
+"""What `envkit certify canary-v0` may use: blind guesses, and a second reader of codes."""
 
-from envkit.audit.hooks import AuditHooks
+from envkit.certify.audit.hooks import AuditHooks
 from envkit.tasks import Task
 from envkit_canary.reply import read_code
 

@@ -1,4 +1,4 @@
-r"""What `envkit audit-env geo3k-v0` may use: guesses from the text, and a second grader.
+r"""What `envkit certify geo3k-v0` may use: guesses from the text, and a second grader.
 
 The second grader shares no code with `grading`: it rewrites LaTeX to a Python expression, reads it
 by `ast`, and compares numbers. It knows the forms of generated answers and no others, so it is
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from envkit.audit import AuditHooks
+from envkit.certify.audit import AuditHooks
 from envkit.tasks import Task
 from envkit.turns import Step
 from envkit_geo3k.grading import grade

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, cast
 
-from envkit.audit.hooks import AuditHooks
+from envkit.certify.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Env, ObservationRole, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image

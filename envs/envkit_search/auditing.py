@@ -1,4 +1,4 @@
-"""What `envkit audit-env search-v0` may use: guesses without a search, and a second grader."""
+"""What `envkit certify search-v0` may use: guesses without a search, and a second grader."""
 
 import re
 import unicodedata
@@ -6,7 +6,7 @@ from collections import Counter
 from fractions import Fraction
 from typing import Final
 
-from envkit.audit.hooks import AuditHooks
+from envkit.certify.audit.hooks import AuditHooks
 from envkit.tasks import Task, TaskSource
 from envkit_search.grading import exact_match
 from envkit_search.protocol import MAX_ANSWER_CHARACTERS

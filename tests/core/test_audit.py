@@ -1,17 +1,14 @@
-"""`envkit audit-env`: leaks are found, and figures are those of the episodes."""
+"""Blind policies: leaks are found, and figures are those of the episodes."""
 
 import json
-import signal
 from typing import Any, ClassVar
 
-import gymnasium
 import pytest
-from fakes.command import run_envkit, start_envkit
 from fakes.envs import PROMISES, AdderEnv, AsyncEchoEnv
 
 import envkit
-from envkit.audit import AuditHooks, audit_env
-from envkit.audit.policies import fill
+from envkit.certify.audit import AuditHooks, audit_env
+from envkit.certify.audit.policies import fill
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.tasks import ListSource, Task
@@ -219,17 +216,6 @@ def test_hooks_that_do_not_fit_together_are_refused() -> None:
         audit_env(QuizEnv(), episodes=0)
 
 
-@pytest.mark.parametrize("env_id", ["canary-v0", "geo3k-v0"])
-def test_environments_that_ship_pay_trivial_policies_next_to_nothing(env_id: str) -> None:
-    outcome = run_envkit("audit-env", env_id, "-n", 15, "--max-reward", 0.15, "--json", "-q")
-    report = json.loads(outcome.out)
-
-    assert outcome.code == 0, outcome.err
-    assert report["best_mean_reward"] <= 0.15
-    assert report["oracle"]["mean"] == pytest.approx(1.0)
-    assert report["is_complete"]
-
-
 @pytest.mark.slow
 def test_blind_policies_earn_the_chance_level_that_the_canary_states() -> None:
     env = envkit.make("canary-v0", length=1, alphabet="0123456789")
@@ -269,56 +255,3 @@ def test_the_scorer_of_geo3k_gives_away_as_many_guesses_as_it_scores() -> None:
         for place in (0, 2, 3)
     ]
     assert paid == [1.0, 1.0, 1.0]  # the fourth guess is boxed unseen
-
-
-def quiz(leak: str) -> str:
-    name = f"toy-quiz{leak}-v0"
-    if f"envkit/{name}" not in gymnasium.registry:
-        envkit.register(name, entry_point=QuizEnv, kwargs={"leak": leak})
-    return name
-
-
-def test_command_prints_a_table_and_fails_above_the_threshold() -> None:
-    outcome = run_envkit("audit-env", quiz("prompt"), "-n", 10, "--max-reward", 0.5)
-
-    assert outcome.code == 1
-    assert "copies the prompt             1.0000" in outcome.out
-    assert "graders disagree on 10 of 30 answers" in outcome.out
-    assert "above --max-reward 0.5" in outcome.last_error
-
-
-def test_command_plays_a_policy_by_its_place() -> None:
-    place = "fakes.faults:say_turn"
-    outcome = run_envkit("audit-env", "canary-v0", "-n", 3, "--policy", place, "--json")
-    names = [row["policy"] for row in json.loads(outcome.out)["policies"]]
-    wrong = run_envkit("audit-env", "canary-v0", "--policy", "fakes.faults:nothing")
-
-    assert outcome.code == 0
-    assert place in names
-    assert wrong.code == 1
-    assert "no policy at 'fakes.faults:nothing'" in wrong.last_error
-
-
-PLAYS_LOUDLY = """
-from fakes.envs import EchoEnv, register_toys
-register_toys()
-quiet, played = EchoEnv.on_reset, []
-def loud(self, task):
-    played.append(task)
-    if len(played) == 3000:
-        print("playing", flush=True)
-    return quiet(self, task)
-EchoEnv.on_reset = loud
-"""
-
-
-def test_ctrl_c_prints_the_figures_so_far() -> None:
-    process = start_envkit("audit-env", "toy-echo-v0", "-n", 5_000_000, before=PLAYS_LOUDLY)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "playing\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-
-    assert process.returncode == 130, err
-    assert "stopped; these are the figures so far" in err
-    assert "empty reply  0.0000" in out

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import envkit
+from envkit.certify.golden import Change, changes, load, record, save
+from envkit.certify.golden.changes import _differences
 from envkit.env import Turn
 from envkit.errors import ContractError, StorageError
-from envkit.golden import Change, changes, load, record, save
-from envkit.golden.changes import _differences
 from envkit.tasks import ListSource, Task
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -171,31 +171,31 @@ def test_an_environment_that_is_not_deterministic_cannot_be_golden() -> None:
         record("toy-fickle-v0")
 
 
-def test_command_records_and_checks(tmp_path: Path) -> None:
+def test_command_records_and_certify_replays(tmp_path: Path) -> None:
     path = tmp_path / "canary.json"
     made = run_envkit("golden", "canary-v0", "--out", path, "--seeds", 2, "--env-kwargs", "turns=2")
-    same = run_envkit("golden", "--check", path)
+    certify = ("certify", "canary-v0", "--only", "golden", "--golden", path)
+    same = run_envkit(*certify)
     again = run_envkit("golden", "canary-v0", "--out", path)
     content = load(path)
     content["episodes"][0]["turns"][0]["reward"] = 7.0
     content["made_with"]["pillow"] = "1.0"
     save(content, path)
-    changed = run_envkit("golden", "--check", path, "--json")
+    changed = run_envkit(*certify)
 
     assert (made.code, same.code, again.code, changed.code) == (0, 0, 1, 1)
-    assert "6 episodes replayed, 0 changes" in same.out
+    assert "golden  pass     6       recorded episodes replayed" in same.out
     assert "add --overwrite" in again.last_error
-    assert json.loads(changed.out)["changes"] == [
-        {"where": "oracle, seed 0, turn 1: reward", "before": 7.0, "after": 0.5}
-    ]
-    assert "recorded with pillow 1.0" in changed.last_error
+    assert "oracle, seed 0, turn 1: reward: '7.0' became '0.5'" in changed.out
+    assert "recorded with pillow 1.0" in changed.out
 
 
-def test_command_says_what_it_needs(tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_fails_the_line(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text("[]")
+    outcome = run_envkit("certify", "canary-v0", "--only", "golden", "--golden", other)
 
-    assert "name what to do" in run_envkit("golden").last_error
-    assert "is no golden file" in run_envkit("golden", "--check", other).last_error
+    assert outcome.code == 1
+    assert "is no golden file" in outcome.out
     with pytest.raises(StorageError, match="cannot read"):
         load(tmp_path / "missing.json")

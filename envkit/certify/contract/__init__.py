@@ -1,18 +1,27 @@
 """Check that an environment keeps the contract: Gymnasium's rules and those of language models."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, cast
 
 import gymnasium
 
-from envkit.checker import conduct, promises
-from envkit.checker.subject import Budgets, Codec, Skip, Subject
+from envkit.certify.contract import conduct, promises
+from envkit.certify.contract.subject import Budgets, Codec, Skip, Subject
 from envkit.env import Env
 from envkit.errors import ContractError
 
-__all__ = ["CheckReport", "Codec", "check_env"]
+__all__ = [
+    "PROMISES",
+    "RULES",
+    "CheckReport",
+    "Codec",
+    "Examination",
+    "Subject",
+    "check_env",
+    "examine",
+]
 
 _RULES: Final[MappingProxyType[str, Callable[[Subject], Iterator[str]]]] = MappingProxyType(
     {
@@ -44,6 +53,44 @@ class CheckReport:
     """The rules that do not apply, each with the reason."""
     turns: int
     """How many turns were played."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What the rules found, also where they found problems."""
+
+    report: CheckReport
+    problems: tuple[str, ...]
+    """Each begins with its rule."""
+
+
+RULES: Final = tuple(_RULES)
+PROMISES: Final = frozenset({"determinism", "independence", "snapshot", "replay"})
+"""The rules that compare two plays."""
+
+
+def examine(subject: Subject, rules: Collection[str] = RULES) -> Examination:
+    """Play an environment through rules of the contract, and return what they found."""
+    plain = subject.env
+    name = plain.spec.id if plain.spec is not None else type(plain).__name__
+    passed: list[str] = []
+    skipped: list[tuple[str, str]] = []
+    problems: list[str] = []
+    for rule, check in _RULES.items():
+        if rule not in rules:
+            continue
+        try:
+            found = _run(check, subject)
+        except Skip as reason:
+            skipped.append((rule, str(reason)))
+            continue
+        problems += [f"{rule}: {problem}" for problem in found]
+        if not found:
+            passed.append(rule)
+    report = CheckReport(
+        name=name, passed=tuple(passed), skipped=tuple(skipped), turns=subject.turns
+    )
+    return Examination(report=report, problems=tuple(problems))
 
 
 def check_env(
@@ -86,23 +133,13 @@ def check_env(
         codec=codec,
         budgets=Budgets(pixels=max_observation_pixels, tokens=max_observation_tokens),
     )
-    name = plain.spec.id if plain.spec is not None else type(plain).__name__
-    passed: list[str] = []
-    skipped: list[tuple[str, str]] = []
-    problems: list[str] = []
-    for rule, check in _RULES.items():
-        try:
-            found = _run(check, subject)
-        except Skip as reason:
-            skipped.append((rule, str(reason)))
-            continue
-        problems += [f"{rule}: {problem}" for problem in found]
-        if not found:
-            passed.append(rule)
-    if problems:
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise ContractError(f"{name} breaks the contract in {len(problems)} ways:{listed}")
-    return CheckReport(name=name, passed=tuple(passed), skipped=tuple(skipped), turns=subject.turns)
+    found = examine(subject)
+    if found.problems:
+        listed = "".join(f"\n  - {problem}" for problem in found.problems)
+        raise ContractError(
+            f"{found.report.name} breaks the contract in {len(found.problems)} ways:{listed}"
+        )
+    return found.report
 
 
 def _run(check: Callable[[Subject], Iterator[str]], subject: Subject) -> list[str]:

@@ -1,15 +1,14 @@
 """Replays golden episodes and names what is not as it was."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from envkit.certify.golden.files import line
+from envkit.certify.golden.recording import Progress, plain, play
 from envkit.env import Env, PolicyContext
 from envkit.errors import EnvkitError
-from envkit.golden.files import line
-from envkit.golden.recording import Progress, plain, play
-from envkit.registration import make
 
 _EXCERPT: Final = 60
 _SETTINGS: Final = ("system_prompt", "tools", "max_turns")
@@ -29,7 +28,12 @@ class Change:
         return f"{self.where}: {_excerpt(self.before, self.after)}"
 
 
-def changes(golden: Mapping[str, Any], *, progress: Progress | None = None) -> list[Change]:
+def changes(
+    golden: Mapping[str, Any],
+    *,
+    make: Callable[[], Env] | None = None,
+    progress: Progress | None = None,
+) -> list[Change]:
     """Replay a golden file and return what is not as it was, in order.
 
     An episode whose seed draws another task is played with the recorded task too, so that a changed
@@ -38,10 +42,11 @@ def changes(golden: Mapping[str, Any], *, progress: Progress | None = None) -> l
 
     Args:
         golden: What `record` returned.
+        make: Makes the environment; None makes the one that was recorded.
         progress: As for `record`.
     """
     found: list[Change] = []
-    env = make(golden["env_id"], disable_env_checker=True, **golden["kwargs"])
+    env = _recorded(golden) if make is None else make()
     try:
         for number, episode in enumerate(golden["episodes"], start=1):
             for change in _episode_changes(env, episode, golden["tasks"][str(episode["seed"])]):
@@ -53,6 +58,12 @@ def changes(golden: Mapping[str, Any], *, progress: Progress | None = None) -> l
     finally:
         env.close()
     return found
+
+
+def _recorded(golden: Mapping[str, Any]) -> Env:
+    from envkit.registration import make
+
+    return make(golden["env_id"], disable_env_checker=True, **golden["kwargs"])
 
 
 def _episode_changes(env: Env, episode: Mapping[str, Any], task: Any) -> Iterator[Change]:  # noqa: ANN401  # any JSON data

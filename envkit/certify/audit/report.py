@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from envkit.audit.policies import Unplayed
+from envkit.certify.audit.policies import Unplayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,25 +111,6 @@ class AuditReport:
             "disagreement_count": self.disagreement_count,
             "disagreements": [asdict(entry) for entry in self.disagreements],
         }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Return the table's rows: policy, mean, standard error, best, paid share, episodes."""
-        results = [*self.policies, *([] if self.oracle is None else [self.oracle])]
-        return [
-            (
-                result.name,
-                _shown(result.mean),
-                _shown(result.standard_error),
-                _shown(max(result.returns, default=None)),
-                _shown(result.paid_share),
-                str(len(result.returns)) + (f", {result.faults} faulted" if result.faults else ""),
-            )
-            for result in results
-        ]
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def ranked(results: Sequence[PolicyResult]) -> tuple[PolicyResult, ...]:

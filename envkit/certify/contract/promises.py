@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from envkit.checker.conduct import BAD_REPLIES
-from envkit.checker.subject import Episode, Player, Reply, Skip, Subject, play, row
+from envkit.certify.contract.conduct import BAD_REPLIES
+from envkit.certify.contract.subject import Episode, Player, Reply, Skip, Subject, play, row
 from envkit.env import Env, Policy, PolicyContext, Step
 from envkit.errors import ConfigurationError
 from envkit.messages import Message
@@ -59,7 +59,11 @@ def snapshot_rule(subject: Subject) -> Iterator[str]:
     """restore(snapshot()) goes on byte by byte as the original did, at every turn."""
     if not subject.env.capabilities.snapshot:
         raise Skip("capabilities.snapshot is not declared")
-    seed = subject.seed
+    for seed in (subject.seed, subject.seed + 1):  # one begins with a bad reply, one with a good
+        yield from _snapshots_of(subject, seed)
+
+
+def _snapshots_of(subject: Subject, seed: int) -> Iterator[str]:
     whole = _probe(subject, subject.env, seed)
     player = Player(subject, subject.env, _recorded(whole), seed=seed)
     saved = [subject.env.snapshot()]

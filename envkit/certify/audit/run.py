@@ -6,9 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from envkit.audit.hooks import Audited, AuditHooks, StatesChance
-from envkit.audit.policies import Moment, Reply, TrivialPolicy, Unplayed, trivial_policies
-from envkit.audit.report import AuditReport, Disagreement, PolicyResult, ranked
+from envkit.certify.audit.hooks import Audited, AuditHooks, StatesChance
+from envkit.certify.audit.policies import (
+    Lessons,
+    Moment,
+    Reply,
+    TrivialPolicy,
+    Unplayed,
+    gold_of,
+    trivial_policies,
+)
+from envkit.certify.audit.report import AuditReport, Disagreement, PolicyResult, ranked
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError, EnvFault
 from envkit.messages import Message, message
@@ -18,6 +26,8 @@ from envkit.turns import Step
 ORACLE: Final = "(oracle)"
 _LONGEST_EPISODE: Final = 64
 _KEPT_DISAGREEMENTS: Final = 20
+_FREQUENT: Final = 8
+"""Frequent answers that are tried with the scorer."""
 _LESSONS: Final = 500
 """Most episodes of the oracle from which the most frequent reply is learned."""
 
@@ -96,17 +106,16 @@ class Audit:
     def run(self, progress: Progress | None = None) -> None:
         """Play everything; may be stopped by an exception, such as that of Ctrl-C."""
         told = progress or _silent
-        has_oracle = type(self._env).oracle is not Env.oracle
-        frequent = self._frequent_replies() if has_oracle else None
+        oracle = _oracle_of(self._env)
+        lessons = None if oracle is None else self._lessons(oracle)
         self._env.reset(seed=next(self._seeds()))
-        found, unplayed = trivial_policies(self._env, self._hooks, frequent)
+        found, unplayed = trivial_policies(self._env, self._hooks, lessons)
         self._unplayed = tuple(unplayed)
         found += [
             TrivialPolicy(name=name, reply=_as_reply(policy)) for name, policy in self._own.items()
         ]
-        if has_oracle:
-            oracle = self._env.oracle()
-            found.append(TrivialPolicy(name=ORACLE, reply=_as_reply(oracle)))
+        if oracle is not None:
+            found.append(TrivialPolicy(name=ORACLE, reply=oracle))
         self._total = len(found) * self._episodes
         for policy in found:
             self._play(policy, told)
@@ -187,24 +196,37 @@ class Audit:
                 break
         return steps
 
-    def _frequent_replies(self) -> list[str]:
-        """Return the oracle's most frequent reply by turn, on tasks of their own."""
+    def _lessons(self, oracle: Reply) -> Lessons:
+        """Return what the oracle's episodes on other tasks teach."""
         counts: list[Counter[str]] = []
-        oracle = _as_reply(self._env.oracle())
-
-        def noted(moment: Moment) -> str:
-            text = oracle(moment)
-            while len(counts) <= moment.turn:
-                counts.append(Counter())
-            counts[moment.turn][text] += 1
-            return text
-
+        answers: Counter[str] = Counter()
+        questions: list[tuple[str, list[str]]] = []
         for number in range(min(self._episodes, _LESSONS)):
+            replies: list[str] = []
+            texts: list[str] = []
+
+            def noted(
+                moment: Moment, replies: list[str] = replies, texts: list[str] = texts
+            ) -> str:
+                texts[:] = moment.texts
+                replies.append(oracle(moment))
+                return replies[-1]
+
             try:
-                self._episode(noted, derive_seed("audit learning", self._seed, number))
+                steps = self._episode(noted, derive_seed("audit learning", self._seed, number))
             except EnvFault:
                 continue  # counted where it matters: in the episodes that are played for the report
-        return [counter.most_common(1)[0][0] for counter in counts] or [""]
+            counts += [Counter[str]() for _ in range(len(replies) - len(counts))]
+            for counter, reply, step in zip(counts, replies, steps, strict=False):
+                counter[reply] += 1
+                if step.reward > 0 and (gold := gold_of(self._env.task, reply)) is not None:
+                    answers[gold] += 1
+            questions.append((texts[0], replies))
+        return Lessons(
+            frequent=[counter.most_common(1)[0][0] for counter in counts] or [""],
+            answers=[answer for answer, _ in answers.most_common(_FREQUENT)],
+            questions=questions,
+        )
 
     def _compare_graders(self) -> None:
         hooks, env = self._hooks, self._env
@@ -228,6 +250,13 @@ class Audit:
 
 def _silent(done: int, total: int) -> None:
     """Tell nobody."""
+
+
+def _oracle_of(env: Env) -> Reply | None:
+    try:
+        return _as_reply(env.oracle())
+    except ConfigurationError:
+        return None
 
 
 def _as_reply(policy: Policy) -> Reply:

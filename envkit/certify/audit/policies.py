@@ -3,11 +3,12 @@
 import itertools
 import json
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from envkit.audit.hooks import AuditHooks
+from envkit.certify.audit.hooks import AuditHooks
 from envkit.env import Env
 from envkit.messages import Message
 from envkit.tasks import Task
@@ -56,23 +57,40 @@ class Unplayed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """What can be learned from an oracle's episodes on other tasks."""
+
+    frequent: Sequence[str]
+    """The most frequent reply by turn."""
+    answers: Sequence[str]
+    """The values of tasks that earned a reward, the most frequent first."""
+    questions: Sequence[tuple[str, Sequence[str]]]
+    """Each first observation's text, and the replies that solved it."""
+
+
 def trivial_policies(
-    env: Env, hooks: AuditHooks, frequent: Sequence[str] | None
+    env: Env, hooks: AuditHooks, lessons: Lessons | None
 ) -> tuple[list[TrivialPolicy], list[Unplayed]]:
     """Return the policies that suit an environment, and those that do not, each with the reason.
 
     Args:
         env: After a reset, so that tools which come with a task are there.
         hooks: Those of the environment.
-        frequent: The oracle's most frequent reply by turn, on other tasks; None without an oracle.
+        lessons: From the oracle on other tasks; None without an oracle.
     """
+    no_oracle = "it has no oracle to learn it from"
     found: dict[str, Reply | str] = {"empty reply": lambda _: ""}
     for constant in CONSTANTS:
         found[f"constant {constant!r}"] = _constant(hooks.reply(constant))
     found |= {
-        "most frequent reply": "it has no oracle to learn it from"
-        if frequent is None
-        else _by_turn(frequent),
+        "most frequent reply": no_oracle if lessons is None else _by_turn(lessons.frequent),
+        "reply of the most similar question": no_oracle
+        if lessons is None
+        else _nearest(lessons.questions),
+        "frequent answers with the scorer": no_oracle
+        if lessons is None
+        else _frequent_with_scorer(env, hooks, lessons.answers),
         "copies the prompt": lambda moment: moment.texts[0][:_LONGEST_COPY],
         "answers with the prompt": "no hook 'answer'"
         if hooks.answer is None
@@ -96,6 +114,66 @@ def _constant(text: str) -> Reply:
 
 def _by_turn(replies: Sequence[str]) -> Reply:
     return lambda moment: replies[min(moment.turn, len(replies) - 1)]
+
+
+def _nearest(questions: Sequence[tuple[str, Sequence[str]]]) -> Reply:
+    known = [(_grams(text), replies) for text, replies in questions]
+
+    def reply(moment: Moment) -> str:
+        asked = _grams(moment.texts[0])
+        _, replies = max(
+            known, key=lambda entry: _overlap(asked, entry[0]), default=(set[str](), [""])
+        )
+        return replies[min(moment.turn, len(replies) - 1)]
+
+    return reply
+
+
+def _grams(text: str) -> set[str]:
+    cut = text[:_LONGEST_COPY]
+    return {cut[n : n + 4] for n in range(max(1, len(cut) - 3))}
+
+
+def _overlap(left: set[str], right: set[str]) -> float:
+    return len(left & right) / max(1, len(left | right))
+
+
+def _frequent_with_scorer(env: Env, hooks: AuditHooks, answers: Sequence[str]) -> Reply | str:
+    """Return a policy that has frequent answers scored in turn, then gives the right one."""
+    ask = hooks.ask or _scorer(env)
+    if ask is None:
+        return "no hook 'ask', and no tool takes one string"
+    if not answers:
+        return "no value of a task stands in a reply of the oracle"
+    heard = hooks.heard_right or _sounds_right
+
+    def reply(moment: Moment) -> str:
+        right = next((n for n, step in enumerate(moment.steps) if heard(step)), None)
+        if right is not None:
+            return hooks.reply(answers[min(right, len(answers) - 1)])
+        answer = answers[min(moment.turn, len(answers) - 1)]
+        is_last = moment.turn + 1 >= min(moment.env.max_turns, len(answers))
+        return hooks.reply(answer) if is_last else ask(answer)
+
+    return reply
+
+
+def _scorer(env: Env) -> Callable[[str], str] | None:
+    """Return how to call the first tool that takes one string and nothing else."""
+    for spec in env.tools:
+        required: Sequence[str] = spec.parameters.get("required", ())
+        properties: Mapping[str, Any] = spec.parameters.get("properties", {})
+        if len(required) == 1 and properties.get(required[0], {}).get("type") == "string":
+            name, argument = spec.name, required[0]
+            return lambda answer: write_call(name, {argument: answer})
+    return None
+
+
+def _sounds_right(step: Step) -> bool:
+    text = step.observation["text"].lower()
+    is_denied = re.search(r"\b(?:not|no|wrong|incorrect)\b|\b0(?:\.0)?\b", text)
+    says_so = re.search(r"\b(?:right|correct|yes|1\.0)\b", text)
+    return step.reward > 0 or (says_so is not None and is_denied is None)
 
 
 def _closed_book(hooks: AuditHooks, answerer: Callable[[Task], str]) -> Reply:
@@ -133,17 +211,22 @@ def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
 
 
 def _calls_all(moment: Moment) -> str:
-    return "\n".join(_call(spec) for spec in moment.env.tools)
+    return "\n".join(fill_call(spec) for spec in moment.env.tools)
 
 
 def _calls_one(moment: Moment) -> str:
     tools = moment.env.tools
-    return _call(tools[moment.turn % len(tools)])
+    return fill_call(tools[moment.turn % len(tools)])
 
 
-def _call(spec: ToolSpec) -> str:
-    call = {"name": spec.name, "arguments": fill(spec.parameters)}
-    return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+def fill_call(spec: ToolSpec) -> str:
+    """Return a call of a tool with some arguments that its schema takes."""
+    return write_call(spec.name, fill(spec.parameters))
+
+
+def write_call(name: str, arguments: object) -> str:
+    """Return a tool call as a reply."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def fill(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON data
@@ -170,3 +253,30 @@ def fill(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON data
     if kind in ("integer", "number"):
         return schema.get("minimum", 1)
     return {"boolean": True, "null": None}.get(str(kind), "1")
+
+
+def leaves(data: object) -> list[str]:
+    """Return the strings and numbers of JSON data, as text."""
+    if isinstance(data, Mapping):
+        return [
+            leaf for value in cast("Mapping[str, object]", data).values() for leaf in leaves(value)
+        ]
+    if isinstance(data, list | tuple):
+        return [leaf for value in cast("Sequence[object]", data) for leaf in leaves(value)]
+    if isinstance(data, bool) or not isinstance(data, str | int | float):
+        return []
+    return [str(data)]
+
+
+def gold_of(task: Mapping[str, Any], reply: str) -> str | None:
+    """Return the longest value of a task that stands in the oracle's reply as a word."""
+    found = [leaf for leaf in leaves(task) if leaf and holds(reply, leaf)]
+    return max(found, key=len, default=None)
+
+
+def holds(text: str, answer: str) -> bool:
+    """Return whether an answer stands in a text, as a word of its own."""
+    if answer.lower() not in text.lower():
+        return False
+    pattern = rf"(?<![\w.])(?<!\w-){re.escape(answer)}(?!\w|\.\d|-\w)"
+    return re.search(pattern, text, re.IGNORECASE) is not None

@@ -1,0 +1,108 @@
+"""The lines of a certification report."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+
+class Verdict(StrEnum):
+    """How one line ended."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+    FIGURE = "figure"
+    """A measurement without a limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the report."""
+
+    name: str
+    verdict: Verdict
+    value: float | None = None
+    """The line's number; `detail` says of what."""
+    detail: str
+    """What the number is, or why the line was skipped."""
+    evidence: tuple[str, ...] = ()
+    """What to look at: problems, or the figures behind the number."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line as JSON data."""
+        return {**asdict(self), "evidence": list(self.evidence)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Return the line that `to_json` described."""
+        fields: dict[str, Any] = {
+            **data,
+            "verdict": Verdict(data["verdict"]),
+            "evidence": tuple(data["evidence"]),
+        }
+        return cls(**fields)
+
+
+def judged(
+    name: str,
+    value: float | None,
+    detail: str,
+    *,
+    problems: Sequence[str],
+    evidence: Sequence[str] = (),
+) -> Line:
+    """Return a line that fails if there is a problem."""
+    verdict = Verdict.FAIL if problems else Verdict.PASS
+    return Line(
+        name=name,
+        verdict=verdict,
+        value=value,
+        detail=detail,
+        evidence=(*dict.fromkeys(problems), *evidence),
+    )
+
+
+def skipped(name: str, reason: str) -> Line:
+    """Return a line that does not apply."""
+    return Line(name=name, verdict=Verdict.SKIPPED, detail=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyReport:
+    """The result of a certification."""
+
+    target: str
+    episodes: int
+    seed: int
+    lines: tuple[Line, ...]
+    is_complete: bool
+    """False if it was interrupted; the lines are those that were reached."""
+
+    @property
+    def failed(self) -> tuple[Line, ...]:
+        """The lines that failed."""
+        return tuple(line for line in self.lines if line.verdict is Verdict.FAIL)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        return {
+            "target": self.target,
+            "episodes": self.episodes,
+            "seed": self.seed,
+            "is_complete": self.is_complete,
+            "passed": self.is_complete and not self.failed,
+            "lines": [line.to_json() for line in self.lines],
+        }
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the table's rows: line, verdict, number, detail."""
+        return [
+            (
+                line.name,
+                line.verdict.value,
+                "-" if line.value is None else f"{line.value:.4g}",
+                line.detail,
+            )
+            for line in self.lines
+        ]

@@ -1,0 +1,64 @@
+"""A certification as one HTML file that needs no network and no script."""
+
+import base64
+import hashlib
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from envkit.certify.lines import CertifyReport, Line
+from envkit.files import replace_file
+from envkit.report.markup import safe_html
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+content="default-src 'none'; style-src 'sha256-{digest}'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<header class="page"><h1 dir="auto">{title}</h1><p class="muted">{subtitle}</p></header>
+<main><div class="scroll"><table class="episodes">
+<thead><tr><th scope="col">line</th><th scope="col">verdict</th>
+<th class="n" scope="col">number</th>
+<th scope="col">of what, and the evidence</th></tr></thead>
+<tbody>{rows}</tbody>
+</table></div></main>
+</body>
+</html>
+"""
+
+
+def write_page(report: CertifyReport, path: Path) -> None:
+    """Write a report as HTML, whole or not at all.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    style = resources.files("envkit.report").joinpath("assets/style.css").read_text("utf-8")
+    failed = len(report.failed)
+    told = f"{failed} of {len(report.lines)} lines failed" if failed else "no line failed"
+    subtitle = f"{told}; {report.episodes} episodes per policy, seed {report.seed}"
+    page = _PAGE.format(
+        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+        style=style,
+        title=safe_html(f"Certification: {report.target}"),
+        subtitle=safe_html(subtitle if report.is_complete else f"{subtitle}; interrupted"),
+        rows="".join(_row(line) for line in report.lines),
+    )
+    replace_file(path, page.encode("utf-8", "replace"))
+
+
+def _row(line: Line) -> str:
+    number = "" if line.value is None else f"{line.value:.4g}"
+    listed = "".join(f"<li dir='auto'>{safe_html(entry)}</li>" for entry in line.evidence)
+    return (
+        f"<tr><th scope='row'>{safe_html(line.name)}</th><td>{line.verdict.value}</td>"
+        f"<td class='n'>{number}</td><td>{safe_html(line.detail)}"
+        f"{f'<ul>{listed}</ul>' if listed else ''}</td></tr>"
+    )

@@ -1,0 +1,39 @@
+"""Certify many environments in one process, to measure the certification itself."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from envkit.certify.bench import Plan
+from envkit.certify.lines import Line, Verdict
+from envkit.certify.process import FreshProcess
+from envkit.certify.worker import LINES, line_of, open_bench
+
+_NO_VERDICT: Final = ("speed", "memory")
+
+Progress = Callable[[str, list[Line]], None]
+"""Told the failed lines of each target."""
+
+
+def sweep(
+    targets: Sequence[str], *, episodes: int = 16, progress: Progress | None = None
+) -> dict[str, list[str]]:
+    """Return the names of the lines that failed, by target.
+
+    Nothing protects this process from an environment that hangs.
+
+    Args:
+        targets: Ids or classes, as `envkit certify` takes them.
+        episodes: Per policy.
+        progress: Told after each target.
+    """
+    found: dict[str, list[str]] = {}
+    with FreshProcess() as replays:
+        for target in targets:
+            bench = open_bench(Plan(target=target, episodes=episodes), replays)
+            lines = [line_of(bench, name) for name in LINES if name not in _NO_VERDICT]
+            bench.close()
+            failed = [line for line in lines if line.verdict is Verdict.FAIL]
+            found[target] = [line.name for line in failed]
+            if progress is not None:
+                progress(target, failed)
+    return found
