@@ -122,6 +122,7 @@ def test_suite_finds_rows_that_count_as_episodes() -> None:
     assert failed == {"rewritten"}  # the cosine is 1: only the norm tells
 
 
+@pytest.mark.slow
 def test_suite_wants_a_known_difference_to_be_there() -> None:
     claim = Difference(reason="it is tilted", setting="another one", norm_ratio=2.0)
 
@@ -157,6 +158,7 @@ def test_suite_keeps_the_words_of_a_refusal() -> None:
     assert next(iter(compare_paths([path(backward=absent)]))).verdict is Verdict.NOT_INSTALLED
 
 
+@pytest.mark.slow
 def test_stored_gradients_are_compared_across_files(tmp_path: Path) -> None:
     for name in ("one", "other"):
         save_gradients(compare_paths([path(name=name)]), tmp_path, name)
