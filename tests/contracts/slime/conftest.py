@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 from collections.abc import AsyncGenerator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +15,27 @@ from fakes.slime_run import register_broken
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out, with its reason, what the installed trainers cannot run."""
-    for name, why in (
-        ("slime", "slime is not importable: name a checkout of its repository in SLIME_SRC"),
-        ("miles", "miles is not importable: install miles-rl, or name a checkout in MILES_SRC"),
+    for name, is_there, why in (
+        ("slime", _has("slime"), "slime is not importable: name a checkout in SLIME_SRC"),
+        ("miles", _has("miles"), "miles is not importable: name a checkout in MILES_SRC"),
+        (
+            "miles_main",
+            _has("miles", "ray/rollout/train_data_conversion.py"),
+            "the released miles has no conversion of its own: name a checkout in MILES_SRC",
+        ),
     ):
-        if importlib.util.find_spec(name) is not None:
+        if is_there:
             continue
         for item in items:
             if f"needs_{name}" in item.fixturenames:  # pyright: ignore[reportAttributeAccessIssue]
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _has(package: str, file: str = "") -> bool:
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        return False
+    return any((Path(root) / file).exists() for root in spec.submodule_search_locations or ())
 
 
 @pytest_asyncio.fixture
@@ -78,6 +91,11 @@ async def needs_miles() -> AsyncGenerator[None]:
     register_broken()
     yield
     await close_runtimes()
+
+
+@pytest.fixture
+def needs_miles_main(needs_miles: None) -> None:
+    """Ask for miles' repository: its release converts samples elsewhere."""
 
 
 _kept: dict[Any, Any] = {}

@@ -62,7 +62,7 @@ def test_slime_failed_episodes_have_the_documented_effect() -> None:
     check_effects("slime", {name: effect_of(slime_batch, name, Shape.WHOLE) for name in FAILURES})
 
 
-@pytest.mark.usefixtures("needs_miles")
+@pytest.mark.usefixtures("needs_miles_main")
 def test_miles_failed_episodes_have_the_documented_effect() -> None:
     check_effects("miles", {name: effect_of(miles_batch, name, Shape.WHOLE) for name in FAILURES})
 

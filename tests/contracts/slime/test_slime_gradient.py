@@ -40,12 +40,12 @@ def test_slime_gradients_are_those_of_the_plain_formula() -> None:
     check(*SLIME, refused=set())
 
 
-@pytest.mark.usefixtures("needs_miles")
+@pytest.mark.usefixtures("needs_miles_main")
 def test_miles_gradients_are_those_of_the_plain_formula() -> None:
     check(*MILES, refused={"steps, images"})
 
 
-@pytest.mark.usefixtures("needs_miles")
+@pytest.mark.usefixtures("needs_miles_main")
 def test_miles_gradients_by_its_fused_cross_entropy_are_rounded_to_bfloat16() -> None:
     (episodes,) = (one for one in episode_sets() if one.name == "fault")
     case = LossCase(reduction=Reduction.EPISODE_MEAN)

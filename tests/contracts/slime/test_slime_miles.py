@@ -232,6 +232,7 @@ async def test_miles_several_rows_with_images_are_refused() -> None:
     assert len(siblings) == 1
 
 
+@pytest.mark.usefixtures("needs_slime")
 def test_miles_logs_carry_envkits_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import ModuleType
 

@@ -217,7 +217,7 @@ async def test_miles_a_users_reward_function_is_called() -> None:
     assert [sample.reward for sample in group] == [1.0, 1.0]
 
 
-@pytest.mark.usefixtures("needs_miles")
+@pytest.mark.usefixtures("needs_miles_main")
 async def test_miles_distills_with_a_fault() -> None:
     from miles.ray.rollout.train_data_conversion import convert_samples_to_train_data
     from miles.rollout.on_policy_distillation import post_process_rewards
