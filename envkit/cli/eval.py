@@ -57,6 +57,20 @@ def evaluate(
     model: ModelName = None,
     base_url: BaseUrl = None,
     policy: PolicyName = None,
+    chat: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="An OpenAI-compatible chat endpoint, up to /v1, that serves --model.",
+        ),
+    ] = None,
+    key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable with the endpoint's key (default: OPENAI_API_KEY).",
+        ),
+    ] = None,
     seed: RunSeed = None,
     out: Annotated[
         Path | None,
@@ -147,6 +161,7 @@ def evaluate(
     output = Output.JSON if as_json else Output.TABLE
     playing: dict[str, Any] = {
         "-n": tasks, "-k": samples, "--engine": engine, "--model": model, "--policy": policy,
+        "--chat": chat, "--key-env": key_env,
         "--seed": seed, "--out": out, "--overwrite": overwrite, "--concurrency": concurrency,
         "--env-kwargs": env_kwargs, "--wrap": wrap, "--wrap-kwargs": wrap_kwargs,
         "--config": config, "--set": settings, "--on-fault": on_fault, "--max-turns": max_turns,
@@ -185,7 +200,9 @@ def evaluate(
     run = RolloutPlan(
         env_id=read.env_id or "",
         config=read,
-        choice=EngineChoice(name=engine, model=model, base_url=base_url, policy=policy),
+        choice=EngineChoice(
+            name=engine, model=model, base_url=base_url, policy=policy, chat=chat, key_env=key_env
+        ),
         episodes=(tasks or _TASKS) * (samples or 1),
         group_size=samples or 1,
         concurrency=concurrency or DEFAULT_CONCURRENCY,

@@ -100,11 +100,10 @@ class RolloutPlan:
             base_url: Where its server is now; None takes the recorded address.
             sinks: What gets the records in addition to the folder.
         """
-        engine = settings["engine"]
         return cls(
             env_id=settings["env_id"],
             config=RolloutConfig.from_mapping(settings["config"]),
-            choice=EngineChoice(**{**engine, "base_url": base_url or engine["base_url"]}),
+            choice=EngineChoice(**settings["engine"]).at(base_url),
             episodes=settings["episodes"],
             group_size=settings["group_size"],
             concurrency=settings["concurrency"],

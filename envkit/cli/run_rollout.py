@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from envkit.cli.console import note
-from envkit.cli.engines import Built, build
+from envkit.cli.engines import Playing, build_any
 from envkit.cli.options import make_env
 from envkit.cli.progress import Progress, progress_for
 from envkit.cli.run_plan import Output, RolloutPlan
@@ -45,14 +45,14 @@ _LOOK_S: Final = 5.0
 class _Outcome:
     """What was played, as far as the exit code and the end of the output need it."""
 
-    decode: "Decode"
-    """Turns token ids of the model into text."""
+    decode: "Decode | None"
+    """Turns token ids of the model into text; None for a model without tokens."""
     also: Callable[[Trajectory], None]
     """Wants every trajectory too."""
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
     images: int = 0
-    """Images in all ledgers."""
+    """That models were shown."""
     completed: int = 0
     """Neither faulted nor aborted."""
     started: float = field(default_factory=time.perf_counter)
@@ -68,7 +68,7 @@ class _Outcome:
     def add(self, trajectory: Trajectory) -> None:
         self.also(trajectory)
         self.count += 1
-        self.images += sum(len(segment.images) for segment in trajectory.segments)
+        self.images += trajectory.image_count
         self.metrics.add(trajectory)
         ended_early = trajectory.stop_reason is StopReason.ABORTED
         self.completed += not (trajectory.is_faulted or ended_early)
@@ -160,8 +160,9 @@ async def _play(
 ) -> _Outcome:
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
-    built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
-    outcome = _Outcome(decode=built.codec.decode_all, also=also)
+    built = await build_any(plan.choice, env, progress=None if plan.is_quiet else note)
+    decode = None if built.codec is None else built.codec.decode_all
+    outcome = _Outcome(decode=decode, also=also)
     try:
         with plan.open(directory) as folder:
             _drop_old_figures(directory)
@@ -177,7 +178,7 @@ async def _play(
 
 async def _fill(
     plan: RolloutPlan,
-    built: Built,
+    built: Playing,
     folder: RunFolder,
     signals: StopSignals,
     state: RolloutState,
@@ -296,7 +297,7 @@ def _tidy(directory: Path) -> None:
             directory.rmdir()  # refuses a folder that holds anything
 
 
-def _metadata(plan: RolloutPlan, built: Built) -> dict[str, object]:
+def _metadata(plan: RolloutPlan, built: Playing) -> dict[str, object]:
     wrap = {} if plan.wrap is None else {"wrap": plan.wrap, "wrap_kwargs": dict(plan.wrap_kwargs)}
     return {"model": built.model, "rollout_seed": plan.config.seed, **wrap}
 
