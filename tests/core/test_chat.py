@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from fakes.chat_server import MODEL, ChatServer, by_turn, call, last_text, pictures_of
 from fakes.command import Outcome, run_envkit
-from fakes.envs import register_toys
+from fakes.envs import EchoEnv, register_toys
 from fakes.judge_server import KEY, Trouble
 
 from envkit.chat import ChatEngine, wire_messages
 from envkit.chat.reply import read_reply
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, Trusted, message
-from envkit.rollout import EpisodeSpec, Limits, Player, RolloutConfig
+from envkit.rollout import EpisodeSpec, Generation, GenerateRequest, Limits, Player, RolloutConfig
+from envkit.rollout.engine import FinishReason
 from envkit.tools import ToolSpec
 from envkit.trajectory import StopReason, Trajectory, load, step_rows, verify_file, whole_row
 
@@ -38,7 +39,7 @@ def echo(body: dict[str, Any]) -> str:
 def dots(body: dict[str, Any]) -> str:
     """Look at the last picture as a model would: any dot at all makes it say 1."""
     picture = list(pictures_of(body))[-1].convert("L")
-    return "1" if picture.getextrema()[0] < 128 else "0"
+    return "1" if min(picture.tobytes()) < 128 else "0"
 
 
 def evaluate(server: ChatServer, env_id: str, *options: object, tasks: int = 4) -> Outcome:
@@ -49,7 +50,7 @@ def evaluate(server: ChatServer, env_id: str, *options: object, tasks: int = 4) 
 
 
 def played(env_id: str) -> list[Trajectory]:
-    return load(Path("out") / env_id)
+    return list(load(Path("out") / env_id))
 
 
 def test_endpoint_solves_text_tasks_and_its_counts_are_kept() -> None:
@@ -208,15 +209,17 @@ async def test_limits_on_tokens_are_refused_without_a_codec() -> None:
         Player(ChatEngine("http://127.0.0.1:9/v1", model=MODEL), None, config)
 
 
+class IdsEngine(ChatEngine):
+    """Returns ids, as most engines do."""
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        return Generation(
+            token_ids=(1, 2), logprobs=(0.0, 0.0), finish_reason=FinishReason.STOP, prompt_tokens=3
+        )
+
+
 async def test_reply_of_ids_needs_a_codec() -> None:
-    from fakes.envs import EchoEnv
-    from fakes.models import tiny_model_dir
-
-    from envkit.rollout import ScriptedEngine
-    from envkit.tokens import load_codec
-
-    codec = load_codec(tiny_model_dir("qwen2_5_vl"))
-    player = Player(ScriptedEngine(codec, EchoEnv().oracle()), None)
+    player = Player(IdsEngine("http://127.0.0.1:9/v1", model=MODEL), None)
     (one,) = await player.play(EchoEnv(), EpisodeSpec(seed=1))
     await player.aclose()
     assert one.stop_reason is StopReason.ENGINE_FAULT
@@ -247,6 +250,10 @@ def test_every_projection_refuses_a_trajectory_without_ledger(untrainable: Traje
     ):
         with pytest.raises(ConfigurationError, match="it has no ledger"):
             project()
+    shown = run_envkit("conformance", "--recordings", "out/toy-echo-v0", "--json")
+    found = [one["verdict"] for one in json.loads(shown.out)["outcomes"]]
+    assert len(found) >= 3  # those of the core, and of the trainers that are installed
+    assert set(found) == {"refused"}
     exported = run_envkit("export", "out/toy-echo-v0", "--format", "sft", "--out", "rows.jsonl")
     assert exported.code == 1
     assert not Path("rows.jsonl").exists()

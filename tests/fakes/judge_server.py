@@ -72,8 +72,7 @@ class Refused(Exception):
 
 
 Entry = str | Trouble | Callable[[dict[str, Any]], "str | dict[str, Any] | web.Response"]
-"""A reply, a trouble, or a function of the request that returns a reply, the whole completion or the
-whole answer."""
+"""A reply, a trouble, or what returns a reply, a completion or a whole answer to the request."""
 
 
 class JudgeServer:
