@@ -1,6 +1,7 @@
 """Plays the runs of an `EvalPlan` one after another and writes their figures."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -9,7 +10,7 @@ from envkit.cli.engines import policies_of
 from envkit.cli.eval_plan import EVAL_FILE, EvalPlan
 from envkit.cli.eval_table import show_lines
 from envkit.cli.options import make_env
-from envkit.cli.run_plan import Output, RolloutPlan
+from envkit.cli.run_plan import Output, RolloutPlan, is_taken
 from envkit.cli.run_rollout import EXIT_ALL_FAULTED, EXIT_ERROR, EXIT_OK, run_rollout
 from envkit.errors import EnvkitError, RunFailedError, UnknownNameError
 from envkit.evaluation import Line, Sample, check_pass_at, lines_of
@@ -33,6 +34,9 @@ def run_eval(plan: EvalPlan, *, output: Output) -> int:
     plan.write()
     samples: list[Sample] = []
     codes, error = _play_all(plan, samples)
+    if error is not None and not samples and not _has_runs(plan):
+        _tidy(plan)
+        raise error
     is_complete = error is None and len(codes) == len(plan.runs) and max(codes) <= _SIGNALLED
     lines = _figures(plan, samples)
     document = plan.write(lines, is_complete=is_complete)
@@ -46,6 +50,17 @@ def run_eval(plan: EvalPlan, *, output: Output) -> int:
     if error is not None:
         raise error
     return _exit_code(plan, lines, codes)
+
+
+def _has_runs(plan: EvalPlan) -> bool:
+    return any(run.is_resumed or is_taken(plan.folder / name) for name, run in plan.runs.items())
+
+
+def _tidy(plan: EvalPlan) -> None:
+    """Remove the folder of an evaluation that could not begin."""
+    with suppress(OSError):
+        (plan.folder / EVAL_FILE).unlink()
+        plan.folder.rmdir()  # refuses a folder that holds anything
 
 
 def _play_all(plan: EvalPlan, samples: list[Sample]) -> tuple[list[int], EnvkitError | None]:

@@ -16,7 +16,7 @@ from envkit.chat import ChatEngine, wire_messages
 from envkit.chat.reply import read_reply
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, Trusted, message
-from envkit.rollout import EpisodeSpec, Generation, GenerateRequest, Limits, Player, RolloutConfig
+from envkit.rollout import EpisodeSpec, GenerateRequest, Generation, Limits, Player, RolloutConfig
 from envkit.rollout.engine import FinishReason
 from envkit.tools import ToolSpec
 from envkit.trajectory import StopReason, Trajectory, load, step_rows, verify_file, whole_row
