@@ -18,6 +18,7 @@ from envkit.cli.check import check
 from envkit.cli.conformance import conformance
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
+from envkit.cli.eval import evaluate
 from envkit.cli.examples import EXAMPLES, epilog
 from envkit.cli.export import export
 from envkit.cli.golden import golden
@@ -133,6 +134,7 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "new": new,
     "play": play,
     "rollout": rollout,
+    "eval": evaluate,
     "report": report,
     "view": view,
     "verify": verify,

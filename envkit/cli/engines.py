@@ -9,6 +9,7 @@ plugin may offer besides, and is used where it is there:
 """
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "envkit.engines"
 DEFAULT_ENGINE: Final = "transformers"
+DEFAULT_KEY_ENV: Final = "OPENAI_API_KEY"
 Progress = Callable[[str], None]
 
 
@@ -48,28 +50,60 @@ class EngineChoice:
     """Address of the server; None for an engine in this process."""
     policy: str | None = None
     """A scripted policy of the environment instead of a model."""
+    chat: str | None = None
+    """Address of a chat endpoint, which serves `model`, instead of an engine."""
+    key_env: str | None = None
+    """Environment variable with the endpoint's key; None takes `DEFAULT_KEY_ENV` if it is set."""
 
     def __post_init__(self) -> None:
+        self._check_chat()
         if self.policy is not None and (self.name is not None or self.base_url is not None):
             raise ConfigurationError(
                 f"--policy {self.policy} needs no engine: drop --engine and --base-url "
                 "(--model may stay; its tokenizer writes the replies)"
             )
 
+    def _check_chat(self) -> None:
+        if self.key_env is not None and self.chat is None:
+            raise ConfigurationError("--key-env is the key of a chat endpoint: add --chat URL")
+        if self.chat is None:
+            return
+        others = {"--engine": self.name, "--base-url": self.base_url, "--policy": self.policy}
+        given = [name for name, value in others.items() if value is not None]
+        if given:
+            raise ConfigurationError(f"--chat {self.chat} replaces an engine: drop {given[0]}")
+        if self.model is None:
+            raise ConfigurationError("--chat needs --model, the model's name at the endpoint")
+
     @property
     def label(self) -> str:
         """Short name for folders and headings."""
-        return self.policy or self.name or DEFAULT_ENGINE
+        chat = None if self.chat is None else "chat"
+        return self.policy or chat or self.name or DEFAULT_ENGINE
+
+    def at(self, address: str | None) -> "EngineChoice":
+        """Return the choice with its server at another address; None keeps it."""
+        if address is None:
+            return self
+        return replace(self, **{"base_url" if self.chat is None else "chat": address})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """An engine and the codec of its model."""
+class Playing:
+    """What plays episodes."""
 
     engine: "Engine"
-    codec: "ChatCodec"
+    codec: "ChatCodec | None"
+    """None for a chat endpoint, which returns text."""
     model: str
-    """Folder or name that the codec came from, for headings."""
+    """Folder or name that the codec came from, or the endpoint's model, for headings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built(Playing):
+    """An engine and the codec of its model."""
+
+    codec: "ChatCodec"
 
 
 def registered_engines() -> dict[str, EntryPoint]:
@@ -131,6 +165,33 @@ def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
         )
     address = {"base_url": choice.base_url} if is_client else {}
     return partial(factory, choice.model, **address)
+
+
+async def build_any(
+    choice: EngineChoice, env: "Env", *, progress: Progress | None = None
+) -> Playing:
+    """Make what plays an environment: a chat endpoint's client, or what `build` makes.
+
+    Args:
+        choice: What the options say.
+        env: As for `build`.
+        progress: As for `build`.
+
+    Raises:
+        EnvkitError: As for `build`, or the endpoint's key is not in its environment variable.
+    """
+    if choice.chat is None:
+        return await build(choice, env, progress=progress)
+    from envkit.chat import ChatEngine
+
+    key, model = os.environ.get(choice.key_env or DEFAULT_KEY_ENV), choice.model or ""
+    if choice.key_env is not None and not key:
+        raise ConfigurationError(
+            f"the environment variable {choice.key_env!r} of --key-env is not set: "
+            f"export {choice.key_env}=KEY, or drop --key-env for an endpoint without keys"
+        )
+    engine = ChatEngine(choice.chat, model=model, api_key=key or None)
+    return Playing(engine=engine, codec=None, model=model)
 
 
 async def build(

@@ -21,6 +21,13 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rollout canary-v0 --policy oracle --wrap blank-image",
         "rollout canary-v0 --policy oracle --tensorboard board --parquet run.parquet --wandb",
     ),
+    "eval": (
+        "eval geo3k-v0 canary-v0 --policy oracle -n 64 --out runs/oracle",
+        "eval search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR -k 8",
+        "eval geo3k-v0 --chat https://api.openai.com/v1 --model gpt-4.1-mini --prices prices.toml",
+        "eval --resume runs/oracle --by hops",
+        "eval runs/before runs/after --paired",
+    ),
     "report": (
         "report runs/oracle",
         "report runs/oracle/trajectories.jsonl --out page.html",

@@ -1,7 +1,8 @@
-"""What one `envkit rollout` plays, and where it stores it."""
+"""What one run of `envkit rollout` or `envkit eval` plays, and where it is stored."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,17 @@ from envkit.rollout.run_folder import RUN_FILE, RunFolder, read_settings
 from envkit.rollout.sources import FunctionSource
 from envkit.trajectory.storage import FILE_NAME
 
-_RUNS: Final = "runs"
+RUNS: Final = "runs"
+"""Where runs go that name no folder."""
+
+
+class Output(StrEnum):
+    """What is written to the standard output at the end of a run."""
+
+    TABLE = "table"
+    JSON = "json"
+    NOTHING = "nothing"
+    """The run is a part of something larger, which writes its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +51,7 @@ class RolloutPlan:
     is_resumed: bool = False
     """Whether `out` holds an interrupted run of this plan."""
     is_quiet: bool = False
-    as_json: bool = False
+    output: Output = Output.TABLE
 
     def __post_init__(self) -> None:
         if self.episodes % self.group_size:
@@ -59,7 +70,7 @@ class RolloutPlan:
         base_url: str | None,
         sinks: SinkChoice,
         is_quiet: bool,
-        as_json: bool,
+        output: Output,
     ) -> "RolloutPlan":
         """Return the plan of an interrupted run.
 
@@ -68,28 +79,37 @@ class RolloutPlan:
             base_url: Where its server is now; None takes the recorded address.
             sinks: What gets the records in addition to the folder.
             is_quiet: As for a new run.
-            as_json: As for a new run.
+            output: As for a new run.
 
         Raises:
             StorageError: The folder is not a run.
             ConfigurationError: Another version of envkit made it, or it was changed.
         """
         recorded = read_settings(folder)
-        engine = recorded["engine"]
+        plan = cls.of_settings(recorded, base_url=base_url, sinks=sinks)
+        return replace(plan, out=folder, is_resumed=True, is_quiet=is_quiet, output=output)
+
+    @classmethod
+    def of_settings(
+        cls, settings: Mapping[str, Any], *, base_url: str | None = None, sinks: SinkChoice
+    ) -> "RolloutPlan":
+        """Return the plan that `settings` of an earlier one describes.
+
+        Args:
+            settings: JSON data.
+            base_url: Where its server is now; None takes the recorded address.
+            sinks: What gets the records in addition to the folder.
+        """
         return cls(
-            env_id=recorded["env_id"],
-            config=RolloutConfig.from_mapping(recorded["config"]),
-            choice=EngineChoice(**{**engine, "base_url": base_url or engine["base_url"]}),
-            episodes=recorded["episodes"],
-            group_size=recorded["group_size"],
-            concurrency=recorded["concurrency"],
-            wrap=recorded["wrap"],
-            wrap_kwargs=recorded["wrap_kwargs"],
+            env_id=settings["env_id"],
+            config=RolloutConfig.from_mapping(settings["config"]),
+            choice=EngineChoice(**settings["engine"]).at(base_url),
+            episodes=settings["episodes"],
+            group_size=settings["group_size"],
+            concurrency=settings["concurrency"],
+            wrap=settings["wrap"],
+            wrap_kwargs=settings["wrap_kwargs"],
             sinks=sinks,
-            out=folder,
-            is_resumed=True,
-            is_quiet=is_quiet,
-            as_json=as_json,
         )
 
     def environment(self) -> str | EnvFactory:
@@ -162,13 +182,24 @@ class RolloutPlan:
             return self.out
         wrap = "" if self.wrap is None else f"-{self.wrap}"
         stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.config.seed}"
-        base = Path(_RUNS) / stem
-        if self.overwrite or not is_taken(base):
-            return base
-        number = 2
-        while is_taken(base.with_name(f"{stem}-{number}")):
-            number += 1
-        return base.with_name(f"{stem}-{number}")
+        return free_folder(stem, is_taken, overwrite=self.overwrite)
+
+
+def free_folder(stem: str, is_taken: Callable[[Path], bool], *, overwrite: bool) -> Path:
+    """Return a folder of `runs/` that nothing has taken, numbered where the plain name is.
+
+    Args:
+        stem: Its name.
+        is_taken: Whether a folder holds something.
+        overwrite: Return the plain name in any case.
+    """
+    base = Path(RUNS) / stem
+    number = 2
+    folder = base
+    while not overwrite and is_taken(folder):
+        folder = base.with_name(f"{stem}-{number}")
+        number += 1
+    return folder
 
 
 def _without_keys(arguments: Mapping[str, Any]) -> dict[str, Any]:

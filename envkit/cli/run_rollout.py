@@ -3,17 +3,17 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from envkit.cli.console import note
-from envkit.cli.engines import Built, build
+from envkit.cli.engines import Playing, build_any
 from envkit.cli.options import make_env
 from envkit.cli.progress import Progress, progress_for
-from envkit.cli.run_plan import RolloutPlan
+from envkit.cli.run_plan import Output, RolloutPlan
 from envkit.cli.stop_signals import StopSignals
 from envkit.cli.summary import REPORT_FILE, summarise
 from envkit.errors import EnvkitError, RunFailedError, StorageError
@@ -45,12 +45,14 @@ _LOOK_S: Final = 5.0
 class _Outcome:
     """What was played, as far as the exit code and the end of the output need it."""
 
-    decode: "Decode"
-    """Turns token ids of the model into text."""
+    decode: "Decode | None"
+    """Turns token ids of the model into text; None for a model without tokens."""
+    also: Callable[[Trajectory], None]
+    """Wants every trajectory too."""
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
     images: int = 0
-    """Images in all ledgers."""
+    """That models were shown."""
     completed: int = 0
     """Neither faulted nor aborted."""
     started: float = field(default_factory=time.perf_counter)
@@ -64,8 +66,9 @@ class _Outcome:
     """Why the run stopped by itself."""
 
     def add(self, trajectory: Trajectory) -> None:
+        self.also(trajectory)
         self.count += 1
-        self.images += sum(len(segment.images) for segment in trajectory.segments)
+        self.images += trajectory.image_count
         self.metrics.add(trajectory)
         ended_early = trajectory.stop_reason is StopReason.ABORTED
         self.completed += not (trajectory.is_faulted or ended_early)
@@ -82,8 +85,14 @@ class _Outcome:
         return self.faults.total()
 
 
-def run_rollout(plan: RolloutPlan) -> int:
+def run_rollout(
+    plan: RolloutPlan, *, also: Callable[[Trajectory], None] = lambda trajectory: None
+) -> int:
     """Play the plan and return the exit code.
+
+    Args:
+        plan: What to play.
+        also: Called with every stored trajectory, those of an earlier part of the run first.
 
     Raises:
         EnvkitError: What ended the rollout; finished trajectories are kept.
@@ -92,7 +101,7 @@ def run_rollout(plan: RolloutPlan) -> int:
         directory = plan.folder()
         signals, state = StopSignals(), RolloutState()
         with _sinks(plan, directory, state) as sinks:
-            outcome = asyncio.run(_play(plan, env, directory, signals, state, sinks))
+            outcome = asyncio.run(_play(plan, env, directory, signals, state, sinks, also))
             if outcome.count:
                 sinks.write_metrics(outcome.figures())
         code = _finish(plan, directory, outcome, signals)
@@ -147,11 +156,13 @@ async def _play(
     signals: StopSignals,
     state: RolloutState,
     sinks: GuardedSinks,
+    also: Callable[[Trajectory], None],
 ) -> _Outcome:
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
-    built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
-    outcome = _Outcome(decode=built.codec.decode_all)
+    built = await build_any(plan.choice, env, progress=None if plan.is_quiet else note)
+    decode = None if built.codec is None else built.codec.decode_all
+    outcome = _Outcome(decode=decode, also=also)
     try:
         with plan.open(directory) as folder:
             _drop_old_figures(directory)
@@ -167,7 +178,7 @@ async def _play(
 
 async def _fill(
     plan: RolloutPlan,
-    built: Built,
+    built: Playing,
     folder: RunFolder,
     signals: StopSignals,
     state: RolloutState,
@@ -286,7 +297,7 @@ def _tidy(directory: Path) -> None:
             directory.rmdir()  # refuses a folder that holds anything
 
 
-def _metadata(plan: RolloutPlan, built: Built) -> dict[str, object]:
+def _metadata(plan: RolloutPlan, built: Playing) -> dict[str, object]:
     wrap = {} if plan.wrap is None else {"wrap": plan.wrap, "wrap_kwargs": dict(plan.wrap_kwargs)}
     return {"model": built.model, "rollout_seed": plan.config.seed, **wrap}
 
@@ -300,9 +311,10 @@ def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: Stop
         return signals.exit_code or EXIT_ALL_FAULTED
     if outcome.failure is None:
         _tell_faults(outcome)
-    is_sound = summarise(directory, outcome.figures(), outcome.decode, as_json=plan.as_json)
+    is_sound = summarise(directory, outcome.figures(), outcome.decode, output=plan.output)
     if signals.was_stopped:
-        note(f"complete the run with: envkit rollout --resume {directory}")
+        if plan.output is not Output.NOTHING:
+            note(f"complete the run with: envkit rollout --resume {directory}")
         return signals.exit_code
     if outcome.failure is not None:
         raise outcome.failure

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envkit.cli.console import note, say, say_json
+from envkit.cli.run_plan import Output
 from envkit.files import replace_file
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory import verify_file
@@ -21,7 +22,7 @@ _PIPE_WIDTH: Final = 120
 
 
 def summarise(
-    directory: Path, metrics: Mapping[str, float], decode: "Decode | None", *, as_json: bool
+    directory: Path, metrics: Mapping[str, float], decode: "Decode | None", *, output: Output
 ) -> bool:
     """Write metrics.json and report.html beside a run's trajectories and show the figures.
 
@@ -29,7 +30,7 @@ def summarise(
         directory: The run.
         metrics: As `envkit.metrics` aggregates them.
         decode: Turns token ids into text, for the report; None leaves ids.
-        as_json: Write one JSON document instead of the table and the paths.
+        output: What to write besides the files.
 
     Returns:
         Whether the trajectory file passes its check.
@@ -49,13 +50,16 @@ def summarise(
         "metrics": str(directory / METRICS_FILE),
         "report": str(report),
     }
-    if as_json:
+    if output is Output.JSON:
         say_json({"metrics": dict(metrics), "is_sound": checked.is_sound, "files": paths})
-    else:
+    elif output is Output.TABLE:
         _show(metrics)
         for name, path in paths.items():
             say(f"{name:>12}  {path}")
-    (note if as_json else say)(str(checked))
+    if output is Output.TABLE:
+        say(str(checked))
+    elif output is Output.JSON or not checked.is_sound:
+        note(str(checked))
     return checked.is_sound
 
 

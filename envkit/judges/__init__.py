@@ -11,11 +11,11 @@ A judge answers in a strict JSON form. One that does not, even when asked again,
 reached, is an `EnvFault` of kind GRADER, never a reward of 0.
 """
 
+from envkit.chat import CallFailure
 from envkit.judges.cache import CacheStatistics
 from envkit.judges.calls import CallLimits
 from envkit.judges.endpoint import Endpoint
 from envkit.judges.engine_model import EngineModel
-from envkit.judges.failure import CallFailure
 from envkit.judges.judge import Judge
 from envkit.judges.model import JudgeModel
 from envkit.judges.verdict import Criterion, MalformedVerdict, Verdict, read_verdict

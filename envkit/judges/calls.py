@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from envkit.chat import CallFailure
 from envkit.errors import ConfigurationError
-from envkit.judges.failure import CallFailure
 from envkit.judges.model import JudgeModel
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling

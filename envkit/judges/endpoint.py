@@ -5,32 +5,22 @@ serve too: errors are `{"error": {"message", "type", "code"}}` with a status, 42
 `Retry-After`, and `response_format` holds a reply to a JSON Schema.
 """
 
-import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
-from weakref import WeakKeyDictionary
 
-import aiohttp
-
-from envkit.errors import ConfigurationError
-from envkit.judges.failure import CallFailure
-from envkit.judges.refusals import answer_failure, status_failure
+from envkit.chat import ChatClient, answer_failure, wire_message
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
-from envkit.toolcalls.tolerant_json import scrub
 
 ResponseFormat = Literal["json_schema", "json_object"]
-_CONNECTION_ERRORS: Final = (aiohttp.ClientError, ConnectionError)
-_MAX_BYTES: Final = 4 * 2**20
-# What Qwen, Llama, GLM, DeepSeek, MiniCPM, LLaVA, InternVL, Gemma, Pixtral and Mistral begin tokens
-# with.
-_CONTROL: Final = re.compile(
-    r"<(?=[|\uff5c])|<(?=/?(?:s|think|tool_call|tool_response|image|video|audio|img|start_of_turn|"
-    r"end_of_turn|image_soft_token|start_of_image|end_of_image|IMG_CONTEXT)>)|"
-    r"\[(?=/?(?:INST|IMG|IMG_BREAK|IMG_END|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])"
-)
+_ADVICE: Final[Mapping[int, str]] = {
+    400: "the request was refused; response_format=None suits servers without structured output",
+    401: "the key was refused: check api_key",
+    403: "the key has no access to this model",
+    404: "the address or the model is unknown: check base_url and model",
+    413: "the request is too large: show the judge less",
+}
 
 
 class Endpoint:
@@ -63,25 +53,16 @@ class Endpoint:
         Raises:
             ConfigurationError: The address is no HTTP address.
         """
-        if not base_url.startswith(("http://", "https://")):
-            raise ConfigurationError(
-                f"base_url must begin with http:// or https://, got {base_url!r}"
-            )
-        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._client = ChatClient(base_url, api_key=api_key, headers=headers, advice=_ADVICE)
         self._model, self._format = model, response_format
-        self._key, self._length_field = api_key, length_field
+        self._length_field = length_field
         self._extras = dict(extras or {})
-        self._headers = dict(headers or {})
-        if api_key is not None:
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession]
-        self._sessions = WeakKeyDictionary()
 
     @property
     def identity(self) -> str:
         """Model and address, with what else changes its answers."""
         extras = json.dumps(self._extras, sort_keys=True) if self._extras else ""
-        return f"{self._model} at {self._url} {extras}".rstrip()
+        return f"{self._model} at {self._client.url} {extras}".rstrip()
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, schema: Mapping[str, Any]
@@ -91,31 +72,6 @@ class Endpoint:
         Raises:
             CallFailure: No connection, a status other than 200, or a body that is no completion.
         """
-        body = await self._body(messages, sampling, schema)
-        try:
-            async with self._session().post(
-                self._url, data=body, headers=self._headers, allow_redirects=False
-            ) as response:
-                answer = await _read(response)
-                if response.status != 200:
-                    raise status_failure(
-                        response.status, response.headers, answer, secret=self._key
-                    )
-        except _CONNECTION_ERRORS as error:
-            raise CallFailure(
-                f"cannot reach {self._url}: {type(error).__name__}: {error}", is_retryable=True
-            ) from error
-        return _text_of(answer)
-
-    async def aclose(self) -> None:
-        """Close the running loop's connections; closing twice is fine."""
-        session = self._sessions.pop(asyncio.get_running_loop(), None)
-        if session is not None:
-            await session.close()
-
-    async def _body(
-        self, messages: Sequence[Message], sampling: Sampling, schema: Mapping[str, Any]
-    ) -> bytes:
         fields: dict[str, Any] = {
             "model": self._model,
             "temperature": sampling.temperature,
@@ -126,10 +82,13 @@ class Endpoint:
             **sampling.extras,
             **self._extras,
         }
-        has_images = any(not isinstance(entry["content"], str) for entry in messages)
-        if has_images:  # encoding pictures takes tens of milliseconds each the first time
-            return await asyncio.to_thread(_encoded, fields, messages)
-        return _encoded(fields, messages)
+        return _text_of(
+            await self._client.complete(fields, [wire_message(entry) for entry in messages])
+        )
+
+    async def aclose(self) -> None:
+        """Close the running loop's connections; closing twice is fine."""
+        await self._client.aclose()
 
     def _response_format(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         if self._format is None:
@@ -138,59 +97,6 @@ class Endpoint:
             return {"response_format": {"type": "json_object"}}
         named = {"name": "verdict", "strict": True, "schema": schema}
         return {"response_format": {"type": "json_schema", "json_schema": named}}
-
-    def _session(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None or session.closed:
-            session = self._sessions[loop] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # the judge bounds its calls itself
-                timeout=aiohttp.ClientTimeout(total=None),
-                headers={"Content-Type": "application/json"},
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return session
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Read a body that is no longer than any verdict.
-
-    Raises:
-        CallFailure: It is longer.
-    """
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _MAX_BYTES:
-            raise CallFailure(
-                f"the judge's answer is longer than {_MAX_BYTES} bytes", is_retryable=False
-            )
-    return bytes(body)
-
-
-def _encoded(fields: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
-    spoken = [{"role": entry["role"], "content": _content(entry)} for entry in messages]
-    return json.dumps({**fields, "messages": spoken}).encode()
-
-
-def _content(entry: Message) -> object:
-    content = entry["content"]
-    if isinstance(content, str):
-        return _without_tokens(content)
-    return [
-        {"type": "image_url", "image_url": {"url": part["image"].data_uri()}}
-        if part["type"] == "image"
-        else {"type": "text", "text": _without_tokens(part["text"])}
-        for part in content
-    ]
-
-
-def _without_tokens(text: str) -> str:
-    """Return a text in which no server's chat template sees control tokens.
-
-    The judge's tokenizer is out of reach here, so what families have in common is broken.
-    """
-    return _CONTROL.sub(lambda mark: f"{mark.group()} ", scrub(text))
 
 
 def _text_of(body: bytes) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from envkit.chat import CallFailure
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.judges.cache import CacheStatistics, VerdictCache
 from envkit.judges.calls import CallLimits, Calls
-from envkit.judges.failure import CallFailure
 from envkit.judges.model import JudgeModel
 from envkit.judges.verdict import Criterion, MalformedVerdict, Verdict, read_verdict, schema_of
 from envkit.messages import Message, images_of, message, text_of

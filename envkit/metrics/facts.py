@@ -79,10 +79,12 @@ class EpisodeFacts:
             turns=len(turns),
             tool_calls=sum(turn.tool_call is not None for turn in turns),
             parse_errors=sum(turn.parse_error is not None for turn in turns),
-            images=sum(len(segment.images) for segment in segments),
+            images=trajectory.image_count,
             image_bytes=sum(turn.image_bytes for turn in turns),
-            prompt_length=len(segments[0].train_ids) if segments else None,
-            response_tokens=tokens[SegmentKind.MODEL],
+            prompt_length=_prompt_length(trajectory),
+            response_tokens=tokens[SegmentKind.MODEL]
+            if trajectory.has_ledger
+            else sum(turn.response_tokens for turn in turns),
             observation_tokens=tokens[SegmentKind.OBSERVATION],
             trained_tokens=trajectory.trained_token_count,
             prompt_tokens=sum(turn.prompt_tokens for turn in turns),
@@ -130,6 +132,12 @@ class EpisodeFacts:
     def is_truncated(self) -> bool:
         """Whether a limit ended it."""
         return StopReason(self.stop_reason).is_truncation
+
+
+def _prompt_length(trajectory: Trajectory) -> int | None:
+    if trajectory.segments:
+        return len(trajectory.segments[0].train_ids)
+    return None if trajectory.has_ledger else trajectory.turns[0].prompt_tokens
 
 
 def _reward_terms(trajectory: Trajectory) -> dict[str, float]:

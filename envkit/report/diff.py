@@ -165,7 +165,7 @@ def _tiles(matching: Matching, counts: Counter[Flip]) -> str:
     for name, shape, value in _MEANS:
         found = mean_difference(matching.pairs, value)
         if found is not None:
-            entries.append((name, *_with_error(found, shape)))
+            entries.append((name, *_with_interval(found, shape)))
     for flip in (Flip.NOW_SOLVED, Flip.NOW_FAILED, Flip.NEW_FAULT, Flip.FAULT_GONE):
         if counts[flip] or flip in (Flip.NOW_SOLVED, Flip.NOW_FAILED):
             entries.append((flip.value, f"{counts[flip]:,}", ""))
@@ -173,8 +173,8 @@ def _tiles(matching: Matching, counts: Counter[Flip]) -> str:
         entries.append(("without a counterpart", f"{unmatched:,}", ""))
     return "".join(
         f'<div class="tile"><b>{value}</b><span>{name}</span>'
-        f"{f'<small>{error}</small>' if error else ''}</div>"
-        for name, value, error in entries
+        f"{f'<small>{certainty}</small>' if certainty else ''}</div>"
+        for name, value, certainty in entries
     )
 
 
@@ -191,11 +191,16 @@ _MEANS: Final[tuple[tuple[str, str, Callable[[EpisodeFacts], float | None]], ...
 """What is compared by its mean: name, format, value of an episode."""
 
 
-def _with_error(found: MeanDifference, shape: str) -> tuple[str, str]:
-    signed = f"{found.mean:+{shape}}".replace("-", "−")  # noqa: RUF001  # a minus sign is meant
-    if found.standard_error is None:
-        return signed, "one seed: no standard error"
-    return signed, f"± {found.standard_error:{shape}}, {found.pairs:,} pairs, {found.seeds:,} seeds"
+def _with_interval(found: MeanDifference, shape: str) -> tuple[str, str]:
+    seeds = f"{found.pairs:,} pairs, {found.seeds:,} seeds"
+    if found.interval is None:
+        return _signed(found.mean, shape), seeds
+    low, high = (_signed(end, shape) for end in (found.interval.low, found.interval.high))
+    return _signed(found.mean, shape), f"{low} to {high} (95%), {seeds}"
+
+
+def _signed(value: float, shape: str) -> str:
+    return f"{value:+{shape}}".replace("-", "−")  # noqa: RUF001  # a minus sign is meant
 
 
 def _charts(matching: Matching, counts: Counter[Flip]) -> str:

@@ -128,7 +128,7 @@ def episode_facts(
         turns=len(trajectory.turns),
         tokens=trajectory.token_count,
         sampled=sum(turn.response_tokens for turn in trajectory.turns),
-        images=sum(len(segment.images) for segment in trajectory.segments),
+        images=trajectory.image_count,
         seconds=trajectory.duration_seconds,
         slowest=_slowest(trajectory),
         marks=_marks(trajectory, is_broken=is_broken),

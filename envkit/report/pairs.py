@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from envkit.metrics.intervals import Interval, mean_interval
 from envkit.report.facts import EpisodeFacts
 
 
@@ -62,12 +63,13 @@ class Matching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanDifference:
-    """A mean over pairs of second minus first."""
+    """A mean over seeds of second minus first."""
 
     mean: float
-    standard_error: float | None
-    """Over seeds: samples of one task are not independent, so a seed's pairs count as one draw.
-    None with a single seed."""
+    interval: Interval | None
+    """95%, from resampling seeds: samples of one task are not independent, so a seed's pairs count
+    as one draw. None where the seeds do not tell: fewer than five, or all with the same
+    difference."""
     pairs: int
     seeds: int
 
@@ -92,11 +94,7 @@ def match(first: Sequence[EpisodeFacts], second: Sequence[EpisodeFacts]) -> Matc
 def mean_difference(
     pairs: Iterable[Pair], value: Callable[[EpisodeFacts], float | None]
 ) -> MeanDifference | None:
-    """Return the mean of second minus first over the pairs that have both values.
-
-    The standard error is that of a mean over clusters: the squares of the seeds' sums of
-    deviations, over the squared number of pairs, times G/(G-1) for G seeds. With one pair a seed it
-    is the familiar standard deviation over the square root of n.
+    """Return the mean of second minus first over the seeds that have both values.
 
     Args:
         pairs: Of a matching.
@@ -110,13 +108,15 @@ def mean_difference(
         before, after = value(pair.first), value(pair.second)
         if before is not None and after is not None and math.isfinite(after - before):
             by_seed[_seed_key(pair.first)].append(after - before)
-    count, seeds = sum(map(len, by_seed.values())), len(by_seed)
-    if not count:
+    if not by_seed:
         return None
-    mean = sum(map(sum, by_seed.values())) / count
-    squares = sum(sum(one - mean for one in values) ** 2 for values in by_seed.values())
-    error = math.sqrt(squares * seeds / (seeds - 1)) / count if seeds > 1 else None
-    return MeanDifference(mean=mean, standard_error=error, pairs=count, seeds=seeds)
+    means = [sum(values) / len(values) for values in by_seed.values()]
+    return MeanDifference(
+        mean=sum(means) / len(means),
+        interval=mean_interval(means),
+        pairs=sum(map(len, by_seed.values())),
+        seeds=len(means),
+    )
 
 
 def is_solved(facts: EpisodeFacts) -> bool:

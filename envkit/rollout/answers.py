@@ -27,10 +27,12 @@ _NEEDED: Final = {"call name": "name", "call id": "tool_call_id"}
 class ToolAnswers:
     """Completes the tool messages of one episode."""
 
-    def __init__(self, codec: ChatCodec) -> None:
-        """Take what the codec's audit says about tool messages."""
-        role = codec.audit().roles["tool"]
+    def __init__(self, codec: ChatCodec | None) -> None:
+        """Take what the codec's audit says about tool messages; None changes no message."""
         self._codec = codec
+        if codec is None:
+            return
+        role = codec.audit().roles["tool"]
         self._takes_any_id = role.takes_any_call_id
         self._needed = [key for part, key in _NEEDED.items() if part in role.depends_on]
 
@@ -50,6 +52,8 @@ class ToolAnswers:
             info: The step's info.
             turn: Numbers the call where the model did not.
         """
+        if self._codec is None:
+            return entry
         entry = self._codec.readable(entry)
         if entry["role"] != "tool":
             return entry

@@ -1,7 +1,8 @@
 """The engine protocol: token ids in, sampled token ids with log-probabilities out.
 
-An engine never sees text. Ids and log-probabilities come from it, the stop token included; text is
-decoded by the codec.
+Most engines never see text. Ids and log-probabilities come from them, the stop token included; text
+is decoded by the codec. A chat endpoint is the exception: it reads messages and returns text, and
+what it plays has no token ledger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +75,7 @@ class GenerateRequest:
     """Length of the context with placeholders expanded; `prompt_tokens` must equal it."""
     sampling: Sampling
     context: PolicyContext | None = None
-    """For scripted engines only: what a policy function may look at."""
+    """For engines that read messages instead of ids: scripts and chat endpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,11 @@ class Generation:
     """None when the engine does not tell."""
     queue_seconds: float = 0.0
     """Time spent waiting before the first forward, as far as the engine knows it."""
+    text: str | None = None
+    """The reply of an engine that returns no tokens; `token_ids` is then empty. Only a rollout
+    without a codec takes it, and its trajectories have no ledger."""
+    text_tokens: int = 0
+    """Length of `text` as the engine counts it; 0 if it does not."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What else the engine reported (routed experts, speculative statistics), passed through."""
 

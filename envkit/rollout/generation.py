@@ -30,7 +30,7 @@ _MOST: Final = 1 << 62
 
 
 def checked(
-    value: object, request: GenerateRequest, *, engine: str, vocabulary_size: int
+    value: object, request: GenerateRequest, *, engine: str, vocabulary_size: int | None
 ) -> tuple[Generation, int]:
     """Return what an engine returned, in plain Python types, and how many values were clamped.
 
@@ -40,15 +40,23 @@ def checked(
         value: What `generate` returned.
         request: What it was asked.
         engine: Its name, for messages.
-        vocabulary_size: Ids must be below it.
+        vocabulary_size: Ids must be below it. None for a rollout without a codec, whose replies
+            are text.
 
     Raises:
-        EngineFault: A field has the wrong type, or the extras cannot be stored.
+        EngineFault: A field has the wrong type, the extras cannot be stored, or a reply is text
+            where ids are needed or the other way round.
         LedgerFault: The engine saw another prompt than the ledger holds, sampled ids that the
             model does not have or media placeholders, or sampled nothing without an abort.
     """
     if not isinstance(value, Generation):
         _refuse(engine, "a Generation", value)
+    if vocabulary_size is None:
+        return _checked_text(value, engine), 0
+    if value.text is not None:
+        raise EngineFault(
+            f"engine {engine!r} returned text instead of token ids: play it without a codec"
+        )
     if _is_plain(value):  # what engines return, in a third of the time
         is_aborted = value.finish_reason is FinishReason.ABORT
         ids, count = value.token_ids, len(value.token_ids)
@@ -82,6 +90,32 @@ def checked(
         extras=_extras(value.extras, engine),
     )
     return generation, clamped
+
+
+def _checked_text(value: Generation, engine: str) -> Generation:
+    """Return a reply that is text, in plain types."""
+    finish_reason = _finish_reason(value.finish_reason, engine)
+    text: Any = value.text
+    if text is None and finish_reason is not FinishReason.ABORT:
+        raise EngineFault(
+            f"engine {engine!r} returned no text, which a rollout without a codec needs: pass the "
+            "codec of its model"
+        )
+    if text is not None and not isinstance(text, str):
+        _refuse(engine, "a string as text", text)
+    prompt_tokens = value.prompt_tokens
+    return Generation(
+        token_ids=(),
+        logprobs=(),
+        text=None if text is None else str(text),
+        text_tokens=_count(value.text_tokens, "text_tokens", engine),
+        finish_reason=finish_reason,
+        prompt_tokens=_count(prompt_tokens or 0, "prompt_tokens", engine),
+        cached_tokens=_count(value.cached_tokens, "cached_tokens", engine),
+        weight_version=_weight_version(value.weight_version, engine),
+        queue_seconds=_seconds(value.queue_seconds, engine),
+        extras=_extras(value.extras, engine),
+    )
 
 
 def _is_plain(value: Generation) -> bool:

@@ -1,6 +1,8 @@
 """The one rollout loop: an environment, an engine, a codec, and the record of what they did.
 
-Every engine and every trainer goes through `Episode`. The order of events in a turn:
+Every engine and every trainer goes through `Episode`. An engine that returns text, a chat endpoint,
+is played without a codec: messages, turns and rewards are recorded, and no ledger. The order of
+events in a turn:
 
 1. limits are checked (see `limits.py` for the order);
 2. the engine samples; its ids go into the ledger as they came;
@@ -13,12 +15,8 @@ deadline that interrupts a call is such a failure; one that passes between two t
 episode as a truncation with the rewards so far.
 """
 
-import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Final
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Observation, Step
@@ -34,7 +32,7 @@ from envkit.errors import (
 )
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rollout.answers import ToolAnswers
-from envkit.rollout.boundary import ResetOutcome
+from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import FinishReason
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
@@ -50,16 +48,9 @@ from envkit.rollout.recovery import (
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
-from envkit.tokens import Encoded
-from envkit.tools import ToolSpec
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import FaultPlace, StopReason
 from envkit.trajectory.trajectory import Trajectory
-
-_INLINE_CHARACTERS: Final = 20_000
-"""Text up to this length is tokenised on the event loop: about 5 ms. More, and every image whose
-pixels still need processing, goes to a worker thread, since the loop must never be blocked for
-longer than 50 ms."""
 
 
 class Episode:
@@ -70,8 +61,10 @@ class Episode:
         self.env, self._interrupt = attempt.env, attempt.interrupt
         self._sampler = Sampler(setup, spec, attempt.interrupt)
         self._answers = ToolAnswers(setup.codec)
-        self._opening: ResetOutcome | None = None
         self.record = EpisodeRecord()
+        self._encoder: EpisodeEncoder | None = None  # an engine that returns text needs none
+        if setup.codec is not None:
+            self._encoder = EpisodeEncoder(setup, setup.codec, spec, pool, self.record)
 
     async def run(self, earlier: Trajectory | None = None) -> StopReason:
         """Play until the episode ends and return why; faults are noted in the record.
@@ -125,7 +118,7 @@ class Episode:
 
     async def _begin(self, earlier: Trajectory | None) -> None:
         record = self.record
-        reset = self._opening = await self.env.reset()
+        reset = await self.env.reset()
         if isinstance(self.env.env, MultiAgentEnv):
             raise ConfigurationError(
                 f"{type(self.env.env).__name__} has several agents, each with its own trajectory: "
@@ -136,23 +129,26 @@ class Episode:
         record.initial_observation_hash = reset.hash
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
-        if earlier is not None and earlier.segments:
-            await self._take_over(earlier)
+        encoder = self._encoder
+        if encoder is not None:
+            encoder.tools = reset.tools or None
+        if earlier is not None and earlier.segments and encoder is not None:
+            await self._take_over(earlier, encoder)
             return
         if reset.system_prompt is not None:
             record.messages.append(message("system", reset.system_prompt))
         record.messages.append(self._answers.readable(reset.message))
-        encoded = await self._encode(record.messages, self._encode_prompt)
-        record.ledger.start(encoded, turn=0)
+        if encoder is not None:
+            record.ledger.start(await encoder.prompt(), turn=0)
         if self._spec.group_start is not None:  # one that cannot be encoded proves nothing
             self._spec.group_start.expected = reset.hash
 
-    async def _take_over(self, earlier: Trajectory) -> None:
+    async def _take_over(self, earlier: Trajectory, encoder: EpisodeEncoder) -> None:
         """Continue an aborted trajectory: ledger, messages, turns and the environment's state."""
         record = self.record
         done = [turn for turn in earlier.turns if turn.observation_hash is not None]
         record.turns = done
-        record.ledger.replay(await self._with_features(earlier.segments))
+        record.ledger.replay(await encoder.with_features(earlier.segments))
         record.messages = list(earlier.messages)
         if record.messages and record.messages[-1]["role"] == "assistant":
             record.messages.pop()  # cut in the middle: it is written again when it is complete
@@ -166,18 +162,6 @@ class Episode:
         pending = record.unanswered()
         if not partial and pending and record.ledger.segments and done:
             await self._append_observation(pending)
-
-    async def _with_features(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Compute the processor's outputs again where a file did not keep them."""
-        codec, whole = self._setup.codec, list(segments)
-        for index, segment in enumerate(whole):
-            if segment.images and not segment.features:
-                images = segment.images
-                features = await self._pool.computing.run(
-                    lambda images=images: codec.image_features(images)
-                )
-                whole[index] = replace(segment, features=features)
-        return whole
 
     async def _turn(self) -> StopReason | None:
         """Play one turn; return why the episode ends, or None to continue."""
@@ -268,21 +252,28 @@ class Episode:
         if aborted and not ledger.reply_ids(draft.turn):
             record.draft = None  # aborted in the queue: there was no turn
         else:
-            draft.response_text = self._setup.codec.decode(ledger.reply_ids(draft.turn))
-            record.messages.append(message("assistant", draft.response_text))
+            self._add_text(draft, generation.text)
         if aborted:
             if self._is_late():
                 raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
             return StopReason.ABORTED
         is_cut = generation.finish_reason is FinishReason.LENGTH
-        return room.reason if is_cut and len(generation.token_ids) >= room.tokens else None
+        is_text = generation.text is not None  # cut where it was asked to be
+        is_full = is_text or len(generation.token_ids) >= room.tokens
+        return room.reason if is_cut and is_full else None
+
+    def _add_text(self, draft: TurnDraft, text: str | None = None) -> None:
+        """Note the text of a reply; None decodes what the ledger holds of it."""
+        if text is None and self._encoder is not None:
+            text = self._encoder.decode(draft.turn)
+        draft.response_text = text or ""
+        self.record.messages.append(message("assistant", draft.response_text))
 
     def _take_reply(self, draft: TurnDraft, last: Segment) -> None:
         """Take a reply that the ledger holds in full already, as `_reply` takes a sampled one."""
         draft.finish_reason = last.finish_reason or ""
         draft.weight_version = last.weight_version
-        draft.response_text = self._setup.codec.decode(self.record.ledger.reply_ids(draft.turn))
-        self.record.messages.append(message("assistant", draft.response_text))
+        self._add_text(draft)
 
     async def _step(self, draft: TurnDraft) -> tuple[Step, Message]:
         started = time.perf_counter()
@@ -339,120 +330,36 @@ class Episode:
         observation: Observation | None = None,
     ) -> StopReason | None:
         """Append what the environment said, if it fits; return why the episode ends, or None."""
+        encoder = self._encoder
+        if encoder is None:
+            shown = len(images_of(self.record.messages))
+            return observation_stop(
+                self._setup.limits, response_tokens=0, context_tokens=0, images=shown
+            )
         started = time.perf_counter()
-        encoded = await self._encode(pending, lambda: self._encode_delta(pending))
-        stop = self._overshoot(encoded)
+        encoded = await encoder.observation(pending)
+        stop = encoder.overshoot(encoded)
         draft = self.record.draft
         step = None if draft is None else draft.step
         if stop is not None and observation is not None and draft is not None and step is not None:
-            shorter = await self.env.shorten(observation, self._space())
+            shorter = await self.env.shorten(observation, encoder.space())
             if shorter is not None:
                 pending = (self._answered(shorter, draft, step),)
                 self.record.messages[-1] = pending[0]
-                encoded = await self._encode(pending, lambda: self._encode_delta(pending))
-                stop = self._overshoot(encoded)
+                encoded = await encoder.observation(pending)
+                stop = encoder.overshoot(encoded)
         if stop is not None:
             return stop
         seconds = time.perf_counter() - started
-        await self._check(pending, encoded)
+        await encoder.check(pending, encoded)
         self.record.add_observation(encoded, seconds)
         return None
-
-    async def _check(self, pending: tuple[Message, ...], encoded: Encoded) -> None:
-        """Compare what is about to be appended with a full render, if it is drawn."""
-        setup, spec, turn = self._setup, self._spec, self.record.ledger.segments[-1].turn
-        if encoded.is_prompt or not setup.self_check.draws(spec.env_id, spec.episode_id, turn):
-            return
-        context = self._context(pending)
-        report = await self._pool.computing.run(
-            lambda: setup.codec.check_observation(pending, encoded, **context)
-        )
-        self.record.note_sanity(report.status)
-        setup.self_check.judge(report)
-
-    def _overshoot(self, encoded: Encoded) -> StopReason | None:
-        ledger, added, images = self.record.ledger, len(encoded.train_ids), len(encoded.images)
-        starts_anew = encoded.is_prompt
-        return observation_stop(
-            self._setup.limits,
-            response_tokens=ledger.response_tokens + (0 if starts_anew else added),
-            context_tokens=added + (0 if starts_anew else ledger.train_length),
-            images=images + (0 if starts_anew else len(ledger.images)),
-        )
-
-    def _space(self) -> int:
-        """Return how many tokens an observation may have, with one left to answer it."""
-        limits, ledger = self._setup.limits, self.record.ledger
-        bounds = [
-            bound - used - 1
-            for bound, used in (
-                (limits.max_response_tokens, ledger.response_tokens),
-                (limits.max_context_tokens, ledger.train_length),
-            )
-            if bound is not None
-        ]
-        return max(0, min(bounds, default=sys.maxsize))
-
-    @property
-    def _tools(self) -> tuple[ToolSpec, ...] | None:
-        return (self._opening.tools or None) if self._opening is not None else None
-
-    def _encode_prompt(self) -> Encoded:
-        return self._setup.codec.encode_prompt(self.record.messages, tools=self._tools)
-
-    def _encode_delta(self, pending: tuple[Message, ...]) -> Encoded:
-        """Encode an observation as what follows the ledger, or as a new prompt.
-
-        Under the policy "rerender" the template decides how the history looks: where that still
-        begins with the ledger, the rest is the delta; where not, a new sequence starts.
-        """
-        ledger, codec = self.record.ledger, self._setup.codec
-        if codec.history == "rerender" and codec.rewrites_history:
-            whole = self._encode_prompt()
-            sent = ledger.wire_ids
-            length = len(sent)
-            if whole.wire_ids[:length] != sent:
-                return replace(whole, is_prompt=True)
-            known = len(ledger.images)
-            return Encoded(
-                wire_ids=whole.wire_ids[length:],
-                train_ids=whole.train_ids[ledger.train_length :],
-                images=whole.images[known:],
-                features=whole.features[known:],
-            )
-        return codec.encode_observation(
-            pending, **self._context(pending), previous_images=len(ledger.images)
-        )
-
-    def _context(self, pending: tuple[Message, ...]) -> dict[str, Any]:
-        """Return what the codec needs to know of the conversation before an observation."""
-        ledger = self.record.ledger
-        return {
-            "sampled_ids": ledger.reply_ids(ledger.segments[-1].turn),
-            "history": self.record.messages[: -len(pending)],
-            "tools": self._tools,
-        }
 
     def _answered(self, entry: Message, draft: TurnDraft, step: Step) -> Message:
         """Return what the environment said as the template reads it."""
         return self._answers.readable(
             entry, reply=draft.response_text, info=step.info, turn=draft.turn
         )
-
-    async def _encode(self, messages: Sequence[Message], encode: Callable[[], Encoded]) -> Encoded:
-        """Encode on this thread if it is quick, else on a worker's."""
-        light = sum(len(text_of(entry)) for entry in messages) <= _INLINE_CHARACTERS
-        images = images_of(messages)
-        if light and (not images or self._setup.codec.is_quick(images)):
-            return encode()
-
-        def work() -> Encoded:
-            encoded = encode()
-            for image in encoded.images:
-                image.png_bytes()  # the record and HTTP engines want them; never on the event loop
-            return encoded
-
-        return await self._pool.computing.run(work)
 
 
 async def play_episode(

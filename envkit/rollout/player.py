@@ -43,7 +43,7 @@ class Player:
     def __init__(
         self,
         engine: Engine,
-        codec: ChatCodec,
+        codec: ChatCodec | None,
         config: RolloutConfig | None = None,
         *,
         roles: RolePlan | None = None,
@@ -52,7 +52,8 @@ class Player:
 
         Args:
             engine: Samples the replies; the caller closes it.
-            codec: Encodes what the environments say.
+            codec: Encodes what the environments say. None for an engine that returns text, such as
+                a `ChatEngine`: its trajectories have no token ledger and cannot be trained on.
             config: Limits, retries, sampling and isolation; None takes the defaults.
             roles: What differs between the roles of environments with several agents; None takes
                 the configuration's.

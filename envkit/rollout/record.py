@@ -39,7 +39,11 @@ class TurnDraft(SimpleNamespace):
         """Take over what the engine reported."""
         values: dict[str, Any] = vars(self)
         values["cached_tokens"] = generation.cached_tokens
-        values["response_tokens"] += len(generation.token_ids)
+        if generation.text is None:
+            values["response_tokens"] += len(generation.token_ids)
+        else:  # nobody has counted the prompt before
+            values["prompt_tokens"] = generation.prompt_tokens or 0
+            values["response_tokens"] = generation.text_tokens
         values["queue_seconds"] += generation.queue_seconds
         values["generate_seconds"] += seconds
         values["finish_reason"] = generation.finish_reason.value

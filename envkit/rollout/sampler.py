@@ -45,11 +45,14 @@ class Sampler:
         self._availability = availability_of(setup.engine)
         self._rng = random.Random(spec.episode_id)
         self._policy_seed = derive_seed(spec.seed, spec.member)
-        self._base = replace(
-            setup.sampling,
-            stop_ids=setup.sampling.stop_ids or setup.codec.stop_ids,
-            banned_ids=(*setup.sampling.banned_ids, *setup.codec.media_ids),
-        )
+        self._base, codec = setup.sampling, setup.codec
+        if codec is not None:
+            self._base = replace(
+                setup.sampling,
+                stop_ids=setup.sampling.stop_ids or codec.stop_ids,
+                banned_ids=(*setup.sampling.banned_ids, *codec.media_ids),
+            )
+        self._vocabulary_size = None if codec is None else codec.vocabulary_size
         self._wait: asyncio.Timeout | None = None
 
     async def generate(
@@ -138,7 +141,7 @@ class Sampler:
                 await self._interrupt.cut(engine.generate(request), patience_s=_ABORT_PATIENCE_S),
                 request,
                 engine=engine.name,
-                vocabulary_size=self._setup.codec.vocabulary_size,
+                vocabulary_size=self._vocabulary_size,
             )
         except BaseException as error:  # an engine may be anybody's code
             if is_own_cancellation(error):

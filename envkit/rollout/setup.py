@@ -34,7 +34,8 @@ class Setup:
     """What the episodes of a rollout share."""
 
     engine: Engine
-    codec: ChatCodec
+    codec: ChatCodec | None
+    """None for an engine that returns text: its trajectories have no ledger."""
     limits: Limits
     retries: RetryBudget
     sampling: Sampling
@@ -45,8 +46,16 @@ class Setup:
         """Refuse a combination that would record wrong numbers.
 
         Raises:
-            ConfigurationError: Raw log-probabilities at a temperature other than 1.
+            ConfigurationError: Raw log-probabilities at a temperature other than 1, or limits on
+                tokens that nobody counts.
         """
+        counted = ("max_response_tokens", "max_context_tokens")
+        given = [name for name in counted if getattr(self.limits, name) is not None]
+        if self.codec is None and given:
+            raise ConfigurationError(
+                f"limits.{given[0]} counts tokens, which needs the codec of a model: a chat "
+                "endpoint takes limits.max_turns, limits.max_tokens_per_turn and limits.max_images"
+            )
         for role in self.roles.engines.keys() | self.roles.samplings.keys():
             self.of_role(role)
         if self.engine.logprob_kind is LogprobKind.RAW and self.sampling.temperature != 1.0:

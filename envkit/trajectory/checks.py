@@ -108,6 +108,8 @@ def _ledger(trajectory: Trajectory) -> Iterator[str]:
             return
         if is_model:
             upcoming = segment.turn + 1
+    if not trajectory.has_ledger:
+        return
     unheard = len(numbers) - upcoming  # 1 where the engine failed before the first token
     # An episode that could not be resumed keeps the tokens of the reply that an abort had cut.
     unfiled = 1 if trajectory.is_faulted else 0
@@ -201,7 +203,8 @@ def _fault(trajectory: Trajectory) -> Iterator[str]:
         yield f"the episode ended by {trajectory.stop_reason}, but no fault is recorded"
     if not trajectory.is_faulted and trajectory.fault is not None:
         yield f"a fault is recorded, but the episode ended by {trajectory.stop_reason}"
-    if trajectory.is_faulted and any(any(row.loss_mask) for row in trajectory.steps(merge=True)):
+    rows = trajectory.steps(merge=True) if trajectory.is_faulted and trajectory.has_ledger else ()
+    if any(any(row.loss_mask) for row in rows):
         yield "a faulted episode must not train a token"
 
 

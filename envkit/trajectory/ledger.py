@@ -112,7 +112,9 @@ class Ledger:
 
     def drop_reply(self, turn: int) -> None:
         """Take a rejected reply back, before anything was appended after it."""
-        while self.segments[-1].kind is SegmentKind.MODEL and self.segments[-1].turn == turn:
+        while self.segments and self.segments[-1].turn == turn:
+            if self.segments[-1].kind is not SegmentKind.MODEL:
+                break
             dropped = self.segments.pop()
             if self._joined > len(self.segments):
                 self._joined = len(self.segments)

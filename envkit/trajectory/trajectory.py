@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError
 from envkit.images import Image
-from envkit.messages import Message
+from envkit.messages import Message, images_of
 from envkit.tokens.encoded import Encoded, Tensors, join_features
 from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.projection import Row, placeholder_row, rows_of
@@ -131,9 +131,25 @@ class Trajectory:
         return self.stop_reason.is_fault
 
     @property
+    def has_ledger(self) -> bool:
+        """Whether its tokens are recorded; False for what a chat endpoint played."""
+        return bool(self.segments) or not self.turns
+
+    @property
     def token_count(self) -> int:
         """Train ids of all segments, over every sequence."""
         return sum(len(segment.train_ids) for segment in self.segments)
+
+    @property
+    def image_count(self) -> int:
+        """How many images the model was shown, over every sequence of the ledger.
+
+        Without a ledger they are counted in the messages before the last reply.
+        """
+        if self.has_ledger:
+            return sum(len(segment.images) for segment in self.segments)
+        spoken = [n for n, entry in enumerate(self.messages) if entry["role"] == "assistant"]
+        return len(images_of(self.messages[: spoken[-1]])) if spoken else 0
 
     @property
     def trained_token_count(self) -> int:
@@ -178,11 +194,25 @@ class Trajectory:
         Args:
             merge: False gives a row for each model turn, with everything before it as its prompt.
                 True gives one row for each run of turns whose prompts extend each other exactly.
+
+        Raises:
+            ConfigurationError: It has no ledger.
         """
+        self._require_ledger()
         reward = None if self.is_faulted else self.reward
         return rows_of(self.segments, reward, is_trained=not self.is_faulted, merge=merge)
 
+    def _require_ledger(self) -> None:
+        if not self.has_ledger:
+            raise ConfigurationError(
+                f"episode {self.episode_id} was played by a chat endpoint (engine "
+                f"{self.engine!r}), which returns text and no token ids: it has no ledger, so it "
+                "can be evaluated but not trained on; play its task with an engine that returns "
+                "ids, such as sglang"
+            )
+
     def _single(self) -> Sequence[Segment]:
+        self._require_ledger()
         if sum(segment.kind is SegmentKind.PROMPT for segment in self.segments) > 1:
             raise ConfigurationError(
                 "this trajectory is more than one sequence, because the template rewrote its "

@@ -89,7 +89,9 @@ class _Checker:
         trajectory = stored.trajectory
         self.trajectories += 1
         self.tokens += trajectory.token_count
-        self.trained_tokens += sum(sum(row.loss_mask) for row in trajectory.steps(merge=True))
+        if trajectory.has_ledger:
+            rows = trajectory.steps(merge=True)
+            self.trained_tokens += sum(sum(row.loss_mask) for row in rows)
         self.problems += [
             replace(problem, line=stored.line, episode_id=trajectory.episode_id)
             for problem in (

@@ -15,7 +15,7 @@ from fakes.trajectories import Reply, build, example
 from envkit.cli.counting import CountingBar
 from envkit.cli.export import ExportFormat
 from envkit.cli.imports import ImportFormat
-from envkit.cli.rollout import Wrap
+from envkit.cli.playing import Wrap
 from envkit.export import DumpFormat, TaskFormat, TrajectoryFormat
 from envkit.trajectory import StopReason, load, save
 from envkit.wrappers import WRAPPERS

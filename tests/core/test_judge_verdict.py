@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from envkit.judges import Criterion, MalformedVerdict, read_verdict
-from envkit.judges.refusals import status_failure
+from envkit.chat import status_failure
 from envkit.judges.verdict import schema_of
 
 CRITERIA = (Criterion(name="a", text="A."), Criterion(name="b", text="B.", best=3))
@@ -113,7 +113,7 @@ def test_a_status_is_worth_a_retry_or_not(
 ) -> None:
     body = json.dumps({"error": {"message": "no", "code": code}}).encode()
 
-    failure = status_failure(status, {"Retry-After": "1"}, body)
+    failure = status_failure(status, {"Retry-After": "1"}, body, advice={})
 
     assert failure.is_retryable is is_retryable
     assert failure.retry_after_s == (1.0 if is_retryable else None)
@@ -123,5 +123,5 @@ def test_a_status_is_worth_a_retry_or_not(
 def test_no_error_body_raises_and_none_shows_the_key(status: int, body: bytes) -> None:
     leaky: Any = json.dumps({"error": {"message": "bad key sk-123"}}).encode()
 
-    assert str(status_failure(status, {}, body)).startswith(f"HTTP {status}")
-    assert "sk-123" not in str(status_failure(status, {}, leaky, secret="sk-123"))
+    assert str(status_failure(status, {}, body, advice={})).startswith(f"HTTP {status}")
+    assert "sk-123" not in str(status_failure(status, {}, leaky, secret="sk-123", advice={}))

@@ -4,23 +4,21 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from envkit.judges.failure import CallFailure
+from envkit.chat.failure import CallFailure
 from envkit.retry_after import retry_after
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 _SPENT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Codes of a 429 that no waiting mends (OpenAI's guide to error codes)."""
-_ADVICE: Final[Mapping[int, str]] = {
-    400: "the request was refused; response_format=None suits servers without structured output",
-    401: "the key was refused: check api_key",
-    403: "the key has no access to this model",
-    404: "the address or the model is unknown: check base_url and model",
-    413: "the request is too large: show the judge less",
-}
 
 
 def status_failure(
-    status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    secret: str | None = None,
+    advice: Mapping[int, str],
 ) -> CallFailure:
     """Return the failure that a status stands for.
 
@@ -29,17 +27,19 @@ def status_failure(
         headers: Of the answer.
         body: Of the answer.
         secret: Never shown, even where the server repeats it.
+        advice: What to do about a status, for the message.
     """
     message, code = _error_of(body)
     if secret:
         message = message.replace(secret, "***")
-    advice = _ADVICE.get(status)
-    text = f"HTTP {status}" + (f" ({advice})" if advice else "") + f": {message}"
+    hint = advice.get(status)
+    text = f"HTTP {status}" + (f" ({hint})" if hint else "") + f": {message}"
     is_retryable = (status in _RETRYABLE or status >= 500) and code not in _SPENT
     return CallFailure(
         text,
         is_retryable=is_retryable,
         retry_after_s=retry_after(headers) if is_retryable else None,
+        status=status,
     )
 
 

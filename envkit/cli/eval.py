@@ -1,0 +1,219 @@
+"""`envkit eval`: what a model or a policy achieves on fixed tasks."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from envkit.cli.options import (
+    AsJson,
+    BaseUrl,
+    EngineName,
+    EnvKwargs,
+    ModelName,
+    complete_id,
+    parse_env_kwargs,
+)
+from envkit.cli.playing import (
+    DEFAULT_CONCURRENCY,
+    RESUMED,
+    Concurrency,
+    ConfigFile,
+    FaultChoice,
+    MaxNewTokens,
+    MaxTurns,
+    PolicyName,
+    Quiet,
+    RunSeed,
+    SettingPairs,
+    Temperature,
+    WrapKwargs,
+    WrapName,
+    read_config,
+    refuse_options,
+)
+
+_TASKS: Final = 64
+_COUNTING: Final = "Counting"
+
+
+def evaluate(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID...",
+            help="Environments; see `envkit list`. With --paired, two runs or evaluations.",
+            autocompletion=complete_id,
+        ),
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option("-n", "--tasks", min=1, help=f"Tasks per environment (default: {_TASKS})."),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("-k", "--samples", min=1, help="Episodes per task (default: 1).")
+    ] = None,
+    engine: EngineName = None,
+    model: ModelName = None,
+    base_url: BaseUrl = None,
+    policy: PolicyName = None,
+    chat: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="An OpenAI-compatible chat endpoint, up to /v1, that serves --model.",
+        ),
+    ] = None,
+    key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable with the endpoint's key (default: OPENAI_API_KEY).",
+        ),
+    ] = None,
+    seed: RunSeed = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder (default: runs/eval-ENGINE-seedN)."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an evaluation in --out.")
+    ] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Complete an interrupted evaluation. A complete one is counted again.",
+        ),
+    ] = None,
+    paired: Annotated[
+        bool,
+        typer.Option("--paired", help="Compare two runs or evaluations of the same tasks."),
+    ] = False,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TAG",
+            help="Also count by this entry of the tasks, such as hops; repeatable "
+            "(default: family and level).",
+            rich_help_panel=_COUNTING,
+        ),
+    ] = None,
+    pass_at: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="K",
+            help="Estimate pass@K; repeatable (default: 1, 2, 4, ... up to -k).",
+            rich_help_panel=_COUNTING,
+        ),
+    ] = None,
+    solved_above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="REWARD",
+            help="A higher reward counts as solved (default: 0).",
+            rich_help_panel=_COUNTING,
+        ),
+    ] = None,
+    max_faults: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="SHARE",
+            help="Exit with 1 if more episodes of an environment fault (default: 0.05).",
+            rich_help_panel=_COUNTING,
+        ),
+    ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML or JSON: dollars per million tokens, by model.",
+            rich_help_panel=_COUNTING,
+        ),
+    ] = None,
+    concurrency: Concurrency = None,
+    env_kwargs: EnvKwargs = None,
+    wrap: WrapName = None,
+    wrap_kwargs: WrapKwargs = None,
+    config: ConfigFile = None,
+    settings: SettingPairs = None,
+    on_fault: FaultChoice = None,
+    max_turns: MaxTurns = None,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Temperature = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a model or a policy: success, reward and pass@k with intervals, tokens, cost.
+
+    Each environment plays the same tasks for the same --seed, and gets a run directory as from
+    `envkit rollout`. Faulted episodes are reported and left out. Ctrl-C keeps what is finished;
+    --resume completes it.
+    """
+    from envkit.cli.engines import EngineChoice
+    from envkit.cli.eval_plan import EvalPlan, counted_otherwise, new_evaluation
+    from envkit.cli.run_eval import run_eval
+    from envkit.cli.run_plan import Output, RolloutPlan
+    from envkit.cli.sinks import SinkChoice
+
+    output = Output.JSON if as_json else Output.TABLE
+    playing: dict[str, Any] = {
+        "-n": tasks, "-k": samples, "--engine": engine, "--model": model, "--policy": policy,
+        "--chat": chat, "--key-env": key_env,
+        "--seed": seed, "--out": out, "--overwrite": overwrite, "--concurrency": concurrency,
+        "--env-kwargs": env_kwargs, "--wrap": wrap, "--wrap-kwargs": wrap_kwargs,
+        "--config": config, "--set": settings, "--on-fault": on_fault, "--max-turns": max_turns,
+        "--max-new-tokens": max_new_tokens, "--temperature": temperature,
+    }  # fmt: skip
+    if paired:
+        from envkit.cli.eval_paired import show_comparison
+        from envkit.evaluation import TAGS
+
+        others = {"--base-url": base_url, "--resume": resume, "--prices": prices}
+        others |= {"--pass-at": pass_at, "--max-faults": max_faults}
+        refuse_options("--paired plays nothing", {**others, **playing})
+        show_comparison(
+            targets or (), by=by or TAGS, solved_above=solved_above or 0.0, output=output
+        )
+        return
+    counting: dict[str, Any] = {
+        "by": by and tuple(by),
+        "pass_at": pass_at and tuple(pass_at),
+        "solved_above": solved_above,
+        "max_faults": max_faults,
+    }
+    if resume is not None:
+        refuse_options(RESUMED, {"ID": targets, **playing})
+        begun = EvalPlan.read(resume, base_url=base_url, is_quiet=quiet)
+        plan = counted_otherwise(begun, counting, prices=prices)
+        raise typer.Exit(run_eval(plan, output=output))
+    overrides: dict[str, Any] = {
+        "seed": seed,
+        "on_fault": None if on_fault is None else on_fault.value,
+        "env_kwargs": parse_env_kwargs(env_kwargs),
+        "limits": {"max_turns": max_turns},
+        "sampling": {"max_new_tokens": max_new_tokens, "temperature": temperature},
+    }
+    read = read_config(config, settings or (), overrides)
+    run = RolloutPlan(
+        env_id=read.env_id or "",
+        config=read,
+        choice=EngineChoice(
+            name=engine, model=model, base_url=base_url, policy=policy, chat=chat, key_env=key_env
+        ),
+        episodes=(tasks or _TASKS) * (samples or 1),
+        group_size=samples or 1,
+        concurrency=concurrency or DEFAULT_CONCURRENCY,
+        wrap=None if wrap is None else wrap.value,
+        wrap_kwargs=parse_env_kwargs(wrap_kwargs, option="--wrap-kwargs"),
+        sinks=SinkChoice(),
+        out=out,
+        overwrite=overwrite,
+        is_quiet=quiet,
+        output=Output.NOTHING,
+    )
+    begun = new_evaluation(run, targets or ())
+    plan = counted_otherwise(begun, counting, prices=prices)
+    raise typer.Exit(run_eval(plan, output=output))

@@ -1,0 +1,91 @@
+"""`envkit eval A B --paired`: two runs or evaluations of the same tasks."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from envkit.cli.console import say, say_json, table
+from envkit.cli.run_plan import Output
+from envkit.evaluation import Comparison, Difference, compare, read_side
+from envkit.report.pairs import MeanDifference
+
+_LISTED: Final = 20
+"""Changed outcomes that the terminal shows."""
+
+
+def show_comparison(
+    targets: Sequence[str], *, by: Sequence[str], solved_above: float, output: Output
+) -> None:
+    """Write what changed from the first target to the second.
+
+    Args:
+        targets: Two runs or evaluations.
+        by: Tags that differences are grouped by.
+        solved_above: A higher reward counts as solved.
+        output: A table or JSON.
+
+    Raises:
+        BadParameter: Other than two targets.
+        ConfigurationError: They did not play the same tasks.
+        StorageError: One of them cannot be read.
+    """
+    if len(targets) != 2:
+        raise typer.BadParameter(
+            f"--paired compares two runs or evaluations, got {len(targets)}: "
+            "envkit eval BEFORE AFTER --paired"
+        )
+    first, second = (read_side(Path(target), by=by) for target in targets)
+    found = compare(first, second, by=by, solved_above=solved_above)
+    if output is Output.JSON:
+        say_json({"first": first.name, "second": second.name, **asdict(found)})
+        return
+    say(f"A: {first.name}")
+    say(f"B: {second.name}")
+    _show(found)
+
+
+def _show(found: Comparison) -> None:
+    columns = ("B minus A", "tasks", "success", "reward", "turns", "tokens out")
+    tests = ("better", "worse", "p", "left out")
+    table((*columns, *tests), [_row(line) for line in found.differences])
+    test = (
+        "McNemar's exact test"
+        if all(line.is_mcnemar for line in found.differences)
+        else "exact sign test on tasks"
+    )
+    say(f"brackets: 95% paired bootstrap intervals over tasks; p: {test}")
+    for flip in found.flipped[:_LISTED]:
+        what = "now solved" if flip.now_solved else "now failed"
+        say(f"{what}: {flip.env_id} seed {flip.seed} ({flip.first}, {flip.second}) {flip.excerpt}")
+    hidden = len(found.flipped) - _LISTED
+    if hidden > 0:
+        say(f"and {hidden} other changed outcomes; --json has them all")
+
+
+def _row(line: Difference) -> list[str]:
+    name = line.env_id if line.tag is None else f"  {line.tag} {line.value}"
+    return [
+        name,
+        "0" if line.success is None else str(line.success.seeds),
+        _change(line.success, 100, 1, "%"),
+        _change(line.reward, 1, 3),
+        _change(line.turns, 1, 2),
+        _change(line.reply_tokens, 1, 1),
+        str(line.better),
+        str(line.worse),
+        f"{line.p_value:.3g}",
+        str(line.unpaired),
+    ]
+
+
+def _change(found: MeanDifference | None, factor: float, digits: int, unit: str = "") -> str:
+    if found is None:
+        return "-"
+    text = f"{factor * found.mean:+.{digits}f}{unit}"
+    if found.interval is None:
+        return text
+    low, high = factor * found.interval.low, factor * found.interval.high
+    return f"{text} [{low:+.{digits}f}, {high:+.{digits}f}]"

@@ -1,0 +1,223 @@
+"""What one `envkit eval` plays and how it counts, kept in `eval.json` so that it can be resumed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import envkit
+from envkit.cli.run_plan import Output, RolloutPlan, free_folder, is_taken
+from envkit.cli.sinks import SinkChoice
+from envkit.errors import ConfigurationError, StorageError
+from envkit.evaluation import TAGS, Line, Price, check_pass_at, price_of, read_price
+from envkit.files import replace_file, storage_errors
+from envkit.registration import spec
+from envkit.rollout.config import FaultPolicy
+
+EVAL_FILE: Final = "eval.json"
+SCHEMA: Final = 1
+"""Version of `eval.json`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """How episodes become figures; what is played does not depend on it."""
+
+    by: tuple[str, ...] = TAGS
+    """Tags that results are grouped by."""
+    pass_at: tuple[int, ...] = ()
+    """Values of k; empty takes 1, 2, 4, ... and all samples."""
+    solved_above: float = 0.0
+    """A higher reward counts as solved."""
+    max_faults: float = 0.05
+    """Share of an environment's episodes that may fault, 0 to 1."""
+    price: Price | None = None
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> "Counting":
+        """Return what `asdict` described."""
+        price = data["price"]
+        return cls(
+            by=tuple(data["by"]),
+            pass_at=tuple(data["pass_at"]),
+            solved_above=data["solved_above"],
+            max_faults=data["max_faults"],
+            price=None if price is None else price_of(price, EVAL_FILE),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalPlan:
+    """The runs of an evaluation, one for each environment, in folders beside `eval.json`."""
+
+    folder: Path
+    runs: Mapping[str, RolloutPlan] = field(default_factory=dict[str, RolloutPlan])
+    """By the folder's name."""
+    counting: Counting = field(default_factory=Counting)
+
+    @classmethod
+    def read(cls, folder: Path, *, base_url: str | None, is_quiet: bool) -> "EvalPlan":
+        """Return the plan of an evaluation that was begun; each run resumes what it has.
+
+        Args:
+            folder: Holds `eval.json`.
+            base_url: Where the server is now; None takes the recorded address.
+            is_quiet: Whether to show progress.
+
+        Raises:
+            StorageError: The folder is not an evaluation.
+            ConfigurationError: Another version of envkit made it.
+        """
+        data = read_evaluation(folder)
+        runs: dict[str, RolloutPlan] = {}
+        for name, settings in data["runs"].items():
+            place = folder / name
+            if is_taken(place):
+                runs[name] = RolloutPlan.resumed(
+                    place,
+                    base_url=base_url,
+                    sinks=SinkChoice(),
+                    is_quiet=is_quiet,
+                    output=Output.NOTHING,
+                )
+            else:
+                plan = RolloutPlan.of_settings(settings, base_url=base_url, sinks=SinkChoice())
+                output = Output.NOTHING
+                runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=output)
+        return cls(folder=folder, runs=runs, counting=Counting.of_json(data["counting"]))
+
+    def write(self, lines: Sequence[Line] = (), *, is_complete: bool = False) -> dict[str, Any]:
+        """Write `eval.json` and return what it holds.
+
+        Args:
+            lines: The figures so far.
+            is_complete: Whether every run was played to its end.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        document = {
+            "schema": SCHEMA,
+            "envkit": envkit.__version__,
+            "is_complete": is_complete,
+            "counting": asdict(self.counting),
+            "lines": [line.to_json() for line in lines],
+            "runs": {name: plan.settings() for name, plan in self.runs.items()},
+        }
+        with storage_errors(f"cannot make {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self.folder / EVAL_FILE, json.dumps(document, indent=2).encode() + b"\n")
+        return document
+
+
+def read_evaluation(folder: Path) -> dict[str, Any]:
+    """Return the contents of an `eval.json`.
+
+    Raises:
+        StorageError: The folder is not an evaluation.
+        ConfigurationError: Another version of envkit made it.
+    """
+    file = folder / EVAL_FILE
+    if not file.is_file():
+        raise StorageError(f"{folder} is not the folder of an evaluation: it has no {EVAL_FILE}")
+    try:
+        data = cast("dict[str, Any]", json.loads(file.read_bytes()))
+        schema, version = data["schema"], data["envkit"]
+        is_whole = isinstance(data["runs"], dict) and isinstance(data["counting"], dict)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StorageError(f"{file} does not describe an evaluation: {error}") from error
+    if schema != SCHEMA or version != envkit.__version__ or not is_whole:
+        raise ConfigurationError(
+            f"{file} was made by envkit {version} (format {schema}); this is {envkit.__version__} "
+            f"(format {SCHEMA}): use the version that made it, or begin a new evaluation"
+        )
+    return data
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Return whether a folder holds an evaluation."""
+    return (folder / EVAL_FILE).exists()
+
+
+def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
+    """Return the plan of a new evaluation.
+
+    Args:
+        run: How every environment is played; `out` is the evaluation's folder, None takes the first
+            free one of `runs/`.
+        env_ids: Empty takes the run's own.
+
+    Raises:
+        UnknownNameError: No environment has the id.
+        ConfigurationError: An id that stands twice or names a folder, or settings that do not fit.
+        StorageError: The folder holds an evaluation already.
+    """
+    if run.config.on_fault is FaultPolicy.DROP_GROUP:
+        raise ConfigurationError(
+            "--on-fault drop_group would hide faulted episodes from the figures: use mask or retry"
+        )
+    named = list(env_ids) or ([run.env_id] if run.env_id else [])
+    if not named:
+        raise ConfigurationError("name an environment, or an evaluation with --resume")
+    for env_id in named:
+        _check_id(env_id, named)
+    folder = _folder(run)
+    runs: dict[str, RolloutPlan] = {}
+    for env_id in named:
+        name = env_id.replace("/", "-")
+        config = replace(run.config, env_id=env_id)
+        runs[name] = replace(run, env_id=env_id, config=config, out=folder / name)
+        runs[name].folder()  # refuses a run that is there already
+    return EvalPlan(folder=folder, runs=runs)
+
+
+def _check_id(env_id: str, named: Sequence[str]) -> None:
+    if Path(env_id).is_dir():
+        raise ConfigurationError(
+            f"{env_id} is a folder, not an environment: complete an evaluation with "
+            f"--resume {env_id}, or compare two with --paired"
+        )
+    if named.count(env_id) > 1:
+        raise ConfigurationError(
+            f"{env_id} is named twice: name each environment once; --samples gives several "
+            "episodes per task"
+        )
+    spec(env_id)  # refuses an unknown one, with a suggestion
+
+
+def _folder(run: RolloutPlan) -> Path:
+    if run.out is None:
+        stem = f"eval-{run.choice.label}-seed{run.config.seed}"
+        return free_folder(stem, is_evaluation, overwrite=run.overwrite)
+    if run.out.exists() and not run.out.is_dir():
+        raise StorageError(f"--out must be a folder, got the file {str(run.out)!r}")
+    if is_evaluation(run.out) and not run.overwrite:
+        raise StorageError(
+            f"{run.out} holds an evaluation already: name another --out, complete it with "
+            f"--resume {run.out}, or add --overwrite"
+        )
+    return run.out
+
+
+def counted_otherwise(
+    plan: EvalPlan, changes: Mapping[str, Any], *, prices: Path | None
+) -> EvalPlan:
+    """Return the plan with other ways of counting.
+
+    Args:
+        plan: A new one, or one that was begun.
+        changes: Fields of `Counting`; None keeps the plan's.
+        prices: A file with the price of the plan's model; None keeps the plan's price.
+
+    Raises:
+        ConfigurationError: A k above the number of samples, or a file that is not one of prices.
+        UnknownNameError: The file has no price for the model.
+    """
+    first = next(iter(plan.runs.values()))
+    changed = {name: value for name, value in changes.items() if value is not None}
+    if prices is not None:
+        changed["price"] = read_price(prices, first.choice.model or first.choice.label)
+    counting = replace(plan.counting, **changed)
+    check_pass_at(counting.pass_at, first.group_size)
+    return replace(plan, counting=counting)

@@ -1,0 +1,159 @@
+"""Options of the commands that play many episodes, and the settings that they add up to."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from envkit.rollout import RolloutConfig
+
+DEFAULT_CONCURRENCY: Final = 16
+_DEFAULT_NEW_TOKENS: Final = 96
+"""Long enough for a short calculation and an answer, quick for a small model on two cores."""
+_SETTINGS: Final = "Settings"
+RESUMED: Final = "--resume takes its settings from the run"
+"""Why other options are refused beside --resume."""
+
+
+class OnFault(StrEnum):
+    """The values of --on-fault; those of `envkit.rollout.FaultPolicy`, without importing it."""
+
+    MASK = "mask"
+    RETRY = "retry"
+    DROP_GROUP = "drop_group"
+
+
+class Wrap(StrEnum):
+    """The values of --wrap; the keys of `envkit.wrappers.WRAPPERS`, without importing it."""
+
+    BLANK_IMAGE = "blank-image"
+    BUDGET_TEXT = "budget-text"
+    CURRICULUM = "curriculum"
+    INJECT_FAULTS = "inject-faults"
+    RECORD_EPISODE = "record-episode"
+    RESCALE_REWARD = "rescale-reward"
+    SWAP_IMAGE = "swap-image"
+
+
+PolicyName = Annotated[
+    str | None,
+    typer.Option(
+        "--policy", metavar="NAME", help="A scripted policy of the environment, no model."
+    ),
+]
+RunSeed = Annotated[
+    int | None, typer.Option("--seed", help="The same seed gives the same tasks (default: 0).")
+]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, help=f"Episodes at once (default: {DEFAULT_CONCURRENCY}).")
+]
+WrapName = Annotated[
+    Wrap | None,
+    typer.Option(
+        "--wrap", help="Change what the model sees or gets: wrong images, faults, films ..."
+    ),
+]
+WrapKwargs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE", help="An argument of the wrapper, as --env-kwargs; repeatable."
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Settings as YAML or JSON; the keys are those of `envkit.rollout.RolloutConfig`.",
+        rich_help_panel=_SETTINGS,
+    ),
+]
+SettingPairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting, such as limits.max_images=4; repeatable.",
+        rich_help_panel=_SETTINGS,
+    ),
+]
+FaultChoice = Annotated[
+    OnFault | None,
+    typer.Option(
+        "--on-fault",
+        help="What an infrastructure failure does to its group (default: mask).",
+        rich_help_panel=_SETTINGS,
+    ),
+]
+MaxTurns = Annotated[
+    int | None,
+    typer.Option(min=1, help="Replies per episode.", rich_help_panel=_SETTINGS),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=f"Tokens per reply; a longer one is cut (default: {_DEFAULT_NEW_TOKENS}).",
+        rich_help_panel=_SETTINGS,
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="0 is greedy (default: 1).", rich_help_panel=_SETTINGS),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def refuse_options(why: str, options: Mapping[str, object]) -> None:
+    """Refuse options that mean nothing beside another one.
+
+    Args:
+        why: Begins the message.
+        options: By their names; None, False and an empty list were not given.
+
+    Raises:
+        BadParameter: One was given.
+    """
+    given = [
+        name
+        for name, value in options.items()
+        if not (value is None or value is False or value == [])
+    ]
+    if given:
+        raise typer.BadParameter(f"{why}: drop {', '.join(given)}")
+
+
+def read_config(
+    file: Path | None, pairs: Iterable[str], overrides: Mapping[str, Any]
+) -> "RolloutConfig":
+    """Return the settings: of the file, then of --set, then of the options that have a name.
+
+    Args:
+        file: The value of --config.
+        pairs: Those of --set.
+        overrides: Settings by key, sections as mappings; None was not given.
+
+    Raises:
+        ConfigurationError: An unknown key, or a value that does not fit.
+    """
+    from envkit.rollout import RolloutConfig
+    from envkit.rollout.config import read_settings, with_overrides
+
+    data = with_overrides({} if file is None else read_settings(file), pairs)
+    for name, value in overrides.items():
+        if isinstance(value, dict):
+            given = cast("dict[str, Any]", value)
+            section = {key: entry for key, entry in given.items() if entry is not None}
+            before: object = data.get(name) or {}
+            if not isinstance(before, dict):
+                continue  # refused below
+            data[name] = {**cast("dict[str, Any]", before), **section}
+        elif value is not None:
+            data[name] = value
+    config = RolloutConfig.from_mapping(data)
+    most = config.limits.max_tokens_per_turn or _DEFAULT_NEW_TOKENS
+    return replace(config, sampling={"max_new_tokens": most, **config.sampling})

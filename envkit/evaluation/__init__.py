@@ -1,0 +1,27 @@
+"""Evaluations: what a model or policy achieves on fixed tasks, and how sure that is."""
+
+from envkit.evaluation.figures import Estimate, Line, check_pass_at, lines_of
+from envkit.evaluation.paired import Comparison, Difference, Flipped, Side, compare, read_side
+from envkit.evaluation.prices import Price, price_of, read_price
+from envkit.evaluation.samples import TAGS, Problem, Sample, episodes_of, problems_of
+
+__all__ = [
+    "TAGS",
+    "Comparison",
+    "Difference",
+    "Estimate",
+    "Flipped",
+    "Line",
+    "Price",
+    "Problem",
+    "Sample",
+    "Side",
+    "check_pass_at",
+    "compare",
+    "episodes_of",
+    "lines_of",
+    "price_of",
+    "problems_of",
+    "read_price",
+    "read_side",
+]

@@ -1,0 +1,178 @@
+"""The figures of an evaluation: success, reward, pass@k and what they cost, line by line."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from envkit.errors import ConfigurationError
+from envkit.evaluation.prices import Price
+from envkit.evaluation.samples import Problem, Sample, by_number, episodes_of, problems_of
+from envkit.metrics.intervals import Interval, mean_interval, pass_at_k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over tasks with its 95% interval."""
+
+    mean: float
+    interval: Interval | None
+    """None where the tasks do not tell: fewer than five, or all with the same reward."""
+    tasks: int
+
+    @classmethod
+    def of(cls, values: Sequence[float], *, is_share: bool) -> "Estimate | None":
+        """Return the estimate from one value for each task; None without any.
+
+        Args:
+            values: One for each task.
+            is_share: As for `mean_interval`.
+        """
+        if not values:
+            return None
+        return cls(
+            mean=sum(values) / len(values),
+            interval=mean_interval(values, is_share=is_share),
+            tasks=len(values),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The figures of an environment, or of one family, level or role of it.
+
+    Faulted and aborted episodes have no reward: they are counted and left out of every mean. Means
+    are over the other episodes.
+    """
+
+    env_id: str
+    tag: str | None = None
+    """"family", "level", "role" or another tag; None for the whole environment."""
+    value: str | None = None
+    """Of the tag."""
+    tasks: int
+    """With at least one rewarded episode."""
+    episodes: int
+    """Rewarded ones."""
+    faulted: int
+    aborted: int
+    success: Estimate | None
+    """Share of a task's samples that solved it; the same as pass@1."""
+    reward: Estimate | None
+    pass_at: Mapping[int, Estimate] = field(default_factory=dict[int, Estimate])
+    """By k. A task with fewer than k rewarded samples is left out of that k."""
+    turns: float | None
+    prompt_tokens: float | None
+    reply_tokens: float | None
+    images: float | None
+    seconds: float | None
+    cost: float | None = None
+    """Dollars of all episodes, faulted ones included; None without a price."""
+
+    @property
+    def fault_share(self) -> float:
+        """Share of the finished episodes that infrastructure ended."""
+        finished = self.episodes + self.faulted
+        return self.faulted / finished if finished else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return asdict(self)
+
+
+def check_pass_at(pass_at: Iterable[int], samples: int) -> tuple[int, ...]:
+    """Return the values of k in ascending order, each once; 1, 2, 4, ... and `samples` for none.
+
+    Raises:
+        ConfigurationError: A k that so many samples cannot estimate.
+    """
+    asked = sorted(set(pass_at))
+    for k in asked:
+        if not 1 <= k <= samples:
+            raise ConfigurationError(
+                f"pass@k needs 1 to --samples samples of each task, got k={k} with {samples}: "
+                f"raise --samples to {k}, or ask for a smaller k"
+            )
+    if asked:
+        return tuple(asked)
+    doubled = [2**n for n in range(samples.bit_length()) if 2**n < samples]
+    return (*doubled, samples)
+
+
+def lines_of(
+    samples: Sequence[Sample], *, by: Sequence[str], pass_at: Sequence[int], price: Price | None
+) -> list[Line]:
+    """Return the line of each environment, each followed by those of its roles and tags.
+
+    Args:
+        samples: Of any number of environments; their order is kept.
+        by: Tags, in the order of their lines. A tag with one value says nothing and is left out.
+        pass_at: Values of k.
+        price: Of the model; None leaves cost out.
+    """
+    lines: list[Line] = []
+    for env_id in dict.fromkeys(one.env_id for one in samples):
+        own = [one for one in samples if one.env_id == env_id]
+        episodes = episodes_of(own)
+        lines.append(_line(episodes, env_id, pass_at, price))
+        groups: list[tuple[str, Sequence[Sample], Callable[[Sample], str | None]]] = [
+            ("role", own, lambda one: one.role),
+            *((tag, episodes, lambda one, tag=tag: one.tags.get(tag)) for tag in by),
+        ]
+        for tag, kept, value_of in groups:
+            values = {value for one in kept if (value := value_of(one)) is not None}
+            if len(values) > 1:
+                lines += [
+                    _line([o for o in kept if value_of(o) == v], env_id, pass_at, price, tag, v)
+                    for v in sorted(values, key=by_number)
+                ]
+    return lines
+
+
+def _line(
+    samples: Sequence[Sample],
+    env_id: str,
+    pass_at: Sequence[int],
+    price: Price | None,
+    tag: str | None = None,
+    value: str | None = None,
+) -> Line:
+    problems = list(problems_of(samples).values())
+    rewarded = [one for one in samples if one.reward is not None]
+    rewards = [problem.reward for problem in problems]
+    is_binary = {one.reward for one in rewarded} <= {0.0, 1.0}
+    return Line(
+        env_id=env_id,
+        tag=tag,
+        value=value,
+        tasks=len(problems),
+        episodes=len(rewarded),
+        faulted=sum(one.is_faulted for one in samples),
+        aborted=sum(one.is_aborted for one in samples),
+        success=Estimate.of([problem.solved for problem in problems], is_share=True),
+        reward=Estimate.of(rewards, is_share=is_binary),
+        pass_at=_passed(problems, pass_at),
+        turns=_mean(rewarded, lambda one: one.turns),
+        prompt_tokens=_mean(rewarded, lambda one: one.prompt_tokens),
+        reply_tokens=_mean(rewarded, lambda one: one.reply_tokens),
+        images=_mean(rewarded, lambda one: one.images),
+        seconds=_mean(rewarded, lambda one: one.seconds),
+        cost=None if price is None else sum(price.cost(one) for one in samples),
+    )
+
+
+def _passed(problems: Sequence[Problem], pass_at: Sequence[int]) -> dict[int, Estimate]:
+    found: dict[int, Estimate] = {}
+    for k in pass_at:
+        values = [
+            pass_at_k(len(problem.samples), problem.solved_count, k)
+            for problem in problems
+            if len(problem.samples) >= k
+        ]
+        estimate = Estimate.of(values, is_share=True)
+        if estimate is not None:
+            found[k] = estimate
+    return found
+
+
+def _mean(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float | None:
+    return sum(map(value, samples)) / len(samples) if samples else None

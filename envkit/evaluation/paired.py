@@ -1,0 +1,321 @@
+"""Two runs on the same tasks: what the second does better, and how sure that is."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.evaluation.samples import by_number, tags_of
+from envkit.metrics.intervals import exact_p_value
+from envkit.report.facts import EpisodeFacts, episode_facts
+from envkit.report.pairs import MeanDifference, Pair, match, mean_difference
+from envkit.rollout.run_folder import RUN_FILE, read_settings
+from envkit.trajectory import read_trajectories
+from envkit.trajectory.storage import FILE_NAME
+
+_SHOWN: Final = 60
+"""Characters of a value that differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One episode of a side."""
+
+    facts: EpisodeFacts
+    run: str
+    """The folder of its run, for messages."""
+    task: Mapping[str, Any]
+    tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two sides: a run, or all runs of an evaluation."""
+
+    name: str
+    episodes: Sequence[Episode]
+    env_kwargs: Mapping[str, Mapping[str, Any]]
+    """By environment, where the run recorded them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flipped:
+    """A pair of episodes of which only one solved the task."""
+
+    env_id: str
+    seed: int | None
+    excerpt: str
+    """The start of what was asked."""
+    now_solved: bool
+    """False for a task that only the first side solved."""
+    first: str
+    """The episode of the first side: its run and its line there."""
+    second: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What changed in an environment, or in one family, level or role of it.
+
+    Differences are second minus first, over pairs in which neither episode faulted. Intervals
+    resample tasks.
+    """
+
+    env_id: str
+    tag: str | None
+    value: str | None
+    unpaired: int
+    """Pairs left out because one episode has no reward, and episodes without a counterpart."""
+    success: MeanDifference | None
+    reward: MeanDifference | None
+    turns: MeanDifference | None
+    reply_tokens: MeanDifference | None
+    better: int
+    """Tasks that the second side solved more often."""
+    worse: int
+    p_value: float
+    """Of McNemar's exact test where every task was played once by each side. With several samples,
+    of the sign test on tasks, which is the same test of their means."""
+    is_mcnemar: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The result of comparing two sides."""
+
+    differences: tuple[Difference, ...]
+    flipped: tuple[Flipped, ...]
+
+
+def read_side(path: Path, *, by: Sequence[str]) -> Side:
+    """Return the episodes of a run directory, a trajectory file, or every run of an evaluation.
+
+    Args:
+        path: The directory or file.
+        by: Tags to keep.
+
+    Raises:
+        StorageError: It holds no run, or a trajectory cannot be read.
+    """
+    runs = [path]
+    if path.is_dir() and not (path / FILE_NAME).is_file():
+        runs = sorted(file.parent for file in path.glob(f"*/{FILE_NAME}"))
+    if not runs:
+        raise StorageError(
+            f"{path} holds no run: --paired takes two runs or evaluations, each a folder that "
+            "`envkit eval` or `envkit rollout` wrote"
+        )
+    episodes: list[Episode] = []
+    arguments: dict[str, Mapping[str, Any]] = {}
+    for run in runs:
+        recorded = _env_kwargs(run)
+        for number, one in enumerate(read_trajectories(run), start=1):
+            facts = episode_facts(one, (), number=number, is_broken=False)
+            tags = tags_of(one, by)
+            episodes.append(Episode(facts=facts, run=run.name, task=dict(one.task), tags=tags))
+            if recorded is not None:
+                arguments[facts.env_id] = recorded
+    return Side(name=str(path), episodes=episodes, env_kwargs=arguments)
+
+
+def _env_kwargs(run: Path) -> Mapping[str, Any] | None:
+    """Return the environment's arguments; None for a run that does not say, or of another version.
+
+    The tasks themselves are compared in any case.
+    """
+    if not (run / RUN_FILE).is_file():
+        return None
+    try:
+        return read_settings(run)["config"]["env_kwargs"]
+    except (ConfigurationError, KeyError, TypeError):
+        return None
+
+
+def check_same_tasks(first: Side, second: Side) -> None:
+    """Refuse two sides that did not play the same tasks.
+
+    Raises:
+        ConfigurationError: It names the first difference: environments, their arguments, seeds, or
+            what a task holds.
+    """
+    ids = [sorted({one.facts.env_id for one in side.episodes}) for side in (first, second)]
+    if ids[0] != ids[1]:
+        _refuse(first, second, f"the environments are {ids[0]} and {ids[1]}")
+    for env_id in ids[0]:
+        left, right = first.env_kwargs.get(env_id), second.env_kwargs.get(env_id)
+        if left is not None and right is not None and left != right:
+            name = _first_difference(left, right)
+            _refuse(
+                first,
+                second,
+                f"{name} of {env_id} is {_shown(left, name)} and {_shown(right, name)}",
+            )
+        _check_tasks_of(env_id, first, second)
+
+
+def _check_tasks_of(env_id: str, first: Side, second: Side) -> None:
+    left, right = _by_task(first, env_id), _by_task(second, env_id)
+    for key in (*left, *right):
+        if key not in left or key not in right:
+            alone = first if key in left else second
+            _refuse(
+                first,
+                second,
+                f"seed {key} of {env_id} is only in {alone.name}, of {len(left)} and {len(right)} "
+                "tasks; give both the same --seed and -n, and complete what is unfinished with "
+                "--resume",
+            )
+        one, other = left[key].task, right[key].task
+        if one and other and left[key].facts.task_hash != right[key].facts.task_hash:
+            name = _first_difference(one, other)
+            _refuse(
+                first,
+                second,
+                f"the task of seed {key} of {env_id} has {name} {_shown(one, name)} and "
+                f"{_shown(other, name)}; environment or data changed in between",
+            )
+
+
+def _by_task(side: Side, env_id: str) -> dict[int | str, Episode]:
+    """Return an episode for each seed, or for each task where none was recorded.
+
+    An episode that faulted before it had a task yields to its siblings.
+    """
+    found: dict[int | str, Episode] = {}
+    for one in side.episodes:
+        if one.facts.env_id == env_id:
+            key = one.facts.task_hash if one.facts.seed is None else one.facts.seed
+            if key not in found or not found[key].task:
+                found[key] = one
+    return found
+
+
+def _first_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
+    missing = object()
+    names = dict.fromkeys((*left, *right))
+    return next((n for n in names if left.get(n, missing) != right.get(n, missing)), "")
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return f"{values[name]!r:.{_SHOWN}}" if name in values else "not set"
+
+
+def _refuse(first: Side, second: Side, what: str) -> None:
+    raise ConfigurationError(
+        f"{first.name} and {second.name} must play the same tasks to be compared: {what}"
+    )
+
+
+def compare(
+    first: Side, second: Side, *, by: Sequence[str], solved_above: float = 0.0
+) -> Comparison:
+    """Return what changed from the first side to the second.
+
+    Args:
+        first: Before.
+        second: After.
+        by: Tags, in the order of their lines. One with a single value is left out.
+        solved_above: A higher reward counts as solved.
+
+    Raises:
+        ConfigurationError: They did not play the same tasks.
+    """
+    check_same_tasks(first, second)
+    known = {one.facts.episode_id: one for one in (*first.episodes, *second.episodes)}
+    differences: list[Difference] = []
+    flipped: list[Flipped] = []
+    for env_id in dict.fromkeys(one.facts.env_id for one in first.episodes):
+        sides = [
+            [one.facts for one in side.episodes if one.facts.env_id == env_id]
+            for side in (first, second)
+        ]
+        found = match(*sides)
+        alone = len(found.only_first) + len(found.only_second)
+        solved = _solved(solved_above)
+        differences.append(_difference(env_id, None, None, found.pairs, alone, solved))
+        for tag in ("role", *by):
+            groups = _grouped(found.pairs, tag, known)
+            if len(groups) > 1:
+                differences += [
+                    _difference(env_id, tag, value, groups[value], 0, solved)
+                    for value in sorted(groups, key=by_number)
+                ]
+        flipped += _flips(found.pairs, known, solved)
+    return Comparison(differences=tuple(differences), flipped=tuple(flipped))
+
+
+Value = Callable[[EpisodeFacts], float | None]
+
+
+def _solved(above: float) -> Value:
+    return lambda facts: None if facts.reward is None else float(facts.reward > above)
+
+
+def _grouped(
+    pairs: Iterable[Pair], tag: str, known: Mapping[str, Episode]
+) -> dict[str, list[Pair]]:
+    groups: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        tags = known[pair.first.episode_id].tags
+        value = pair.first.role if tag == "role" else tags.get(tag)
+        if value is not None:
+            groups.setdefault(value, []).append(pair)
+    return groups
+
+
+def _difference(
+    env_id: str,
+    tag: str | None,
+    value: str | None,
+    pairs: Sequence[Pair],
+    alone: int,
+    solved: Value,
+) -> Difference:
+    whole = [pair for pair in pairs if None not in (pair.first.reward, pair.second.reward)]
+    changes: dict[int | None, list[float]] = {}
+    for pair in whole:
+        change = (solved(pair.second) or 0.0) - (solved(pair.first) or 0.0)
+        changes.setdefault(pair.first.seed, []).append(change)
+    better = sum(sum(values) > 0 for values in changes.values())
+    worse = sum(sum(values) < 0 for values in changes.values())
+    return Difference(
+        env_id=env_id,
+        tag=tag,
+        value=value,
+        unpaired=alone + len(pairs) - len(whole),
+        success=mean_difference(whole, solved),
+        reward=mean_difference(whole, lambda facts: facts.reward),
+        turns=mean_difference(whole, lambda facts: facts.turns),
+        reply_tokens=mean_difference(whole, lambda facts: facts.sampled),
+        better=better,
+        worse=worse,
+        p_value=exact_p_value(better, worse),
+        is_mcnemar=len(changes) == len(whole),
+    )
+
+
+def _flips(pairs: Iterable[Pair], known: Mapping[str, Episode], solved: Value) -> list[Flipped]:
+    found: list[Flipped] = []
+    for pair in pairs:
+        before, after = solved(pair.first), solved(pair.second)
+        if before is None or after is None or before == after:
+            continue
+        places = [
+            f"{known[one.episode_id].run} episode {one.number}" for one in (pair.first, pair.second)
+        ]
+        found.append(
+            Flipped(
+                env_id=pair.first.env_id,
+                seed=pair.first.seed,
+                excerpt=pair.first.excerpt,
+                now_solved=after > before,
+                first=places[0],
+                second=places[1],
+            )
+        )
+    return found

@@ -1,0 +1,99 @@
+"""What models cost: a small file of prices.
+
+TOML or JSON, one table for each model, in dollars per million tokens::
+
+    ["gpt-4.1-mini"]
+    input = 0.40
+    output = 1.60
+    cached_input = 0.10   # optional; None bills cached tokens as input
+    image = 0.0           # optional; dollars for each picture of a request
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, cast
+
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.evaluation.samples import Sample
+
+_MILLION: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """The price of one model."""
+
+    input: float
+    """Dollars per million tokens of the contexts."""
+    output: float
+    """Dollars per million sampled tokens."""
+    cached_input: float | None = None
+    """The same for tokens of the context that a cache held; None takes `input`."""
+    image: float = 0.0
+    """Dollars for each picture of a request, in addition to its tokens."""
+
+    def cost(self, sample: Sample) -> float:
+        """Return the dollars of an episode."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        tokens = (
+            self.input * (sample.prompt_tokens - sample.cached_tokens)
+            + cached * sample.cached_tokens
+            + self.output * sample.reply_tokens
+        )
+        return tokens / _MILLION + self.image * sample.images
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data that `price_of` reads."""
+        return asdict(self)
+
+
+def read_price(path: Path, model: str) -> Price:
+    """Return the price of a model from a file; every row of the file is checked.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a row of it is not a price.
+        UnknownNameError: It has no row for the model.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        data: object = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"cannot read the prices {path}: {error}") from error
+    if not isinstance(data, dict) or not data:
+        raise ConfigurationError(f"{path} must map models to their prices, got {data!r:.80}")
+    rows = cast("dict[str, object]", data)
+    prices = {name: price_of(row, f"{path}, {name!r}") for name, row in rows.items()}
+    if model not in prices:
+        raise UnknownNameError.suggest(f"price in {path} for model", model, prices)
+    return prices[model]
+
+
+def price_of(row: object, where: str) -> Price:
+    """Return the price that a row describes.
+
+    Args:
+        row: JSON data.
+        where: Names the row in errors.
+
+    Raises:
+        ConfigurationError: A number that is missing, unknown, negative or not finite.
+    """
+    known = {entry.name for entry in fields(Price)}
+    example = "such as {input = 0.40, output = 1.60}, in dollars per million tokens"
+    if not isinstance(row, Mapping):
+        raise ConfigurationError(f"{where}: a price is a table, {example}; got {row!r:.80}")
+    given = dict(cast("Mapping[str, Any]", row))
+    unknown, missing = sorted(given.keys() - known), sorted({"input", "output"} - given.keys())
+    if unknown or missing:
+        what = f"unknown {unknown}" if unknown else f"missing {missing}"
+        raise ConfigurationError(f"{where}: a price has the keys {sorted(known)}, got {what}")
+    for name, value in given.items():
+        if name == "cached_input" and value is None:
+            continue
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise ConfigurationError(f"{where}: {name} must be a number from 0, got {value!r}")
+    return Price(**given)

@@ -1,0 +1,176 @@
+"""What an evaluation keeps of each episode, and of each task that was sampled several times."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from envkit.messages import images_of
+from envkit.metrics import EpisodeFacts
+from envkit.rollout.multi_agent import rollout_id_of
+from envkit.trajectory import Trajectory
+
+TAGS: Final = ("family", "level")
+"""What results are grouped by where an episode records it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One episode as an evaluation counts it. Sums are over its turns."""
+
+    env_id: str
+    task: str
+    """Equal for the samples of one task, also in other runs on the same seeds."""
+    episode: str
+    """Equal for the trajectories of one episode of several agents."""
+    role: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    reward: float | None
+    """None after a fault and for an aborted episode, which have none."""
+    solved: float | None
+    """1.0 or 0.0; None without a reward."""
+    is_faulted: bool
+    is_aborted: bool
+    """Whether somebody stopped it; a resumed run plays it to its end."""
+    turns: int
+    prompt_tokens: int
+    """Of all turns' contexts, which is what an endpoint bills."""
+    cached_tokens: int
+    """How many of those a prefix cache held."""
+    reply_tokens: int
+    images: int
+    """Pictures in all requests: one that stays in the context counts again each turn."""
+    seconds: float
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, *, by: Sequence[str], solved_above: float) -> "Sample":
+        """Return the sample of a trajectory.
+
+        Args:
+            trajectory: Any, faulted ones too.
+            by: Tags to keep, where the task or the reset's info has a text, a number or a bool.
+            solved_above: A higher reward counts as solved.
+        """
+        facts = EpisodeFacts.of(trajectory)
+        reward = facts.reward
+        return cls(
+            env_id=trajectory.env_id,
+            task=_task_of(trajectory),
+            episode=rollout_id_of(trajectory),
+            role=facts.role,
+            tags=tags_of(trajectory, by),
+            reward=reward,
+            solved=None if reward is None else float(reward > solved_above),
+            is_faulted=facts.is_faulted,
+            is_aborted=facts.is_aborted,
+            turns=facts.turns,
+            prompt_tokens=facts.prompt_tokens,
+            cached_tokens=facts.cached_tokens,
+            reply_tokens=facts.response_tokens,
+            images=_images_sent(trajectory),
+            seconds=facts.duration_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The samples of one task that have a reward."""
+
+    samples: tuple[Sample, ...]
+
+    @property
+    def reward(self) -> float:
+        """Mean reward."""
+        return sum(one.reward or 0.0 for one in self.samples) / len(self.samples)
+
+    @property
+    def solved(self) -> float:
+        """Share of the samples that solved the task."""
+        return self.solved_count / len(self.samples)
+
+    @property
+    def solved_count(self) -> int:
+        """How many samples solved the task."""
+        return int(sum(one.solved or 0.0 for one in self.samples))
+
+
+def problems_of(samples: Iterable[Sample]) -> dict[str, Problem]:
+    """Return the tasks by their key, each with its rewarded samples; without any it is left out."""
+    found: defaultdict[str, list[Sample]] = defaultdict(list)
+    for one in samples:
+        if one.reward is not None:
+            found[one.task].append(one)
+    return {task: Problem(samples=tuple(kept)) for task, kept in found.items()}
+
+
+def episodes_of(samples: Iterable[Sample]) -> list[Sample]:
+    """Return one sample for each episode.
+
+    An episode of several agents counts once: its reward is the mean of its roles', it is solved if
+    every role's reward says so, and it has no reward if one role has none. Everything that costs
+    something is added up; turns and seconds are those of the longest role.
+    """
+    found: defaultdict[str, list[Sample]] = defaultdict(list)
+    for one in samples:
+        found[one.episode].append(one)
+    return [parts[0] if len(parts) == 1 else _joined(parts) for parts in found.values()]
+
+
+def _joined(parts: Sequence[Sample]) -> Sample:
+    rewards = [one.reward for one in parts if one.reward is not None]
+    is_whole = len(rewards) == len(parts)
+    return replace(
+        parts[0],
+        role=None,
+        reward=sum(rewards) / len(rewards) if is_whole else None,
+        solved=min(one.solved or 0.0 for one in parts) if is_whole else None,
+        is_faulted=any(one.is_faulted for one in parts),
+        is_aborted=any(one.is_aborted for one in parts),
+        turns=max(one.turns for one in parts),
+        prompt_tokens=sum(one.prompt_tokens for one in parts),
+        cached_tokens=sum(one.cached_tokens for one in parts),
+        reply_tokens=sum(one.reply_tokens for one in parts),
+        images=sum(one.images for one in parts),
+        seconds=max(one.seconds for one in parts),
+    )
+
+
+def _task_of(trajectory: Trajectory) -> str:
+    """Return what the samples of a task share: its seed, which other runs give it too."""
+    for what in (trajectory.seed, trajectory.group_id):
+        if what is not None:
+            return f"{trajectory.env_id} {what}"
+    return f"{trajectory.env_id} {trajectory.episode_id}"
+
+
+def tags_of(trajectory: Trajectory, by: Sequence[str]) -> dict[str, str]:
+    """Return the tags of an episode: texts, numbers and truth values of its task or reset's info.
+
+    Args:
+        trajectory: The episode.
+        by: Names of tags.
+    """
+    known = {**trajectory.reset_info, **trajectory.task}
+    return {
+        name: str(known[name])
+        for name in by
+        if isinstance(known.get(name), str | int | float | bool)
+    }
+
+
+def by_number(value: str) -> tuple[bool, float, str]:
+    """Return a key that sorts the values of a tag: numbers as such, before other texts."""
+    try:
+        return (False, float(value), value)
+    except ValueError:
+        return (True, 0.0, value)
+
+
+def _images_sent(trajectory: Trajectory) -> int:
+    sent = shown = 0
+    for entry in trajectory.messages:
+        if entry["role"] == "assistant":
+            sent += shown
+        else:
+            shown += len(images_of((entry,)))
+    return sent

@@ -1,0 +1,154 @@
+"""What the environment of one episode says, as token ids that extend its ledger."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from envkit.messages import Message, images_of, text_of
+from envkit.rollout.limits import observation_stop
+from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.threads.pool import WorkerPool
+from envkit.tokens import ChatCodec, Encoded
+from envkit.tools import ToolSpec
+from envkit.trajectory.segment import Segment
+from envkit.trajectory.stop import StopReason
+
+_INLINE_CHARACTERS: Final = 20_000
+"""Text up to this length is tokenised on the event loop: about 5 ms. More, and every image whose
+pixels still need processing, goes to a worker thread, since the loop must never be blocked for
+longer than 50 ms."""
+
+
+class EpisodeEncoder:
+    """Encodes one episode's messages with the rollout's codec."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        codec: ChatCodec,
+        spec: EpisodeSpec,
+        pool: WorkerPool,
+        record: EpisodeRecord,
+    ) -> None:
+        self._setup, self._codec, self._spec, self._pool = setup, codec, spec, pool
+        self._record = record
+        self.tools: tuple[ToolSpec, ...] | None = None
+        """Those of the reset; None takes the codec's own."""
+
+    def decode(self, turn: int) -> str:
+        """Return the text of a turn's sampled ids."""
+        return self._codec.decode(self._record.ledger.reply_ids(turn))
+
+    async def prompt(self) -> Encoded:
+        """Encode all messages so far as the start of a sequence."""
+        return await self._encode(self._record.messages, self._prompt)
+
+    async def observation(self, pending: tuple[Message, ...]) -> Encoded:
+        """Encode what the environment said as what follows the ledger, or as a new prompt."""
+        return await self._encode(pending, lambda: self._delta(pending))
+
+    async def with_features(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Compute the processor's outputs again where a file did not keep them."""
+        codec, whole = self._codec, list(segments)
+        for index, segment in enumerate(whole):
+            if segment.images and not segment.features:
+                images = segment.images
+                features = await self._pool.computing.run(
+                    lambda images=images: codec.image_features(images)
+                )
+                whole[index] = replace(segment, features=features)
+        return whole
+
+    async def check(self, pending: tuple[Message, ...], encoded: Encoded) -> None:
+        """Compare what is about to be appended with a full render, if it is drawn.
+
+        Raises:
+            LedgerFault: The ids differ.
+        """
+        setup, spec = self._setup, self._spec
+        turn = self._record.ledger.segments[-1].turn
+        if encoded.is_prompt or not setup.self_check.draws(spec.env_id, spec.episode_id, turn):
+            return
+        context, codec = self._context(pending), self._codec
+        report = await self._pool.computing.run(
+            lambda: codec.check_observation(pending, encoded, **context)
+        )
+        self._record.note_sanity(report.status)
+        setup.self_check.judge(report)
+
+    def overshoot(self, encoded: Encoded) -> StopReason | None:
+        """Return why an observation must not be appended, or None."""
+        ledger, added, images = self._record.ledger, len(encoded.train_ids), len(encoded.images)
+        starts_anew = encoded.is_prompt
+        return observation_stop(
+            self._setup.limits,
+            response_tokens=ledger.response_tokens + (0 if starts_anew else added),
+            context_tokens=added + (0 if starts_anew else ledger.train_length),
+            images=images + (0 if starts_anew else len(ledger.images)),
+        )
+
+    def space(self) -> int:
+        """Return how many tokens an observation may have, with one left to answer it."""
+        limits, ledger = self._setup.limits, self._record.ledger
+        bounds = [
+            bound - used - 1
+            for bound, used in (
+                (limits.max_response_tokens, ledger.response_tokens),
+                (limits.max_context_tokens, ledger.train_length),
+            )
+            if bound is not None
+        ]
+        return max(0, min(bounds, default=sys.maxsize))
+
+    def _prompt(self) -> Encoded:
+        return self._codec.encode_prompt(self._record.messages, tools=self.tools)
+
+    def _delta(self, pending: tuple[Message, ...]) -> Encoded:
+        """Encode an observation as what follows the ledger, or as a new prompt.
+
+        Under the policy "rerender" the template decides how the history looks: where that still
+        begins with the ledger, the rest is the delta; where not, a new sequence starts.
+        """
+        ledger, codec = self._record.ledger, self._codec
+        if codec.history == "rerender" and codec.rewrites_history:
+            whole = self._prompt()
+            sent = ledger.wire_ids
+            length = len(sent)
+            if whole.wire_ids[:length] != sent:
+                return replace(whole, is_prompt=True)
+            known = len(ledger.images)
+            return Encoded(
+                wire_ids=whole.wire_ids[length:],
+                train_ids=whole.train_ids[ledger.train_length :],
+                images=whole.images[known:],
+                features=whole.features[known:],
+            )
+        return codec.encode_observation(
+            pending, **self._context(pending), previous_images=len(ledger.images)
+        )
+
+    def _context(self, pending: tuple[Message, ...]) -> dict[str, Any]:
+        """Return what the codec needs to know of the conversation before an observation."""
+        ledger = self._record.ledger
+        return {
+            "sampled_ids": ledger.reply_ids(ledger.segments[-1].turn),
+            "history": self._record.messages[: -len(pending)],
+            "tools": self.tools,
+        }
+
+    async def _encode(self, messages: Sequence[Message], encode: Callable[[], Encoded]) -> Encoded:
+        """Encode on this thread if it is quick, else on a worker's."""
+        light = sum(len(text_of(entry)) for entry in messages) <= _INLINE_CHARACTERS
+        images = images_of(messages)
+        if light and (not images or self._codec.is_quick(images)):
+            return encode()
+
+        def work() -> Encoded:
+            encoded = encode()
+            for image in encoded.images:
+                image.png_bytes()  # the record and HTTP engines want them; never on the event loop
+            return encoded
+
+        return await self._pool.computing.run(work)
