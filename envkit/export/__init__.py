@@ -1,8 +1,9 @@
-"""Datasets: tasks and trajectories out, trainers' dumps in."""
+"""Datasets: tasks, trajectories and logs out, trainers' dumps in."""
 
 from envkit.export.dump_slime import SlimeOptions, read_slime_dump
 from envkit.export.dump_texts import read_skyrl_dump, read_trl_dump, read_verl_dump
 from envkit.export.dumps import DumpFormat, read_dump
+from envkit.export.inspect_log import export_inspect
 from envkit.export.task_rows import (
     ROW_BUILDERS,
     TaskExample,
@@ -28,6 +29,7 @@ __all__ = [
     "TaskFormat",
     "TrajectoryFormat",
     "chat_row",
+    "export_inspect",
     "export_tasks",
     "export_trajectories",
     "full_row",
