@@ -74,7 +74,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Tasks of your own, a JSON object a line, instead of the environment's.",
+            help="Tasks of your own, one JSON object per line, instead of the environment's.",
             rich_help_panel=_TASKS_PANEL,
         ),
     ] = None,
@@ -144,7 +144,7 @@ def export(
         _export_trajectories(source, out, kind, selection, is_quiet=quiet)
         return
     from envkit.export.tasks import TaskDraw
-    from envkit.tasks import read_tasks
+    from envkit.rollout import read_requests
 
     _refuse(for_trajectories, "tasks")
     with TaskDraw(
@@ -154,7 +154,7 @@ def export(
         seed=seed or 0,
         split=split,
         env_kwargs=parse_env_kwargs(env_kwargs),
-        tasks=None if tasks is None else read_tasks(tasks),
+        tasks=None if tasks is None else read_requests(tasks, source),
     ) as draw:
         _export_tasks(draw, out, kind, with_images=images, is_quiet=quiet)
 

@@ -1,5 +1,6 @@
 """What one `envkit rollout` plays, and where it stores it."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -9,14 +10,48 @@ from typing import Any, Final
 from envkit.cli.engines import EngineChoice
 from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
+from envkit.files import storage_errors
 from envkit.registration import make
-from envkit.rollout import RolloutConfig, RunPlan
+from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.run_folder import RUN_FILE, RunFolder, read_settings
 from envkit.rollout.sources import FunctionSource
 from envkit.trajectory.storage import FILE_NAME
 
 _RUNS: Final = "runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskList:
+    """The tasks of a file, as the run's settings name them."""
+
+    file: Path
+    sha256: str
+    """Of the file's bytes, so that a resumed run plays the same tasks."""
+    requests: tuple[EpisodeRequest, ...]
+
+    @classmethod
+    def read(cls, file: Path, env_id: str, *, sha256: str | None = None) -> "TaskList":
+        """Read a task file.
+
+        Args:
+            file: JSON lines; see `envkit.rollout.read_requests`.
+            env_id: The environment that plays them.
+            sha256: What an interrupted run recorded; None takes any contents.
+
+        Raises:
+            DatasetError: The file cannot be read.
+            ConfigurationError: A request does not fit the run, or the file changed.
+        """
+        requests = read_requests(file, env_id)
+        with storage_errors(f"cannot read {file}"):
+            found = hashlib.sha256(file.read_bytes()).hexdigest()
+        if sha256 not in (None, found):
+            raise ConfigurationError(
+                f"{file} was changed after the run began, so its groups would play other tasks; "
+                "restore it, or begin a new run"
+            )
+        return cls(file=file.resolve(), sha256=found, requests=requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +64,8 @@ class RolloutPlan:
     episodes: int
     group_size: int
     concurrency: int
+    tasks: TaskList | None = None
+    """What the groups play, in order; None draws tasks with the seed."""
     wrap: str | None = None
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
     wrap_kwargs: Mapping[str, Any]
@@ -47,6 +84,12 @@ class RolloutPlan:
             raise ConfigurationError(
                 f"-n counts episodes and must be a multiple of --group, got -n {self.episodes} "
                 f"--group {self.group_size}"
+            )
+        groups = self.episodes // self.group_size
+        if self.tasks is not None and groups > len(self.tasks.requests):
+            raise ConfigurationError(
+                f"{self.tasks.file} has {len(self.tasks.requests)} tasks, one for each group, got "
+                f"-n {self.episodes} --group {self.group_size}: {groups} groups"
             )
         if self.wrap_kwargs and self.wrap is None:
             raise ConfigurationError("--wrap-kwargs are those of a wrapper: add --wrap NAME")
@@ -75,7 +118,7 @@ class RolloutPlan:
             ConfigurationError: Another version of envkit made it, or it was changed.
         """
         recorded = read_settings(folder)
-        engine = recorded["engine"]
+        engine, tasks = recorded["engine"], recorded["tasks"]
         return cls(
             env_id=recorded["env_id"],
             config=RolloutConfig.from_mapping(recorded["config"]),
@@ -83,6 +126,9 @@ class RolloutPlan:
             episodes=recorded["episodes"],
             group_size=recorded["group_size"],
             concurrency=recorded["concurrency"],
+            tasks=None
+            if tasks is None
+            else TaskList.read(Path(tasks["file"]), recorded["env_id"], sha256=tasks["sha256"]),
             wrap=recorded["wrap"],
             wrap_kwargs=recorded["wrap_kwargs"],
             sinks=sinks,
@@ -112,6 +158,8 @@ class RolloutPlan:
             episodes=self.episodes,
             group_size=self.group_size,
             concurrency=self.concurrency,
+            tasks=None if self.tasks is None else [one.task for one in self.tasks.requests],
+            seeds=None if self.tasks is None else [one.seed for one in self.tasks.requests],
             metadata=metadata,
         )
 
@@ -127,6 +175,9 @@ class RolloutPlan:
             "episodes": self.episodes,
             "group_size": self.group_size,
             "concurrency": self.concurrency,
+            "tasks": None
+            if self.tasks is None
+            else {"file": str(self.tasks.file), "sha256": self.tasks.sha256},
             "wrap": self.wrap,
             "wrap_kwargs": dict(self.wrap_kwargs),
         }

@@ -4,6 +4,7 @@ from envkit.export.dump_slime import SlimeOptions, read_slime_dump
 from envkit.export.dump_texts import read_skyrl_dump, read_trl_dump, read_verl_dump
 from envkit.export.dumps import DumpFormat, read_dump
 from envkit.export.inspect_log import export_inspect
+from envkit.export.solve_rates import SolveRates, TaskRate, solve_rates
 from envkit.export.task_rows import (
     ROW_BUILDERS,
     TaskExample,
@@ -24,9 +25,11 @@ __all__ = [
     "ExportTally",
     "Selection",
     "SlimeOptions",
+    "SolveRates",
     "TaskDraw",
     "TaskExample",
     "TaskFormat",
+    "TaskRate",
     "TrajectoryFormat",
     "chat_row",
     "export_inspect",
@@ -41,6 +44,7 @@ __all__ = [
     "read_verl_dump",
     "skyrl_row",
     "slime_row",
+    "solve_rates",
     "trl_row",
     "verl_row",
 ]
