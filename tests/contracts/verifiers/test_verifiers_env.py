@@ -6,12 +6,15 @@ import signal
 import threading
 import time
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.pages import python_blocks
 
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit_verifiers.env import VerifiersEnv
+from envkit_verifiers.names import member_ids
 
 
 def made(environment: str, **options: Any) -> VerifiersEnv:
@@ -221,3 +224,25 @@ async def test_task_without_prompt_and_few_shot_prompts_are_refused() -> None:
         await env.areset(options={"task": {"prompt": roles, "answer": "1"}})
     await env.aclose()
     await env.aclose()
+
+
+async def test_example_of_the_documentation_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[3] / "docs" / "environments" / "verifiers.md"
+    (code,) = python_blocks(page)
+    (tmp_path / "capitals.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env = made("capitals", arguments={"level": 2})
+    await begin(env)
+    assert (await env.astep("It is Paris.")).reward == 1.0
+
+
+def test_installed_environments_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, line in (("My.guess_env", "verifiers>=0.1"), ("other", "verifiers-extras")):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\nRequires-Dist: {line}\n")
+        (tmp_path / f"{name.replace('.', '_')}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert member_ids() == ["My-guess-env-v0"]
