@@ -28,6 +28,8 @@ class Content(StrEnum):
     IMAGES = "images"
     SEQUENCES = "several sequences"
     """The template rewrote its history, so the trajectory is no single sequence of tokens."""
+    NO_LEDGER = "no ledger"
+    """A chat endpoint played it, so there are no tokens: every projection must refuse it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -36,4 +36,6 @@ def contents(trajectory: Trajectory) -> frozenset[Content]:
         found.add(Content.IMAGES)
     if len(trajectory.sequences()) > 1:
         found.add(Content.SEQUENCES)
+    if not trajectory.has_ledger:
+        found.add(Content.NO_LEDGER)
     return frozenset(found)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from envkit.conformance.compare import first_difference
-from envkit.conformance.delivered import DeliveredRow, Projection
+from envkit.conformance.delivered import Content, DeliveredRow, Projection
 from envkit.conformance.expected import expected_rows, rewarded_rows
 from envkit.conformance.recordings import Recording
 from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError
@@ -50,7 +50,7 @@ def check(projection: Projection, recording: Recording) -> Outcome:
 
     A failure that an adapter could not carry otherwise may be refused or delivered masked.
     """
-    beyond = projection.cannot_carry & recording.contents
+    beyond = (projection.cannot_carry | {Content.NO_LEDGER}) & recording.contents
     try:
         delivered = projection.deliver(recording.trajectory, filler_id=recording.filler_id)
     except MissingDependencyError as error:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from envkit.judges import Criterion, MalformedVerdict, read_verdict
 from envkit.chat import status_failure
+from envkit.judges import Criterion, MalformedVerdict, read_verdict
 from envkit.judges.verdict import schema_of
 
 CRITERIA = (Criterion(name="a", text="A."), Criterion(name="b", text="B.", best=3))

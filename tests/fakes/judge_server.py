@@ -64,21 +64,29 @@ class Trouble(StrEnum):
     """200 without content, with a refusal."""
 
 
-class _Refused(Exception):
+class Refused(Exception):
     def __init__(self, status: int, message: str, kind: str, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-Entry = str | Trouble | Callable[[dict[str, Any]], str]
+Entry = str | Trouble | Callable[[dict[str, Any]], "str | dict[str, Any] | web.Response"]
+"""A reply, a trouble, or what returns a reply, a completion or a whole answer to the request."""
 
 
 class JudgeServer:
     """One server on a free loopback port, in the running event loop."""
 
-    def __init__(self, script: Sequence[Entry], *, delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        script: Sequence[Entry],
+        *,
+        delay_s: float = 0.0,
+        accept: "Callable[[web.Request, bytes], dict[str, Any]] | None" = None,
+    ) -> None:
         self._script, self._delay_s = list(script), delay_s
+        self._accept = accept or _accepted
         self.requests: list[dict[str, Any]] = []
         """Bodies that were accepted."""
         self.times: list[float] = []
@@ -110,15 +118,18 @@ class JudgeServer:
         self._running += 1
         self.most_at_once = max(self.most_at_once, self._running)
         try:
-            body = _accepted(request, await request.read())
+            body = self._accept(request, await request.read())
             self.requests.append(body)
             self.times.append(asyncio.get_running_loop().time())
             await asyncio.sleep(self._delay_s)
             entry = self._script.pop(0) if len(self._script) > 1 else self._script[0]
             if isinstance(entry, Trouble):
                 return await _trouble(request, entry)
-            return _completion(entry if isinstance(entry, str) else entry(body))
-        except _Refused as refused:
+            said = entry if isinstance(entry, str) else entry(body)
+            if isinstance(said, web.Response):
+                return said
+            return _completion(said) if isinstance(said, str) else web.json_response(said)
+        except Refused as refused:
             return web.json_response(refused.body, status=refused.status)
         finally:
             self._running -= 1
@@ -172,12 +183,12 @@ async def _trouble(request: web.Request, trouble: Trouble) -> web.Response:
 def _accepted(request: web.Request, raw: bytes) -> dict[str, Any]:
     """Return the request's body, or raise what the real server answers."""
     if request.path != "/v1/chat/completions" or request.method != "POST":
-        raise _Refused(
+        raise Refused(
             404, f"Invalid URL ({request.method} {request.path})", "invalid_request_error"
         )
     given = request.headers.get("Authorization", "")
     if given != f"Bearer {KEY}":
-        raise _Refused(
+        raise Refused(
             401,
             f"Incorrect API key provided: {given.removeprefix('Bearer ')}.",
             "invalid_request_error",
@@ -186,13 +197,13 @@ def _accepted(request: web.Request, raw: bytes) -> dict[str, Any]:
     try:
         body: dict[str, Any] = json.loads(raw)
     except ValueError:
-        raise _Refused(400, "We could not parse the JSON body", "invalid_request_error") from None
+        raise Refused(400, "We could not parse the JSON body", "invalid_request_error") from None
     if extra := sorted(body.keys() - _FIELDS):
-        raise _Refused(
+        raise Refused(
             400, f"Unrecognized request argument supplied: {extra[0]}", "invalid_request_error"
         )
     if body.get("model") != MODEL:
-        raise _Refused(
+        raise Refused(
             404,
             f"The model `{body.get('model')}` does not exist",
             "invalid_request_error",
@@ -200,7 +211,7 @@ def _accepted(request: web.Request, raw: bytes) -> dict[str, Any]:
         )
     _check_messages(body.get("messages"))
     if not 0 <= body.get("temperature", 1) <= 2:
-        raise _Refused(400, "temperature must be 0 to 2", "invalid_request_error")
+        raise Refused(400, "temperature must be 0 to 2", "invalid_request_error")
     if (form := body.get("response_format")) and form["type"] == "json_schema":
         _check_schema(form["json_schema"]["schema"])
     return body
@@ -208,21 +219,21 @@ def _accepted(request: web.Request, raw: bytes) -> dict[str, Any]:
 
 def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list) or not messages:
-        raise _Refused(400, "[] is too short - 'messages'", "invalid_request_error")
+        raise Refused(400, "[] is too short - 'messages'", "invalid_request_error")
     for entry in messages:
         if entry.keys() != {"role", "content"} or entry["role"] not in (
             "system",
             "user",
             "assistant",
         ):
-            raise _Refused(400, "Invalid 'messages'", "invalid_request_error")
+            raise Refused(400, "Invalid 'messages'", "invalid_request_error")
         parts = entry["content"]
         if not parts:
-            raise _Refused(400, "content must not be empty", "invalid_request_error")
+            raise Refused(400, "content must not be empty", "invalid_request_error")
         for part in parts if isinstance(parts, list) else []:
             is_image = part["type"] == "image_url"
             if is_image and not part["image_url"]["url"].startswith("data:image/png;base64,"):
-                raise _Refused(400, "Invalid image", "invalid_request_error")
+                raise Refused(400, "Invalid image", "invalid_request_error")
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
@@ -231,6 +242,6 @@ def _check_schema(schema: dict[str, Any]) -> None:
         return
     names = set(schema["properties"])
     if schema.get("additionalProperties") is not False or set(schema["required"]) != names:
-        raise _Refused(400, "Invalid schema for response_format", "invalid_request_error")
+        raise Refused(400, "Invalid schema for response_format", "invalid_request_error")
     for inner in schema["properties"].values():
         _check_schema(inner)
