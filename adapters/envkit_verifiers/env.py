@@ -152,14 +152,26 @@ class VerifiersEnv(AsyncEnv):
                 f"a task of verifiers needs 'prompt', a list of messages, got keys {sorted(task)}"
             )
         self._episode = Episode(self._own, task)
-        asked = await in_background(self._episode.advance())
-        if isinstance(asked, Ended):
-            raise EnvFault(
-                f"the verifiers environment ended by {asked.stop!r} before any reply",
-                kind=FaultKind.PERMANENT,
-            )
-        self._check_tools(asked)
-        self._said = asked.prompt
+        try:
+            asked = await in_background(self._episode.advance())
+            if isinstance(asked, Ended):
+                raise EnvFault(
+                    f"the verifiers environment ended by {asked.stop!r} before any reply",
+                    kind=FaultKind.PERMANENT,
+                )
+            self._check_tools(asked)
+            self._said = asked.prompt
+            return self._opening(asked)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def _opening(self, asked: Asked) -> Turn:
+        """Return the first turn, and take the system prompt out of it.
+
+        Raises:
+            DatasetError: The prompt holds anything but a system message and user messages.
+        """
         opening = list(asked.prompt)
         system: str | None = None
         if opening and opening[0].role == "system":
@@ -195,10 +207,14 @@ class VerifiersEnv(AsyncEnv):
             "metrics": {},
         }
         response = write_response(library(), response_text, parsed, self.turn)
-        found = await in_background(self._episode.advance(response))
-        if isinstance(found, Asked):
-            shown = show(self._added(found))
-            return Turn(shown.text, images=shown.images, role=shown.role, info=info)
+        try:
+            found = await in_background(self._episode.advance(response))
+            if isinstance(found, Asked):
+                shown = show(self._added(found))
+                return Turn(shown.text, images=shown.images, role=shown.role, info=info)
+        except BaseException:
+            await self.aclose()
+            raise
         self._episode = None
         shown = show(found.last)
         info |= {"metrics": found.metrics, "reward_terms": found.terms, "stop": found.stop}

@@ -120,16 +120,7 @@ class Episode:
         return self._ended(state, noted)
 
     def _ended(self, state: Any, noted: Mapping[object, float | Exception]) -> Ended:  # noqa: ANN401
-        terms: dict[str, float] = {}
-        for rubric in rubrics_of(self._env):
-            for function, weight in zip(rubric.funcs, rubric.weights, strict=True):
-                result = noted.get(function)
-                if weight == 0 or result is None:
-                    continue
-                name = str(getattr(function, "__name__", "reward"))
-                if isinstance(result, Exception):
-                    raise _grader_fault(f"its reward function {name!r}", result) from result
-                terms[name] = terms.get(name, 0.0) + weight * result
+        terms = _terms(self._env, noted)
         reward: object = state["reward"]
         if not isinstance(reward, int | float) or not math.isfinite(reward):
             raise EnvFault(
@@ -148,6 +139,29 @@ class Episode:
             is_cut=stop in _CUT_STOPS,
             last=list(state.get("final_env_response") or ()),
         )
+
+
+def _terms(env: Any, noted: Mapping[object, float | Exception]) -> dict[str, float]:  # noqa: ANN401
+    """Return the weighted results by the names of their functions.
+
+    Raises:
+        EnvFault: One that counts failed.
+    """
+    terms: dict[str, float] = {}
+    rest = dict(noted)
+    for rubric in rubrics_of(env):
+        for function, weight in zip(rubric.funcs, rubric.weights, strict=True):
+            result = rest.pop(function, None)
+            if weight == 0 or result is None:
+                continue
+            name = str(getattr(function, "__name__", "reward"))
+            if isinstance(result, Exception):
+                raise _grader_fault(f"its reward function {name!r}", result) from result
+            terms[name] = terms.get(name, 0.0) + weight * result
+    for result in rest.values():
+        if isinstance(result, Exception):
+            raise _grader_fault("its rubric", result) from result
+    return terms
 
 
 def _check_state(state: Any) -> None:  # noqa: ANN401

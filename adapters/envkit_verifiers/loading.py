@@ -3,13 +3,15 @@
 Two things of the library would break a rollout. Its constructor replaces the handlers of SIGINT and
 SIGTERM, and so fails on any thread but the main one; the handlers stay as they are here. Its
 rubrics catch whatever a reward function raises and score 0; functions are wrapped here, so that the
-failure is known.
+failure is known. `MathRubric` does so by itself, and only its log says so (verifiers/rubrics/
+math_rubric.py): its process pool broke, or its own time was up, as happens on a busy machine.
 """
 
 import functools
 import importlib
 import inspect
 import json
+import logging
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -22,10 +24,17 @@ from envkit.errors import ConfigurationError, MissingDependencyError, message_of
 
 _lock: Final = threading.RLock()
 _loaded: Final[dict[str, Any]] = {}
+_SWALLOWED: Final = (
+    "Math verification failed",
+    "Math verification hit hard timeout",
+    "Math verification exceeded time limit",
+)
+"""How the log lines of a rubric begin that scored 0 because it could not score."""
 scores: Final[ContextVar[dict[object, float | Exception] | None]] = ContextVar(
     "scores", default=None
 )
-"""What the reward functions of the episode that is being scored returned or raised."""
+"""What the reward functions of the episode that is being scored returned or raised, and under
+another key what a rubric only logged."""
 
 
 def library() -> Any:  # noqa: ANN401  # another project's module
@@ -107,6 +116,7 @@ def _load(environment: str, arguments: Mapping[str, Any], max_turns: int | None)
             one.max_turns = max_turns
     for rubric in rubrics_of(env):
         rubric.funcs[:] = [_observed(function) for function in rubric.funcs]
+        _listen(rubric.logger)
     return env
 
 
@@ -135,6 +145,29 @@ def _signals_left_alone() -> Generator[None]:
 
 def _ignore(number: int, handler: object) -> None:
     del number, handler
+
+
+def _listen(logger: logging.Logger) -> None:
+    """Note what a rubric says of a failure that it scores 0; print no more than before."""
+    if any(isinstance(one, _FailureFilter) for one in logger.filters):
+        return
+    logger.addFilter(_FailureFilter(logger.getEffectiveLevel()))
+    logger.setLevel(logging.DEBUG)
+
+
+class _FailureFilter(logging.Filter):
+    """Reads the lines of one logger in the context of the episode that is being scored."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self._least = least
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Note a failure, and drop lines that the logger's level would have dropped."""
+        noted, text = scores.get(), record.getMessage()
+        if noted is not None and text.startswith(_SWALLOWED):
+            noted[_listen] = RuntimeError(text)
+        return record.levelno >= self._least
 
 
 def _observed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -136,13 +136,19 @@ async def test_episodes_of_one_environment_do_not_mix() -> None:
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("judge", "judge"), ("fail", "no such column"), ("nan", "finite number")],
+    [
+        ("judge", "judge"),
+        ("fail", "no such column"),
+        ("nan", "finite number"),
+        ("pool", "Math verification failed"),
+        ("late", "exceeded time limit"),
+    ],
 )
 async def test_rubric_that_fails_is_a_fault_and_no_reward(how: str, message: str) -> None:
     env = made("judged", arguments={"how": how})
     await begin(env)
     with pytest.raises(EnvFault, match=message) as caught:
-        await env.astep("an answer")
+        await env.astep(r"an answer: \boxed{me}")
     assert caught.value.kind is FaultKind.GRADER
 
 

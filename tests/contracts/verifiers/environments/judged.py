@@ -33,8 +33,12 @@ def load_environment(how: str = "judge") -> Any:
 
     judge.add_reward_func(judged)
     functions = {"fail": failing, "nan": not_finite, "slow": slow, "group": together}
-    rubric = judge if how in ("judge", "keyless") else vf.Rubric(funcs=[functions[how]])
+    rubric = vf.Rubric(funcs=[functions[how]]) if how in functions else judge
     if how == "fail":
         fine = vf.Rubric(funcs=[lambda completion: 1.0])
         rubric = vf.RubricGroup([fine, rubric])
+    if how in ("pool", "late"):
+        rubric = vf.MathRubric(timeout_seconds=5 if how == "pool" else 0)
+        if how == "pool":
+            rubric.executor.shutdown()
     return vf.SingleTurnEnv(dataset=dataset, rubric=rubric)
