@@ -16,7 +16,8 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang \
-	contract-trl contract-verl contract-skyrl contract-slime contract-openenv docs docs-serve bench bench-trainers clean
+	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
+	contract-verifiers contract-inspect docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,7 +72,9 @@ contract-verl: $(VENV)/.dev templates  ## Test against verl's real classes
 contract-skyrl: $(VENV)/.dev templates  ## Test against SkyRL's real classes
 contract-slime: $(VENV)/.dev templates  ## Test against slime's real classes; SLIME_SRC names a checkout of it
 contract-openenv: $(VENV)/.dev  ## Test against OpenEnv's real package
-contract-trl contract-verl contract-skyrl contract-slime contract-openenv:
+contract-verifiers: $(VENV)/.dev  ## Test against the real package verifiers
+contract-inspect: $(VENV)/.dev  ## Test against Inspect's real package
+contract-trl contract-verl contract-skyrl contract-slime contract-openenv contract-verifiers contract-inspect:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
 
 docs: $(VENV)/.dev  ## Build the documentation as a site into build/site

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from envkit.tokens import ChatCodec
 from envkit_transformers.vlm_folder import (
     VISION_TOKENS,
     Architecture,
@@ -68,6 +69,11 @@ class SmallModel:
     def parameter_count(self) -> int:
         """How many weights there are, tied ones once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def codec(self) -> ChatCodec:
+        """Return the codec of the processor; the padding of the embeddings can be sampled too."""
+        size: int = self.model.config.text_config.vocab_size
+        return ChatCodec(self.processor, vocabulary_size=size)
 
 
 def make_small_model(seed: int) -> SmallModel:

@@ -105,7 +105,7 @@ def main() -> int:
         register(ENV_ID, envkit_canary.SPEC.entry_point)
     started = time.monotonic()
     policy = make_small_model(options.seed)
-    codec = ChatCodec(policy.processor)
+    codec = policy.codec()
     run = Run(seed=options.seed, parameters=policy.parameter_count, chance=CHANCE)
     warm_up(policy, codec, run, options)
     engine = TransformersEngine(copy.deepcopy(policy.model), policy.processor, seed=options.seed)

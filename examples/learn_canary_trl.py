@@ -62,7 +62,7 @@ def main() -> int:
     disable_progress_bars()
     started = time.monotonic()
     policy = make_small_model(options.seed)
-    codec = ChatCodec(policy.processor)
+    codec = policy.codec()
     run = Run(seed=options.seed, parameters=policy.parameter_count, chance=CHANCE)
     print(f"{policy.parameter_count:,} parameters, seed {options.seed}", flush=True)
     status = 0

@@ -61,6 +61,7 @@ class BatchPlayer:
             template_kwargs={**(trainer.chat_template_kwargs or {}), **config.template_kwargs},
             history=config.history,
             stop_ids=trainer.eos_token_ids,
+            vocabulary_size=trainer.model.config.get_text_config().vocab_size,
         )
         self._config, self._sampling = rollout_settings(trainer.args, config)
         self._trainer, self._policy = trainer, policy

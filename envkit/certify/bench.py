@@ -14,7 +14,7 @@ from envkit.certify.contract import Subject
 from envkit.certify.contract.subject import Budgets, Episode, Reply, play
 from envkit.certify.target import Make
 from envkit.env import Env, Policy
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
 from envkit.seeds import derive_seed
 
 LONGEST_EPISODE = 64
@@ -69,6 +69,17 @@ class Bench:
             budgets=Budgets(),
         )
 
+    @cached_property
+    def unplayable(self) -> str | None:
+        """Why no episode can start: a missing program or server. None if one can."""
+        try:
+            self.env.reset(seed=self.plan.seed)
+        except (MissingDependencyError, EnvFault) as error:
+            return describe(error)
+        except Exception:  # noqa: BLE001  # any other is a finding of the lines
+            return None
+        return None
+
     def close(self) -> None:
         """Close every instance."""
         self.subject.close()
@@ -107,9 +118,9 @@ class Bench:
 
     @cached_property
     def best_return(self) -> float:
-        """The oracle's mean return; 1 without an oracle or if it earns nothing."""
+        """The oracle's mean return, else that of the hook `best_return`; 1 if none is above 0."""
         found = [total(episode) for _, episode in self.solved]
-        mean = math.fsum(found) / len(found) if found else 1.0
+        mean = math.fsum(found) / len(found) if found else self.hooks.best_return or 1.0
         return mean if mean > 0 else 1.0
 
     @property

@@ -73,7 +73,9 @@ def speed(bench: Bench) -> Line:
         name="speed",
         verdict=Verdict.FIGURE,
         value=round(per_turn * 1000, 3),
-        detail="ms per turn of the oracle, its own time included",
+        detail="ms per turn of the oracle, its own time included"
+        if bench.oracle
+        else "ms per turn of empty replies",
         evidence=(
             f"reset: median {statistics.median(resets) * 1000:.2f} ms",
             f"episode: median {statistics.median(whole) * 1000:.2f} ms, {turns} turns in all",

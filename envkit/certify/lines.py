@@ -12,6 +12,9 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     SKIPPED = "skipped"
+    """It does not apply to the environment."""
+    NOT_RUN = "not run"
+    """Something that the environment needs is missing, such as a browser or a server."""
     FIGURE = "figure"
     """A measurement without a limit."""
 
@@ -68,6 +71,16 @@ def skipped(name: str, reason: str) -> Line:
     return Line(name=name, verdict=Verdict.SKIPPED, detail=reason)
 
 
+def not_run(name: str, reason: str) -> Line:
+    """Return a line that could not start."""
+    return Line(
+        name=name,
+        verdict=Verdict.NOT_RUN,
+        detail="the environment cannot play here",
+        evidence=(reason,),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifyReport:
     """The result of a certification."""
@@ -82,7 +95,29 @@ class CertifyReport:
     @property
     def failed(self) -> tuple[Line, ...]:
         """The lines that failed."""
-        return tuple(line for line in self.lines if line.verdict is Verdict.FAIL)
+        return self._with(Verdict.FAIL)
+
+    @property
+    def not_run(self) -> tuple[Line, ...]:
+        """The lines that could not run."""
+        return self._with(Verdict.NOT_RUN)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every line ran and none failed."""
+        return self.is_complete and not self.failed and not self.not_run
+
+    @property
+    def summary(self) -> str:
+        """What failed and what did not run, in a few words."""
+        counts = {"failed": len(self.failed), "not run": len(self.not_run)}
+        told = [
+            f"{count} of {len(self.lines)} lines {what}" for what, count in counts.items() if count
+        ]
+        return ", ".join(told) or "no line failed"
+
+    def _with(self, verdict: Verdict) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if line.verdict is verdict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON data."""
@@ -91,7 +126,7 @@ class CertifyReport:
             "episodes": self.episodes,
             "seed": self.seed,
             "is_complete": self.is_complete,
-            "passed": self.is_complete and not self.failed,
+            "passed": self.passed,
             "lines": [line.to_json() for line in self.lines],
         }
 

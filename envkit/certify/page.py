@@ -41,9 +41,7 @@ def write_page(report: CertifyReport, path: Path) -> None:
         StorageError: It cannot be written.
     """
     style = resources.files("envkit.report").joinpath("assets/style.css").read_text("utf-8")
-    failed = len(report.failed)
-    told = f"{failed} of {len(report.lines)} lines failed" if failed else "no line failed"
-    subtitle = f"{told}; {report.episodes} episodes per policy, seed {report.seed}"
+    subtitle = f"{report.summary}; {report.episodes} episodes per policy, seed {report.seed}"
     page = _PAGE.format(
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
         style=style,

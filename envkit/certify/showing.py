@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+import PIL.Image
+
 from envkit.certify.audit.policies import gold_of, holds
 from envkit.certify.bench import Bench, as_text, lower_bound
 from envkit.certify.contract.subject import Episode
@@ -30,13 +32,12 @@ class _Paid:
 
 
 def pictures(bench: Bench) -> Line:
-    """Judge whether pictures show something, and differ where answers differ."""
-    if not bench.solved:
-        return skipped("pictures", "it has no oracle")
+    """Judge whether pictures show something and their task, and differ where answers differ."""
+    played = bench.solved or [(s, bench.play(lambda _: "", s)) for s in bench.few_seeds]
     problems: list[str] = []
     seen: dict[str, tuple[int, str]] = {}
     shown = blank = 0
-    for seed, episode in bench.solved:
+    for seed, episode in played:
         moments = [episode.start.observation, *(step.observation for step in episode.steps[:-1])]
         images = [image for moment in moments for image in moment["images"]]
         empty = [n for n, image in enumerate(images) if _is_blank(image)]
@@ -44,8 +45,33 @@ def pictures(bench: Bench) -> Line:
         if empty:
             problems.append(f"seed {seed}: picture {empty[0]} has a single colour")
         problems += _contradictions(episode, seed, seen)
+    problems += _mismatches(bench, [episode for _, episode in played])
     detail = f"of {shown} pictures are blank" if shown else "no pictures; texts differ by task"
+    if not bench.solved:
+        detail = f"{detail}; without an oracle, texts and pictures are not compared with answers"
     return judged("pictures", blank if shown else None, detail, problems=problems[:10])
+
+
+def _mismatches(bench: Bench, episodes: Sequence[Episode]) -> Iterator[str]:
+    """Yield pictures that do not show their task by the hook `shows`, and what the hook misses.
+
+    A hook that takes a blank picture, or the picture of another task, says nothing of the others.
+    """
+    shows = bench.hooks.shows
+    if shows is None:
+        return
+    starts = [(episode.task, tuple(episode.start.observation["images"])) for episode in episodes]
+    starts = [(task, images) for task, images in starts if images]
+    for number, (task, images) in enumerate(starts):
+        name = task.get("id", f"task {number}")
+        if not shows(task, images):
+            yield f"{name}: the picture does not show the task"
+        blank = [Image.from_pil(PIL.Image.new("RGB", image.size, "white")) for image in images]
+        if shows(task, blank):
+            yield f"{name}: the hook 'shows' accepts a blank picture"
+        other_task, other = starts[number - 1]
+        if other_task != task and shows(task, other):
+            yield f"{name}: the hook 'shows' accepts the picture of another task"
 
 
 def _is_blank(image: Image) -> bool:

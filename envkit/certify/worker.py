@@ -14,10 +14,10 @@ from typing import IO, Any, Final, cast
 from envkit.certify import blind, conduct, figures, showing
 from envkit.certify.bench import Bench, Plan, Replays, Script
 from envkit.certify.contract.subject import Budgets, Subject, play
-from envkit.certify.lines import Line, Verdict
+from envkit.certify.lines import Line, Verdict, not_run
 from envkit.certify.target import resolve
 from envkit.env import Policy, PolicyContext
-from envkit.errors import ConfigurationError, describe
+from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
 
 LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
     {
@@ -89,11 +89,16 @@ def open_bench(plan: Plan, replays: Replays) -> Bench:
 
 
 def line_of(bench: Bench, name: str) -> Line:
-    """Return a line of the report; what the environment raises or exits with fails it."""
+    """Return a line of the report; what the environment raises or exits with fails it.
+
+    Without what the environment needs, such as a browser or a server, the line is not run.
+    """
     try:
-        return LINES[name](bench)
+        return not_run(name, bench.unplayable) if bench.unplayable else LINES[name](bench)
     except KeyboardInterrupt:
         raise
+    except (MissingDependencyError, EnvFault) as error:
+        return not_run(name, describe(error)[:500])
     except SystemExit as error:
         problem = f"the environment called sys.exit({error.code!r})"
     except BaseException as error:  # noqa: BLE001  # foreign code

@@ -21,6 +21,7 @@ from envkit.cli.doctor import doctor
 from envkit.cli.eval import evaluate
 from envkit.cli.examples import EXAMPLES, epilog
 from envkit.cli.export import export
+from envkit.cli.filter_tasks import filter_tasks
 from envkit.cli.golden import golden
 from envkit.cli.imports import import_dump
 from envkit.cli.new import new
@@ -143,6 +144,7 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "conformance": conformance,
     "doctor": doctor,
     "export": export,
+    "filter": filter_tasks,
     "import": import_dump,
 }
 for _name, _command in _COMMANDS.items():

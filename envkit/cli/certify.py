@@ -64,7 +64,7 @@ def certify(
 ) -> None:
     """Certify an environment: contract, determinism, exploits, leaks, recordings, speed.
 
-    The exit code is 1 if a line fails. Ctrl-C prints the lines found so far.
+    The exit code is 1 if a line fails or cannot run. Ctrl-C prints the lines found so far.
     """
     from envkit.certify.bench import Plan
     from envkit.certify.page import write_page
@@ -94,7 +94,7 @@ def certify(
         _show(report)
     if not report.is_complete:
         raise typer.Exit(_EXIT_INTERRUPTED)
-    raise typer.Exit(1 if report.failed else 0)
+    raise typer.Exit(0 if report.passed else 1)
 
 
 def _show(report: "CertifyReport") -> None:
@@ -104,9 +104,6 @@ def _show(report: "CertifyReport") -> None:
             say(f"{line.name}: {problem}")
         if len(line.evidence) > _SHOWN:
             say(f"{line.name}: and {len(line.evidence) - _SHOWN} more; --json has them all")
-    failed = len(report.failed)
-    say(
-        f"{report.target}: {failed} of {len(report.lines)} lines failed"
-        if failed
-        else f"{report.target}: no line failed"
-    )
+    for reason in dict.fromkeys(reason for line in report.not_run for reason in line.evidence):
+        say(f"not run: {reason}")
+    say(f"{report.target}: {report.summary}")

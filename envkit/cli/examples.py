@@ -19,6 +19,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rollout geo3k-v0 --engine transformers --model DIR -n 16 --group 4",
         "rollout search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR -n 64",
         "rollout canary-v0 --policy oracle --wrap blank-image",
+        "rollout geo3k-v0 --policy noisy-oracle --tasks tasks.jsonl --group 8",
         "rollout canary-v0 --policy oracle --tensorboard board --parquet run.parquet --wandb",
     ),
     "eval": (
@@ -49,6 +50,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "export": (
         "export geo3k-v0 --format verl -n 1000 --out train.parquet",
         "export runs/oracle --format sft --min-reward 1 --out sft.jsonl",
+        "export runs/oracle --format inspect --out oracle.eval",
+    ),
+    "filter": (
+        "filter runs/base --out kept.jsonl",
+        "filter runs/base runs/more --above 0.1 --below 0.9 --out kept.jsonl --json",
     ),
     "import": ("import dump.pt --from slime --model DIR --out runs/slime --allow-pickle",),
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ExportFormat(StrEnum):
-    """The values of --format; those of `TaskFormat` and `TrajectoryFormat`, not imported here."""
+    """The values of --format: `TaskFormat`, `TrajectoryFormat`, `inspect`; not imported here."""
 
     SLIME = "slime"
     MILES = "miles"
@@ -28,11 +28,12 @@ class ExportFormat(StrEnum):
     HF = "hf"
     SFT = "sft"
     PARQUET = "parquet"
+    INSPECT = "inspect"
 
 
-_TRAJECTORIES: Final = (ExportFormat.SFT, ExportFormat.PARQUET)
+_TRAJECTORIES: Final = (ExportFormat.SFT, ExportFormat.PARQUET, ExportFormat.INSPECT)
 _TASKS_PANEL: Final = "Tasks (slime, miles, verl, skyrl, trl, jsonl, hf)"
-_ROWS_PANEL: Final = "Trajectories (sft, parquet, hf)"
+_ROWS_PANEL: Final = "Trajectories (sft, parquet, hf, inspect)"
 
 
 def export(
@@ -41,7 +42,10 @@ def export(
     ],
     kind: Annotated[ExportFormat, typer.Option("--format", help="The shape of the rows.")],
     out: Annotated[
-        Path, typer.Option(metavar="PATH", help="A .parquet or .jsonl file; for hf a folder.")
+        Path,
+        typer.Option(
+            metavar="PATH", help="A .parquet or .jsonl file; for inspect .eval, for hf a folder."
+        ),
     ],
     count: Annotated[
         int | None,
@@ -70,7 +74,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Tasks of your own, a JSON object a line, instead of the environment's.",
+            help="Tasks of your own, one JSON object per line, instead of the environment's.",
             rich_help_panel=_TASKS_PANEL,
         ),
     ] = None,
@@ -100,7 +104,7 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Write tasks in the shape that a trainer loads, or trajectories with their exact tokens.
+    """Write tasks as a trainer loads them, trajectories with exact tokens, or an Inspect log.
 
     Nothing half-written is left behind: --out appears when it is whole.
     """
@@ -119,9 +123,7 @@ def export(
         "--steps": steps,
         "--merge": merge,
     }
-    from envkit.export.tables import check_target
-
-    check_target(out, is_folder=kind is ExportFormat.HF, overwrite=overwrite)
+    _check_target(out, kind, overwrite=overwrite)
     if kind in _TRAJECTORIES or (kind is ExportFormat.HF and Path(source).exists()):
         from envkit.export.trajectory_rows import Selection
 
@@ -130,6 +132,8 @@ def export(
             raise ConfigurationError(
                 "--steps gives each turn its row and --merge joins them: name one"
             )
+        if kind is ExportFormat.INSPECT and (steps or merge):
+            raise ConfigurationError("an Inspect log has no rows: drop --steps and --merge")
         selection = Selection(
             min_reward=min_reward,
             only_terminated=only_terminated,
@@ -140,7 +144,7 @@ def export(
         _export_trajectories(source, out, kind, selection, is_quiet=quiet)
         return
     from envkit.export.tasks import TaskDraw
-    from envkit.tasks import read_tasks
+    from envkit.rollout import read_requests
 
     _refuse(for_trajectories, "tasks")
     with TaskDraw(
@@ -150,7 +154,7 @@ def export(
         seed=seed or 0,
         split=split,
         env_kwargs=parse_env_kwargs(env_kwargs),
-        tasks=None if tasks is None else read_tasks(tasks),
+        tasks=None if tasks is None else read_requests(tasks, source),
     ) as draw:
         _export_tasks(draw, out, kind, with_images=images, is_quiet=quiet)
 
@@ -158,15 +162,20 @@ def export(
 def _export_trajectories(
     source: str, out: Path, kind: ExportFormat, selection: "Selection", *, is_quiet: bool
 ) -> None:
-    from envkit.export.trajectories import TrajectoryFormat, export_trajectories
+    from envkit.export import TrajectoryFormat, export_inspect, export_trajectories
 
     with CountingBar("trajectories", is_quiet=is_quiet) as bar:
-        tally = export_trajectories(
-            source, out, TrajectoryFormat(kind.value), selection, progress=bar.show
+        tally = (
+            export_inspect(source, out, selection, progress=bar.show)
+            if kind is ExportFormat.INSPECT
+            else export_trajectories(
+                source, out, TrajectoryFormat(kind.value), selection, progress=bar.show
+            )
         )
     for reason, number in tally.left_out.most_common():
         note(f"left out {number} {reason}")
-    say(f"{out}: {tally.rows} rows of {tally.trajectories} trajectories")
+    what = "samples" if kind is ExportFormat.INSPECT else "rows"
+    say(f"{out}: {tally.rows} {what} of {tally.trajectories} trajectories")
 
 
 def _export_tasks(
@@ -180,6 +189,14 @@ def _export_tasks(
             draw, out, TaskFormat(kind.value), with_images=with_images, progress=bar.show
         )
     say(f"{out}: {rows} tasks")
+
+
+def _check_target(out: Path, kind: ExportFormat, *, overwrite: bool) -> None:
+    from envkit.export.tables import SUFFIXES, check_target
+
+    suffixes = (".eval",) if kind is ExportFormat.INSPECT else SUFFIXES
+    is_folder = kind is ExportFormat.HF
+    check_target(out, is_folder=is_folder, overwrite=overwrite, suffixes=suffixes)
 
 
 def _refuse(options: Mapping[str, bool], what: str) -> None:

@@ -27,6 +27,7 @@ EXTRAS: Final = {
     "skyrl": "training with SkyRL",
     "tensorboard": "rollout --tensorboard",
     "trl": "training with TRL",
+    "verifiers": "environments of the verifiers library",
     "verl": "training with verl",
     "wandb": "rollout --wandb",
     "yaml": "settings in YAML files",

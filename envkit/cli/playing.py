@@ -51,6 +51,15 @@ RunSeed = Annotated[
 Concurrency = Annotated[
     int | None, typer.Option(min=1, help=f"Episodes at once (default: {DEFAULT_CONCURRENCY}).")
 ]
+TaskFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--tasks",
+        metavar="FILE",
+        help="Tasks to play, each by one group: one JSON object per line, or the rows of "
+        "`envkit export` and `envkit filter`.",
+    ),
+]
 WrapName = Annotated[
     Wrap | None,
     typer.Option(

@@ -1,5 +1,6 @@
 """`envkit rollout`: play many episodes and keep what was played."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -27,6 +28,7 @@ from envkit.cli.playing import (
     Quiet,
     RunSeed,
     SettingPairs,
+    TaskFile,
     Temperature,
     WrapKwargs,
     WrapName,
@@ -57,7 +59,12 @@ def rollout(
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option("-n", "--episodes", min=1, help=f"Episodes in all (default: {_EPISODES})."),
+        typer.Option(
+            "-n",
+            "--episodes",
+            min=1,
+            help=f"Episodes in all (default: {_EPISODES}, with --tasks all of them).",
+        ),
     ] = None,
     group: Annotated[
         int | None, typer.Option(min=1, help="Episodes per task; -n must be a multiple.")
@@ -81,6 +88,7 @@ def rollout(
     ] = None,
     concurrency: Concurrency = None,
     env_kwargs: EnvKwargs = None,
+    tasks: TaskFile = None,
     wrap: WrapName = None,
     wrap_kwargs: WrapKwargs = None,
     config: ConfigFile = None,
@@ -105,7 +113,7 @@ def rollout(
     wait for their running calls. --resume completes the run.
     """
     from envkit.cli.engines import EngineChoice
-    from envkit.cli.run_plan import Output, RolloutPlan
+    from envkit.cli.run_plan import Output, RolloutPlan, TaskList
     from envkit.cli.run_rollout import run_rollout
 
     sinks = SinkChoice(
@@ -122,7 +130,7 @@ def rollout(
             "ID": env_id, "-n": count, "--group": group, "--engine": engine, "--model": model,
             "--policy": policy, "--seed": seed, "--out": out, "--overwrite": overwrite,
             "--concurrency": concurrency, "--env-kwargs": env_kwargs, "--wrap": wrap,
-            "--wrap-kwargs": wrap_kwargs, "--config": config, "--set": settings,
+            "--tasks": tasks, "--wrap-kwargs": wrap_kwargs, "--config": config, "--set": settings,
             "--on-fault": on_fault, "--max-turns": max_turns, "--max-new-tokens": max_new_tokens,
             "--temperature": temperature,
         }  # fmt: skip
@@ -140,11 +148,18 @@ def rollout(
         "sampling": {"max_new_tokens": max_new_tokens, "temperature": temperature},
     }
     read = read_config(config, settings or (), overrides)
-    if read.env_id is None:
+    played = read.env_id
+    if played is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")
+    listed = None if tasks is None else TaskList.read(tasks, played)
+    if listed is not None:
+        count = count or len(listed.requests) * (group or 1)
+        shared = listed.requests[0].env_kwargs
+        read = replace(read, env_kwargs={**shared, **read.env_kwargs})
     plan = RolloutPlan(
-        env_id=read.env_id,
+        env_id=played,
         config=read,
+        tasks=listed,
         choice=EngineChoice(name=engine, model=model, base_url=base_url, policy=policy),
         episodes=count or _EPISODES,
         group_size=group or 1,

@@ -1,5 +1,6 @@
 """What one run of `envkit rollout` or `envkit eval` plays, and where it is stored."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -10,8 +11,9 @@ from typing import Any, Final
 from envkit.cli.engines import EngineChoice
 from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
+from envkit.files import storage_errors
 from envkit.registration import make
-from envkit.rollout import RolloutConfig, RunPlan
+from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.run_folder import RUN_FILE, RunFolder, read_settings
 from envkit.rollout.sources import FunctionSource
@@ -31,6 +33,39 @@ class Output(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskList:
+    """The tasks of a file, as the run's settings name them."""
+
+    file: Path
+    sha256: str
+    """Of the file's bytes, so that a resumed run plays the same tasks."""
+    requests: tuple[EpisodeRequest, ...]
+
+    @classmethod
+    def read(cls, file: Path, env_id: str, *, sha256: str | None = None) -> "TaskList":
+        """Read a task file.
+
+        Args:
+            file: JSON lines; see `envkit.rollout.read_requests`.
+            env_id: The environment that plays them.
+            sha256: What an interrupted run recorded; None takes any contents.
+
+        Raises:
+            DatasetError: The file cannot be read.
+            ConfigurationError: A request does not fit the run, or the file changed.
+        """
+        requests = read_requests(file, env_id)
+        with storage_errors(f"cannot read {file}"):
+            found = hashlib.sha256(file.read_bytes()).hexdigest()
+        if sha256 not in (None, found):
+            raise ConfigurationError(
+                f"{file} was changed after the run began, so its groups would play other tasks; "
+                "restore it, or begin a new run"
+            )
+        return cls(file=file.resolve(), sha256=found, requests=requests)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
     """The options of a rollout, read and checked."""
 
@@ -40,6 +75,8 @@ class RolloutPlan:
     episodes: int
     group_size: int
     concurrency: int
+    tasks: TaskList | None = None
+    """What the groups play, in order; None draws tasks with the seed."""
     wrap: str | None = None
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
     wrap_kwargs: Mapping[str, Any]
@@ -58,6 +95,12 @@ class RolloutPlan:
             raise ConfigurationError(
                 f"-n counts episodes and must be a multiple of --group, got -n {self.episodes} "
                 f"--group {self.group_size}"
+            )
+        groups = self.episodes // self.group_size
+        if self.tasks is not None and groups > len(self.tasks.requests):
+            raise ConfigurationError(
+                f"{self.tasks.file} has {len(self.tasks.requests)} tasks, one for each group, got "
+                f"-n {self.episodes} --group {self.group_size}: {groups} groups"
             )
         if self.wrap_kwargs and self.wrap is None:
             raise ConfigurationError("--wrap-kwargs are those of a wrapper: add --wrap NAME")
@@ -100,6 +143,7 @@ class RolloutPlan:
             base_url: Where its server is now; None takes the recorded address.
             sinks: What gets the records in addition to the folder.
         """
+        tasks = settings["tasks"]
         return cls(
             env_id=settings["env_id"],
             config=RolloutConfig.from_mapping(settings["config"]),
@@ -107,6 +151,9 @@ class RolloutPlan:
             episodes=settings["episodes"],
             group_size=settings["group_size"],
             concurrency=settings["concurrency"],
+            tasks=None
+            if tasks is None
+            else TaskList.read(Path(tasks["file"]), settings["env_id"], sha256=tasks["sha256"]),
             wrap=settings["wrap"],
             wrap_kwargs=settings["wrap_kwargs"],
             sinks=sinks,
@@ -132,6 +179,8 @@ class RolloutPlan:
             episodes=self.episodes,
             group_size=self.group_size,
             concurrency=self.concurrency,
+            tasks=None if self.tasks is None else [one.task for one in self.tasks.requests],
+            seeds=None if self.tasks is None else [one.seed for one in self.tasks.requests],
             metadata=metadata,
         )
 
@@ -147,6 +196,9 @@ class RolloutPlan:
             "episodes": self.episodes,
             "group_size": self.group_size,
             "concurrency": self.concurrency,
+            "tasks": None
+            if self.tasks is None
+            else {"file": str(self.tasks.file), "sha256": self.tasks.sha256},
             "wrap": self.wrap,
             "wrap_kwargs": dict(self.wrap_kwargs),
         }

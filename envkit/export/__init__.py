@@ -1,8 +1,10 @@
-"""Datasets: tasks and trajectories out, trainers' dumps in."""
+"""Datasets: tasks, trajectories and logs out, trainers' dumps in."""
 
 from envkit.export.dump_slime import SlimeOptions, read_slime_dump
 from envkit.export.dump_texts import read_skyrl_dump, read_trl_dump, read_verl_dump
 from envkit.export.dumps import DumpFormat, read_dump
+from envkit.export.inspect_log import export_inspect
+from envkit.export.solve_rates import SolveRates, TaskRate, solve_rates
 from envkit.export.task_rows import (
     ROW_BUILDERS,
     TaskExample,
@@ -23,11 +25,14 @@ __all__ = [
     "ExportTally",
     "Selection",
     "SlimeOptions",
+    "SolveRates",
     "TaskDraw",
     "TaskExample",
     "TaskFormat",
+    "TaskRate",
     "TrajectoryFormat",
     "chat_row",
+    "export_inspect",
     "export_tasks",
     "export_trajectories",
     "full_row",
@@ -39,6 +44,7 @@ __all__ = [
     "read_verl_dump",
     "skyrl_row",
     "slime_row",
+    "solve_rates",
     "trl_row",
     "verl_row",
 ]

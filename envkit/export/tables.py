@@ -5,7 +5,7 @@ import importlib
 import json
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
@@ -18,17 +18,25 @@ _BATCH_ROWS: Final = 128
 SUFFIXES: Final = (".jsonl", ".parquet")
 
 
-def check_target(target: Path, *, is_folder: bool, overwrite: bool) -> None:
+def check_target(
+    target: Path, *, is_folder: bool, overwrite: bool, suffixes: Sequence[str] = SUFFIXES
+) -> None:
     """Say early that a place cannot be written to.
+
+    Args:
+        target: The file or folder.
+        is_folder: Which of them it is to be.
+        overwrite: Whether one that is there may be replaced.
+        suffixes: Endings that a file may have.
 
     Raises:
         ConfigurationError: A name without a known ending.
         MissingDependencyError: A parquet file is asked for and pyarrow is not installed.
         StorageError: Something is there, and may not be replaced.
     """
-    if not is_folder and target.suffix not in SUFFIXES:
+    if not is_folder and target.suffix not in suffixes:
         raise ConfigurationError(
-            f"--out must end in {' or '.join(SUFFIXES)}, which chooses the kind of file, "
+            f"--out must end in {' or '.join(suffixes)}, which says the kind of file, "
             f"got {str(target)!r}"
         )
     if is_folder or target.suffix == ".parquet":

@@ -1,7 +1,7 @@
 """The tasks of an environment, drawn for a dataset: seeded, and reset once for their prompts."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -15,7 +15,7 @@ from envkit.messages import Message, message
 from envkit.registration import make
 from envkit.rollout.request import EpisodeRequest
 from envkit.seeds import derive_seed
-from envkit.tasks import ListSource, Task, TaskSource
+from envkit.tasks import Task
 
 _DEFAULT_SPLIT: Final = "train"
 
@@ -37,7 +37,7 @@ class TaskDraw(Closing):
         seed: int = 0,
         split: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
-        tasks: ListSource | None = None,
+        tasks: Sequence[EpisodeRequest] | None = None,
     ) -> None:
         """Make the environment and count its tasks.
 
@@ -49,14 +49,15 @@ class TaskDraw(Closing):
             split: Noted in the rows, and given to an environment that takes an argument `split`.
                 None is "train", and gives the environment nothing.
             env_kwargs: Arguments of the environment.
-            tasks: Played instead of the environment's own, from memory or from
-                `envkit.tasks.read_tasks`; None takes its own.
+            tasks: Played instead of the environment's own, such as `read_requests` returns them;
+                their arguments apply where `env_kwargs` has none. None takes its own.
 
         Raises:
             ConfigurationError: No count for an endless source, more rows than tasks, or a split of
                 a finite source that the environment does not know how to divide.
         """
-        self._arguments = dict(env_kwargs or {})
+        shared = tasks[0].env_kwargs if tasks else None
+        self._arguments = {**(shared or {}), **(env_kwargs or {})}
         self._env_id, self._seed, self._start = env_id, seed, start or 0
         self.split: Final = split or _DEFAULT_SPLIT
         self._env = _made(env_id, self._arguments)
@@ -66,8 +67,9 @@ class TaskDraw(Closing):
                 self._arguments["split"] = split
                 self._env.close()
                 self._env = _made(env_id, self._arguments)
-            self._source: TaskSource | None = tasks or self._env.tasks
-            self._size = None if self._source is None else self._source.size
+            self._tasks = tasks
+            own = self._env.tasks
+            self._size = len(tasks) if tasks else None if own is None else own.size
             self.count: Final = self._counted(count)
             """How many rows there will be."""
             is_undivided = tasks is None and not takes_split and self._size is not None
@@ -114,13 +116,16 @@ class TaskDraw(Closing):
 
     def _request(self, index: int) -> EpisodeRequest:
         task: Task | None = None
-        if self._size is not None and self._source is not None:
-            task = self._source.task(index)
+        seed: int | None = None
+        if self._tasks:
+            task, seed = self._tasks[index].task, self._tasks[index].seed
+        elif self._size is not None and self._env.tasks is not None:
+            task = self._env.tasks.task(index)
         return EpisodeRequest(
             env_id=self._env_id,
             env_kwargs=self._arguments,
             task=task,
-            seed=derive_seed("dataset", self._seed, self.split, index),
+            seed=derive_seed("dataset", self._seed, self.split, index) if seed is None else seed,
         )
 
     def _example(self, index: int) -> TaskExample:

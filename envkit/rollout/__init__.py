@@ -20,6 +20,7 @@ from envkit.rollout.run import Progress, RolloutState, Run, RunPlan, collect, de
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan
 from envkit.rollout.sources import EnvSource
+from envkit.rollout.task_file import read_requests
 from envkit.trajectory.trajectory import role_of
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "has_role",
     "play",
     "play_through",
+    "read_requests",
     "resume",
     "role_of",
     "rollout_id_of",

@@ -79,8 +79,10 @@ class RunPlan:
     """Members of a group play one task from one initial state."""
     concurrency: int = 64
     """Episodes at once; an environment's `max_sessions` lowers it."""
-    tasks: Sequence[Task] | None = None
+    tasks: Sequence[Task | None] | None = None
     """Task of each group, in order; None draws them with the seed."""
+    seeds: Sequence[int | None] | None = None
+    """Seed of each group, in order; None derives it from the run's."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON data to keep with every record."""
 
@@ -99,8 +101,10 @@ class RunPlan:
                 f"{self.episodes} episodes in groups of {self.group_size}"
             )
         groups = self.episodes // self.group_size
-        if self.tasks is not None and len(self.tasks) < groups:
-            raise ConfigurationError(f"{groups} groups need as many tasks, got {len(self.tasks)}")
+        for name in ("tasks", "seeds"):
+            given: Sequence[object] | None = getattr(self, name)
+            if given is not None and len(given) < groups:
+                raise ConfigurationError(f"{groups} groups need as many {name}, got {len(given)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,11 +254,12 @@ class Run:
             )
             if not _is_faulted(resumed):
                 return resumed  # else it starts again: masking long episodes would bias the run
-        tasks = self._plan.tasks
+        task = None if self._plan.tasks is None else self._plan.tasks[number]
+        seed = None if self._plan.seeds is None else self._plan.seeds[number]
         spec = EpisodeSpec(
             env_id=self._source.env_id,
-            seed=derive_seed("group", self._config.seed, number),
-            task=None if tasks is None else dict(tasks[number]),
+            seed=derive_seed("group", self._config.seed, number) if seed is None else seed,
+            task=None if task is None else dict(task),
             group_id=f"{self._config.seed}-{number}",
             group_start=group.start,
             member=member,

@@ -2,6 +2,7 @@
 
 from envkit.certify.audit.hooks import AuditHooks
 from envkit.tasks import Task
+from envkit_canary.drawing import shows_code
 from envkit_canary.reply import read_code
 
 
@@ -23,6 +24,7 @@ def hooks(alphabet: str) -> AuditHooks:
             _last_code(reply, len(task["codes"][0])) == task["codes"][0]
         ),
         answers=_replies,
+        shows=lambda task, images: shows_code(images[0], task["codes"][0]),
     )
 
 

@@ -14,6 +14,8 @@ _TILE: Final = 28
 _CELL: Final = 8
 """Pixels of one glyph cell: a character is 40 x 56 pixels."""
 _MARGIN: Final = 8
+_DARK: Final = 128
+"""Ink is darker than this grey, and paper is lighter."""
 
 
 def draw_code(code: str, *, look: int = 0) -> Image:
@@ -34,6 +36,21 @@ def draw_code(code: str, *, look: int = 0) -> Image:
     canvas: NDArray[np.uint8] = np.full((height, width, 3), paper, dtype=np.uint8)
     canvas[top : top + mask.shape[0], left : left + mask.shape[1]][mask] = ink
     return Image.from_array(canvas)
+
+
+def shows_code(image: Image, code: str) -> bool:
+    """Return whether the dark pixels of a picture, wherever they are, are those of the code."""
+    ink = _cut(np.asarray(image.pil().convert("L")) < _DARK)
+    cells = _cells(code).repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+    return np.array_equal(ink, _cut(cells))
+
+
+def _cut(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the smallest part of a mask that holds all of its ink."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not rows.size:
+        return mask[:0, :0]
+    return mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def _cells(code: str) -> NDArray[np.bool_]:

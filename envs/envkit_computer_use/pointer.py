@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from envkit_computer_use.actions.action import Button as MouseButton
 from envkit_computer_use.desktop import Desktop, Event
-from envkit_computer_use.widgets import Icon, Widget, Window
+from envkit_computer_use.widgets import Icon, ListBox, Widget, Window
 
 _DRAG_PIXELS: Final = 6
 """Least way between press and release of what counts as a drag to another widget."""
@@ -75,6 +75,9 @@ def _press_menu(desk: Desktop, x: int, y: int) -> None:
 def _open_context(desk: Desktop, hit: Hit, x: int, y: int) -> None:
     """Choose what is under the pointer, then open its menu or that of what it stands in."""
     deepest, left, top = hit.chain[-1]
+    if isinstance(deepest, ListBox) and deepest.is_multiple:
+        _toggle_row(desk, deepest, x - left, y - top)
+        return
     is_one_of_several = isinstance(deepest, Icon) and deepest.selected
     if deepest.context and not is_one_of_several:
         deepest.press(desk, x - left, y - top, 1)
@@ -83,6 +86,15 @@ def _open_context(desk: Desktop, hit: Hit, x: int, y: int) -> None:
         if widget.context:
             desk.open_menu(widget, widget.context, x - left, y - top, 0)
             return
+
+
+def _toggle_row(desk: Desktop, rows: ListBox, x: int, y: int) -> None:
+    """Add a row to the chosen ones or take it away, as ctrl does: touch screens have no ctrl."""
+    held, desk.held = desk.held, frozenset({"ctrl"})
+    desk.set_focus(rows)
+    rows.press(desk, x, y, 1)
+    rows.release(desk, -1, -1)
+    desk.held = held
 
 
 def move(desk: Desktop, x: int, y: int) -> None:

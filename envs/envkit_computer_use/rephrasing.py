@@ -2,8 +2,9 @@
 
 OpenAI's tool waits for one second and UI-TARS for five; UI-TARS turns the wheel by 600 pixels and
 no less; both it and Qwen's tool hold no keys during a click; Qwen2.5-VL and OSWorld give no
-answers. On a screen the same can be had otherwise: by several waits, by the scroll bar, by the
-keyboard, by writing into a field.
+answers; a phone has neither a double click nor keys. On a screen the same can be had otherwise: by
+several waits, by the scroll bar, by the keyboard, by drags and right clicks, by writing into a
+field.
 """
 
 from collections.abc import Iterator
@@ -12,15 +13,28 @@ from typing import Final
 
 from envkit_computer_use import hands
 from envkit_computer_use.actions.action import Action, ActionKind
+from envkit_computer_use.actions.action import Button as MouseButton
 from envkit_computer_use.actions.parsed import MAX_ACTIONS
 from envkit_computer_use.desktop import Desktop
 from envkit_computer_use.families.family import ANSWER_FIELD
+from envkit_computer_use.painter import line_height
 from envkit_computer_use.pointer import hit_test
-from envkit_computer_use.widgets import Button, ListBox, TextField, Widget, walk
+from envkit_computer_use.widgets import (
+    Button,
+    ListBox,
+    Slider,
+    TextArea,
+    TextField,
+    Widget,
+    walk,
+)
 from envkit_computer_use.widgets.scrolling import BAR, Scrolled
+from envkit_computer_use.widgets.widget import PADDING
 
 _WAITS: Final = (5.0, 1.0)
 """Seconds that families wait for, the longer first."""
+_FAR: Final = 600
+"""Pixels that every family with a wheel can scroll."""
 
 
 def rephrased(desk: Desktop, action: Action) -> Iterator[list[Action]]:
@@ -32,6 +46,11 @@ def rephrased(desk: Desktop, action: Action) -> Iterator[list[Action]]:
             yield from _by_bar(desk, action)
         case ActionKind.CLICK if action.keys:
             yield from _by_keyboard(desk, action)
+            yield from _by_right_click(desk, action)
+        case ActionKind.DOUBLE_CLICK:
+            yield [replace(action, kind=ActionKind.CLICK), hands.key("enter")]
+        case ActionKind.KEY:
+            yield from _by_pointer(desk, action)
         case ActionKind.ANSWER:
             yield from _in_writing(desk, action)
         case _:
@@ -81,6 +100,47 @@ def _by_keyboard(desk: Desktop, action: Action) -> Iterator[list[Action]]:
         yield [hands.key("shift", arrow)] * abs(away)
     elif action.keys == ("ctrl",):
         yield [hands.key("ctrl", arrow)] * abs(away) + [hands.key("ctrl", "space")]
+
+
+def _by_right_click(desk: Desktop, action: Action) -> Iterator[list[Action]]:
+    """Add the row of a list, of a run that shift would choose its end; the rest comes after."""
+    if action.x is None or action.y is None:
+        return
+    hit = hit_test(desk, action.x, action.y)
+    if hit is not None and isinstance(hit.chain[-1][0], ListBox):
+        yield [replace(action, button=MouseButton.RIGHT, keys=())]
+
+
+def _by_pointer(desk: Desktop, action: Action) -> Iterator[list[Action]]:
+    """Select all of a text by a drag, or put the knob of a slider where a key would."""
+    focus = desk.focus
+    if action.keys == ("ctrl", "a") and isinstance(focus, TextField | TextArea):
+        yield from _select_by_drag(desk, focus)
+    elif action.keys in (("left",), ("right",)) and isinstance(focus, Slider):
+        step = focus.step if action.keys == ("right",) else -focus.step
+        at = focus.knob(focus.value + step)
+        press = next(hands.press(desk, focus, part=(at, 2, at + 1, focus.height - 2)), None)
+        if press is not None:
+            yield [press]
+
+
+def _select_by_drag(desk: Desktop, editor: TextField | TextArea) -> Iterator[list[Action]]:
+    """Drag from the start to the far corner, or from the end backwards if the text is scrolled."""
+    line = line_height(desk.type_pixels)
+    bottom, right = editor.height - PADDING, editor.width - BAR
+    part = (1, PADDING, PADDING, min(bottom, PADDING + line))
+    far = (desk.width - 1, desk.height - 1)
+    if editor.offset:
+        part, far = (right - PADDING, max(PADDING, bottom - line), right - 1, bottom), (0, 0)
+    press = next(hands.press(desk, editor, part=part), None)
+    if press is None:
+        return
+    if hands.visible_point(desk, editor, part) != (press.x, press.y):
+        yield [press]
+    elif editor.offset and isinstance(editor, TextArea) and not editor.is_at_end(desk):
+        yield [Action(kind=ActionKind.SCROLL, x=press.x, y=press.y, dy=_FAR)]
+    else:
+        yield [replace(press, kind=ActionKind.DRAG, path=(far,))]
 
 
 def _in_writing(desk: Desktop, action: Action) -> Iterator[list[Action]]:

@@ -9,12 +9,17 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from envkit.certify.audit import AuditHooks
+from envkit.images import Image
 from envkit.tasks import Task
 from envkit.turns import Step
+from envkit_geo3k.drawing import draw
+from envkit_geo3k.figure import Figure
 from envkit_geo3k.grading import grade
 
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
@@ -43,7 +48,16 @@ def hooks() -> AuditHooks:
         grade=lambda task, answer: grade(answer, task["answer"]).score,
         second_grade=lambda task, answer: second_grade(answer, task["answer"]),
         answers=answers,
+        shows=_shows,
     )
+
+
+def _shows(task: Task, images: Sequence[Image]) -> bool:
+    """Return whether the image is that of the task, drawn again from its figure."""
+    if task.get("figure") is None:
+        return True  # a data set's own image, which nothing else describes
+    wanted = draw(Figure.from_json(task["figure"])).array()
+    return len(images) == 1 and np.array_equal(images[0].array(), wanted)
 
 
 def numbers(task: Task) -> list[str]:

@@ -1,12 +1,13 @@
-"""Real Geometry3K data from local files, in the flavours that trainers publish.
+"""Questions about pictures from local files: Geometry3K as trainers publish it, and other sets.
 
-A row becomes a task of plain JSON: id, question, raw text, answer, pictures as data URIs. Rows that
-cannot be used are skipped and counted by reason; a file without the right columns is an error.
-Nothing is ever fetched from the network.
+A row becomes a task of plain JSON: id, question, raw text, answer, pictures as data URIs. A row
+that cannot be used is an error, or is left out and counted by reason. Nothing is ever fetched from
+the network.
 """
 
 import importlib
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from envkit.errors import DatasetError, MissingDependencyError
 from envkit.tasks import Task
-from envkit_geo3k.dataset_rows import RowSkippedError, read_row
+from envkit_geo3k.dataset_rows import RowSkippedError, is_picture_column, read_row
 
 _SUFFIXES: Final = (".parquet", ".jsonl")
 _SPLIT_NAMES: Final = {
@@ -24,6 +25,8 @@ _SPLIT_NAMES: Final = {
     "test": ("test",),
 }
 _BATCH_ROWS: Final = 64
+_SUITE_COLUMNS: Final = frozenset({"doc_id", "input", "target", "choices", "options"})
+"""One of them tells an evaluation suite's rows from Geometry3K's."""
 
 
 class Flavour(StrEnum):
@@ -40,13 +43,17 @@ class Flavour(StrEnum):
     """The output of verl's geo3k_multiturn_w_tool.py: the same with a system message and tools."""
     SLIME = "slime"
     """A jsonl or parquet file with slime's usual keys: prompt (text or messages), images, label."""
+    QUESTIONS = "questions"
+    """Rows as evaluation suites keep them: doc_id or id, question or input, answer or target,
+    images, and perhaps choices."""
     SKYRL = "skyrl"
     """The output of SkyRL's geometry_3k_dataset.py: prompt with content parts, reward_spec."""
 
 
 _EXPECTED: Final = (
     "(images or image, problem or question, answer or label) as in hiyouga/geometry3k and its "
-    "data URI variants, or (prompt, images, label) as in slime, or (prompt, images, reward_model) "
+    "data URI variants, or (question or input, target or answer, images or image, choices) as in "
+    "evaluation suites, or (prompt, images, label) as in slime, or (prompt, images, reward_model) "
     "as in verl, or (prompt, reward_spec) as in SkyRL"
 )
 
@@ -79,17 +86,21 @@ class DatasetSource:
         return dict(self._tasks[index])
 
 
-def load_tasks(path: str | Path, split: str | None = None) -> DatasetSource:
-    """Read Geometry3K tasks from a parquet or jsonl file, or from a folder of them.
+def load_tasks(
+    path: str | Path, split: str | None = None, *, skip_bad: bool = False
+) -> DatasetSource:
+    """Read tasks from a parquet or jsonl file, or from a folder of them.
 
     Args:
         path: The file or folder.
         split: "train", "validation" or "test". In a folder it chooses files by name; rows that name
             another split in `extra_info` are left out. None takes everything.
+        skip_bad: Leave out rows that cannot be used, counted in `skipped` and told in a warning,
+            instead of raising at the first one.
 
     Raises:
         DatasetError: Nothing is there, it cannot be read, its columns are none of the known
-            layouts, or no row is usable.
+            layouts, or a row cannot be used.
         MissingDependencyError: A parquet file is given and pyarrow is not installed.
     """
     if split is not None and split not in _SPLIT_NAMES:
@@ -98,24 +109,46 @@ def load_tasks(path: str | Path, split: str | None = None) -> DatasetSource:
     skipped: Counter[str] = Counter()
     flavours: list[Flavour] = []
     for file in _files(Path(path), split):
-        flavour: Flavour | None = None
-        for number, row in enumerate(_rows(file)):
+        for number, task in _tasks_of(file, split, flavours):
+            if not isinstance(task, RowSkippedError):
+                tasks.append(task)
+            elif skip_bad:
+                skipped[str(task)] += 1
+            else:
+                raise DatasetError(
+                    f"row {number} of {file} cannot be used: {task}. Fix it, or leave such rows "
+                    "out with skip_bad=true"
+                )
+    why = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
+    if not tasks:
+        raise DatasetError(f"{path} has no usable row for split {split!r}: {why or 'no rows'}")
+    if skipped:
+        total = len(tasks) + skipped.total()
+        warnings.warn(
+            f"left out {skipped.total()} of {total} rows of {path}: {why}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return DatasetSource(tasks, skipped, flavours)
+
+
+def _tasks_of(
+    file: Path, split: str | None, flavours: list[Flavour]
+) -> Iterator[tuple[int, Task | RowSkippedError]]:
+    """Yield the number of each row of the split, and its task or what is wrong with it."""
+    flavour: Flavour | None = None
+    for number, row in _rows(file):
+        try:
             if isinstance(row, RowSkippedError):
-                skipped[str(row)] += 1
-                continue
+                raise row
             if flavour is None:
                 flavour = _flavour(row, file)
                 flavours.append(flavour)
-            if _is_of_another_split(row, split):
-                continue
-            try:
-                tasks.append(read_row(row, number, file, split))
-            except RowSkippedError as reason:
-                skipped[str(reason)] += 1
-    if not tasks:
-        why = ", ".join(f"{reason} ({count})" for reason, count in skipped.items()) or "no rows"
-        raise DatasetError(f"{path} has no usable row for split {split!r}: {why}")
-    return DatasetSource(tasks, skipped, flavours)
+            if not _is_of_another_split(row, split):
+                as_it_is = flavour is Flavour.QUESTIONS
+                yield number, read_row(row, number - 1, file, split, as_it_is=as_it_is)
+        except RowSkippedError as reason:
+            yield number, reason
 
 
 def _files(path: Path, split: str | None) -> list[Path]:
@@ -144,8 +177,11 @@ def _names_split(file: Path, split: str) -> bool:
     return any(name in words for name in _SPLIT_NAMES[split])
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any] | RowSkippedError]:
-    return _parquet_rows(file) if file.suffix == ".parquet" else _json_rows(file)
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | RowSkippedError]]:
+    """Yield the rows and their numbers, from 1; of a jsonl file those of its lines."""
+    if file.suffix == ".parquet":
+        return enumerate(_parquet_rows(file), start=1)
+    return _json_rows(file)
 
 
 def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
@@ -164,12 +200,12 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
         raise DatasetError(f"{file} is no readable parquet file: {error}") from error
 
 
-def _json_rows(file: Path) -> Iterator[dict[str, Any] | RowSkippedError]:
+def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | RowSkippedError]]:
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
+            for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield _json_row(line)
+                    yield number, _json_row(line)
     except OSError as error:
         raise DatasetError(f"{file} cannot be read: {error}") from error
 
@@ -178,9 +214,9 @@ def _json_row(line: str) -> dict[str, Any] | RowSkippedError:
     try:
         row: object = json.loads(line)
     except (ValueError, RecursionError):
-        return RowSkippedError("the line is no JSON")
+        return RowSkippedError("the line is not valid JSON")
     if not isinstance(row, dict):
-        return RowSkippedError("the line is no JSON object")
+        return RowSkippedError("the line is not a JSON object")
     return row  # pyright: ignore[reportUnknownVariableType]  # any JSON
 
 
@@ -198,6 +234,16 @@ def _flavour(row: Mapping[str, Any], file: Path) -> Flavour:
         uses_tools = isinstance(extra, dict) and "tools_kwargs" in extra
         return Flavour.VERL_TOOL if uses_tools else Flavour.VERL
     has_answer, has_images = columns & {"answer", "label"}, columns & {"images", "image"}
+    is_pictured = any(is_picture_column(name) for name in columns) or isinstance(
+        row.get("input"), list
+    )
+    if (
+        columns & _SUITE_COLUMNS
+        and columns & {"question", "input", "problem"}
+        and columns & {"answer", "target", "label"}
+        and is_pictured
+    ):
+        return Flavour.QUESTIONS
     if "prompt" in columns and has_answer and (has_images or isinstance(row["prompt"], list)):
         return Flavour.SLIME
     if columns & {"problem", "question"} and has_answer and has_images:

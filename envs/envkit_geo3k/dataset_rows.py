@@ -1,4 +1,4 @@
-"""One row of a Geometry3K file -> one task.
+"""One row of a file -> one task.
 
 The rules: a data URI's mime type is ignored (published files say `image/None`), transparent
 pictures are put on white, large ones are made smaller, web addresses are never fetched, and the
@@ -17,10 +17,12 @@ from envkit.errors import ImageError
 from envkit.image_files import decode_image, read_image_file
 from envkit.images import Image
 from envkit.tasks import Task
+from envkit_geo3k.choices import letter_of, read_choices
 
 MAX_PIXELS: Final = 1_048_576
 """Larger pictures are made smaller, keeping their shape."""
 IMAGE_TAG: Final = "<image>"
+_PICTURE_COLUMN: Final = re.compile(r"images?|visuals?|image_\d+")
 
 _SPACE: Final = re.compile(r"\s+")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z<\"'`])|\n+")
@@ -43,7 +45,9 @@ class RowSkippedError(Exception):
     """A row cannot be used. The message is the reason, without details that differ by row."""
 
 
-def read_row(row: Mapping[str, Any], number: int, file: Path, split: str | None) -> Task:
+def read_row(
+    row: Mapping[str, Any], number: int, file: Path, split: str | None, *, as_it_is: bool = False
+) -> Task:
     """Return the task of a row.
 
     Args:
@@ -51,6 +55,7 @@ def read_row(row: Mapping[str, Any], number: int, file: Path, split: str | None)
         number: The row's place in its file, for an id where the row has none.
         file: The file, for picture paths next to it.
         split: The split that was asked for; None leaves the row's own.
+        as_it_is: Keep every sentence of the question; only image tags are taken off.
 
     Raises:
         RowSkippedError: Something is missing or broken.
@@ -62,6 +67,9 @@ def read_row(row: Mapping[str, Any], number: int, file: Path, split: str | None)
         raise RowSkippedError("no question")
     if not answer:
         raise RowSkippedError("no answer")
+    choices, labels = _choices(row)
+    if choices:
+        answer = _letter(row, choices, labels)
     pictures = list(_pictures(row))
     tags = raw.count(IMAGE_TAG)
     if not pictures:
@@ -70,8 +78,11 @@ def read_row(row: Mapping[str, Any], number: int, file: Path, split: str | None)
         raise RowSkippedError("the number of <image> tags is not the number of images")
     clean = extra.get("question") or extra.get("problem")
     question = strip_prose(clean if isinstance(clean, str) and clean.strip() else raw)
-    identity = row.get("id", extra.get("index", number))
+    if as_it_is:
+        question = raw.replace(IMAGE_TAG, "").strip()
+    identity = row.get("id", row.get("doc_id", extra.get("index", number)))
     return {
+        **({"choices": list(choices)} if choices else {}),
         "id": f"{file.stem}/{identity}",
         "source": "dataset",
         "split": row.get("split") or extra.get("split") or split,
@@ -99,11 +110,11 @@ def strip_prose(text: str) -> str:
 
 
 def _raw_question(row: Mapping[str, Any]) -> str | None:
-    for column in ("problem", "question", "prompt"):
+    for column in ("problem", "question", "input", "prompt"):
         if isinstance(row.get(column), str) and row[column].strip():
             return row[column]
     texts: list[str] = []
-    for message in _dicts(row.get("prompt")):
+    for message in _messages(row):
         if message.get("role") != "user":
             continue
         content = message.get("content")
@@ -114,7 +125,7 @@ def _raw_question(row: Mapping[str, Any]) -> str | None:
 
 
 def _answer(row: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
-    candidates: list[Any] = [row.get("answer"), row.get("label")]
+    candidates: list[Any] = [_stated_answer(row)]
     for column in ("reward_model", "reward_spec"):
         spec: Any = row.get(column)
         if isinstance(spec, Mapping):
@@ -126,18 +137,71 @@ def _answer(row: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _stated_answer(row: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
+    """Return the first answer column that holds something; a list of one answer is that answer."""
+    for column in ("answer", "target", "label"):
+        value: Any = row.get(column)
+        if isinstance(value, list) and value:
+            if len(value) > 1:  # pyright: ignore[reportUnknownArgumentType]  # any JSON
+                raise RowSkippedError("more than one answer")
+            value = value[0]  # pyright: ignore[reportUnknownVariableType]  # any JSON
+        if value is not None and value != "":
+            return value  # pyright: ignore[reportUnknownVariableType]  # any JSON
+    return None
+
+
+def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the choices and their labels; none for an open question."""
+    value: Any = row.get("choices") if row.get("choices") is not None else row.get("options")
+    if value in (None, "", [], "[]"):  # suites keep open questions so
+        return (), ()
+    try:
+        return read_choices(value)
+    except ValueError as error:
+        raise RowSkippedError(str(error)) from error
+
+
+def _letter(row: Mapping[str, Any], choices: Sequence[str], labels: Sequence[str]) -> str:
+    try:
+        return letter_of(_stated_answer(row), choices, labels)
+    except ValueError as error:
+        raise RowSkippedError(str(error)) from error
+
+
+def is_picture_column(name: str) -> bool:
+    """Return whether a column holds pictures: image, images, visual, image_1, ..."""
+    return _PICTURE_COLUMN.fullmatch(name) is not None
+
+
 def _pictures(row: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the pictures as they stand in the row, in reading order."""
-    column: Any = row.get("images") if row.get("images") is not None else row.get("image")
-    if isinstance(column, str | bytes | Mapping):
-        column = [column]
-    if isinstance(column, list) and column:
-        yield from column
+    """Yield the pictures as they stand in the row, in reading order.
+
+    Raises:
+        RowSkippedError: Two columns hold pictures, so their order is unknown.
+    """
+    held = {
+        name: value
+        for name, value in row.items()
+        if is_picture_column(name) and value is not None and value != []
+    }
+    if not all(name.startswith("image_") for name in held) and len(held) > 1:
+        raise RowSkippedError(f"pictures in more than one column: {', '.join(sorted(held))}")
+    for name in sorted(held, key=lambda name: (len(name), name)):
+        column: Any = held[name]
+        if isinstance(column, list):
+            yield from column
+        elif isinstance(column, str | bytes | Mapping):
+            yield column
+    if held:
         return
-    for message in _dicts(row.get("prompt")):
+    for message in _messages(row):
         for part in _dicts(message.get("content")):
             if part.get("type") in ("image", "image_url"):
                 yield part.get("image_url") or part.get("image")
+
+
+def _messages(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return _dicts(row.get("prompt")) or _dicts(row.get("input"))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:  # noqa: ANN401  # any JSON

@@ -139,16 +139,17 @@ class Draft:
         self._letters = list(_LETTERS)
         rng.shuffle(self._letters)
 
-    def half_steps(self, low: int, high: int) -> Fraction:
-        """Return a multiple of a half, each as likely: angles have too few whole values.
+    def steps(self, low: int | Fraction, high: int | Fraction, parts: int = 10) -> Fraction:
+        """Return a multiple of one of `parts`, each as likely: angles have too few whole values.
 
         Four blind guesses at one of 40 whole degrees would be right in one problem of ten.
         """
-        return Fraction(self.rng.randint(2 * low, 2 * high), 2)
+        steps = self.rng.randint(math.ceil(parts * low), math.floor(parts * high))
+        return Fraction(steps, parts)
 
     def set_key(self, *numbers: Fraction | int) -> None:
-        """Say which numbers, in half steps, make the problem."""
-        self.key = tuple(int(2 * number) for number in numbers)
+        """Say which numbers, in tenths, make the problem."""
+        self.key = tuple(int(10 * number) for number in numbers)
 
     def names(self, count: int) -> list[str]:
         """Return letters that no other point has."""
@@ -316,8 +317,8 @@ class Draft:
 
 
 def _is_short(value: Exact) -> bool:
-    """Whether the number is a multiple of a half."""
-    return (value * 2).integer is not None
+    """Whether the number is a multiple of a tenth."""
+    return (value * 10).integer is not None
 
 
 def polar(center: Point, radius: float, degrees: float | Fraction) -> Point:

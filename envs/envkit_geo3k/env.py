@@ -13,7 +13,8 @@ from envkit.messages import Trusted
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit_geo3k.answer_text import last_boxed
-from envkit_geo3k.dataset import load_tasks
+from envkit_geo3k.choices import grade_choice, with_choices
+from envkit_geo3k.dataset import Flavour, load_tasks
 from envkit_geo3k.drawing import draw
 from envkit_geo3k.figure import Figure
 from envkit_geo3k.grading import Grade, How, Rounding, grade, rounding_of
@@ -59,7 +60,8 @@ class Geo3kEnv(Env):
     Budget: `max_turns` replies and `max_scored_attempts` scores; later calls of `calc_score` get no
         score. One picture of `image_size` squared pixels at the start, and one for each zoom.
     Dataset: generated, no licence needed; or a local file of Geometry3K, whose pictures are scans
-        of textbooks and are not shipped.
+        of textbooks and are not shipped, or of other questions about pictures, with or without
+        choices.
     Source: the multi-turn Geometry3K recipes of slime and verl. Unlike slime's example the score is
         capped, the reward comes from here, and a malformed call does not end the episode.
     """
@@ -83,6 +85,7 @@ class Geo3kEnv(Env):
         max_scored_attempts: int = 3,
         zoom: bool = True,
         data: str | None = None,
+        skip_bad: bool = False,
         image_size: int = 384,
         rounding: str = Rounding.ROUND,
         feedback_role: ObservationRole = "tool",
@@ -99,7 +102,10 @@ class Geo3kEnv(Env):
             max_turns: Replies in an episode.
             max_scored_attempts: Calls of `calc_score` that get a score; 0 takes the tool away.
             zoom: Whether the magnifier is offered.
-            data: A parquet or jsonl file of Geometry3K, or a folder of them; None generates.
+            data: A parquet or jsonl file of Geometry3K or of other questions about pictures, or a
+                folder of them; None generates.
+            skip_bad: Leave out rows of the data that cannot be used, with a warning that counts
+                them; otherwise the first one is an error.
             image_size: Side of generated figures in pixels.
             rounding: A `Rounding` value, for grading.
             feedback_role: Role of tool results without pictures. "user" for chat templates that
@@ -137,9 +143,12 @@ class Geo3kEnv(Env):
         self.tasks = (
             ProceduralSource(split=split, level=level, families=families, image_size=image_size)
             if data is None
-            else load_tasks(data, split)
+            else load_tasks(data, split, skip_bad=skip_bad)
         )
-        self.system_prompt = _system_prompt(max_turns, max_scored_attempts, zoom=zoom)
+        is_geometry = getattr(self.tasks, "flavours", ()) != (Flavour.QUESTIONS,)
+        self.system_prompt = _system_prompt(
+            max_turns, max_scored_attempts, zoom=zoom, is_geometry=is_geometry
+        )
         self._feedback_role: ObservationRole = feedback_role
         self._penalties = {"attempt_penalty": attempt_penalty, "format_penalty": format_penalty}
         self._pictures: tuple[Image, ...] = ()
@@ -170,7 +179,10 @@ class Geo3kEnv(Env):
         self._pictures = _pictures_of(task)
         self._attempts, self._last_answer = 0, None
         info = {key: task[key] for key in ("id", "family", "level") if key in task}
-        return Turn(task["question"], images=self._pictures, info=info)
+        question = task["question"]
+        if task.get("choices"):
+            question = with_choices(question, task["choices"])
+        return Turn(question, images=self._pictures, info=info)
 
     def on_turn(self, response_text: str) -> Turn:
         """Run the tool call or grade the final answer."""
@@ -218,7 +230,10 @@ class Geo3kEnv(Env):
         )
 
     def _grade(self, answer: str | None) -> Grade:
-        return grade(answer, self.task["answer"], self.rounding)
+        gold, choices = self.task["answer"], self.task.get("choices")
+        if choices:
+            return grade_choice(answer, gold, choices, self.rounding)
+        return grade(answer, gold, self.rounding)
 
     def _call(self, call: ToolCall, dropped: int) -> _Outcome:
         if isinstance(call.arguments.get("answer"), int | float):  # a number is a fine answer
@@ -304,10 +319,14 @@ class Geo3kEnv(Env):
         self._pictures = _pictures_of(self.task) if self.task else ()
 
 
-def _system_prompt(max_turns: int, max_scored_attempts: int, *, zoom: bool) -> Trusted:
+def _system_prompt(
+    max_turns: int, max_scored_attempts: int, *, zoom: bool, is_geometry: bool
+) -> Trusted:
     lines = [
         "You solve geometry problems. Facts stand in the text and in the figure. Think step by "
         "step."
+        if is_geometry
+        else "You answer questions about images. Think step by step."
     ]
     if max_scored_attempts:
         lines += [

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import gymnasium
 import numpy as np
 
+from envkit.certify.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -239,6 +240,11 @@ class GymnasiumEnv(Env):
             return self._reader.write(actions[_played_env(context).table_state])
 
         return answer
+
+    def audit_hooks(self) -> AuditHooks:
+        """Return the inner environment's reward threshold, where its registration states one."""
+        threshold: float | None = getattr(self._inner.spec, "reward_threshold", None)
+        return AuditHooks(best_return=threshold)
 
     def random_reply(self, seed: int) -> str:
         """Return a reply that plays an action drawn by the seed."""

@@ -97,6 +97,31 @@ import uvicorn, websockets, gymnasium, jsonschema, hypothesis, pytest_asyncio
     has_torch=False,
 )
 
-RECIPES = {recipe.name: recipe for recipe in (SGLANG, TRL, VERL, SKYRL, SLIME, OPENENV)}
-TESTED = tuple(recipe.name for recipe in (TRL, VERL, SKYRL, SLIME, OPENENV))
+VERIFIERS = Recipe(
+    name="verifiers",
+    version="0.1.14",
+    requirements=CONTRACTS / "verifiers" / "requirements.txt",
+    check="""
+import verifiers, verifiers.clients, reasoning_gym
+import gymnasium, jsonschema, pytest_asyncio
+""",
+    cost="downloads about 0.3 GB, takes 0.8 GB of disk",
+    has_torch=False,
+)
+
+INSPECT = Recipe(
+    name="inspect",
+    version="0.3.285",
+    requirements=CONTRACTS / "inspect" / "requirements.txt",
+    check="""
+import inspect_ai.log
+import gymnasium, jsonschema, pytest_asyncio
+""",
+    cost="downloads about 0.2 GB, takes 0.5 GB of disk",
+    has_torch=False,
+)
+
+_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT)
+RECIPES = {recipe.name: recipe for recipe in (SGLANG, *_TESTED)}
+TESTED = tuple(recipe.name for recipe in _TESTED)
 """Projects with a folder of tests under tests/contracts."""

@@ -16,13 +16,17 @@ from envkit.certify.worker import LINES
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
 A_FEW = {
+    "shows_another_task_canary": "pictures",
     "pays_parse_errors_canary": "replies",
     "redraws_a_secret_canary": "determinism",
     "tells_backwards_canary": "leaks",
 }
 FILE = """
 import os, sys, time
+import PIL.Image
 import envkit
+from envkit.certify.audit import AuditHooks
+from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.tasks import ListSource
 
 class Good(envkit.Env):
@@ -62,6 +66,36 @@ class Slow(Good):
     def on_turn(self, response_text):
         time.sleep(60 * (len(response_text) > 100_000))
         return super().on_turn(response_text)
+
+class NeedsAProgram(Good):
+    def on_reset(self, task):
+        raise MissingDependencyError("a page needs the program real-browser")
+
+class LosesItsServer(Good):
+    def on_turn(self, response_text):
+        if len(response_text) > 2:
+            return super().on_turn(response_text)
+        raise envkit.EnvFault("the server is gone")
+
+class PaysForPlaying(Good):
+    def on_turn(self, response_text):
+        return envkit.Turn("Go on.", reward=9.0, done=True)
+
+    def oracle(self):
+        raise ConfigurationError("nobody knows how to play this")
+
+class StatesItsBest(PaysForPlaying):
+    def audit_hooks(self):
+        return AuditHooks(best_return=500.0)
+
+class ShowsGrey(PaysForPlaying):
+    def on_reset(self, task):
+        grey = envkit.Image.from_pil(PIL.Image.new("RGB", (64, 64), "grey"))
+        return envkit.Turn("Look.", images=(grey,))
+
+class AcceptsAnyImage(ShowsGrey):
+    def audit_hooks(self):
+        return AuditHooks(best_return=500.0, shows=lambda task, images: True)
 
 Unrelated = dict
 number = 3
@@ -166,6 +200,45 @@ def test_certify_finishes_the_lines_of_an_environment_that_always_raises(tmp_pat
     assert code == 1
     assert list(lines) == list(LINES)
     assert "must define on_reset" in lines["contract"]["evidence"][0]
+
+
+def test_certify_says_once_what_is_missing_and_passes_nothing(file: Path) -> None:
+    outcome = run_envkit("certify", f"{file}:NeedsAProgram", "-n", 6)
+
+    assert outcome.code == 1
+    assert outcome.out.count("real-browser") == 1
+    assert f"{len(LINES)} of {len(LINES)} lines not run" in outcome.out
+
+
+def test_certify_runs_no_line_in_which_the_server_went_away(file: Path) -> None:
+    code, lines = lines_of(f"{file}:LosesItsServer")
+
+    assert code == 1
+    assert lines["oracle"]["verdict"] == "pass"
+    assert lines["determinism"]["verdict"] == "not run"
+    assert "the server is gone" in lines["determinism"]["evidence"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("PaysForPlaying", "fail"), ("StatesItsBest", "pass")]
+)
+def test_certify_takes_the_best_return_that_a_hook_states(
+    name: str, verdict: str, file: Path
+) -> None:
+    _, lines = lines_of(f"{file}:{name}", "--only", "constants", "--only", "replies")
+
+    assert {line["verdict"] for line in lines.values()} == {verdict}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("ShowsGrey", "has a single colour"), ("AcceptsAnyImage", "accepts a blank picture")],
+)
+def test_certify_judges_pictures_without_an_oracle(name: str, said: str, file: Path) -> None:
+    _, lines = lines_of(f"{file}:{name}", "--only", "pictures")
+
+    assert lines["pictures"]["verdict"] == "fail"
+    assert any(said in problem for problem in lines["pictures"]["evidence"])
 
 
 def test_certify_prints_the_lines_so_far_after_ctrl_c(file: Path) -> None:

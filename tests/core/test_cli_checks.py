@@ -34,7 +34,14 @@ def test_doctor_tells_what_is_there() -> None:
     for word in ("python", "torch", "transformers", "sglang", "canary-v0", "browser", "cache"):
         assert word in shown.out
     off = {line.split()[-1] for line in shown.out.splitlines() if line.startswith("off: ")}
-    assert off <= {"openenv", "skyrl", "trl", "verl", "browser"}  # not installed for these tests
+    assert off <= {
+        "openenv",
+        "skyrl",
+        "trl",
+        "verifiers",
+        "verl",
+        "browser",
+    }  # not installed for these tests
 
 
 def test_doctor_writes_json() -> None:

@@ -28,7 +28,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_options_offer_what_the_library_knows() -> None:
-    assert {*ExportFormat} == {*TaskFormat, *TrajectoryFormat}
+    assert {*ExportFormat} == {*TaskFormat, *TrajectoryFormat, "inspect"}
     assert {*ImportFormat} == {*DumpFormat}
     assert {*Wrap} == {*WRAPPERS}
 

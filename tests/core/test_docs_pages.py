@@ -16,6 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (
     "index.md",
     "own-environment.md",
+    "datasets.md",
     "judges.md",
     "scaling.md",
     "engines/README.md",

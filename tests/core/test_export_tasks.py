@@ -21,8 +21,7 @@ from envkit.export import (
 )
 from envkit.images import Image
 from envkit.messages import message, text_of
-from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
-from envkit.tasks import read_tasks
+from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest, read_requests
 
 SYSTEM_PROMPT = "You read codes off pictures. Reply with the code only."
 ALL = pytest.mark.parametrize("kind", list(TaskFormat))
@@ -187,12 +186,14 @@ def test_a_split_that_would_hold_the_same_tasks_is_refused() -> None:
 def test_tasks_of_ones_own_are_played_instead_of_the_environments(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_text('{"word": "mine", "answer": 3}\n\n{"word": "yours"}\n')
-    examples = drawn("toy-echo-v0", count=None, tasks=read_tasks(path), split="test")
+    examples = drawn(
+        "toy-echo-v0", count=None, tasks=read_requests(path, "toy-echo-v0"), split="test"
+    )
 
     assert [e.request.task for e in examples] == [{"word": "mine", "answer": 3}, {"word": "yours"}]
     assert text_of(examples[1].messages[-1]) == "Repeat this word: yours"
     with pytest.raises(ConfigurationError, match="has 2 tasks, got a request for 3"):
-        drawn("toy-echo-v0", tasks=read_tasks(path))
+        drawn("toy-echo-v0", tasks=read_requests(path, "toy-echo-v0"))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_files_without_tasks_are_refused(tmp_path: Path, content: bytes | None, 
         path.write_bytes(content)
 
     with pytest.raises(DatasetError, match=said):
-        read_tasks(path)
+        read_requests(path, "toy-echo-v0")
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def test_every_environment_folder_has_an_entry_point() -> None:
     groups: dict[str, dict[str, str]] = PROJECT["project"]["entry-points"]
     values = [*groups["envkit.envs"].values(), *groups["envkit.collections"].values()]
     envs = {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
-    servers = {"envkit_openenv"}  # an adapter whose servers are environments here
-    assert {package_of(value) for value in values} == envs | servers
+    others = {"envkit_openenv", "envkit_verifiers"}  # adapters that bring environments
+    assert {package_of(value) for value in values} == envs | others
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_all_extra_takes_every_other_one() -> None:
     inside = everything.partition("[")[2].rstrip("]").split(",")
 
     trainers = {"skyrl", "trl", "verl"}  # they pin versions that not everybody wants
-    # A web framework, a service in a language of its own, a stack of exporters.
-    heavy = {"openenv", "wandb", "opentelemetry"}
+    # A web framework, a service in another language, a stack of exporters, clients of services.
+    heavy = {"openenv", "wandb", "opentelemetry", "verifiers"}
     ours = {"dev", "docs"}  # for working on envkit
     assert set(inside) == set(extras) - {"all"} - ours - trainers - heavy
 

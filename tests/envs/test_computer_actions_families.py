@@ -185,6 +185,32 @@ READS: list[tuple[str, str, list[Action]]] = [
     ("ui-tars-1.0", "Action: finished(content='7')", [_act("answer", text="7")]),
     ("ui-tars-1.0", "Action: finished()", [_act("terminate")]),
     (
+        "ui-tars-1.5-mobile",
+        "Thought: I tap.\nAction: click(point='<point>644 364</point>')",
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "ui-tars-1.5-mobile",
+        "Action: long_press(start_box='<|box_start|>(644,364)<|box_end|>', time='2')\n\n"
+        "drag(start_point='<point>10 20</point>', end_point='<point>30 40</point>')",
+        [
+            _act("click", x=640, y=360, button=Button.RIGHT),
+            _act("drag", x=9, y=19, path=((29, 39),)),
+        ],
+    ),
+    (
+        "ui-tars-1.5-mobile",
+        "Action: scroll(point='<point>644 364</point>', direction='right')\n\npress_back()\n\n"
+        "press_enter()\n\nwait()\n\nfinished(content='7')",
+        [
+            _act("scroll", x=640, y=360, dx=600),
+            _act("key", keys=("escape",)),
+            _act("key", keys=("enter",)),
+            _act("wait", seconds=5.0),
+            _act("answer", text="7"),
+        ],
+    ),
+    (
         "browsergym",
         "I click.\n```\nmouse_click(100.4, 50, 'right')\n```",
         [_act("click", x=100, y=50, button=Button.RIGHT)],
@@ -322,6 +348,9 @@ PROBLEMS = [
     ("ui-tars-1.5", "Action: click()", "click needs 'start_box'"),
     ("ui-tars-1.5", "Action: open(app='x')", "no action 'open'"),
     ("ui-tars-1.5", "Action: click(start_box='(1,2)'", "no Python calls"),
+    ("ui-tars-1.5-mobile", "Action: open_app(app_name='Mail')", "no apps to open.*brings a window"),
+    ("ui-tars-1.5-mobile", "Action: press_home()", "no home screen.*press_back"),
+    ("ui-tars-1.5-mobile", "Action: hotkey(key='ctrl c')", "no action 'hotkey'; .*long_press"),
     ("browsergym", "click('a51')", "element's id.*mouse_click"),
     ("browsergym", "mouse_click(1, 2, 'left', 4)", "at most 3 arguments, got 4"),
     ("browsergym", "mouse_click(1, y=2, z=3)", "argument 'z' is unknown"),

@@ -111,6 +111,21 @@ def test_area_keeps_lines_and_locked_ones_stay_as_they_are() -> None:
     assert (locked.text, scene.desk.clipboard) == ("secret", "secret")
 
 
+def test_drag_out_of_an_area_selects_to_its_start_or_end() -> None:
+    area = _box(TextArea, "a", height=60, text="\n".join(ROWS))
+    scene = Scene(area)
+
+    def drag(start: tuple[int, int], end: tuple[int, int]) -> None:
+        scene.do(ActionKind.DRAG, start, path=(scene.at(*end),))
+
+    drag((13, 18), (100, 75))
+    assert area.selection == (0, len(area.text))
+    drag((190, 62), (100, 5))
+    assert area.selection == (0, len(area.text))
+    drag((13, 18), (13, 35))
+    assert area.text[slice(*area.selection)] == "row 0\n"
+
+
 def test_button_acts_on_release_over_it_only() -> None:
     scene = Scene(_box(ButtonWidget, "a", text="A"))
     scene.do(ActionKind.MOUSE_DOWN, (20, 20))
@@ -188,6 +203,11 @@ def test_table_sorts_numbers_by_value_both_ways() -> None:
     assert [row[0] for row in table.rows] == ["a", "c", "b"]
     scene.click(150, 18)
     assert [row[0] for row in table.rows] == ["b", "c", "a"]
+    scene.keys("enter")
+    assert ("t", "opened", "b") not in scene.events
+    scene.click(20, 45)
+    scene.keys("enter")
+    assert scene.events[-1] == ("t", "opened", "b")
 
 
 @pytest.mark.parametrize("value", [0, 1, 37, 99, 100])
@@ -330,6 +350,24 @@ def test_ctrl_and_shift_choose_several_rows_of_a_list() -> None:
     assert rows.chosen_rows == (2, 3, 4, 5, 6, 7, 8, 9)
     press(1)
     assert (rows.chosen_rows, rows.chosen_items) == ((1,), ("row 1",))
+
+
+def test_right_click_adds_a_row_and_takes_it_away_where_several_can_be_chosen() -> None:
+    rows = ListBox(name="l", items=ROWS, is_multiple=True, x=10, y=10, width=150, height=202)
+    scene = Scene(rows)
+
+    def press(row: int) -> None:
+        scene.do(ActionKind.CLICK, (20, 10 + 1 + 20 * row + 10), button=Button.RIGHT)
+
+    press(2)
+    press(5)
+    assert rows.chosen_rows == (2, 5)
+    press(2)
+    assert rows.chosen_rows == (5,)
+    rows.is_multiple = False
+    press(3)
+    assert rows.chosen_rows == (5,)
+    assert scene.desk.held == frozenset()
 
 
 def test_keyboard_chooses_several_rows_of_a_list() -> None:

@@ -13,6 +13,7 @@ from PIL import Image as PilImage
 from envkit.errors import DatasetError, MissingDependencyError
 from envkit.images import Image
 from envkit_geo3k import Geo3kEnv, load_tasks
+from envkit_geo3k.choices import grade_choice
 from envkit_geo3k.dataset import Flavour
 from envkit_geo3k.dataset_rows import MAX_PIXELS, strip_prose
 
@@ -190,7 +191,9 @@ def test_dataset_reads_pictures_beside_the_file_only(tmp_path: Path) -> None:
     rows = [
         {**HF, "images": [{"bytes": None, "path": path}]} for path in ("a.png", "../secret.png")
     ]
-    source = load_tasks(_write(tmp_path / "inside" / "a.jsonl", *rows))
+    path = _write(tmp_path / "inside" / "a.jsonl", *rows)
+    with pytest.warns(RuntimeWarning, match="left out 1 of 2 rows"):
+        source = load_tasks(path, skip_bad=True)
     assert source.size == 1
     assert sum(source.skipped.values()) == 1
 
@@ -217,26 +220,159 @@ def test_dataset_skips_bad_rows_and_counts_the_reasons(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.jsonl", DATA_URI, *BROKEN.values(), *BROKEN.values())
     with path.open("a") as lines:
         lines.write("{broken\n[1]\n\n")
-    source = load_tasks(path)
+    with pytest.warns(RuntimeWarning, match=r"left out 18 of 19 rows of .*: no answer \(2\)"):
+        source = load_tasks(path, skip_bad=True)
     assert source.size == 1
     assert source.skipped == {
         **dict.fromkeys(BROKEN, 2),
-        "the line is no JSON": 1,
-        "the line is no JSON object": 1,
+        "the line is not valid JSON": 1,
+        "the line is not a JSON object": 1,
     }
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_dataset_names_the_first_bad_row_and_the_rule(tmp_path: Path, reason: str) -> None:
+    path = _write(tmp_path / "a.jsonl", DATA_URI, BROKEN[reason])
+    with pytest.raises(DatasetError) as caught:
+        Geo3kEnv(data=str(path))
+    assert str(caught.value).startswith(f"row 2 of {path} cannot be used: {reason}. ")
+    path.write_text("\n\n{broken\n")
+    with pytest.raises(DatasetError, match=r"row 3 of .* is not valid JSON"):
+        load_tasks(path)
+
+
+QUESTION = {"doc_id": 4, "question": "What is it?", "target": "a cat", "image": _uri(PNG)}
+CHOICES = {"id": "q", "input": "Which?", "target": "B", "choices": ["4", "5"], "image": _uri(PNG)}
+
+
+@pytest.mark.parametrize(
+    ("row", "answer", "images"),
+    [
+        (QUESTION, "a cat", 1),
+        ({**QUESTION, "target": ["a cat"], "image": None, "visuals": [_uri(PNG)] * 2}, "a cat", 2),
+        ({**QUESTION, "image": None, "image_1": _uri(PNG), "image_2": _uri(PNG)}, "a cat", 2),
+        ({**QUESTION, "question": "Step by step.\nWhat is it?"}, "a cat", 1),
+        (CHOICES, "B", 1),
+        ({**CHOICES, "target": 1}, "B", 1),
+        ({**CHOICES, "target": "5"}, "B", 1),
+        ({**CHOICES, "target": "(b)"}, "B", 1),
+        ({**CHOICES, "choices": "['4', '5']"}, "B", 1),
+        ({**CHOICES, "choices": {"text": ["4", "5"], "label": ["1", "2"]}, "target": "2"}, "B", 1),
+        ({**QUESTION, "options": "[]"}, "a cat", 1),
+        (
+            {
+                "target": "x",
+                "input": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image", "image": _uri(PNG)},
+                            {"type": "text", "text": "Which?"},
+                        ],
+                    }
+                ],
+            },
+            "x",
+            1,
+        ),
+    ],
+)
+def test_questions_of_evaluation_suites_become_tasks(
+    tmp_path: Path, row: dict[str, Any], answer: str, images: int
+) -> None:
+    path = _write(tmp_path / "a.jsonl", row)
+    source = load_tasks(path)
+    task = source.task(0)
+    assert source.flavours == (Flavour.QUESTIONS,)
+    assert (task["answer"], len(task["images"])) == (answer, images)
+    assert task["id"] == f"a/{row.get('id', row.get('doc_id', 0))}"
+    env = Geo3kEnv(data=str(path))
+    assert "geometry" not in (env.system_prompt or "")
+    observation, _ = env.reset(seed=0)
+    assert len(observation["images"]) == images
+    asked = row.get("question", "Which?")
+    wanted = f"{asked}\nA. 4\nB. 5\nAnswer with the letter." if "choices" in task else asked
+    assert observation["text"] == wanted
+    assert env.step(rf"\boxed{{{answer}}}").reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"target": "C"}, "the answer names none of the choices"),
+        ({"target": 2}, "the answer names none of the choices"),
+        ({"target": True}, "the answer names none of the choices"),
+        ({"choices": ["A", "B"], "target": "A"}, None),
+        ({"choices": ["B", "A"], "target": "A"}, "the answer names more than one of the choices"),
+        ({"choices": ["4"]}, "the choices must be a list of 2 to 26 texts"),
+        ({"choices": "4, 5"}, "the choices must be a list of 2 to 26 texts"),
+        ({"choices": ["4", "4"]}, "two choices are the same"),
+        ({"choices": [["4"], "5"]}, "the choices must be a list of 2 to 26 texts"),
+        ({"choices": {"text": ["4", "5"], "label": ["1"]}}, "as many different labels as texts"),
+        ({"target": ["A", "B"]}, "more than one answer"),
+        ({"images": [_uri(PNG)]}, "pictures in more than one column: image, images"),
+        ({"image": None}, "no image"),
+        ({"image": ["data:image/png;base64,AAAA"]}, "an image cannot be decoded"),
+        ({"image": 7}, "no image"),
+        ({"image": [_uri(PNG), None]}, "an image is empty"),
+    ],
+)
+def test_bad_questions_are_refused_and_no_picture_is_dropped(
+    tmp_path: Path, change: dict[str, Any], reason: str | None
+) -> None:
+    path = _write(tmp_path / "a.jsonl", CHOICES, {**CHOICES, **change})
+    if reason is None:
+        assert load_tasks(path).size == 2
+        return
+    with pytest.raises(DatasetError) as caught:
+        load_tasks(path)
+    assert f"row 2 of {path} cannot be used: " in str(caught.value)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("B", 1),
+        ("b", 1),
+        ("(B)", 1),
+        ("B.", 1),
+        ("B) 9", 1),
+        (r"\text{B}", 1),
+        ("**B**", 1),
+        ("12", 1),
+        ("12 cm", 1),
+        ("A", 0),
+        ("9", 0),
+        ("A or B", 0),
+        ("A, B", 0),
+        ("AB", 0),
+        ("C", 0),
+        ("", 0),
+        ("neither", 0),
+        ("12 or 9", 0),
+    ],
+)
+def test_choices_are_graded_by_letter_or_by_what_they_say(reply: str, score: int) -> None:
+    assert grade_choice(reply, "B", ("9", "12"), "round").score == score
+    assert grade_choice(reply, "A", ("12", "9"), "round").score == (
+        score if "12" in reply and "9" not in reply else reply == "A"
+    )
 
 
 @pytest.mark.parametrize("images", [0, 1.5, True, ["\0"], ["a" * 1000], [[]], [{"a": 1}], "\0/x"])
 def test_dataset_with_foreign_values_skips_the_row(tmp_path: Path, images: Any) -> None:
     rows = [{**SLIME, "images": images}, {**SLIME, "extra_info": "none"}, SLIME]
-    source = load_tasks(_write(tmp_path / "a.jsonl", *rows))
+    path = _write(tmp_path / "a.jsonl", *rows)
+    with pytest.warns(RuntimeWarning, match="left out 1 of 3 rows"):
+        source = load_tasks(path, skip_bad=True)
     assert (source.size, sum(source.skipped.values())) == (2, 1)
 
 
 def test_dataset_without_a_usable_row_says_why(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.jsonl", *BROKEN.values())
     with pytest.raises(DatasetError, match=r"no usable row.*no answer \(1\)"):
-        load_tasks(path)
+        load_tasks(path, skip_bad=True)
     with pytest.raises(DatasetError, match="no rows"):
         load_tasks(_write(tmp_path / "b.jsonl"))
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from envkit_geo3k import FAMILIES, ProceduralSource
+from envkit_geo3k import FAMILIES, ProceduralSource, source
+from envkit_geo3k.draft import Draft
+from envkit_geo3k.figure import Figure
 from envkit_geo3k.source import LEVELS
 
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "geo3k" / "leaks.py"
@@ -53,6 +55,26 @@ def test_problems_of_a_level_leak_at_most_what_the_docs_say(level: int) -> None:
     assert leaks.text_only_rate(test) <= 0.01
     assert leaks.frequent_rate(train, test) <= 0.05
     assert leaks.learned_rate(train, test) <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", LEVELS)
+def test_families_pay_learned_guesses_at_most_what_the_docs_say(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without labels, which say nothing about the answers and take most of the time."""
+
+    def unlabelled(_draft: Draft, figure: Figure) -> Figure:
+        return figure
+
+    monkeypatch.setattr(source, "_with_labels", unlabelled)
+    earned: dict[str, float] = {}
+    for family in FAMILIES:
+        tasks = _problems(family, level, 900)
+        earned[family] = leaks.learned_rate(tasks[:600], tasks[600:])
+    # 5%, and three standard errors; a grid has few points.
+    assert {f: rate for f, rate in earned.items() if rate > 0.088 and f != "coordinates"} == {}
+    assert earned["coordinates"] <= 0.12
 
 
 def test_unknowns_of_algebra_problems_have_no_favourites() -> None:

@@ -209,12 +209,12 @@ def test_source_mixes_all_families_and_levels_and_repeats_little() -> None:
 GOLDEN = {
     0: ("1c9e1c5a423ba0e1", "13f8506477cbad31"),
     1: ("a363e0e2f67a97fa", "5571efaa49d8a578"),
-    2: ("0d9ca5b4065aaf9f", "872758154e9e1137"),
-    3: ("6ff98d175ed2e95c", "c4215165d89ada7c"),
-    4: ("617e6928fa8bccb7", "8a29f5a34d1a3c3b"),
-    5: ("283f75aec98e9dc5", "2f4b7211f9eb6e14"),
-    6: ("20c95a618ff3f1d3", "e0a6e440a7bb6f41"),
-    7: ("95f2117354b4f483", "9ebc36aa600bd774"),
+    2: ("84cf44553c638f15", "c6f7456ca57dd63d"),
+    3: ("cc3e37c588f4c592", "b0a9a1dc9393b04d"),
+    4: ("1fcce0ddae72bf50", "d23d387a990f7fc8"),
+    5: ("3026e25d785d5769", "1b400109aa4cd56f"),
+    6: ("d4ffa70c8f5afb8d", "bcf27a4d0e62c487"),
+    7: ("0147043af7bb1030", "0170b845464eee47"),
 }
 
 

@@ -131,12 +131,11 @@ def _make_bench(
     trainer: Any = EnvGRPOTrainer(
         model,
         engine=sampler,
-        codec=vision_codec(),
         config=config or RolloutConfig.from_mapping({"sampling": {"max_new_tokens": 6}}),
         args=grpo_arguments(folder, **arguments),
         processing_class=processor,
         train_dataset=Dataset.from_list(rows),
-        **(options or {}),
+        **{"codec": vision_codec(), **(options or {})},
     )
     trainer.remove_callback(PrinterCallback)
     losses = spy_on_loss(trainer)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from envkit.errors import ConfigurationError
+from envkit.images import Image
 from envkit.tasks import Task
 from envkit.turns import Step
 
@@ -32,6 +33,11 @@ class AuditHooks:
     """Another implementation of the grader, to compare with."""
     answers: Callable[[Task], Sequence[str]] | None = None
     """Answers to compare the graders by: right ones in other forms, near misses, garbage."""
+    shows: Callable[[Task, Sequence[Image]], bool] | None = None
+    """Whether the first observation's images show this task: reads them, or draws the task again
+    and compares. Finds an image that is blank or belongs to another task."""
+    best_return: float | None = None
+    """Mean return of solving, for an environment without an oracle."""
 
     def __post_init__(self) -> None:
         comparing = (self.grade, self.second_grade, self.answers)

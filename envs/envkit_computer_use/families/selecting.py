@@ -1,4 +1,4 @@
-"""Tasks of several rows at once: chosen with ctrl and shift held, or by the keyboard."""
+"""Tasks of several rows at once: chosen with ctrl or shift held, by right clicks or by keys."""
 
 import random
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ class SelectRows(HandedIn):
             said.append(f"all rows from {rows[run[0]]} to {rows[run[-1]]}")
         start = sorted(rng.sample(range(count), level - 1))
         return {
-            "goal": f"In the list choose {listed(said)}, and nothing else. Ctrl adds a row or "
-            "takes it away, Shift chooses all rows up to it. Then press Open.",
+            "goal": f"In the list choose {listed(said)}, and nothing else. Ctrl or the right "
+            "button adds a row or takes it away, Shift chooses all rows up to it. Then press Open.",
             "rows": rows,
             "wanted": sorted([*single, *run]),
             "start": start,
@@ -67,10 +67,10 @@ class SelectRows(HandedIn):
         """Choose the longest run by a click and a shift-click, then each other row by ctrl."""
         rows, wanted = desk.find(ListBox, "main", "rows"), list[int](data["wanted"])
         chosen, run = set(rows.chosen_rows), max(_runs(wanted), key=len)
-        if not {*run} <= chosen or chosen - {*wanted}:
-            is_begun = rows.chosen_rows == (run[0],) and rows.selected == run[0]
-            row, keys = (run[-1], ("shift",)) if is_begun else (run[0], ())
-            yield from hands.press_row(desk, rows, row, keys=keys)
+        if not chosen or chosen - {*wanted}:
+            yield from hands.press_row(desk, rows, run[0])
+        if chosen == {run[0]} != {*run} and rows.selected == run[0]:
+            yield from hands.press_row(desk, rows, run[-1], keys=("shift",))
         for row in wanted:
             if row not in chosen:
                 yield from hands.press_row(desk, rows, row, keys=("ctrl",))

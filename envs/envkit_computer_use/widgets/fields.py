@@ -65,6 +65,10 @@ class TextArea(Editor):
             length=self.height, content=lines * high + 2 * PADDING, offset=self.offset, step=high
         )
 
+    def is_at_end(self, host: Host) -> bool:
+        """Return whether the last line is scrolled into view."""
+        return self.offset == self._bar(host.type_pixels).most
+
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw the visible lines."""
         theme = painter.theme
@@ -100,11 +104,14 @@ class TextArea(Editor):
         Editor.press(self, host, x, y, clicks)
 
     def drag(self, host: Host, x: int, y: int) -> None:
-        """Drag the thumb, or select."""
+        """Drag the thumb, or select: above the area to the start, below it to the end."""
         if self.grip >= 0:
             self.offset = self._bar(host.type_pixels).drag(y, self.grip)
-        else:
+        elif 0 <= y < self.height:
             Editor.drag(self, host, x, y)
+        else:
+            self.cursor = 0 if y < 0 else len(self.text)
+            self.reveal(host)
 
     def release(self, host: Host, x: int, y: int) -> None:
         """Let go of the thumb."""

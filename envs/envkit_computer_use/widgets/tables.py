@@ -119,9 +119,13 @@ class Table(Scrolled):
             left += width
 
     def key(self, host: Host, chord: Chord) -> bool:
-        """Step by the arrows."""
-        if chord[0] or chord[1] not in ("up", "down") or not self.rows:
+        """Step by the arrows; Enter opens the chosen row."""
+        if chord[0] or chord[1] not in ("up", "down", "enter") or not self.rows:
             return False
+        if chord[1] == "enter":
+            if self.selected >= 0:
+                host.emit(self, "opened", self.rows[self.selected][0])
+            return self.selected >= 0
         step = 1 if chord[1] == "down" else -1
         self.selected = max(0, min(len(self.rows) - 1, self.selected + step))
         top, view = self.selected * ROW, self.height - HEADER

@@ -1,7 +1,6 @@
 """Areas, arcs, sectors and shaded regions; answers in pi where circles take part."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 from envkit_geo3k.draft import (
@@ -31,58 +30,56 @@ def areas(draft: Draft) -> None:
         _parallelogram_area(draft)
 
 
-def _ask_area(draft: Draft, corners: list[str], base: str, height: str, area: Exact) -> None:
+def _ask_area(
+    draft: Draft, corners: list[str], foot: tuple[str, str], height: Fraction, area: Exact
+) -> None:
     """Ask for the area, or at the algebraic level from the area for the height."""
     shape = "triangle " + "".join(corners) if len(corners) == 3 else "".join(corners)
     if draft.level.is_algebraic:
         draft.give(given_text(["area", *corners], f"The area of {shape}", area))
-        draft.ask_length(height[0], height[1], Exact.of(_whole(draft, height)))
+        draft.ask_length(*foot, height)
     else:
-        draft.give(given_length(height[0], height[1], _whole(draft, height)))
+        draft.give(given_length(*foot, height))
         draft.ask(f"Find the area of {shape}.", ["area", *corners], area)
-
-
-def _whole(draft: Draft, pair: str) -> int:
-    return round(math.dist(draft.points[pair[0]], draft.points[pair[1]]))
 
 
 def _triangle_area(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, d = draft.names(4)
     base = rng.randint(20, 99)
-    height = rng.randint(math.ceil(0.45 * base), math.floor(1.2 * base))
+    height = draft.steps(Fraction(45 * base, 100), Fraction(12 * base, 10))
     draft.require(base != height, "alike")
     foot = rng.uniform(0.25, 0.75) * base
-    draft.key = (base, height)
+    draft.set_key(base, height)
     draft.put(a, 0, 0)
     draft.put(b, base, 0)
-    draft.put(c, foot, height)
+    draft.put(c, foot, float(height))
     draft.put(d, foot, 0)
     draft.polygon([a, b, c])
     draft.shapes.append(("dashed", c, d))
     draft.right_angle(b, d, c)
     draft.give(given_text(["length", a, b], f"{a}{b}", base))
-    _ask_area(draft, [a, b, c], a + b, c + d, Exact.of(Fraction(base * height, 2)))
+    _ask_area(draft, [a, b, c], (c, d), height, Exact.of(base * height / 2))
 
 
 def _parallelogram_area(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
     base = rng.randint(20, 99)
-    height = rng.randint(math.ceil(0.35 * base), math.floor(0.9 * base))
+    height = draft.steps(Fraction(35 * base, 100), Fraction(9 * base, 10))
     lean = rng.uniform(0.2, 0.35) * base
-    draft.key = (base, height)
+    draft.set_key(base, height)
     draft.put(a, 0, 0)
     draft.put(b, base, 0)
-    draft.put(c, base + lean, height)
-    draft.put(d, lean, height)
+    draft.put(c, base + lean, float(height))
+    draft.put(d, lean, float(height))
     draft.put(e, lean, 0)
     draft.polygon([a, b, c, d])
     draft.shapes.append(("dashed", d, e))
     draft.right_angle(b, e, d)
     draft.say(f"{a}{b}{c}{d} is a parallelogram.")
     draft.give(given_length(c, d, base))
-    _ask_area(draft, [a, b, c, d], a + b, d + e, Exact.of(base * height))
+    _ask_area(draft, [a, b, c, d], (d, e), height, Exact.of(base * height))
 
 
 def _isosceles_area(draft: Draft) -> None:
@@ -113,8 +110,7 @@ def _right_triangle_area(draft: Draft) -> None:
     draft.put(b, 0, y)
     draft.polygon([a, b, c])
     draft.right_angle(a, c, b)
-    draft.give_to_stay(given_length(a, b, hypotenuse))
-    draft.give(replace(given_length(b, c, y), stays=not asks_area))
+    draft.give_to_stay(given_length(a, b, hypotenuse), given_length(b, c, y))
     if asks_area:
         area = Fraction(x * y, 2)
         draft.ask(f"Find the area of triangle {a}{b}{c}.", ["area", a, b, c], area)
@@ -127,14 +123,16 @@ def arc_and_sector(draft: Draft) -> None:
     """Ask for an arc or a sector; algebra: back from the arc; chained: a segment of the circle."""
     rng = draft.rng
     a, b = draft.names(2)
-    radius = rng.randint(2, 90)
-    degrees = rng.choice((60, 90, 120)) if draft.level.is_chained else 5 * rng.randint(8, 34)
+    if draft.level.is_chained:
+        radius, degrees = draft.steps(10, 99, parts=2), rng.choice((60, 90, 120))
+    else:
+        radius, degrees = Fraction(rng.randint(2, 90)), 5 * rng.randint(8, 34)
     draft.require(draft.level.is_chained or degrees != 90, "a quarter")
-    draft.key = (radius, degrees)
+    draft.set_key(radius, degrees)
     turn = rng.uniform(0, 360)
     draft.put("O", 0, 0)
-    draft.put(a, *polar((0, 0), radius, turn))
-    draft.put(b, *polar((0, 0), radius, turn + degrees))
+    draft.put(a, *polar((0, 0), float(radius), turn))
+    draft.put(b, *polar((0, 0), float(radius), turn + degrees))
     share = Fraction(degrees, 360)
     arc, sector = 2 * share * radius * PI, share * radius * radius * PI
     angle = ["angle", a, "O", b]
@@ -145,7 +143,7 @@ def arc_and_sector(draft: Draft) -> None:
         draft.shapes.append(("fill_sector", "O", a, b))
         draft.shapes.append(("clear_polygon", "O", a, b))
         draft.segments(a + b)
-    draft.circle("O", radius)
+    draft.circle("O", float(radius))
     draft.segments("O" + a, "O" + b)
     draft.give_to_stay(given_length("O", a, radius))
     if draft.level.is_algebraic:
@@ -206,7 +204,7 @@ def shaded_region(draft: Draft) -> None:
 def _circle_and_square(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    half = draft.half_steps(2, 60)
+    half = draft.steps(2, 90, parts=2)
     inside = rng.random() < 0.5
     draft.set_key(half, int(inside))
     for name, x, y in ((a, -1, -1), (b, 1, -1), (c, 1, 1), (d, -1, 1)):

@@ -15,7 +15,7 @@ def centroid(draft: Draft) -> None:
         return
     rng = draft.rng
     a, b, c, d, e, g = draft.names(6)
-    short = draft.half_steps(3, 45)
+    short = draft.steps(3, 45)
     draft.set_key(short)
     base = 10.0
     tip = apex(base, rng.uniform(48, 72), rng.uniform(48, 72))
@@ -69,8 +69,8 @@ def incenter(draft: Draft) -> None:
     """Use that bisectors meet at the incentre; chained: the angle there, 90 plus half the third."""
     rng = draft.rng
     a, b, c, p = draft.names(4)
-    lead = draft.half_steps(22, 58)  # the half angle that decides the answer
-    second = draft.half_steps(16, 74 - math.ceil(lead))
+    lead = draft.steps(22, 58)  # the half angle that decides the answer
+    second = draft.steps(16, 74 - math.ceil(lead))
     third = 90 - lead - second
     draft.require(len({lead, second, third}) == 3, "symmetric")
     draft.require(45 not in (lead, second, third), "a right triangle")

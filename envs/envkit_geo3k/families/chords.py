@@ -1,6 +1,7 @@
 """Lengths in circles: chords, secants, distances from the centre."""
 
 import math
+from fractions import Fraction
 
 from envkit_geo3k.draft import Draft, between, given_length, polar
 from envkit_geo3k.exact import Exact
@@ -41,22 +42,22 @@ def intersecting_chords(draft: Draft) -> None:
     """Use AP * PB = CP * PD; chained: the whole chord CD."""
     rng = draft.rng
     a, b, c, d, p = draft.names(5)
-    down = rng.randint(6, 90)
+    up, down = rng.randint(40, 900), rng.randint(60, 900)  # tenths: more numbers divide them
+    product = up * down
     parts = [
-        (left, up * down // left, up)
-        for up in range(4, 91)
-        for left in range(4, 91)
-        if up * down % left == 0 and _are_even(left, up * down // left, up, down)
+        (left, product // left)
+        for left in range(40, 900)
+        if product % left == 0 and _are_even(left, product // left, up, down)
     ]
     draft.require(bool(parts), "no such chords")
-    left, right, up = rng.choice(parts)
-    draft.key = (left, right, up, down)
+    draft.key = (*rng.choice(parts), up, down)
+    left, right, up, down = (Fraction(tenths, 10) for tenths in draft.key)
     turn = rng.randint(50, 130)
     draft.put(p, 0, 0)
-    draft.put(a, -left, 0)
-    draft.put(b, right, 0)
-    draft.put(c, *polar((0, 0), up, turn))
-    draft.put(d, *polar((0, 0), down, turn + 180))
+    draft.put(a, -float(left), 0)
+    draft.put(b, float(right), 0)
+    draft.put(c, *polar((0, 0), float(up), turn))
+    draft.put(d, *polar((0, 0), float(down), turn + 180))
     center, radius = circle_through(draft.points[a], draft.points[b], draft.points[c])
     draft.put("O", *center, named=False)
     draft.circle("O", radius, dot=False)
@@ -117,18 +118,19 @@ def _two_secants(draft: Draft) -> None:
     """Use PA * PB = PC * PD, with the outer parts and one inner part known."""
     rng = draft.rng
     p, a, b, c, d = draft.names(5)
-    gap = rng.randint(6, 90)
+    gap = rng.randint(60, 900)  # tenths: more numbers divide the product
     other_near = rng.randint(math.ceil(gap / 3.5), math.floor(gap / 0.6))
     other_far = other_near + gap
     near, far = _products(draft, other_near * other_far, (1.8, 4.5))
     draft.require(near != other_near and gap != far - near, "symmetric")
     draft.key = (near, far, other_near, other_far)
+    near, far, other_near, other_far = (Fraction(tenths, 10) for tenths in draft.key)
     turn = rng.randint(26, 44)
     draft.put(p, 0, 0)
-    draft.put(a, *polar((0, 0), near, turn))
-    draft.put(b, *polar((0, 0), far, turn))
-    draft.put(c, other_near, 0)
-    draft.put(d, other_far, 0)
+    draft.put(a, *polar((0, 0), float(near), turn))
+    draft.put(b, *polar((0, 0), float(far), turn))
+    draft.put(c, float(other_near), 0)
+    draft.put(d, float(other_far), 0)
     center, radius = circle_through(draft.points[a], draft.points[b], draft.points[c])
     draft.require(radius <= 1.5 * far, "the circle is too wide")
     draft.put("O", *center, named=False)

@@ -13,7 +13,7 @@ def inscribed_angle(draft: Draft) -> None:
     rng = draft.rng
     a, b, c = draft.names(3)
     o = "O"
-    half = draft.half_steps(32, 76)
+    half = draft.steps(32, 76)
     draft.set_key(half)
     draft.put(o, 0, 0)
     draft.circle(o, 5)
@@ -37,7 +37,7 @@ def inscribed_angle(draft: Draft) -> None:
 def _radii(draft: Draft, names: tuple[str, ...], half: Fraction) -> None:
     """Let OC split the inscribed angle ACB into two base angles of isosceles triangles."""
     a, b, c = names
-    left = draft.half_steps(24, 46)
+    left = draft.steps(24, 46)
     right = half - left
     draft.require(right >= 24 and left != right, "C would lie badly")
     draft.set_key(half, left)
@@ -77,16 +77,15 @@ def cyclic_quadrilateral(draft: Draft) -> None:
     """Use that opposite angles are supplementary; chained: with angles on the same arc."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    at_a = draft.half_steps(56, 124)
-    near, far = int(2 * at_a), int(360 - 2 * at_a)  # each is two arcs of 50 to 130 degrees
-    second = draft.half_steps(max(50, near - 130), min(130, near - 50))
-    first = draft.half_steps(max(50, far - 130), min(130, far - 50))
+    at_a = draft.steps(56, 124)
+    near, far = 2 * at_a, 360 - 2 * at_a  # each is two arcs of 50 to 130 degrees
+    # Fifths: an inscribed angle is half of its arc.
+    second = draft.steps(max(50, near - 130), min(130, near - 50), parts=5)
+    first = draft.steps(max(50, far - 130), min(130, far - 50), parts=5)
     arcs = [first, second, near - second, far - first]
     draft.require(len(set(arcs)) == 4, "symmetric")
     at_b = (arcs[2] + arcs[3]) / 2
-    if draft.level.is_chained:  # asks for half an arc
-        draft.require(second.denominator == 1, "a quarter of a degree")
-    draft.require(90 not in (at_a, at_b) and at_b.denominator <= 2, "a right or a clumsy angle")
+    draft.require(90 not in (at_a, at_b), "a right angle")
     draft.set_key(*arcs)
     turn = 0.0
     draft.put("O", 0, 0, named=False)
@@ -147,9 +146,9 @@ def _two_tangents(draft: Draft, names: tuple[str, ...]) -> None:
     """Draw tangents PS and PT: SPT and SOT are supplementary; SQT is half of SOT."""
     rng = draft.rng
     p, s, t, q = names
-    outside = rng.randint(36, 114)
-    inscribed = Fraction(180 - outside, 2)
-    draft.key = (outside,)
+    inscribed = draft.steps(33, 72)
+    outside = 180 - 2 * inscribed
+    draft.set_key(inscribed)
     draft.put(p, 5 / math.sin(math.radians(outside / 2)), 0)
     draft.put(s, *polar((0, 0), 5, inscribed))
     draft.put(t, *polar((0, 0), 5, -inscribed))
@@ -157,7 +156,7 @@ def _two_tangents(draft: Draft, names: tuple[str, ...]) -> None:
     draft.circle("O", 5)
     draft.segments(p + s, p + t, q + s, q + t)
     draft.say(f"{p}{s} and {p}{t} are tangent to circle O.")
-    angles = [(s, p, t, Fraction(outside)), (s, q, t, inscribed)]
+    angles = [(s, p, t, outside), (s, q, t, inscribed)]
     rng.shuffle(angles)
     draft.give(given_angle(*angles[0]))
     draft.ask_angle(*angles[1])

@@ -16,7 +16,7 @@ def parallel_lines(draft: Draft) -> None:
 def _transversal(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, d, e, f, g, h = draft.names(8)
-    slope = rng.choice((draft.half_steps(42, 80), draft.half_steps(100, 138)))
+    slope = rng.choice((draft.steps(42, 80), draft.steps(100, 138)))
     draft.set_key(slope)
     shift = 6 / math.tan(math.radians(slope))
     draft.put(g, 0, 0)
@@ -49,7 +49,7 @@ def _bend(draft: Draft) -> None:
     """Put a point between two parallels: its angle is the sum of those that its sides make."""
     rng = draft.rng
     a, b, c, d, p = draft.names(5)
-    low, high = draft.half_steps(28, 62), draft.half_steps(28, 62)
+    low, high = draft.steps(28, 62), draft.steps(28, 62)
     draft.require(low != high and low + high != 90, "a symmetric or a right bend")
     draft.set_key(low, high)
     up, down = rng.uniform(4, 6), rng.uniform(4, 6)

@@ -12,7 +12,7 @@ def parallelogram(draft: Draft) -> None:
     """Ask for angles or halves of diagonals; chained: a diagonal splits the angle."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
-    corner = rng.choice((draft.half_steps(52, 80), draft.half_steps(100, 128)))
+    corner = rng.choice((draft.steps(52, 80), draft.steps(100, 128)))
     long, short = rng.randint(14, 24), rng.randint(9, 14)
     draft.put(a, 0, 0)
     draft.put(b, long, 0)
@@ -35,7 +35,7 @@ def parallelogram(draft: Draft) -> None:
 def _bisected_diagonal(draft: Draft, names: tuple[str, ...]) -> None:
     """Scale so that AC is a whole number; the diagonals bisect each other."""
     a, _, c, _, e = names
-    half = draft.half_steps(4, 60)
+    half = draft.steps(4, 60)
     factor = float(half) / math.dist(draft.points[a], draft.points[e])
     draft.set_key(half)
     for name in names:
@@ -52,7 +52,7 @@ def _split_corner(draft: Draft, names: tuple[str, ...]) -> None:
     """Let the diagonal AC split the angle at A; alternate and consecutive angles follow."""
     rng = draft.rng
     a, b, c, d = names
-    low, high = draft.half_steps(26, 58), draft.half_steps(26, 58)
+    low, high = draft.steps(26, 58), draft.steps(26, 58)
     draft.require(low != high and low + high != 90, "a rhombus or a rectangle")
     draft.set_key(low, high)
     diagonal = 20.0
@@ -104,11 +104,9 @@ def kite(draft: Draft) -> None:
     """Use the equal angles of a kite; chained: half an angle in a right triangle."""
     rng = draft.rng
     a, b, c, d, e = draft.names(5)
-    top, bottom = draft.half_steps(62, 116), draft.half_steps(40, 92)
-    if draft.level.is_chained:  # asks for half an angle
-        top, bottom = Fraction(rng.randint(64, 116)), Fraction(rng.randint(40, 92))
+    # Fifths: half of each angle is a tenth.
+    top, bottom = draft.steps(62, 116, parts=5), draft.steps(40, 92, parts=5)
     side_angle = Fraction(360 - top - bottom, 2)
-    draft.require(side_angle.denominator <= 2, "a quarter of a degree")
     draft.require(side_angle != 90 and top >= bottom + 8, "right angles at the sides, or a rhombus")
     draft.set_key(top, bottom)
     half = 5.0

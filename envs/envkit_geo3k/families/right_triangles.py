@@ -19,7 +19,7 @@ def _triples(longest: int) -> list[tuple[int, int, int]]:
 
 
 _TRIPLES: Final = _triples(250)
-_PRIMITIVES: Final = [sides for sides in _triples(500) if math.gcd(sides[0], sides[1]) == 1]
+_PRIMITIVES: Final = [sides for sides in _triples(1000) if math.gcd(sides[0], sides[1]) == 1]
 
 
 def triple(draft: Draft) -> tuple[int, int, int]:

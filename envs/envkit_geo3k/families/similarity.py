@@ -2,25 +2,36 @@
 
 import math
 from fractions import Fraction
+from typing import Final
 
-from envkit_geo3k.draft import Draft, apex, apex_from_sides, between, given_length
+from envkit_geo3k.draft import (
+    Draft,
+    Unsuitable,
+    apex,
+    apex_from_sides,
+    between,
+    given_length,
+)
 from envkit_geo3k.exact import Exact
+
+_TRIES: Final = 60
+"""Draws of a triangle for an answer, so that no answer is rarer than the others."""
 
 
 def side_splitter(draft: Draft) -> None:
     """Cut two sides in proportion by a parallel; chained: the parallel's own length."""
     a, b, c, d, e = draft.names(5)
     asked, (u, v, k, m, n) = _proportion(draft)
+    draft.key = (k, m, u, v, (u + v) * n)
+    k, m, n = (Fraction(tenths, 10) for tenths in (k, m, n))
     upper, lower = (k * u, k * v), (m * u, m * v)  # AD, DB on one side; AE, EC on the other
-    left, right = sum(upper), sum(lower)
     base = (u + v) * n
-    draft.key = (k, m, u, v, base)
-    tip = apex_from_sides(base, left, right)
+    tip = apex_from_sides(*map(float, (base, sum(upper), sum(lower))))
     draft.put(b, 0, 0)
-    draft.put(c, base, 0)
+    draft.put(c, float(base), 0)
     draft.put(a, *tip)
     draft.put(d, *between(tip, (0, 0), u / (u + v)))
-    draft.put(e, *between(tip, (base, 0), u / (u + v)))
+    draft.put(e, *between(tip, (float(base), 0), u / (u + v)))
     draft.polygon([a, b, c])
     draft.segments(d + e)
     draft.parallel(1, d + e, b + c)
@@ -40,11 +51,12 @@ def side_splitter(draft: Draft) -> None:
 def _proportion(draft: Draft) -> tuple[str, tuple[int, int, int, int, int]]:
     """Return what is asked, and u, v, k, m, n: AD = ku, DB = kv, AE = mu, EC = mv, DE = nu.
 
-    The asked length is drawn first, each as likely, and then one of the ratios that it allows.
+    The lengths are in tenths. The asked one is drawn first, each as likely, and then one of the
+    ratios that it allows.
     """
     rng = draft.rng
     asked = "EC" if not draft.level.is_chained else rng.choice(("DE", "BC"))
-    whole = rng.randint(6, 90) if asked != "BC" else rng.randint(12, 120)
+    whole = rng.randint(60, 900) if asked != "BC" else rng.randint(120, 1200)
     ratios = [
         (u, v, whole // part)
         for u in range(1, 40)
@@ -54,17 +66,12 @@ def _proportion(draft: Draft) -> tuple[str, tuple[int, int, int, int, int]]:
     ]
     draft.require(bool(ratios), "no such ratio")
     u, v, factor = rng.choice(ratios)
-    sizes = range(1, max(3, min(12, 120 // (u + v))) + 1)
-    sides = [
-        (k, m, n)
-        for k in sizes
-        for m in (sizes if asked != "EC" else (factor,))
-        for n in (sizes if asked == "EC" else (factor,))
-        if k != m and _are_sides(k, m, n)
-    ]
-    draft.require(bool(sides), "no such triangle")
-    k, m, n = rng.choice(sides)
-    return asked, (u, v, k, m, n)
+    for _ in range(_TRIES):
+        k, other = (rng.randint(-(-factor // 4), 4 * factor) for _ in range(2))
+        m, n = (factor, other) if asked == "EC" else (other, factor)
+        if k != m and _are_sides(k, m, n):
+            return asked, (u, v, k, m, n)
+    raise Unsuitable("no such triangle")
 
 
 def _are_sides(*sides: int) -> bool:
@@ -74,29 +81,14 @@ def _are_sides(*sides: int) -> bool:
 
 def angle_bisector(draft: Draft) -> None:
     """Cut a side in the ratio of the others by a bisector; chained: the side or the perimeter."""
-    rng = draft.rng
     a, b, c, d = draft.names(4)
-    far = rng.randint(6, 90)
-    parts = [
-        (u, v, k)
-        for v in range(2, far + 1)
-        if far % v == 0
-        for u in range(-(-v // 2), 2 * v + 1)
-        for k in range(1, 150 // (u + v) + 1)
-        if u != v and k != far // v and math.gcd(u, v) == 1
-        if _are_sides(k * u, k * v, far // v * (u + v))
-    ]
-    draft.require(bool(parts), "no such triangle")
-    u, v, k = rng.choice(parts)
-    m = far // v
-    left, right = k * u, k * v
-    near = m * u
-    draft.key = (u, v, k, m)
+    draft.key = _bisected(draft)
+    left, right, near, far = (Fraction(tenths, 10) for tenths in draft.key)
     base = near + far
     draft.put(b, 0, 0)
-    draft.put(c, base, 0)
-    draft.put(a, *apex_from_sides(base, left, right))
-    draft.put(d, near, 0)
+    draft.put(c, float(base), 0)
+    draft.put(a, *apex_from_sides(*map(float, (base, left, right))))
+    draft.put(d, float(near), 0)
     draft.polygon([a, b, c])
     draft.segments(a + d)
     draft.angle_mark(b, a, d)
@@ -111,6 +103,24 @@ def angle_bisector(draft: Draft) -> None:
     else:
         whole = left + right + base
         draft.ask(f"Find the perimeter of triangle {a}{b}{c}.", ["perimeter", a, b, c], whole)
+
+
+def _bisected(draft: Draft) -> tuple[int, int, int, int]:
+    """Return AB, AC, BD and DC in tenths; DC is drawn first, each as likely.
+
+    Raises:
+        Unsuitable: There is no such triangle.
+    """
+    rng = draft.rng
+    far = rng.randint(60, 900)
+    divisors = [v for v in range(2, far + 1) if far % v == 0]
+    for _ in range(_TRIES):
+        v = rng.choice(divisors)
+        u, m = rng.randint(-(-v // 2), 2 * v), far // v
+        k = rng.randint(1, max(1, 3000 // (u + v)))
+        if u != v and k != m and _are_sides(k * u, k * v, m * (u + v)):
+            return k * u, k * v, m * u, far
+    raise Unsuitable("no such triangle")
 
 
 def midsegment(draft: Draft) -> None:

@@ -10,7 +10,7 @@ def triangle_angles(draft: Draft) -> None:
     """Use the angle sum or the exterior angle; chained: an angle split by a cevian."""
     rng = draft.rng
     a, b, c, d = draft.names(4)
-    at_a, at_b = draft.half_steps(30, 95), draft.half_steps(30, 85)
+    at_a, at_b = draft.steps(30, 95), draft.steps(30, 85)
     at_c = 180 - at_a - at_b
     draft.require(at_c >= 28 and 90 not in (at_a, at_b, at_c), "no plain acute or obtuse triangle")
     draft.set_key(at_a, at_b)
@@ -35,7 +35,7 @@ def _split_by_cevian(draft: Draft, names: tuple[str, ...], at_a: Fraction, at_b:
     """Put D on AB; of the angles at A, at B, ACD and DCB, give three and ask for the fourth."""
     a, b, c, d = names
     at_c = 180 - at_a - at_b
-    left = draft.half_steps(26, 60)
+    left = draft.steps(26, 60)
     right = at_c - left
     draft.require(right >= 26 and right != left, "the cevian is too close to a side")
     foot = math.sin(math.radians(left)) / math.sin(math.radians(180 - at_a - left))
@@ -54,7 +54,7 @@ def isosceles(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, d = draft.names(4)
     is_split = draft.level.is_chained and rng.random() < 0.4
-    base = draft.half_steps(25, 52) if is_split else draft.half_steps(34, 74)
+    base = draft.steps(25, 52) if is_split else draft.steps(34, 74)
     vertex = 180 - 2 * base
     draft.require(len({base, vertex, 60, 90}) == 4, "equilateral or right")
     draft.set_key(base)
@@ -92,7 +92,7 @@ def polygon_angles(draft: Draft) -> None:
     count = rng.choice((4, 5, 5, 6))
     names = draft.names(count + 1)
     mean = 180 * (count - 2) // count
-    interior = [mean + draft.half_steps(-24, 24) for _ in range(count - 1)]
+    interior = [mean + draft.steps(-24, 24) for _ in range(count - 1)]
     interior.append(180 * (count - 2) - sum(interior, Fraction()))
     draft.require(all(55 <= angle <= 158 and angle != 90 for angle in interior), "not convex")
     draft.set_key(*interior)

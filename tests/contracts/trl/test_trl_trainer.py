@@ -124,6 +124,13 @@ def test_trl_must_hold_2_mask_is_one_exactly_on_sampled_tokens(bench: Any) -> No
     assert inputs["sampling_per_token_logps"].shape == mask.shape
 
 
+def test_trl_codec_of_the_processing_class_takes_ids_of_the_embeddings_padding(bench: Any) -> None:
+    made = bench(options={"codec": None}).trainer
+    embeddings = made.model.get_input_embeddings().num_embeddings
+    assert len(made.processing_class.tokenizer) < embeddings
+    assert made.player.codec.vocabulary_size == embeddings
+
+
 def test_trl_must_hold_2_short_mask_is_refused() -> None:
     row = _row(loss_mask=(1, 0))
     with pytest.raises(LedgerFault, match=r"\(3, 2, 3\)"):

@@ -18,7 +18,6 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
 from envkit.export import TaskDraw, TaskFormat, export_tasks
 from envkit.rollout import EpisodeRequest
-from envkit.tasks import ListSource
 
 Make = Callable[..., Bench]
 
@@ -93,7 +92,8 @@ async def test_verl_file_rows_play_in_both_workers(
     bench: Make, version: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "val.parquet"
-    export(path, "verl-steps-v0", env_kwargs={"rounds": 2}, tasks=ListSource([{"goal": 2}]))
+    tasks = [EpisodeRequest(env_id="verl-steps-v0", task={"goal": 2})]
+    export(path, "verl-steps-v0", env_kwargs={"rounds": 2}, tasks=tasks)
     row: dict[str, Any] = load("llama", path)[0]
     made = bench(version, lambda *_: "up")
     run = await made.run([Sample(envkit=row["envkit"], extra_info=row["extra_info"])])

@@ -14,7 +14,8 @@ from envkit_computer_use.actions.families.canonical import CANONICAL
 from envkit_computer_use.actions.families.openai import OPENAI
 from envkit_computer_use.actions.families.osworld import OSWORLD
 from envkit_computer_use.actions.families.qwen import QWEN3_VL, QWEN25_VL
-from envkit_computer_use.actions.families.ui_tars import UI_TARS_10, UI_TARS_15
+from envkit_computer_use.actions.families.ui_tars_mobile import UI_TARS_15_MOBILE
+from envkit_computer_use.actions.families.ui_tars_words import UI_TARS_10, UI_TARS_15
 from envkit_computer_use.actions.family import ActionFamily
 
 _ALL: Final[tuple[ActionFamily, ...]] = (
@@ -26,6 +27,7 @@ _ALL: Final[tuple[ActionFamily, ...]] = (
     QWEN3_VL,
     UI_TARS_10,
     UI_TARS_15,
+    UI_TARS_15_MOBILE,
     BROWSERGYM,
     OSWORLD,
 )

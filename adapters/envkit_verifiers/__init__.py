@@ -1,0 +1,34 @@
+"""Environments of the verifiers library here: `verifiers/NAME-v0`, or `verifiers-v0`."""
+
+from typing import TYPE_CHECKING, Any
+
+from envkit.collection import Collection
+from envkit.registration import EnvSpec
+from envkit_verifiers.names import member_ids
+
+if TYPE_CHECKING:
+    from envkit_verifiers.env import VerifiersEnv
+
+SPEC = EnvSpec(
+    id="verifiers-v0",
+    entry_point="envkit_verifiers.env:VerifiersEnv",
+    description="An environment of the verifiers library, named by environment=.",
+    nondeterministic=True,
+)
+COLLECTION = Collection(
+    entry_point="envkit_verifiers.env:VerifiersEnv",
+    argument="environment",
+    members=member_ids,
+    description="Installed environments of the verifiers library.",
+)
+
+__all__ = ["COLLECTION", "SPEC", "VerifiersEnv"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
+    """Import the environment when it is asked for."""
+    if name != "VerifiersEnv":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from envkit_verifiers.env import VerifiersEnv
+
+    return VerifiersEnv

@@ -1,0 +1,223 @@
+"""One episode: the library's own rollout, paused wherever it asks its client for a reply."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from envkit.errors import EnvFault, FaultKind, describe
+from envkit_verifiers.loading import library, rubrics_of, scores
+
+_SHOWN: Final = 500
+_MODEL: Final = "policy"
+_CUT_STOPS: Final = ("max_turns_reached", "max_total_completion_tokens_reached", "prompt_too_long")
+"""Stop conditions of the library that end an episode before its task is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The library waits for a reply."""
+
+    prompt: list[Any]
+    """The whole conversation, as the library's messages."""
+    tools: list[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The library's rollout is over and scored."""
+
+    reward: float
+    terms: Mapping[str, float]
+    """Weighted results of the reward functions; they add up to the reward."""
+    metrics: Mapping[str, float]
+    stop: str
+    """Name of the stop condition."""
+    is_cut: bool
+    last: list[Any]
+    """The environment's last messages, which ended the episode; mostly none."""
+
+
+class Episode:
+    """A rollout of the library. All methods run on one event loop."""
+
+    def __init__(self, env: Any, row: Mapping[str, Any]) -> None:  # noqa: ANN401
+        """Prepare a rollout of a dataset row; `advance` starts it."""
+        self._env, self._row = env, row
+        self._asked: asyncio.Queue[Asked] = asyncio.Queue()
+        self._reply: asyncio.Future[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    async def advance(self, response: Any = None) -> Asked | Ended:  # noqa: ANN401
+        """Give the reply that was asked for and go on to the next question or the end.
+
+        Args:
+            response: The library's `Response`; None to begin.
+
+        Raises:
+            EnvFault: The environment or its rubric failed.
+        """
+        if self._task is None:
+            self._task = asyncio.create_task(self._play())
+        elif self._reply is not None:
+            self._reply.set_result(response)
+        asked = asyncio.create_task(self._asked.get())
+        try:
+            await asyncio.wait({asked, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            return self._task.result()
+        except EnvFault:
+            raise
+        except Exception as error:
+            raise EnvFault(
+                f"the verifiers environment raised {describe(error)[:_SHOWN]}",
+                kind=FaultKind.PERMANENT,
+            ) from error
+        finally:
+            asked.cancel()
+
+    async def stop(self) -> None:
+        """Cancel the rollout; the library cleans up what it opened."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._task
+
+    async def ask(self, prompt: list[Any], tools: list[Any] | None) -> Any:  # noqa: ANN401
+        """Hold the library's request for a reply until there is one.
+
+        Raises:
+            EnvFault: It asks for a second reply at the same time.
+        """
+        if self._reply is not None:
+            raise EnvFault(
+                "the verifiers environment must ask for one reply after the other, got a second "
+                "request at the same time",
+                kind=FaultKind.PERMANENT,
+            )
+        self._reply = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait(Asked(prompt=list(prompt), tools=list(tools or ())))
+        try:
+            return await self._reply
+        finally:
+            self._reply = None
+
+    async def _play(self) -> Ended:
+        state = await self._env.rollout(self._row, _client(self), _MODEL, {})
+        _check_state(state)
+        noted: dict[object, float | Exception] = {}
+        token = scores.set(noted)
+        try:
+            await self._env.rubric.score_rollout(state)
+        except Exception as error:
+            raise _grader_fault("its rubric", error) from error
+        finally:
+            scores.reset(token)
+            await self._env.rubric.cleanup(state)
+        return self._ended(state, noted)
+
+    def _ended(self, state: Any, noted: Mapping[object, float | Exception]) -> Ended:  # noqa: ANN401
+        terms = _terms(self._env, noted)
+        reward: object = state["reward"]
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise EnvFault(
+                f"the rubric of the verifiers environment must return a finite number, "
+                f"got {reward!r:.80}",
+                kind=FaultKind.GRADER,
+            )
+        if not math.isclose(sum(terms.values()), reward, abs_tol=1e-6):
+            terms = {"rubric": float(reward)}  # a rubric that scores in its own way
+        stop = str(state.get("stop_condition") or "")
+        return Ended(
+            reward=float(reward),
+            terms=terms,
+            metrics={key: float(value) for key, value in (state["metrics"] or {}).items()},
+            stop=stop,
+            is_cut=stop in _CUT_STOPS,
+            last=list(state.get("final_env_response") or ()),
+        )
+
+
+def _terms(env: Any, noted: Mapping[object, float | Exception]) -> dict[str, float]:  # noqa: ANN401
+    """Return the weighted results by the names of their functions.
+
+    Raises:
+        EnvFault: One that counts failed.
+    """
+    terms: dict[str, float] = {}
+    rest = dict(noted)
+    for rubric in rubrics_of(env):
+        for function, weight in zip(rubric.funcs, rubric.weights, strict=True):
+            result = rest.pop(function, None)
+            if weight == 0 or result is None:
+                continue
+            name = str(getattr(function, "__name__", "reward"))
+            if isinstance(result, Exception):
+                raise _grader_fault(f"its reward function {name!r}", result) from result
+            terms[name] = terms.get(name, 0.0) + weight * result
+    for result in rest.values():
+        if isinstance(result, Exception):
+            raise _grader_fault("its rubric", result) from result
+    return terms
+
+
+def _check_state(state: Any) -> None:  # noqa: ANN401
+    """Refuse a rollout that the library ended by a failure.
+
+    Raises:
+        EnvFault: It noted an error, or ran out of its own time.
+    """
+    error: Any = state.get("error")
+    if isinstance(error, BaseException):
+        is_passing = isinstance(error, library().errors.InfraError)
+        cause = "" if error.__cause__ is None else f", caused by {describe(error.__cause__)}"
+        raise EnvFault(
+            f"the verifiers environment ended by {describe(error)}{cause}"[:_SHOWN],
+            kind=FaultKind.TRANSIENT if is_passing else FaultKind.PERMANENT,
+        ) from error
+    if state.get("timed_out"):
+        raise EnvFault(
+            "the verifiers environment ran past its own timeout_seconds, which counts the time "
+            "that the policy takes; load it without, and limit steps by limits of the rollout",
+            kind=FaultKind.TIMEOUT,
+        )
+
+
+def _grader_fault(what: str, error: BaseException) -> EnvFault:
+    return EnvFault(
+        f"the verifiers environment cannot be scored: {what} raised {describe(error)}"[:_SHOWN],
+        kind=FaultKind.GRADER,
+    )
+
+
+def _client(episode: Episode) -> Any:  # noqa: ANN401
+    """Return a client of the library that asks the episode; its class needs the library."""
+    base: Any = library().Client
+
+    class PolicyClient(base):
+        """Answers with the replies of the rollout's policy."""
+
+        async def get_response(
+            self,
+            prompt: list[Any],
+            model: str,
+            sampling_args: object,
+            tools: list[Any] | None = None,
+            **kwargs: object,
+        ) -> Any:  # noqa: ANN401
+            """Wait for the policy's reply."""
+            del model, sampling_args, kwargs
+            return await episode.ask(prompt, tools)
+
+    for name in base.__abstractmethods__:  # ways to a server, which there is none of
+        setattr(PolicyClient, name, _no_server)
+    PolicyClient.__abstractmethods__ = frozenset()
+    return PolicyClient(None)
+
+
+def _no_server(*args: object, **kwargs: object) -> Any:  # noqa: ANN401
+    del args, kwargs
+    raise NotImplementedError("the policy's replies come from the rollout, not from a server")

@@ -1,0 +1,73 @@
+"""`envkit filter`: the tasks of runs that a policy solves sometimes."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from envkit.cli.console import note, say
+from envkit.cli.counting import CountingBar
+from envkit.cli.options import AsJson
+from envkit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from envkit.export.solve_rates import SolveRates
+
+
+def filter_tasks(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Runs of one environment, finished or not."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The kept tasks: .jsonl, or .parquet.")],
+    above: Annotated[float, typer.Option(help="Keep tasks with a solve rate above this.")] = 0.0,
+    below: Annotated[float, typer.Option(help="Keep tasks with a solve rate below this.")] = 1.0,
+    success: Annotated[
+        float, typer.Option(help="Least reward of an episode that counts as solved.")
+    ] = 1.0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the tasks that are neither always nor never solved, for training.
+
+    Rates come from the episodes of the runs: play each task several times first, with `envkit
+    rollout ID --tasks FILE --group 8`. Faulted and aborted episodes do not count. The file is read
+    by `envkit rollout --tasks` and `envkit export --tasks`.
+    """
+    from envkit.export.solve_rates import rows_of, solve_rates
+    from envkit.export.tables import check_target, write_table
+
+    if not above < below:
+        raise ConfigurationError(f"--above must be less than --below, got {above:g} and {below:g}")
+    check_target(out, is_folder=False, overwrite=overwrite)
+    with CountingBar("trajectories", is_quiet=quiet) as bar:
+        rates = solve_rates(runs, success=success, progress=bar.show)
+    summary = rates.summary(above, below)
+    if as_json:
+        say(json.dumps(summary, indent=2))
+    else:
+        _tell(rates, summary, above, below)
+    count = write_table(rows_of(rates, above, below), out)
+    if not as_json:
+        say(f"{out}: {count} of {summary['tasks']} tasks")
+
+
+def _tell(rates: "SolveRates", summary: dict[str, Any], above: float, below: float) -> None:
+    for reason, number in rates.left_out.most_common():
+        note(f"left out {number} {reason} episodes")
+    if summary["tasks/unscored"]:
+        note(f"left out {summary['tasks/unscored']} tasks without a scored episode")
+    say(
+        f"solve rate   tasks   (mean {summary['solve_rate/mean']:.3f} over "
+        f"{summary['episodes']} episodes)"
+    )
+    largest = max(1, *summary["histogram"].values())
+    for name, count in summary["histogram"].items():
+        say(f"{name:<10} {count:>7}   {'#' * round(40 * count / largest)}".rstrip())
+    say(
+        f"{summary['tasks/low']} at {above:g} or below, {summary['tasks/high']} at {below:g} or "
+        f"above, {summary['tasks/kept']} between; 95% intervals of a task are "
+        f"{summary['solve_rate/interval_width']:.2f} wide on average"
+    )

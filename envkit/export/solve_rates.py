@@ -1,0 +1,222 @@
+"""How often the tasks of runs were solved, and the tasks that are worth training on.
+
+A group whose members all succeed or all fail has no advantage, so it teaches nothing. Dropping such
+tasks is the dynamic sampling of DAPO (https://arxiv.org/abs/2503.14476), here before training.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.export.trajectories import contents_of
+from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.run_folder import RUN_FILE, read_settings
+from envkit.rollout.sources import canonical_json
+from envkit.trajectory import StopReason, Trajectory, read_trajectories
+from envkit.trajectory.storage import Source
+from envkit.trajectory.trajectory import role_of
+
+_Z: Final = 1.959963984540054
+"""The normal distribution's quantile of 0.975, for intervals of 95%."""
+_TOLERANCE: Final = 1e-9
+"""Rewards such as three thirds need not add up to 1.0 exactly."""
+BUCKETS: Final = ("0", "0-0.25", "0.25-0.5", "0.5-0.75", "0.75-1", "1")
+"""Of the histogram of solve rates; the open ones hold their lower bound, but not 0."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskRate:
+    """How one task went."""
+
+    request: EpisodeRequest
+    episodes: int = 0
+    """Scored ones; faulted and aborted ones do not count."""
+    solved: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Solved share of the scored episodes; nan without any."""
+        return self.solved / self.episodes if self.episodes else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds of the rate at 95% (Wilson); 0 and 1 without a scored episode."""
+        return wilson(self.solved, self.episodes)
+
+    def row(self) -> dict[str, Any]:
+        """Return a dataset row: the request, and what was measured."""
+        low, high = self.interval
+        return {
+            ENVKIT_COLUMN: self.request.to_column(),
+            "env_id": self.request.env_id,
+            "episodes": self.episodes,
+            "solved": self.solved,
+            "solve_rate": self.rate,
+            "low": round(low, 6),
+            "high": round(high, 6),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class SolveRates:
+    """Solve rates of the tasks of runs, in the order in which the runs have them."""
+
+    tasks: list[TaskRate]
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Episodes that say nothing about their task, by reason."""
+
+    def kept(self, above: float, below: float) -> list[TaskRate]:
+        """Return the tasks whose rate lies between two bounds, which are themselves left out."""
+        return [task for task in self.tasks if task.episodes and above < task.rate < below]
+
+    def summary(self, above: float, below: float) -> dict[str, Any]:
+        """Return counts and a histogram as JSON data."""
+        scored = [task for task in self.tasks if task.episodes]
+        widths = [task.interval[1] - task.interval[0] for task in scored]
+        counted = Counter(_bucket(task.rate) for task in scored)
+        return {
+            "tasks": len(self.tasks),
+            "tasks/unscored": len(self.tasks) - len(scored),
+            "tasks/low": sum(task.rate <= above for task in scored),
+            "tasks/high": sum(task.rate >= below for task in scored),
+            "tasks/kept": len(self.kept(above, below)),
+            "episodes": sum(task.episodes for task in scored),
+            "episodes/left_out": dict(self.left_out),
+            "solve_rate/mean": sum(task.rate for task in scored) / max(1, len(scored)),
+            "solve_rate/interval_width": sum(widths) / max(1, len(widths)),
+            "histogram": {name: counted[name] for name in BUCKETS},
+        }
+
+
+def wilson(solved: int, episodes: int) -> tuple[float, float]:
+    """Return the Wilson score interval of a rate at 95%.
+
+    Args:
+        solved: Successes.
+        episodes: Trials; without any the interval is 0 to 1.
+    """
+    if not episodes:
+        return 0.0, 1.0
+    rate, weight = solved / episodes, _Z * _Z / episodes
+    middle = rate + weight / 2
+    spread = _Z * math.sqrt(rate * (1 - rate) / episodes + weight / (4 * episodes))
+    # At 0 and at all successes a bound is exact; rounding must not move it.
+    low = 0.0 if solved == 0 else max(0.0, (middle - spread) / (1 + weight))
+    high = 1.0 if solved == episodes else min(1.0, (middle + spread) / (1 + weight))
+    return low, high
+
+
+def solve_rates(
+    sources: Sequence[Source],
+    *,
+    success: float = 1.0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> SolveRates:
+    """Measure the tasks of finished or interrupted runs of one environment.
+
+    Episodes of the same task count together, whatever run they are of. A task is known by its data,
+    and by its seed where the environment has no tasks.
+
+    Args:
+        sources: Run directories or trajectory files.
+        success: Least reward of an episode that counts as solved.
+        progress: Called with the trajectories read so far and their number.
+
+    Raises:
+        StorageError: A file cannot be read.
+        ConfigurationError: The runs are of several environments or arguments, or of several agents.
+    """
+    total = sum(contents_of(source).count for source in sources)
+    found: dict[str, TaskRate] = {}
+    order: dict[str, tuple[int, int]] = {}
+    rates, done = SolveRates(tasks=[]), 0
+    shared: EpisodeRequest | None = None
+    for place, source in enumerate(sources):
+        arguments = _env_kwargs(source)
+        for trajectory in read_trajectories(source, skip_cut_line=True):
+            done += 1
+            progress(done, total)
+            request = _request(trajectory, arguments)
+            shared = shared or request
+            _check_alike(shared, request)
+            key = canonical_json(request.task) if request.task else f"seed {request.seed}"
+            number: object = trajectory.metadata.get("group")
+            order.setdefault(key, (place, number if isinstance(number, int) else done))
+            task = found.setdefault(key, TaskRate(request=request))
+            _count(trajectory, task, rates.left_out, success)
+    rates.tasks.extend(found[key] for key in sorted(found, key=lambda key: order[key]))
+    return rates
+
+
+def _count(trajectory: Trajectory, task: TaskRate, left_out: Counter[str], success: float) -> None:
+    if trajectory.is_faulted:
+        left_out["faulted"] += 1
+    elif trajectory.stop_reason is StopReason.ABORTED:
+        left_out["aborted"] += 1
+    elif trajectory.reward is None:
+        left_out["without a reward"] += 1
+    else:
+        task.episodes += 1
+        task.solved += trajectory.reward >= success - _TOLERANCE
+
+
+def _env_kwargs(source: Source) -> Mapping[str, Any]:
+    """Return the environment's arguments; a trajectory file alone does not know them."""
+    folder = Path(source)
+    if not (folder / RUN_FILE).is_file():
+        return {}
+    return read_settings(folder)["config"]["env_kwargs"]
+
+
+def _request(trajectory: Trajectory, arguments: Mapping[str, Any]) -> EpisodeRequest:
+    if role_of(trajectory) is not None:
+        raise ConfigurationError(
+            "solve rates are of episodes with one agent, got the record of the role "
+            f"{role_of(trajectory)!r}"
+        )
+    task = dict(trajectory.task) or None
+    if task is None and trajectory.seed is None:
+        raise ConfigurationError(
+            f"episode {trajectory.episode_id!r} has neither task nor seed, so nothing can play its "
+            "task again"
+        )
+    return EpisodeRequest(
+        env_id=trajectory.env_id, env_kwargs=arguments, task=task, seed=trajectory.seed
+    )
+
+
+def _check_alike(first: EpisodeRequest, request: EpisodeRequest) -> None:
+    for name, one, other in (
+        ("environment", first.env_id, request.env_id),
+        ("arguments", dict(first.env_kwargs), dict(request.env_kwargs)),
+    ):
+        if one != other:
+            raise ConfigurationError(
+                f"the runs must be of one environment with the same arguments, got the {name} "
+                f"{str(one)[:200]} and {str(other)[:200]}; filter them one by one"
+            )
+
+
+def _bucket(rate: float) -> str:
+    if rate in (0.0, 1.0):
+        return BUCKETS[-1] if rate else BUCKETS[0]
+    return BUCKETS[1 + int(4 * rate)]
+
+
+def rows_of(rates: SolveRates, above: float, below: float) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the kept tasks.
+
+    Raises:
+        StorageError: No task is kept.
+    """
+    kept = rates.kept(above, below)
+    if not kept:
+        raise StorageError(
+            f"no task has a solve rate between {above:g} and {below:g}; nothing was written"
+        )
+    for task in kept:
+        yield task.row()

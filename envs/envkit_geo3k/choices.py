@@ -1,0 +1,126 @@
+"""Multiple-choice questions: how rows state their choices, how they are shown and graded."""
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
+from typing import Any, Final, cast
+
+from envkit_geo3k.answer_text import MAX_LENGTH
+from envkit_geo3k.grading import Grade, How, grade
+
+_LETTERED: Final = re.compile(r"\(?([A-Za-z])(?:[).:](?:\s.*)?|)", re.DOTALL)
+"""B, (B), B., B: and B) with the choice's own text after it."""
+_WRAPPED: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
+_MARKS: Final = "$*` \t\n"
+
+
+def read_choices(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:  # noqa: ANN401  # any JSON
+    """Return the choices of a row and the labels that its answer may use for them.
+
+    Args:
+        value: A list, a list written as a string, or `{"text": [...], "label": [...]}`.
+
+    Raises:
+        ValueError: It is something else, or holds fewer than two choices or more than 26.
+    """
+    labels: object = None
+    if isinstance(value, str):
+        value = _parsed(value)
+    if isinstance(value, Mapping):
+        stated = cast("Mapping[str, Any]", value)
+        value, labels = stated.get("text"), stated.get("label")
+    listed = cast("list[Any]", value) if isinstance(value, list) else []
+    if not all(isinstance(one, str | int | float) for one in listed):
+        listed = []
+    choices = tuple(str(one).strip() for one in listed)
+    if not 2 <= len(choices) <= len(ascii_uppercase) or not all(choices):
+        raise ValueError("the choices must be a list of 2 to 26 texts")
+    if len(set(choices)) < len(choices):
+        raise ValueError("two choices are the same")
+    letters = tuple(ascii_uppercase[: len(choices)])
+    if labels is None:
+        return choices, letters
+    named = tuple(str(one) for one in cast("list[Any]", labels)) if isinstance(labels, list) else ()
+    if len(set(named)) != len(choices):
+        raise ValueError("the choices must have as many different labels as texts")
+    return choices, named
+
+
+def letter_of(answer: Any, choices: Sequence[str], labels: Sequence[str]) -> str:  # noqa: ANN401
+    """Return the letter of the right choice.
+
+    Args:
+        answer: As the row states it: a label, an index from 0, or the choice's own text.
+        choices: As `read_choices` returns them.
+        labels: The same.
+
+    Raises:
+        ValueError: It names none of them, or one as a label and another one as a text.
+    """
+    meant: set[int] = set()
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        # A number is an index, unless the labels or the choices are numbers themselves.
+        if str(answer) in (*labels, *choices):
+            answer = str(answer)
+        elif 0 <= answer < len(choices):
+            meant.add(answer)
+    if isinstance(answer, str):
+        text = answer.strip()
+        bare = text.strip("().:").strip()
+        meant.update(n for n, label in enumerate(labels) if bare.upper() == label.upper())
+        meant.update(n for n, choice in enumerate(choices) if text == choice)
+    if len(meant) != 1:
+        what = "more than one" if meant else "none"
+        raise ValueError(f"the answer names {what} of the choices")
+    return ascii_uppercase[meant.pop()]
+
+
+def with_choices(question: str, choices: Sequence[str]) -> str:
+    """Return a question with its choices under it, a letter each."""
+    listed = "\n".join(
+        f"{letter}. {choice}" for letter, choice in zip(ascii_uppercase, choices, strict=False)
+    )
+    return f"{question}\n{listed}\nAnswer with the letter."
+
+
+def grade_choice(answer: str | None, gold: str, choices: Sequence[str], policy: str) -> Grade:
+    """Grade an answer to a multiple-choice question: its letter, or the choice itself.
+
+    Args:
+        answer: None scores 0.
+        gold: The right letter.
+        choices: In the order of their letters.
+        policy: A `Rounding` value, for choices that are numbers.
+    """
+    if answer is None or not answer.strip():
+        return Grade(0.0, How.NO_ANSWER)
+    text = _WRAPPED.sub(r"\1", answer[:MAX_LENGTH]).strip(_MARKS)
+    lettered = _LETTERED.fullmatch(text)
+    letter = "" if lettered is None else lettered.group(1).upper()
+    if letter and letter in ascii_uppercase[: len(choices)]:
+        named = [letter]
+    elif text in choices:
+        named = [ascii_uppercase[list(choices).index(text)]]
+    else:
+        named = [
+            ascii_uppercase[n]
+            for n, choice in enumerate(choices)
+            if grade(answer, choice, policy).score
+        ]
+    if len(named) != 1:  # several: it also reads as a wrong choice
+        return Grade(0.0, How.DIFFERENT if named else How.UNREADABLE)
+    return Grade(1.0, How.TEXT) if named == [gold] else Grade(0.0, How.DIFFERENT)
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401
+    """Return a list that a row holds as JSON or as Python writes it; None where it is neither."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text) if len(text) <= 10 * MAX_LENGTH else None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
