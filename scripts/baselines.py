@@ -55,21 +55,21 @@ class Target:
 
     env_id: str
     groups: int = 1
-    """Families: there are -n tasks for each."""
+    """Families, or what stands for them: there are -n tasks for each."""
     by: tuple[str, ...] = ("family", "level")
     has_images: bool = True
 
 
 TARGETS: Final = (
-    Target(env_id="canary-v0"),
+    Target(env_id="canary-v0", groups=4),
     Target(env_id="geo3k-v0", groups=27),
     Target(env_id="computer-use-v0", groups=24),
     Target(env_id="search-v0", by=("hops",), groups=4, has_images=False),
     Target(env_id="refine-v0", by=("level",), groups=4),
-    Target(env_id="reasoning_gym/basic_arithmetic-v0", has_images=False),
-    Target(env_id="reasoning_gym/leg_counting-v0", has_images=False),
-    Target(env_id="gymnasium/FrozenLake-v1", has_images=False),
-    Target(env_id="gymnasium/Taxi-v4", has_images=False),
+    Target(env_id="reasoning_gym/basic_arithmetic-v0", groups=4, has_images=False),
+    Target(env_id="reasoning_gym/leg_counting-v0", groups=4, has_images=False),
+    Target(env_id="gymnasium/FrozenLake-v1", groups=4, has_images=False),
+    Target(env_id="gymnasium/Taxi-v4", groups=4, has_images=False),
 )
 
 
@@ -299,7 +299,7 @@ def main() -> None:
     )
     known = [target.env_id for target in TARGETS]
     parser.add_argument("--only", action="append", choices=known, help="repeatable")
-    parser.add_argument("-n", type=int, default=64, help="tasks per family, or per environment")
+    parser.add_argument("-n", type=int, default=16, help="tasks per family (default: 16)")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "baselines")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()

@@ -72,7 +72,7 @@ def test_pairs_name_everything_that_changed() -> None:
     assert flips(failed, facts(task={"question": "another"})) == {Flip.OTHER_TASK}
 
 
-def test_mean_difference_of_one_pair_a_seed_is_the_familiar_one() -> None:
+def test_mean_difference_of_one_pair_per_seed_is_their_mean() -> None:
     rng = random.Random(0)
     values = [(rng.random(), rng.random()) for _ in range(20)]
     first = [facts(n, seed=n, reward=a) for n, (a, _) in enumerate(values)]
@@ -81,13 +81,15 @@ def test_mean_difference_of_one_pair_a_seed_is_the_familiar_one() -> None:
     differences = [b - a for a, b in values]
     assert found is not None
     assert found.mean == pytest.approx(mean(differences))
-    assert found.standard_error == pytest.approx(stdev(differences) / math.sqrt(20))
+    assert found.interval is not None
+    width = 2 * 2.093 * stdev(differences) / math.sqrt(20)  # Student's, 19 degrees of freedom
+    assert found.interval.high - found.interval.low == pytest.approx(width, rel=0.12)
     assert (found.pairs, found.seeds) == (20, 20)
 
 
 def test_mean_difference_counts_a_seed_as_one_draw() -> None:
-    """Four copies of each pair bring no knowledge: the standard error stays what it was."""
-    rewards = {0: 0.0, 1: 1.0, 2: 1.0}
+    """Four copies of each pair bring no knowledge: the interval stays what it was."""
+    rewards = {seed: float(seed % 3 > 0) for seed in range(9)}
     found = [
         mean_difference(
             match(
@@ -104,8 +106,9 @@ def test_mean_difference_counts_a_seed_as_one_draw() -> None:
     ]
     assert found[0] is not None
     assert found[1] is not None
-    assert found[1].standard_error == pytest.approx(found[0].standard_error)
-    assert (found[1].pairs, found[1].seeds) == (12, 3)
+    assert found[0].interval is not None
+    assert found[1].interval == found[0].interval
+    assert (found[1].pairs, found[1].seeds) == (36, 9)
 
 
 def test_mean_difference_leaves_out_what_has_no_value() -> None:
@@ -113,7 +116,7 @@ def test_mean_difference_leaves_out_what_has_no_value() -> None:
     assert mean_difference(match([faulted], [facts(1)]).pairs, lambda one: one.reward) is None
     one = mean_difference(match([facts(1)], [facts(1, reward=1.0)]).pairs, lambda one: one.reward)
     assert one is not None
-    assert (one.mean, one.standard_error) == (1.0, None)
+    assert (one.mean, one.interval) == (1.0, None)
 
 
 @quick
