@@ -6,13 +6,15 @@
 For each combination of the `--each` arguments, the oracle plays `--train` tasks. The policy keeps
 the replies that were paid, by the wording of the task: its text without numbers, quotes and names.
 On `--test` other tasks it gives the replies that were most frequent for the wording, or for any
-task if the wording is new. Prints the mean return and the replies that earned most.
+task if the wording is new: all of them, or the last one alone, whichever earns more. Prints the
+mean return and the replies that earned most.
 """
 # ruff: noqa: T201  # a script prints its figures
 
 import argparse
 import itertools
 import json
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -53,23 +55,31 @@ def play(env: Env, seed: int, replies: Replies | None) -> tuple[str, Replies, fl
 
 
 def learned(env: Env, *, train: int, test: int) -> tuple[float, str]:
-    """Return the mean return on the test tasks, and the replies that earned most there."""
-    by_wording: dict[str, Counter[Replies]] = defaultdict(Counter)
+    """Return the mean return on the test tasks, and the replies that earned most there.
+
+    The better of two policies: all replies of the oracle, and its last one at once.
+    """
+    whole: dict[str, Counter[Replies]] = defaultdict(Counter)
+    last: dict[str, Counter[Replies]] = defaultdict(Counter)
     for number in range(train):
         text, replies, total = play(env, derive_seed("learned train", number), None)
         if total > 0:
-            by_wording[wording(text)][replies] += 1
-            by_wording[""][replies] += 1
-    earned: Counter[str] = Counter()
+            for known, said in ((whole, replies), (last, replies[-1:])):
+                known[wording(text)][said] += 1
+                known[""][said] += 1
+    return max(_earned(env, known, test) for known in (whole, last))
+
+
+def _earned(env: Env, known: dict[str, Counter[Replies]], test: int) -> tuple[float, str]:
+    """Return the mean return of the most frequent replies, and those that earned most."""
+    earned: dict[str, float] = defaultdict(float)
     for number in range(test):
         seed = derive_seed("learned test", number)
         asked = wording(env.reset(seed=seed)[0]["text"])
-        known = by_wording.get(asked) or by_wording[""]
-        replies = known.most_common(1)[0][0] if known else ("",)
-        _, _, total = play(env, seed, replies)
-        if total:
-            earned[" | ".join(replies)[:60]] += total  # pyright: ignore[reportArgumentType]  # rewards
-    return sum(earned.values()) / test, next((name for name, _ in earned.most_common(1)), "-")
+        said = known.get(asked) or known[""]
+        replies = said.most_common(1)[0][0] if said else ("",)
+        earned[" | ".join(replies)[:60]] += play(env, seed, replies)[2]
+    return math.fsum(earned.values()) / test, max(earned, key=lambda name: earned[name])
 
 
 def variants(each: list[str]) -> Iterator[dict[str, Any]]:
