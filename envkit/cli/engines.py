@@ -49,7 +49,7 @@ class EngineChoice:
     base_url: str | None = None
     """Address of the server; None for an engine in this process."""
     policy: str | None = None
-    """A scripted policy of the environment instead of a model."""
+    """A scripted policy instead of a model: one of the environment's, or `module:function`."""
     chat: str | None = None
     """Address of a chat endpoint, which serves `model`, instead of an engine."""
     key_env: str | None = None
@@ -79,7 +79,7 @@ class EngineChoice:
     def label(self) -> str:
         """Short name for folders and headings."""
         chat = None if self.chat is None else "chat"
-        return self.policy or chat or self.name or DEFAULT_ENGINE
+        return (self.policy or chat or self.name or DEFAULT_ENGINE).replace(":", ".")
 
     def at(self, address: str | None) -> "EngineChoice":
         """Return the choice with its server at another address; None keeps it."""
@@ -241,6 +241,27 @@ def policies_of(env: "Env") -> "dict[str, Callable[[], Policy]]":
     return {"oracle": env.oracle, **offer}
 
 
+def policy_of(env: "Env", name: str) -> "Policy":
+    """Return a scripted policy.
+
+    Args:
+        env: The environment that it plays.
+        name: One of the environment's own, or `module:function` of any.
+
+    Raises:
+        UnknownNameError: The environment has no policy of the name.
+        ConfigurationError: It cannot be made or imported.
+    """
+    if ":" in name:
+        from envkit.certify.worker import load_policy  # rarely needed
+
+        return load_policy(name)
+    known = policies_of(env)
+    if name not in known:
+        raise UnknownNameError.suggest("policy", name, known)
+    return known[name]()
+
+
 def builtin_model(progress: Progress | None = None) -> str:
     """Return the folder of the model that comes with the default engine.
 
@@ -263,10 +284,7 @@ def _scripted(
 
     if env is None:
         raise ConfigurationError("a policy belongs to an environment")
-    known = policies_of(env)
-    if policy not in known:
-        raise UnknownNameError.suggest("policy", policy, known)
-    script = known[policy]()
+    script = policy_of(env, policy)
     source = choice.model or builtin_model(progress)
     codec = load_codec(source, tools=env.tools)
     return Built(engine=ScriptedEngine(codec, script), codec=codec, model=source)

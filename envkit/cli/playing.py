@@ -42,7 +42,9 @@ class Wrap(StrEnum):
 PolicyName = Annotated[
     str | None,
     typer.Option(
-        "--policy", metavar="NAME", help="A scripted policy of the environment, no model."
+        "--policy",
+        metavar="NAME",
+        help="A scripted policy of the environment, or your own as MODULE:FUNCTION; no model.",
     ),
 ]
 RunSeed = Annotated[

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Final
 
 from envkit.cli.console import note, one_line, say, say_json
-from envkit.cli.engines import policies_of
+from envkit.cli.engines import policy_of
 from envkit.cli.eval_plan import EVAL_FILE, EvalPlan
 from envkit.cli.eval_table import show_lines
 from envkit.cli.options import make_env
 from envkit.cli.run_plan import Output, RolloutPlan, is_taken
 from envkit.cli.run_rollout import EXIT_ALL_FAULTED, EXIT_ERROR, EXIT_OK, run_rollout
-from envkit.errors import EnvkitError, RunFailedError, UnknownNameError
+from envkit.errors import EnvkitError, RunFailedError
 from envkit.evaluation import Line, Sample, check_pass_at, lines_of
 from envkit.rollout.run_folder import RunFolder
 from envkit.trajectory import Trajectory
@@ -87,10 +87,13 @@ def _check_environments(plan: EvalPlan) -> None:
     if len(plan.runs) == 1:  # it is built first thing anyway
         return
     for run in plan.runs.values():
-        env, policy = make_env(run.env_id, dict(run.config.env_kwargs)), run.choice.policy
+        env = make_env(run.env_id, dict(run.config.env_kwargs))
         try:
-            if policy is not None and policy not in (known := policies_of(env)):
-                raise UnknownNameError.suggest(f"policy of {run.env_id}", policy, known)
+            if run.choice.policy is not None:
+                policy_of(env, run.choice.policy)
+        except EnvkitError as error:
+            error.add_note(f"environment: {run.env_id}")
+            raise
         finally:
             env.close()
 

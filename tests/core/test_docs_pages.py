@@ -17,6 +17,7 @@ PAGES = (
     "index.md",
     "own-environment.md",
     "datasets.md",
+    "evaluation.md",
     "judges.md",
     "scaling.md",
     "engines/README.md",

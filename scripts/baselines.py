@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+# ruff: noqa: T201  # a script prints its progress
+"""Measure what five policies earn in every built-in environment, family and level.
+
+    .venv/bin/python scripts/baselines.py                    # everything; writes the page
+    .venv/bin/python scripts/baselines.py --only geo3k-v0 -n 8
+
+Each column is one `envkit eval` for each environment, in `build/baselines/COLUMN/ENVIRONMENT`. An
+interrupted script continues where it stopped. The columns:
+
+- random: the environment's own policy "random"; otherwise a reply that the oracle gave to another
+  task, drawn anew each turn.
+- constant: the oracle's most frequent reply of that turn on other tasks.
+- blank: the model without eyes, every image replaced by a gray one (environments with images).
+- model: the embedded engine's default model, greedy, on the environments it was trained on.
+- oracle: the environment's own.
+
+The table goes between the markers of docs/environments/baselines.md.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import envkit
+from envkit.agents import MultiAgentEnv, RoleEnv
+from envkit.cli import main as envkit_command
+from envkit.env import Env, PolicyContext
+from envkit.errors import ConfigurationError
+from envkit.seeds import derive_seed
+
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = ROOT / "docs" / "environments" / "baselines.md"
+BEGIN, END = "<!-- baselines: begin -->", "<!-- baselines: end -->"
+COLUMNS: Final = ("random", "constant", "blank", "model", "oracle")
+_LESSONS: Final = 24
+"""Episodes of the oracle on other tasks."""
+_LONGEST: Final = 64
+_SIGNALLED: Final = 128
+"""Exit codes above it are of signals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """An environment of the table."""
+
+    env_id: str
+    groups: int = 1
+    """Families: there are -n tasks for each."""
+    by: tuple[str, ...] = ("family", "level")
+    has_images: bool = True
+
+
+TARGETS: Final = (
+    Target(env_id="canary-v0"),
+    Target(env_id="geo3k-v0", groups=27),
+    Target(env_id="computer-use-v0", groups=24),
+    Target(env_id="search-v0", by=("hops",), groups=4, has_images=False),
+    Target(env_id="refine-v0", by=("level",), groups=4),
+    Target(env_id="reasoning_gym/basic_arithmetic-v0", has_images=False),
+    Target(env_id="reasoning_gym/leg_counting-v0", has_images=False),
+    Target(env_id="gymnasium/FrozenLake-v1", has_images=False),
+    Target(env_id="gymnasium/Taxi-v4", has_images=False),
+)
+
+
+# ---- the policies without a model
+
+
+def constant(context: PolicyContext) -> str:
+    """Write the reply that the oracle gives most often at this turn of other tasks."""
+    replies = _replies_at(context)
+    return replies.most_common(1)[0][0] if replies else ""
+
+
+def random_reply(context: PolicyContext) -> str:
+    """Write what the environment's random policy writes, or else a reply to another task."""
+    env = context.env.unwrapped
+    own = getattr(env, "policies", {})
+    if "random" in own:
+        return own["random"]()(context)
+    replies = sorted(_replies_at(context).elements())
+    if not replies:
+        return ""
+    return replies[derive_seed("random reply", context.seed, context.turn) % len(replies)]
+
+
+def _replies_at(context: PolicyContext) -> Counter[str]:
+    """Return the oracle's replies to other tasks at the context's turn."""
+    env: Any = context.env.unwrapped
+    role = env.role if isinstance(env, RoleEnv) else None
+    joint: Any = env.joint_env if isinstance(env, RoleEnv) else env
+    spec = joint.spec
+    arguments = json.dumps(spec.kwargs, sort_keys=True, default=str)
+    with ThreadPoolExecutor(1) as thread:  # asynchronous environments want no running event loop
+        learned = thread.submit(_learned, spec.id, arguments).result()
+    turns = learned.get(role, [])
+    return turns[min(context.turn, len(turns) - 1)] if turns else Counter()
+
+
+@cache
+def _learned(env_id: str, arguments: str) -> dict[str | None, list[Counter[str]]]:
+    """Return the oracle's replies by role and turn, each with how often it was given."""
+    made: Any = envkit.make(env_id, **json.loads(arguments)).unwrapped
+    env: Env = made
+    found: dict[str | None, list[Counter[str]]] = {}
+    for number in range(_LESSONS):
+        for role, turn, reply in _oracle_replies(env, derive_seed("baselines lesson", number)):
+            turns = found.setdefault(role, [])
+            turns += [Counter[str]() for _ in range(turn + 1 - len(turns))]
+            turns[turn][reply] += 1
+    env.close()
+    return found
+
+
+def _oracle_replies(env: Env, seed: int) -> Iterator[tuple[str | None, int, str]]:
+    oracle = env.oracle()
+    observation, _ = env.reset(seed=seed)
+    spoken: Counter[str | None] = Counter()
+    messages = [env.format_observation(observation)]
+    for turn in range(_LONGEST):
+        text = oracle(
+            PolicyContext(env=env, task=env.task, turn=turn, messages=messages, seed=seed)
+        )
+        parts = json.loads(text) if isinstance(env, MultiAgentEnv) else {None: text}
+        for role, reply in parts.items():
+            yield role, spoken[role], reply
+            spoken[role] += 1
+        step = env.step(text)
+        messages.append(env.format_observation(step[0]))
+        if step[2] or step[3]:
+            return
+
+
+# ---- the evaluations
+
+
+def options_of(column: str, target: Target) -> list[str] | None:
+    """Return the options of `envkit eval` for a cell; None where the table has none."""
+    if column == "random":
+        known = {"random", "oracle"} & _policies(target)
+        return ["--policy", "baselines:random_reply"] if known else None
+    if column in ("constant", "oracle"):
+        place = "oracle" if column == "oracle" else "baselines:constant"
+        return ["--policy", place] if "oracle" in _policies(target) else None
+    if target.env_id not in trained_on() or (column == "blank" and not target.has_images):
+        return None
+    greedy = ["--temperature", "0"]
+    return [*greedy, "--wrap", "blank-image"] if column == "blank" else greedy
+
+
+@cache
+def trained_on() -> frozenset[str]:
+    """Return the environments that the default model was trained on, as its folder says."""
+    from envkit_transformers import builtin_model_dir
+
+    config = json.loads((Path(builtin_model_dir()) / "config.json").read_bytes())
+    return frozenset(config.get("trained_on", {}))
+
+
+@cache
+def _policies(target: Target) -> frozenset[str]:
+    env: Any = envkit.make(target.env_id).unwrapped
+    known = set(getattr(env, "policies", {}))
+    try:
+        env.oracle()
+        known.add("oracle")
+    except ConfigurationError:
+        known.discard("oracle")
+    finally:
+        env.close()
+    return frozenset(known)
+
+
+def evaluate(column: str, target: Target, folder: Path, *, tasks: int) -> list[dict[str, Any]]:
+    """Play a cell, or what is missing of it, and return its lines; empty for no cell."""
+    options = options_of(column, target)
+    if options is None:
+        return []
+    out = folder / column / target.env_id.replace("/", "-")
+    done = _read(out)
+    if done is None or not _is_same(done, tasks * target.groups):
+        for by in target.by:
+            options += ["--by", by]
+        count = str(tasks * target.groups)
+        _run("eval", target.env_id, "-n", count, *options, "--out", str(out), "--overwrite")
+    elif not done["is_complete"]:
+        _run("eval", "--resume", str(out))
+    found = _read(out)
+    if found is None or not found["is_complete"]:
+        raise SystemExit(f"{out} was not completed; run the script again to continue")
+    return found["lines"]
+
+
+def _run(*arguments: str) -> None:
+    """Run `envkit` in this process: torch is imported once, not for each cell."""
+    started, code = time.monotonic(), 0
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        try:
+            envkit_command([*arguments, "-q", "--json"])
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 1
+    print(f"{time.monotonic() - started:7.1f} s  {' '.join(arguments)}", flush=True)
+    if code > _SIGNALLED:
+        raise SystemExit("stopped; run the script again to continue")
+
+
+def _read(out: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads((out / "eval.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _is_same(found: dict[str, Any], tasks: int) -> bool:
+    """Whether an earlier evaluation has as many tasks and was made by this version."""
+    runs = list(found.get("runs", {}).values())
+    is_current = found.get("envkit") == envkit.__version__
+    return is_current and bool(runs) and runs[0]["episodes"] == tasks
+
+
+# ---- the table
+
+
+def table(rows: Sequence[tuple[str, dict[str, str]]]) -> str:
+    """Return the rows as a Markdown table."""
+    lines = [
+        f"| environment | tasks | {' | '.join(COLUMNS)} |",
+        f"| --- | ---: | {' | '.join('---' for _ in COLUMNS)} |",
+    ]
+    for name, cells in rows:
+        values = " | ".join(cells.get(column, "") for column in COLUMNS)
+        lines.append(f"| {name} | {cells['tasks']} | {values} |")
+    return "\n".join(lines)
+
+
+def rows_of(target: Target, found: dict[str, list[dict[str, Any]]]) -> Iterator[Any]:
+    """Yield the rows of an environment, those of its families and levels after it."""
+    keys = [(line["tag"], line["value"]) for line in found.get("oracle", ())]
+    for tag, value in dict.fromkeys((*keys, *_keys(found))):
+        if tag == "role":
+            continue
+        cells = {
+            column: cell(line)
+            for column, lines in found.items()
+            for line in lines
+            if (line["tag"], line["value"]) == (tag, value)
+        }
+        tasks = max(
+            (
+                line["tasks"]
+                for lines in found.values()
+                for line in lines
+                if (line["tag"], line["value"]) == (tag, value)
+            ),
+            default=0,
+        )
+        name = f"**{target.env_id}**" if tag is None else f"{tag} {value}"
+        yield name, {**cells, "tasks": str(tasks)}
+
+
+def _keys(found: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[str | None, str | None]]:
+    for lines in found.values():
+        for line in lines:
+            yield line["tag"], line["value"]
+
+
+def cell(line: dict[str, Any]) -> str:
+    """Return a mean reward and its interval, and how many episodes faulted if any did."""
+    reward = line["reward"]
+    if reward is None:
+        return "-"
+    text = f"{reward['mean']:.2f}"
+    if reward["interval"] is not None:
+        text += f" [{reward['interval']['low']:.2f}, {reward['interval']['high']:.2f}]"
+    return f"{text} ({line['faulted']} faulted)" if line["faulted"] else text
+
+
+def write_page(text: str, page: Path) -> None:
+    """Put the table between the page's markers."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Play what is missing, and write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = [target.env_id for target in TARGETS]
+    parser.add_argument("--only", action="append", choices=known, help="repeatable")
+    parser.add_argument("-n", type=int, default=64, help="tasks per family, or per environment")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "baselines")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    if options.n < 1:
+        parser.error(f"-n must be at least 1, got {options.n}")
+    rows: list[tuple[str, dict[str, str]]] = []
+    for target in TARGETS:
+        if options.only and target.env_id not in options.only:
+            continue
+        found = {
+            column: evaluate(column, target, options.folder, tasks=options.n) for column in COLUMNS
+        }
+        rows += rows_of(target, found)
+    text = table(rows)
+    print(text)
+    if options.only:
+        print("\nthe page is written only without --only")
+    else:
+        write_page(text, options.page)
+
+
+if __name__ == "__main__":
+    main()
