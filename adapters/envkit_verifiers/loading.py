@@ -46,9 +46,13 @@ def library() -> Any:  # noqa: ANN401  # another project's module
     try:
         found: Any = importlib.import_module("verifiers")
         importlib.import_module("verifiers.clients")
-        return found if hasattr(found, "MultiTurnEnv") else _missing()
+        # Older releases lack the second name, and 0.4 lacks both.
+        is_known = hasattr(found, "MultiTurnEnv") and hasattr(found.Rubric, "has_group_rewards")
     except ImportError as error:
         raise _missing_error() from error
+    if not is_known:
+        raise _missing_error()
+    return found
 
 
 def load(environment: str, arguments: Mapping[str, Any], max_turns: int | None) -> Any:  # noqa: ANN401
@@ -81,13 +85,9 @@ def rubrics_of(env: Any) -> Iterator[Any]:  # noqa: ANN401
         yield rubric
 
 
-def _missing() -> Any:  # noqa: ANN401
-    raise _missing_error()
-
-
 def _missing_error() -> MissingDependencyError:
     return MissingDependencyError.for_extra(
-        "an environment of verifiers", "verifiers>=0.1.12,<0.4", "verifiers"
+        "an environment of verifiers", "verifiers>=0.1.14,<0.2", "verifiers"
     )
 
 

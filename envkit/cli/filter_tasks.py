@@ -20,7 +20,7 @@ def filter_tasks(
         list[Path],
         typer.Argument(metavar="RUN...", help="Runs of one environment, finished or not."),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The kept tasks: .jsonl, or .parquet.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The kept tasks, a .jsonl file.")],
     above: Annotated[float, typer.Option(help="Keep tasks with a solve rate above this.")] = 0.0,
     below: Annotated[float, typer.Option(help="Keep tasks with a solve rate below this.")] = 1.0,
     success: Annotated[
@@ -32,16 +32,16 @@ def filter_tasks(
 ) -> None:
     """Keep the tasks that are neither always nor never solved, for training.
 
-    Rates come from the episodes of the runs: play each task several times first, with `envkit
-    rollout ID --tasks FILE --group 8`. Faulted and aborted episodes do not count. The file is read
-    by `envkit rollout --tasks` and `envkit export --tasks`.
+    Rates come from the episodes of the runs, so play each task several times first:
+    `envkit rollout ID --tasks FILE --group 8`. Faulted and aborted episodes do not count.
+    `envkit rollout --tasks` and `envkit export --tasks` read the file.
     """
     from envkit.export.solve_rates import rows_of, solve_rates
     from envkit.export.tables import check_target, write_table
 
     if not above < below:
         raise ConfigurationError(f"--above must be less than --below, got {above:g} and {below:g}")
-    check_target(out, is_folder=False, overwrite=overwrite)
+    check_target(out, is_folder=False, overwrite=overwrite, suffixes=(".jsonl",))
     with CountingBar("trajectories", is_quiet=quiet) as bar:
         rates = solve_rates(runs, success=success, progress=bar.show)
     summary = rates.summary(above, below)

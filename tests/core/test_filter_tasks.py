@@ -203,7 +203,7 @@ def test_task_files_that_do_not_fit_are_refused(
     ("arguments", "message"),
     [
         (("nowhere", "--out", "a.jsonl"), "there is no trajectory file 'nowhere'"),
-        (("run.jsonl", "--out", "a.txt"), "--out must end in .jsonl or .parquet"),
+        (("run.jsonl", "--out", "a.txt"), "--out must end in .jsonl, which"),
         (("run.jsonl", "--out", "a.jsonl", "--above", 1), "--above must be less than --below"),
         (("run.jsonl", "--out", "a.jsonl"), "no task has a solve rate between 0 and 1"),
         (("run.jsonl", "other.jsonl", "--out", "a.jsonl"), "got the environment"),

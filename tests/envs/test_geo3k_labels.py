@@ -114,12 +114,31 @@ def _check_marks(problem: dict[str, Any], figure: Figure) -> None:
         assert max(across, down) >= 5, (one, other, problem["id"])
 
 
+def _check_lengths(problem: dict[str, Any], figure: Figure) -> None:
+    frame = Frame.of(figure)
+    segments = [shape[1:3] for shape in figure.shapes if shape[0] in ("segment", "dashed")]
+    texts = [label.text for label in figure.labels]
+    for given in problem["givens"]:
+        kind, *names = given["measure"]
+        text = given["statement"].rpartition(" = ")[2]
+        if kind != "length" or given["shown"] != "figure" or texts.count(text) > 1:
+            continue
+        left, top, right, bottom = _box(figure.labels[texts.index(text)], figure.size)
+        middle = (left + right) / 2, (top + bottom) / 2
+        ends = [frame.pixel(name) for name in names]
+        own = _distance(middle, *ends)
+        for a, b in ((frame.pixel(one), frame.pixel(other)) for one, other in segments):
+            is_same_line = all(_distance(end, a, b) < 2 for end in ends)
+            assert is_same_line or _distance(middle, a, b) > own - 1, (text, problem["id"])
+
+
 @pytest.mark.parametrize(("family", "level"), KINDS)
 def test_labels_belong_to_one_thing_only(family: str, level: int) -> None:
     for problem, figure in _problems(family, level, 1):
         _check_angle_labels(problem, figure)
         _check_names(problem, figure)
         _check_marks(problem, figure)
+        _check_lengths(problem, figure)
 
 
 @pytest.mark.slow
@@ -129,6 +148,7 @@ def test_labels_of_many_seeds_belong_to_one_thing_only(family: str, level: int) 
         _check_angle_labels(problem, figure)
         _check_names(problem, figure)
         _check_marks(problem, figure)
+        _check_lengths(problem, figure)
 
 
 def _figure(points: dict[str, Point], *shapes: tuple[Any, ...]) -> Figure:

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from envkit_geo3k import FAMILIES, ProceduralSource, source
-from envkit_geo3k.draft import Draft
-from envkit_geo3k.figure import Figure
+from envkit_geo3k import FAMILIES, ProceduralSource
 from envkit_geo3k.source import LEVELS
 
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "geo3k" / "leaks.py"
@@ -64,10 +62,7 @@ def test_families_pay_learned_guesses_at_most_what_the_docs_say(
 ) -> None:
     """Without labels, which say nothing about the answers and take most of the time."""
 
-    def unlabelled(_draft: Draft, figure: Figure) -> Figure:
-        return figure
-
-    monkeypatch.setattr(source, "_with_labels", unlabelled)
+    leaks.unlabel(monkeypatch.setattr)
     earned: dict[str, float] = {}
     for family in FAMILIES:
         tasks = _problems(family, level, 900)

@@ -11,7 +11,9 @@ from envkit.env import Env, PolicyContext
 from envkit.errors import MissingDependencyError
 from envkit.registration import members
 
-IDS = sorted(set(envkit.registry()) - {"openenv-v0"})  # it has no server here
+FOREIGN = {"openenv-v0", "verifiers-v0"}
+"""They have no server and no library here."""
+IDS = sorted(set(envkit.registry()) - FOREIGN)
 MINIWOB = "computer-use-miniwob-v0"
 """Its tasks have tests of their own."""
 IN_A_BROWSER = {MINIWOB, "computer-use-page-v0"}

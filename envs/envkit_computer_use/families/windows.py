@@ -9,12 +9,18 @@ from envkit_computer_use.desktop import Desktop
 from envkit_computer_use.families.family import Data, Family
 from envkit_computer_use.families.words import listed
 from envkit_computer_use.layout import frame, place
-from envkit_computer_use.widgets import TextArea
+from envkit_computer_use.widgets import TextArea, Window
 from envkit_computer_use.widgets.window import GRIP
 
 _TITLES = ("Notes", "Notes 2", "Mail", "Music", "Maps", "Mail (old)", "Clock", "Photos", "Photos 2")
 _SMALL = (190, 110)
 """Size of the window to resize at the start: further from every target than any tolerance."""
+
+_ROOM = (412, 298)
+"""What a window to resize needs to its right and below, from its corner on."""
+
+_TRIES = 50
+"""Places that are drawn for a window; one in ten lies near its corner."""
 
 
 def _open_windows(desk: Desktop, rng: random.Random, titles: list[str]) -> None:
@@ -77,24 +83,26 @@ class MoveWindow(Family):
         }
 
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
-        """Open the windows, the one to move away from its corner."""
+        """Open the windows, the one to move anywhere but near its corner.
+
+        In the middle of the screen a drag of another task would move it as well.
+        """
         _open_windows(desk, rng, data["titles"])
         window = desk.window(data["target"])
-        if window is not None:
-            window.x, window.y = (
-                (desk.width - window.width) // 2,
-                (desk.height - window.height) // 2,
-            )
+        if window is None:
+            return
+        for _ in range(_TRIES):
+            if max(_away_from_corner(desk, window, data["corner"])) > 2 * data["slack"]:
+                return
+            window.x = rng.randint(0, desk.width - window.width)
+            window.y = rng.randint(0, desk.height - window.height)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return whether the window is near enough to both edges and inside of the screen."""
         window = desk.window(data["target"])
         if window is None:
             return [False, False]
-        right = desk.width - window.x - window.width
-        bottom = desk.height - window.y - window.height
-        across = window.x if "left" in data["corner"] else right
-        down = window.y if "top" in data["corner"] else bottom
+        across, down = _away_from_corner(desk, window, data["corner"])
         return [0 <= across <= data["slack"], 0 <= down <= data["slack"]]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
@@ -106,6 +114,13 @@ class MoveWindow(Family):
         x = edge if "left" in data["corner"] else desk.width - window.width - edge
         y = edge if "top" in data["corner"] else desk.height - window.height - edge
         yield from hands.move_window(desk, window, (x, y))
+
+
+def _away_from_corner(desk: Desktop, window: Window, corner: str) -> tuple[int, int]:
+    """Return how far a window is from the two edges of a corner; negative beyond them."""
+    right = desk.width - window.x - window.width
+    bottom = desk.height - window.y - window.height
+    return (window.x if "left" in corner else right, window.y if "top" in corner else bottom)
 
 
 class ResizeWindow(Family):
@@ -132,7 +147,8 @@ class ResizeWindow(Family):
         _open_windows(desk, rng, data["titles"])
         window = desk.window(data["target"])
         if window is not None:
-            window.x, window.y = min(window.x, 260), min(window.y, 150)
+            window.x = rng.randint(4, desk.width - _ROOM[0])
+            window.y = rng.randint(4, desk.height - _ROOM[1])
             window.width, window.height = _SMALL
             for area in window.children:
                 area.width, area.height = window.client[0] - 16, window.client[1] - 30

@@ -136,19 +136,19 @@ def midsegment(draft: Draft) -> None:
 def _triangle_midsegment(draft: Draft) -> None:
     rng = draft.rng
     a, b, c, m, n = draft.names(5)
-    base = rng.randint(8, 120)
-    draft.key = (base,)
-    tip = apex(base, rng.uniform(45, 75), rng.uniform(45, 75))
+    base = draft.steps(8, 120, parts=5)  # fifths: half of it is a tenth
+    draft.set_key(base)
+    tip = apex(float(base), rng.uniform(45, 75), rng.uniform(45, 75))
     draft.put(a, 0, 0)
-    draft.put(b, base, 0)
+    draft.put(b, float(base), 0)
     draft.put(c, *tip)
     draft.put(m, *between((0, 0), tip, 0.5))
-    draft.put(n, *between((base, 0), tip, 0.5))
+    draft.put(n, *between((float(base), 0), tip, 0.5))
     draft.polygon([a, b, c])
     draft.segments(m + n)
     draft.ticks(1, a + m, m + c)
     draft.ticks(2, b + n, n + c)
-    half = Exact.of(Fraction(base, 2))
+    half = Exact.of(base / 2)
     if rng.random() < 0.5:
         draft.give(given_length(m, n, half))
         draft.ask_length(a, b, base)
@@ -157,21 +157,21 @@ def _triangle_midsegment(draft: Draft) -> None:
         draft.ask_length(m, n, half)
 
 
-def _trapezoid(draft: Draft, names: list[str]) -> tuple[int, int]:
+def _trapezoid(draft: Draft, names: list[str]) -> tuple[Fraction, Fraction]:
     """Draw ABCD with its median MN; return the bases AB (long) and CD (short)."""
     rng = draft.rng
     a, b, c, d, m, n = names
-    long = rng.randint(16, 110)
-    short = rng.randint(math.ceil(0.4 * long), math.floor(0.85 * long))
-    height = rng.uniform(0.45, 0.65) * long
-    shift = rng.uniform(0.2, 0.8) * (long - short)
-    draft.key = (long, short)
+    long = draft.steps(16, 110, parts=5)  # fifths: half of a sum is a tenth
+    short = draft.steps(long * 2 / 5, long * 17 / 20, parts=5)
+    height = rng.uniform(0.45, 0.65) * float(long)
+    shift = rng.uniform(0.2, 0.8) * float(long - short)
+    draft.set_key(long, short)
     draft.put(a, 0, 0)
-    draft.put(b, long, 0)
-    draft.put(c, shift + short, height)
+    draft.put(b, float(long), 0)
+    draft.put(c, shift + float(short), height)
     draft.put(d, shift, height)
     draft.put(m, *between((0, 0), (shift, height), 0.5))
-    draft.put(n, *between((long, 0), (shift + short, height), 0.5))
+    draft.put(n, *between((float(long), 0), (shift + float(short), height), 0.5))
     draft.polygon([a, b, c, d])
     draft.segments(m + n)
     draft.ticks(1, a + m, m + d)
@@ -187,7 +187,7 @@ def _trapezoid_median(draft: Draft) -> None:
     lengths = [
         (a, b, Exact.of(long)),
         (c, d, Exact.of(short)),
-        (m, n, Exact.of(Fraction(long + short, 2))),
+        (m, n, Exact.of((long + short) / 2)),
     ]
     draft.rng.shuffle(lengths)
     draft.give(given_length(*lengths[1]), given_length(*lengths[2]))
@@ -202,7 +202,7 @@ def _median_and_diagonal(draft: Draft) -> None:
     draft.put(p, *between(draft.points[a], draft.points[c], 0.5))
     draft.segments(a + c)
     if draft.rng.random() < 0.5:
-        draft.give_to_stay(given_length(a, b, long), given_length(m, p, Fraction(short, 2)))
+        draft.give_to_stay(given_length(a, b, long), given_length(m, p, short / 2))
     else:
-        draft.give_to_stay(given_length(c, d, short), given_length(p, n, Fraction(long, 2)))
-    draft.ask(f"Find {m}{n}.", ["length", m, n], Fraction(long + short, 2))
+        draft.give_to_stay(given_length(c, d, short), given_length(p, n, long / 2))
+    draft.ask(f"Find {m}{n}.", ["length", m, n], (long + short) / 2)

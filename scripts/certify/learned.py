@@ -1,0 +1,126 @@
+"""Measure what a policy earns that has read other tasks, and sees no image and no feedback.
+
+    python scripts/certify/learned.py search-v0 --each hops=1,2,3 --train 2000 --test 2000
+    python scripts/certify/learned.py computer-use-v0 --each level=1,2,3 --each families=drag_files
+
+For each combination of the `--each` arguments, the oracle plays `--train` tasks. The policy keeps
+the replies that were paid, by the wording of the task: its text without numbers, quotes and names.
+On `--test` other tasks it gives the replies that were most frequent for the wording, or for any
+task if the wording is new: all of them, or the last one alone, whichever earns more. Prints the
+mean return and the replies that earned most.
+"""
+# ruff: noqa: T201  # a script prints its figures
+
+import argparse
+import itertools
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import envkit
+from envkit.env import Env, PolicyContext
+from envkit.seeds import derive_seed
+
+_HIDDEN = re.compile(r"\"[^\"]*\"|\b[A-Z][\w'.@-]*|\S*\d\S*|\S+\.\w+")
+_MOST_TURNS = 64
+Replies = tuple[str, ...]
+
+
+def wording(text: str) -> str:
+    """Return a text without what differs between tasks of one kind."""
+    return re.sub(r"(?:@[,\s]*(?:and )?)+", "@ ", _HIDDEN.sub("@", text))
+
+
+def play(env: Env, seed: int, replies: Replies | None) -> tuple[str, Replies, float]:
+    """Return the task's text, the replies and the return; None lets the oracle reply."""
+    text = env.reset(seed=seed)[0]["text"]
+    oracle = env.oracle() if replies is None else None
+    given: list[str] = []
+    total = 0.0
+    for turn in range(_MOST_TURNS if replies is None else len(replies)):
+        if oracle is None:
+            assert replies is not None
+            reply = replies[turn]
+        else:
+            reply = oracle(PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed))
+        given.append(reply)
+        step = env.step(reply)
+        total += float(step.reward)
+        if step.terminated or step.truncated:
+            break
+    return text, tuple(given), total
+
+
+def learned(env: Env, *, train: int, test: int) -> tuple[float, str]:
+    """Return the mean return on the test tasks, and the replies that earned most there.
+
+    The better of two policies: all replies of the oracle, and its last one at once.
+    """
+    whole: dict[str, Counter[Replies]] = defaultdict(Counter)
+    last: dict[str, Counter[Replies]] = defaultdict(Counter)
+    for number in range(train):
+        text, replies, total = play(env, derive_seed("learned train", number), None)
+        if total > 0:
+            for known, said in ((whole, replies), (last, replies[-1:])):
+                known[wording(text)][said] += 1
+                known[""][said] += 1
+    return max(_earned(env, known, test) for known in (whole, last))
+
+
+def _earned(env: Env, known: dict[str, Counter[Replies]], test: int) -> tuple[float, str]:
+    """Return the mean return of the most frequent replies, and those that earned most."""
+    earned: dict[str, float] = defaultdict(float)
+    for number in range(test):
+        seed = derive_seed("learned test", number)
+        asked = wording(env.reset(seed=seed)[0]["text"])
+        said = known.get(asked) or known[""]
+        replies = said.most_common(1)[0][0] if said else ("",)
+        earned[" | ".join(replies)[:60]] += play(env, seed, replies)[2]
+    return math.fsum(earned.values()) / test, max(earned, key=lambda name: earned[name])
+
+
+def variants(each: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of each combination."""
+    axes: list[list[tuple[str, Any]]] = []
+    for axis in each:
+        name, _, values = axis.partition("=")
+        axes.append([(name, _value(name, text)) for text in values.split(",")])
+    for chosen in itertools.product(*axes):
+        yield dict(chosen)
+
+
+def _value(name: str, text: str) -> Any:  # noqa: ANN401  # an argument of any environment
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [text] if name == "families" else text
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("env_id", metavar="ID")
+    parser.add_argument("--each", action="append", default=[], metavar="NAME=VALUE,VALUE")
+    parser.add_argument("--train", type=int, default=300)
+    parser.add_argument("--test", type=int, default=300)
+    options = parser.parse_args()
+    rows: list[tuple[float, str, str]] = []
+    for kwargs in variants(options.each):
+        env = envkit.make(options.env_id, **kwargs).unwrapped
+        assert isinstance(env, Env)
+        mean, best = learned(env, train=options.train, test=options.test)
+        env.close()
+        rows.append((mean, json.dumps(kwargs), best))
+        print(f"{mean:.4f}  {json.dumps(kwargs)}", flush=True)
+    print("\nhighest:")
+    for mean, name, best in sorted(rows, reverse=True)[:12]:
+        print(f"{mean:.4f}  {name:50} {best}")
+
+
+if __name__ == "__main__":
+    main()
