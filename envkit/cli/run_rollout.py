@@ -16,6 +16,7 @@ from envkit.cli.progress import Progress, progress_for
 from envkit.cli.run_plan import RolloutPlan
 from envkit.cli.stop_signals import StopSignals
 from envkit.cli.summary import REPORT_FILE, summarise
+from envkit.cli.trained_on import describe_training
 from envkit.errors import EnvkitError, RunFailedError, StorageError
 from envkit.files import storage_errors
 from envkit.metrics import Aggregator
@@ -151,6 +152,9 @@ async def _play(
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
     built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
+    training = None if plan.choice.policy else describe_training(built.model, plan.env_id)
+    if training is not None and not plan.is_quiet:
+        note(training)
     outcome = _Outcome(decode=built.codec.decode_all)
     try:
         with plan.open(directory) as folder:
