@@ -8,10 +8,12 @@ The tasks are of other seeds than those of the training. Prints a Markdown table
 import argparse
 import asyncio
 import functools
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -121,40 +123,46 @@ class Measurer:
         rewards = asyncio.run(play())
         return sum(rewards) / len(rewards)
 
-    def close(self) -> None:
-        """Let the engine go."""
-        asyncio.run(self._engine.aclose())
+
+@functools.cache
+def _measurer(folder: Path) -> Measurer:
+    """Return the measurer of a worker process; it lives as long as the process."""
+    return Measurer(folder)
 
 
-def table(folder: Path, trials: Sequence[Trial], *, episodes: int, greedy: int) -> list[str]:
-    """Return a Markdown table of rewards; a line goes to stderr for each trial.
+def _line(trial: Trial, *, folder: Path, episodes: int, greedy: int) -> str:
+    """Return the row of a trial; a line goes to stderr, too."""
+    begun = time.monotonic()
+    measurer = _measurer(folder)
+    rewards = [
+        measurer.reward(trial, episodes=greedy, temperature=0.0),
+        measurer.reward(trial, episodes=episodes, temperature=1.0),
+        *(measurer.reward(trial, episodes=episodes, temperature=0.0, wrap=w) for w in _WRAPS),
+    ]
+    line = f"| {trial.title} | {' | '.join(f'{reward:.3f}' for reward in rewards)} |"
+    sys.stderr.write(f"{line}  {time.monotonic() - begun:.0f} s\n")
+    return line
+
+
+def table(
+    folder: Path, trials: Sequence[Trial], *, episodes: int, greedy: int, jobs: int
+) -> list[str]:
+    """Return a Markdown table of rewards.
 
     Args:
         folder: Of the model.
         trials: The lines.
         episodes: Of each figure but the greedy one with the right images.
         greedy: Of that.
+        jobs: Processes that share the trials.
     """
     lines = [
         f"| environment | greedy, n={greedy} | T=1, n={episodes} | blank | swapped |",
         "| --- | --- | --- | --- | --- |",
     ]
-    measurer = Measurer(folder)
-    try:
-        for trial in trials:
-            begun = time.monotonic()
-            rewards = [measurer.reward(trial, episodes=greedy, temperature=0.0)]
-            rewards.append(measurer.reward(trial, episodes=episodes, temperature=1.0))
-            rewards += [
-                measurer.reward(trial, episodes=episodes, temperature=0.0, wrap=wrap)
-                for wrap in _WRAPS
-            ]
-            line = f"| {trial.title} | {' | '.join(f'{reward:.3f}' for reward in rewards)} |"
-            sys.stderr.write(f"{line}  {time.monotonic() - begun:.0f} s\n")
-            lines.append(line)
-    finally:
-        measurer.close()
-    return lines
+    play = functools.partial(_line, folder=folder, episodes=episodes, greedy=greedy)
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return lines + list(pool.map(play, trials))
 
 
 def main() -> int:
@@ -168,7 +176,13 @@ def main() -> int:
     )
     options = parser.parse_args()
     chosen = [trial for trial in (*TRIALS, *BEYOND) if options.only in trial.title]
-    lines = table(options.folder, chosen, episodes=options.episodes, greedy=options.greedy)
+    lines = table(
+        options.folder,
+        chosen,
+        episodes=options.episodes,
+        greedy=options.greedy,
+        jobs=options.jobs,
+    )
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

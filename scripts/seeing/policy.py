@@ -32,7 +32,7 @@ FAMILIES: Final = ("move_window", "resize_window", "set_sliders")
 CODES: Final = {"canary-v0": "codes of 1 to 8 capital letters and digits, 3 turns"}
 SHORT_CODES: Final = {"canary-v0": "codes of 1, 2 and 4 characters, stopped early"}
 DESKTOP: Final = {
-    "computer-use-v0": f"level=1, action=canonical, families {', '.join(FAMILIES)}",
+    "computer-use-v0": "level=1, action=canonical, families move_window and resize_window",
 }
 """Environment id -> what of it a model was trained on; goes into the folder's config.json."""
 VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=336 * 224)

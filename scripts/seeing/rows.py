@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from policy import FAMILIES
-
 import envkit
 from envkit.env import PolicyContext
 from envkit.rollout import RolloutConfig, ScriptedEngine, collect
@@ -53,21 +51,21 @@ class RowMaker:
         self._codec = load_codec(folder)
         self._seed = seed
 
-    def chunk(self, number: int, *, is_mixed: bool) -> Chunk:
+    def chunk(self, number: int, families: Sequence[str]) -> Chunk:
         """Return a chunk.
 
         Args:
             number: Differs by chunk.
-            is_mixed: Whether desktop tasks are in it; without them, codes are short.
+            families: Of desktop tasks; without any, codes are short.
         """
         rng = random.Random(derive_seed("chunk", self._seed, number))
-        draws = (GROUPS if is_mixed else 3 * GROUPS) // _PER_DRAW
+        draws = (GROUPS if families else 3 * GROUPS) // _PER_DRAW
         made: Chunk = {"canary": []}
         for _ in range(draws):
-            arguments = canary_arguments(rng, is_mixed=is_mixed)
+            arguments = canary_arguments(rng, is_mixed=bool(families))
             rows = oracle_rows(self._codec, CANARY_ID, arguments, _PER_DRAW, rng.getrandbits(40))
             made["canary"] += [self._example(row) for row in rows]
-        for family in FAMILIES if is_mixed else ():
+        for family in families:
             arguments = {"level": 1, "families": [family]}
             rows = oracle_rows(self._codec, DESKTOP_ID, arguments, GROUPS, rng.getrandbits(40))
             share = 0.25 if family == "set_sliders" else 0.1
@@ -158,7 +156,7 @@ def start_worker(folder: Path, seed: int) -> None:
     _maker = RowMaker(folder, seed)
 
 
-def worker_chunk(number: int, is_mixed: bool) -> Chunk:
+def worker_chunk(number: int, families: Sequence[str]) -> Chunk:
     """Return a chunk, in a worker process."""
     assert _maker is not None
-    return _maker.chunk(number, is_mixed=is_mixed)
+    return _maker.chunk(number, families)

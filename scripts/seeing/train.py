@@ -3,17 +3,17 @@
     python scripts/seeing/train.py --out build/seeing
 
 Supervised learning on what the oracles of `canary-v0` and `computer-use-v0` reply: codes alone at
-first, then codes and three families of desktop tasks at level 1. The state goes to OUT/state.pt
-every few dozen steps; the same command resumes it. OUT/model is the result, with weights averaged
-over the last fifth of the steps; OUT/half is the model at the moment when it read single digits
-with probability one half. Uses one core, and part of a second one for the rows.
+first, then codes and three families of desktop tasks at level 1, and in the end the two of them
+that it can learn in the time. The state goes to OUT/state.pt every few dozen steps; the same
+command resumes it. OUT/model is the result, with weights averaged over the last steps; OUT/half is
+the model at the moment when it read single digits with probability one half. Uses one core, and
+part of a second one for the rows.
 """
 
 import argparse
 import copy
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import random
@@ -37,15 +37,44 @@ from rows import GROUPS, Chunk, Example, RowMaker, start_worker, worker_chunk
 from envkit.seeds import derive_seed
 from envkit.tokens import join_features
 
-_PEAK: Final = 1e-3
 _WARM_UP: Final = 30
 _REPEATS: Final = 3
 """Times that each row is trained on."""
 _AHEAD: Final = 2
 """Chunks that are made ahead."""
+_AVERAGED: Final = 92
+"""Last steps over which the weights are averaged."""
 _HALF: Final = 0.5
 _AT_ONCE: Final = 4
 """Examples in one pass; more no longer fit the caches of a core and take twice the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What is trained up to some step."""
+
+    until: int
+    """Steps from the beginning of the run."""
+    families: tuple[str, ...]
+    """Of desktop tasks, beside the codes; none in the first stage."""
+    batch: int
+    """Examples of each kind in a step."""
+    rates: tuple[float, float]
+    """Learning rate at its beginning and its end; linear in between."""
+
+    @property
+    def steps_of_chunk(self) -> int:
+        """How many steps one chunk gives."""
+        return _REPEATS * (GROUPS if self.families else 3 * GROUPS) // self.batch
+
+
+STAGES: Final = (
+    Stage(until=396, families=(), batch=16, rates=(1e-3, 1e-3)),
+    Stage(until=924, families=FAMILIES, batch=4, rates=(1e-3, 1e-3)),
+    Stage(until=2004, families=FAMILIES, batch=4, rates=(9.6e-4, 3e-5)),
+    Stage(until=2652, families=FAMILIES[:2], batch=4, rates=(5e-4, 4.4e-5)),
+)
+STEPS: Final = STAGES[-1].until
 
 
 class Training:
@@ -57,7 +86,7 @@ class Training:
         self.model, self.tokenizer = make_policy(options.seed)
         _multiply_patches(self.model.model.visual.patch_embed)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=_PEAK, weight_decay=0.01, betas=(0.9, 0.95)
+            self.model.parameters(), weight_decay=0.01, betas=(0.9, 0.95)
         )
         self.step = 0
         self.average: dict[str, torch.Tensor] = {}
@@ -93,9 +122,15 @@ class Training:
         save_policy(self.options.out / "now", self.model, self.tokenizer, CODES | DESKTOP)
 
     def rate(self) -> float:
-        """Return the learning rate of the present step: level, then falling to a twentieth."""
-        left = 1 - self.step / self.options.steps
-        return _PEAK * min(1.0, (self.step + 1) / _WARM_UP, 0.05 + 0.95 * left / 0.45)
+        """Return the learning rate of the present step."""
+        begun = 0
+        for stage in STAGES:
+            if self.step < stage.until:
+                share = (self.step - begun) / (stage.until - begun)
+                first, last = stage.rates
+                return min(1.0, (self.step + 1) / _WARM_UP) * (first + share * (last - first))
+            begun = stage.until
+        return STAGES[-1].rates[1]
 
     def learn(self, parts: Sequence[Sequence[Example]]) -> None:
         """Take a step on the mean loss of the parts."""
@@ -115,7 +150,7 @@ class Training:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
-        if self.step > 0.8 * self.options.steps:
+        if self.step > STEPS - _AVERAGED:
             self._add_to_average()
         if len(self.losses) != len(losses):
             self.losses = losses
@@ -169,34 +204,11 @@ def _multiply_patches(embed: Any) -> None:  # noqa: ANN401  # a transformers mod
     embed.forward = forward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What is trained up to some step."""
-
-    until: float
-    """Steps from the beginning of the run."""
-    is_mixed: bool
-    """Whether desktop tasks are in it, beside the codes."""
-    batch: int
-    """Examples of each kind in a step."""
-
-    @property
-    def steps_of_chunk(self) -> int:
-        """How many steps one chunk gives."""
-        return _REPEATS * (GROUPS if self.is_mixed else 3 * GROUPS) // self.batch
-
-
-STAGES: Final = (
-    Stage(until=396, is_mixed=False, batch=16),
-    Stage(until=math.inf, is_mixed=True, batch=4),
-)
-
-
-def chunk_starts(steps: int) -> list[tuple[int, Stage]]:
-    """Return the first step and the stage of every chunk of a run."""
+def chunk_starts() -> list[tuple[int, Stage]]:
+    """Return the first step and the stage of every chunk of the run."""
     starts: list[tuple[int, Stage]] = []
     step = 0
-    while step < steps:
+    while step < STEPS:
         stage = next(stage for stage in STAGES if step < stage.until)
         starts.append((step, stage))
         step += stage.steps_of_chunk
@@ -205,20 +217,20 @@ def chunk_starts(steps: int) -> list[tuple[int, Stage]]:
 
 def batches(chunk: Chunk, stage: Stage, rng: random.Random) -> Iterator[list[list[Example]]]:
     """Yield the parts of each step on a chunk: codes, and an equal mixture of the rest."""
-    names = FAMILIES if stage.is_mixed else ()
     for _ in range(_REPEATS):
         for examples in chunk.values():
             rng.shuffle(examples)
         for start in range(0, len(chunk["canary"]), stage.batch):
             chosen = slice(start, start + stage.batch)
-            codes, rest = chunk["canary"][chosen], [one for n in names for one in chunk[n][chosen]]
+            codes = chunk["canary"][chosen]
+            rest = [one for family in stage.families for one in chunk[family][chosen]]
             yield [codes, rest] if rest else [codes]
 
 
 def train(training: Training, pool: ProcessPoolExecutor) -> None:
     """Train to the last step, from the chunk that the state stands before."""
     options = training.options
-    plan = chunk_starts(options.steps)
+    plan = chunk_starts()
     ahead: dict[int, Future[Chunk]] = {}
     held_out = RowMaker(options.out / "now", options.seed).digits(48, derive_seed("held out", 0))
     for number, (start, stage) in enumerate(plan):
@@ -226,10 +238,10 @@ def train(training: Training, pool: ProcessPoolExecutor) -> None:
             continue
         for later, (_, planned) in list(enumerate(plan))[number : number + 1 + _AHEAD]:
             if later not in ahead:
-                ahead[later] = pool.submit(worker_chunk, later, planned.is_mixed)
+                ahead[later] = pool.submit(worker_chunk, later, planned.families)
         chunk = ahead.pop(number).result()
         rng = random.Random(derive_seed("order", options.seed, number))
-        for parts in itertools.islice(batches(chunk, stage, rng), options.steps - training.step):
+        for parts in itertools.islice(batches(chunk, stage, rng), STEPS - training.step):
             training.learn(parts)
             if training.step % 20 == 0:
                 _log(training)
@@ -268,7 +280,7 @@ def _write_run(options: argparse.Namespace) -> None:
     run = {
         "script": "scripts/seeing/train.py",
         "seed": options.seed,
-        "steps": options.steps,
+        "steps": STEPS,
         "versions": {
             name: version(name) for name in ("torch", "transformers", "tokenizers", "numpy")
         },
@@ -280,7 +292,6 @@ def main() -> int:
     """Run from the command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--steps", type=int, default=2200, help="in all")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
