@@ -39,11 +39,16 @@ $(VENV)/.dev: $(VENV)/.ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.ready  ## Roll out geo3k-v0 with the embedded model, then with the noisy oracle
-	$(BIN)/envkit rollout geo3k-v0 -n 8 --group 2 --seed 0 --max-new-tokens 48 --out runs/demo-model --overwrite
+DEMO = $(BIN)/envkit rollout --temperature 0 --max-new-tokens 24 --seed 0 --overwrite
+DESKTOP = computer-use-v0 --env-kwargs level=1 --env-kwargs 'families=["move_window"]' --max-turns 4
+
+demo: $(VENV)/.ready  ## Let the built-in model read codes and move windows, with right and wrong images
+	$(DEMO) canary-v0 -n 64 --out runs/demo-codes
+	$(DEMO) canary-v0 -n 32 --wrap blank-image --out runs/demo-codes-blank
+	$(DEMO) canary-v0 -n 32 --wrap swap-image --out runs/demo-codes-swapped
+	$(DEMO) $(DESKTOP) -n 32 --out runs/demo-desktop
+	$(DEMO) $(DESKTOP) -n 32 --wrap blank-image --out runs/demo-desktop-blank
 	$(BIN)/envkit rollout geo3k-v0 --policy noisy-oracle -n 64 --group 4 --seed 0 --out runs/demo-noisy-oracle --overwrite
-	$(BIN)/envkit verify runs/demo-model
-	$(BIN)/envkit verify runs/demo-noisy-oracle
 
 templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
 	$(BIN)/python scripts/fetch_templates.py

@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    codec = load_codec(options.model or builtin_model_dir())
+    codec = load_codec(options.model or builtin_model_dir("builtin-text"))
     asyncio.run(rollout(codec, 4, 4))  # loads the font and the processor
     figures = asyncio.run(rollout(codec, options.episodes, options.concurrency))
     for name, value in figures.items():

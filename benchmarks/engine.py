@@ -199,7 +199,7 @@ def main() -> None:
         observation_tokens=options.observation_tokens,
         reply_tokens=options.reply_tokens,
     )
-    model = options.model or str(builtin_model_dir(print))
+    model = options.model or str(builtin_model_dir("builtin-text", print))
     figures = run(model, options.dtype, load, rounds=options.rounds)
     for name, speed in figures["tokens_per_second"].items():
         seconds, cpu = figures["seconds"][name], figures["cpu_seconds"][name]

@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    codec = load_codec(options.model or builtin_model_dir())
+    codec = load_codec(options.model or builtin_model_dir("builtin-text"))
     figures = {
         **turn_cost(codec),
         "episodes": options.episodes,

@@ -91,7 +91,7 @@ def tell(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> bool:
 
 def play(options: argparse.Namespace) -> dict[str, tuple[dict[str, Any], bool]]:
     """Run the parts that were asked for."""
-    model = options.model or str(builtin_model_dir())
+    model = options.model or str(builtin_model_dir("builtin-text"))
     codec = load_codec(model)
     results: dict[str, tuple[dict[str, Any], bool]] = {}
 

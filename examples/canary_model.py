@@ -1,4 +1,4 @@
-"""A small Qwen2.5-VL with random weights, its tokenizer and its processor, made without a download.
+"""A small Qwen2.5-VL with its tokenizer and its processor, without a download.
 
 The architecture, the image processor and the chat markers are the real ones of transformers; only
 the sizes and the vocabulary are small. The tokenizer is a byte-level BPE over the environment's own
@@ -14,6 +14,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from envkit.tokens import ChatCodec
+from envkit_transformers import BuiltinModel, builtin_model_dir
+from envkit_transformers.loading import load_model
 from envkit_transformers.vlm_folder import (
     VISION_TOKENS,
     Architecture,
@@ -90,13 +92,23 @@ def make_small_model(seed: int) -> SmallModel:
         temporal_patch_size=2,
         size={"shortest_edge": 56 * 56, "longest_edge": _VISION.max_pixels},
     )
-    processor = Processor(
+    return SmallModel(model=build_model(config, seed=seed), processor=_processor(tokenizer, images))
+
+
+def load_half_trained() -> SmallModel:
+    """Return the built-in model that reads half of all single digits, in float32."""
+    folder = str(builtin_model_dir(BuiltinModel.HALF))
+    model, parts = load_model(folder, dtype="float32")
+    return SmallModel(model=model, processor=_processor(parts.tokenizer, parts.image_processor))
+
+
+def _processor(tokenizer: Any, images: Any) -> Processor:  # noqa: ANN401  # transformers objects
+    return Processor(
         image_processor=images,
         tokenizer=tokenizer,
         video_processor=SimpleNamespace(merge_size=2),
         chat_template=tokenizer.chat_template,
     )
-    return SmallModel(model=build_model(config, seed=seed), processor=processor)
 
 
 def _tokenizer() -> Any:  # noqa: ANN401  # a transformers tokenizer

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from canary_model import SmallModel
+from canary_model import SmallModel, load_half_trained, make_small_model
 from curves import Run, draw_runs
 
 import envkit
@@ -33,6 +33,11 @@ def parse_options(about: str) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=80, help="of GRPO")
     parser.add_argument("--warmup-steps", type=int, default=300, help="at most")
     parser.add_argument("--warmup-until", type=float, default=0.5, metavar="PROBABILITY")
+    parser.add_argument(
+        "--half",
+        action="store_true",
+        help="start from the built-in half-trained model, without a warm-up",
+    )
     parser.add_argument("--prompts", type=int, default=32, help=f"a step, {GROUP} episodes each")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--evaluate", type=int, default=256, metavar="EPISODES")
@@ -48,8 +53,15 @@ def parse_options(about: str) -> argparse.Namespace:
 # ---- warm-up
 
 
+def make_policy(options: argparse.Namespace) -> SmallModel:
+    """Return the model that the run starts from."""
+    return load_half_trained() if options.half else make_small_model(options.seed)
+
+
 def warm_up(policy: SmallModel, codec: ChatCodec, run: Run, options: argparse.Namespace) -> None:
     """Train on oracle trajectories until the held-out digits have the probability wanted."""
+    if options.half:
+        return
     held_out = oracle_rows(codec, 64, seed=derive_seed("held out", options.seed))
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3, weight_decay=0.01)
     for step in range(options.warmup_steps):
@@ -139,10 +151,11 @@ def evaluate(
     return {name: asyncio.run(play(factory)) for name, factory in envs.items()}
 
 
-def report(run: Run, out: Path, name: str = "canary") -> None:
+def report(run: Run, options: argparse.Namespace, name: str = "canary") -> None:
     """Write the figures and the picture, and print the outcome."""
+    out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}-seed{run.seed}.json"
+    path = out / f"{'half-' if options.half else ''}{name}-seed{run.seed}.json"
     path.write_text(json.dumps(run.as_json(), indent=1) + "\n", encoding="utf-8")
     draw_runs(out)
     for shown, value in run.end.items():

@@ -33,8 +33,17 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 import typing_extensions
-from canary_model import make_small_model
-from canary_run import CHANCE, ENV, ENV_ID, GROUP, check_quick, evaluate, parse_options, warm_up
+from canary_run import (
+    CHANCE,
+    ENV,
+    ENV_ID,
+    GROUP,
+    check_quick,
+    evaluate,
+    make_policy,
+    parse_options,
+    warm_up,
+)
 from canary_run import report as write_report
 from curves import Run
 from transformers import get_scheduler
@@ -104,7 +113,7 @@ def main() -> int:
     if ENV_ID not in registry():
         register(ENV_ID, envkit_canary.SPEC.entry_point)
     started = time.monotonic()
-    policy = make_small_model(options.seed)
+    policy = make_policy(options)
     codec = policy.codec()
     run = Run(seed=options.seed, parameters=policy.parameter_count, chance=CHANCE)
     warm_up(policy, codec, run, options)
@@ -122,7 +131,7 @@ def main() -> int:
     run.changed = sum(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     run.tensors = len(before)
     run.seconds, run.cpu_seconds = time.monotonic() - started, time.process_time()
-    write_report(run, options.out, "skyrl-canary")
+    write_report(run, options, "skyrl-canary")
     return check_quick(run, mismatch=1e-2) if options.quick else 0
 
 

@@ -1,6 +1,7 @@
 """A vision-language model learns to read digits off pictures, by GRPO, on a CPU.
 
     python examples/learn_canary_trl.py --seed 0
+    python examples/learn_canary_trl.py --half     # GRPO at once, on a half-trained model
 
 A small Qwen2.5-VL with random weights is warmed up on trajectories of the oracle until it reads a
 digit with probability 0.5, then trained by TRL's GRPOTrainer on two-turn `canary-v0` episodes: a
@@ -26,7 +27,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
 import torch
-from canary_model import SmallModel, make_small_model
+from canary_model import SmallModel
 from canary_run import (
     CHANCE,
     ENV,
@@ -34,6 +35,7 @@ from canary_run import (
     GROUP,
     check_quick,
     evaluate,
+    make_policy,
     parse_options,
     report,
     warm_up,
@@ -61,7 +63,7 @@ def main() -> int:
     torch.manual_seed(options.seed)
     disable_progress_bars()
     started = time.monotonic()
-    policy = make_small_model(options.seed)
+    policy = make_policy(options)
     codec = policy.codec()
     run = Run(seed=options.seed, parameters=policy.parameter_count, chance=CHANCE)
     print(f"{policy.parameter_count:,} parameters, seed {options.seed}", flush=True)
@@ -73,7 +75,7 @@ def main() -> int:
         print("interrupted: the curves so far are kept", flush=True)
         status = 130
     run.seconds, run.cpu_seconds = time.monotonic() - started, time.process_time()
-    report(run, options.out)
+    report(run, options)
     return status if status or not options.quick else check_quick(run)
 
 

@@ -7,13 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envkit_transformers.builtin import builtin_model_dir
+    from envkit_transformers.builtin import BuiltinModel, builtin_model_dir
     from envkit_transformers.engine import TransformersEngine
     from envkit_transformers.loading import create_engine
 
-__all__ = ["TransformersEngine", "builtin_model_dir", "create_engine"]
+__all__ = ["BuiltinModel", "TransformersEngine", "builtin_model_dir", "create_engine"]
 
 _HOMES = {
+    "BuiltinModel": "envkit_transformers.builtin",
     "TransformersEngine": "envkit_transformers.engine",
     "builtin_model_dir": "envkit_transformers.builtin",
     "create_engine": "envkit_transformers.loading",

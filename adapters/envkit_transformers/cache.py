@@ -53,7 +53,7 @@ def check_cache() -> str:
     except OSError as error:
         raise StorageError(
             f"the cache {folder} cannot be written ({error.strerror or error}), so the built-in "
-            f"model cannot be made. Mend it with: export {CACHE_VARIABLE}=/a/folder/of/yours"
+            f"text model cannot be made. Mend it with: export {CACHE_VARIABLE}=/a/folder/of/yours"
         ) from error
 
 
@@ -79,7 +79,7 @@ def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Pa
         fresh = workspace / "fresh"
         fresh.mkdir()
         build(fresh)
-        _write_marker(fresh, recipe)
+        write_marker(fresh, recipe)
         _put_in_place(fresh, folder, recipe=recipe, trash=workspace / "old")
     except OSError as error:
         raise StorageError(
@@ -92,11 +92,16 @@ def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Pa
     return folder
 
 
-def is_intact(folder: Path, *, recipe: Mapping[str, Any]) -> bool:
-    """Say whether the folder holds exactly what its marker lists, made by this recipe."""
+def is_intact(folder: Path, *, recipe: Mapping[str, Any] | None) -> bool:
+    """Say whether the folder holds exactly what its marker lists.
+
+    Args:
+        folder: With or without a marker.
+        recipe: What it must have been made by; None takes any.
+    """
     try:
         marker: Any = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-        if marker["recipe"] != json.loads(json.dumps(dict(recipe))):
+        if recipe is not None and marker["recipe"] != json.loads(json.dumps(dict(recipe))):
             return False
         files: dict[str, list[Any]] = marker["files"]
         return bool(files) and all(
@@ -107,7 +112,13 @@ def is_intact(folder: Path, *, recipe: Mapping[str, Any]) -> bool:
         return False
 
 
-def _write_marker(folder: Path, recipe: Mapping[str, Any]) -> None:
+def write_marker(folder: Path, recipe: Mapping[str, Any]) -> None:
+    """List every file of the folder with its size and SHA-256 in its marker.
+
+    Args:
+        folder: Complete; a file that comes later is not listed and not checked.
+        recipe: What made it, as JSON data.
+    """
     files = {
         path.relative_to(folder).as_posix(): [path.stat().st_size, _digest(path)]
         for path in sorted(folder.rglob("*"))

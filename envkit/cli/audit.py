@@ -12,7 +12,7 @@ def audit(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A folder or hub name; only tokenizer and processor are read."
+            metavar="MODEL", help="As --model of rollout; only tokenizer and processor are read."
         ),
     ],
     as_json: AsJson = False,
@@ -21,10 +21,11 @@ def audit(
 
     The exit code is 1 if user messages cannot be made exact.
     """
+    from envkit.cli.engines import model_source
     from envkit.tokens import load_codec
     from envkit.tokens.audit_page import audit_json, audit_page, describe_join, measure_cost
 
-    codec = load_codec(model)
+    codec = load_codec(model_source(model))
     verdict, costs, join = codec.audit(), measure_cost(codec), describe_join(codec)
     if as_json:
         say_json(audit_json(verdict, costs, join))

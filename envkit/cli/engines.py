@@ -4,7 +4,8 @@ Engines are found through the entry-point group `envkit.engines` and nowhere els
 factory `create_engine(model=None, ...)`; one that talks to a server also takes `base_url`. What a
 plugin may offer besides, and is used where it is there:
 
-- `builtin_model_dir(progress)` beside the factory: a folder with the model that `model=None` means;
+- `builtin_model_dir(name, progress)` beside the factory: the folder of a model that it brings;
+  `name` starts with "builtin", and "builtin" alone is what `model=None` means;
 - `engine.health()`: whether a server answers, and which model it serves.
 """
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 GROUP: Final = "envkit.engines"
 DEFAULT_ENGINE: Final = "transformers"
 DEFAULT_KEY_ENV: Final = "OPENAI_API_KEY"
+_BUILTIN: Final = "builtin"
+"""Begins the names of models that come with an engine; alone, it is the default model."""
 Progress = Callable[[str], None]
 
 
@@ -202,7 +205,7 @@ async def build(
     Args:
         choice: What the options say.
         env: Gives the codec its tools, and the policy; None for neither.
-        progress: Takes lines while the built-in model is made for the first time.
+        progress: Takes lines while a built-in model is made for the first time.
 
     Raises:
         EnvkitError: A name is unknown, a server does not answer, a model cannot be read, or its
@@ -213,13 +216,14 @@ async def build(
     tools = () if env is None else env.tools
     if choice.policy is not None:
         return _scripted(choice, choice.policy, env, progress)
-    make = engine_maker(choice)
+    engine_maker(choice)  # a wrong option is found before a model is made
     if choice.base_url is None:
-        source = choice.model or builtin_model(progress)
+        source = model_source(choice.model, progress)
         codec = load_codec(source, tools=tools)  # a wrong template is found before the weights load
-        return Built(engine=make(), codec=codec, model=source)
-    source = choice.model
-    engine = make()
+        engine = engine_maker(replace(choice, model=source))()
+        return Built(engine=engine, codec=codec, model=source)
+    source = None if choice.model is None else model_source(choice.model, progress)
+    engine = engine_maker(replace(choice, model=source))()
     try:
         served = await _served_model(engine)
         if source is None:
@@ -262,18 +266,27 @@ def policy_of(env: "Env", name: str) -> "Policy":
     return known[name]()
 
 
-def builtin_model(progress: Progress | None = None) -> str:
-    """Return the folder of the model that comes with the default engine.
+def model_source(model: str | None, progress: Progress | None = None) -> str:
+    """Return the folder or hub name that an option `--model` stands for.
+
+    Args:
+        model: A folder or hub name, which is returned as it is, or the name of a model that comes
+            with the default engine, such as "builtin-text"; None takes its default.
+        progress: Takes lines while such a model is made for the first time.
 
     Raises:
         ConfigurationError: The default engine's package offers none.
+        UnknownNameError: The default engine's package offers no model of the name.
     """
+    name = model or _BUILTIN
+    if not name.startswith(_BUILTIN) or "/" in name:
+        return name
     entry = engine_entry(DEFAULT_ENGINE)
     load_factory(entry)
     offer = getattr(import_module(entry.module), "builtin_model_dir", None)
     if offer is None:
         raise ConfigurationError(f"engine {entry.name!r} has no built-in model: add --model")
-    return str(offer(progress))
+    return str(offer(name, progress))
 
 
 def _scripted(
@@ -285,7 +298,7 @@ def _scripted(
     if env is None:
         raise ConfigurationError("a policy belongs to an environment")
     script = policy_of(env, policy)
-    source = choice.model or builtin_model(progress)
+    source = model_source(choice.model, progress)
     codec = load_codec(source, tools=env.tools)
     return Built(engine=ScriptedEngine(codec, script), codec=codec, model=source)
 

@@ -47,7 +47,8 @@ ModelName = Annotated[
     typer.Option(
         "--model",
         metavar="DIR_OR_NAME",
-        help="A model folder or hub name (default: the built-in one)",
+        help="A model folder or hub name; builtin-text and builtin-half come with envkit "
+        "(default: builtin, which reads images of canary-v0 and computer-use-v0).",
     ),
 ]
 BaseUrl = Annotated[

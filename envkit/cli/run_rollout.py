@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from envkit.cli.console import note
-from envkit.cli.engines import Playing, build_any
+from envkit.cli.engines import Built, Playing, build_any
 from envkit.cli.options import make_env
 from envkit.cli.progress import Progress, progress_for
 from envkit.cli.run_plan import Output, RolloutPlan
 from envkit.cli.stop_signals import StopSignals
 from envkit.cli.summary import REPORT_FILE, summarise
+from envkit.cli.trained_on import describe_training
 from envkit.errors import EnvkitError, RunFailedError, StorageError
 from envkit.files import storage_errors
 from envkit.metrics import Aggregator
@@ -161,6 +162,10 @@ async def _play(
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
     built = await build_any(plan.choice, env, progress=None if plan.is_quiet else note)
+    if isinstance(built, Built) and plan.choice.policy is None and not plan.is_quiet:
+        training = describe_training(built.model, plan.env_id)
+        if training is not None:
+            note(training)
     decode = None if built.codec is None else built.codec.decode_all
     outcome = _Outcome(decode=decode, also=also)
     try:

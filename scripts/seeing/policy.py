@@ -1,0 +1,152 @@
+"""The model before training: sizes, tokenizer and the folder that the embedded engine loads.
+
+The tokenizer is what makes so small a model quick. Sentences that never change (the system prompts
+line by line, questions, feedback, the fixed parts of an action) are one token each, so the system
+prompt of the desktop is 32 tokens instead of 1,500 characters. Everything else is byte-level BPE in
+which every digit and every capital letter is a token of its own, so any text still encodes.
+"""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+import envkit
+from envkit_transformers.dependencies import quiet_transformers
+from envkit_transformers.vlm_folder import (
+    CONTEXT_LENGTH,
+    VISION_TOKENS,
+    Architecture,
+    VisionSize,
+    build_config,
+    build_model,
+    chat_template,
+    save_folder,
+)
+
+FAMILIES: Final = ("move_window", "resize_window", "set_sliders")
+CODES: Final = {"canary-v0": "codes of 1 to 8 capital letters and digits, 3 turns"}
+SHORT_CODES: Final = {"canary-v0": "codes of 1, 2 and 4 characters, stopped early"}
+DESKTOP: Final = {
+    "computer-use-v0": "level=1, action=canonical, families move_window and resize_window",
+}
+"""Environment id -> what of it a model was trained on; goes into the folder's config.json."""
+VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=336 * 224)
+_TEXT: Final[dict[str, Any]] = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-5,
+}
+_ROPE_THETA: Final = 16.0
+"""Base of the rotary embedding. The columns of an image turn the lowest frequencies of a head: with
+the usual 10,000 and 32 dimensions by less than 0.04 over twelve columns, so the text model could
+hardly tell left from right."""
+_INITIAL_SPREAD: Final = 0.06
+"""Standard deviation of the first weights. The usual 0.02 suits widths of thousands; at 128 it
+takes four to six times the steps."""
+_VOCABULARY: Final = 448
+_FIXED: Final = (
+    "You read codes off pictures. Reply with the code only.",
+    "Which code of length ",
+    " does the picture show?",
+    "Right. ",
+    "Wrong. ",
+    '{"action": "drag", "x": ',
+    '{"action": "click", "x": ',
+    ', "y": ',
+    ', "to": [',
+    "]}",
+    '{"action": "terminate", "status": "success"}',
+    "Task: Move the window",
+    "into the",
+    "corner of the screen, at most",
+    "pixels from both edges and fully visible. Then end the task.",
+    "Task: Resize the window",
+    "pixels wide and",
+    "high, each give or take",
+    "Then end the task.",
+    "Task: Set",
+    "Leave everything else as it is. Then press OK.",
+    "Done.",
+)
+
+
+def make_policy(seed: int) -> tuple[Any, Any]:
+    """Return a random float32 model and its tokenizer; the same seed gives the same weights."""
+    tokenizer = _tokenizer()
+    config = build_config(
+        Architecture.QWEN2_5_VL, tokenizer, text=_TEXT, rope_theta=_ROPE_THETA, vision=VISION
+    )
+    for part in (config.text_config, config.vision_config):
+        part.initializer_range = _INITIAL_SPREAD
+    return build_model(config, seed=seed), tokenizer
+
+
+def save_policy(
+    folder: Path,
+    model: Any,  # noqa: ANN401  # a transformers model
+    tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
+    trained_on: Mapping[str, str],
+) -> None:
+    """Write the model in bfloat16; the one in memory stays as it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    half.config.trained_on = dict(trained_on)
+    with quiet_transformers():
+        save_folder(folder, half, tokenizer, max_pixels=VISION.max_pixels)
+
+
+def _tokenizer() -> Any:  # noqa: ANN401  # a transformers tokenizer
+    lines, goals = _sentences()
+    backend: Any = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("[A-Z0-9]"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        min_frequency=2,
+        show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    roles = ["system\n", "user\n", "assistant\n"] * 50
+    backend.train_from_iterator([*goals, *roles], trainer)
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        padding_side="left",
+        additional_special_tokens=["<|im_start|>", *VISION_TOKENS],
+    )
+    tokenizer.add_tokens([AddedToken(line, normalized=False, special=False) for line in lines])
+    tokenizer.chat_template = chat_template()
+    tokenizer.model_max_length = CONTEXT_LENGTH
+    return tokenizer
+
+
+def _sentences() -> tuple[list[str], list[str]]:
+    """Return the sentences that become one token each, and those that the BPE learns from."""
+    lines, goals = list(_FIXED), list[str]()
+    for family in FAMILIES:
+        env: Any = envkit.make("computer-use-v0", level=1, families=[family]).unwrapped
+        prompt = env.system_prompt.replace(
+            f"You have {env.max_turns} replies.", "You have\nreplies."
+        )
+        # A token that starts with a quote or spaces could be taken for a piece of the template.
+        found = [line.lstrip(' "') for line in prompt.split("\n")]
+        lines += [line for line in found if len(line) > 6 and line not in lines]
+        for seed in range(80):
+            env.reset(seed=seed)
+            goals.append("Task: " + env.task["goal"])
+    return lines, goals

@@ -1,0 +1,312 @@
+"""Train the small model that the embedded engine ships.
+
+    python scripts/seeing/train.py --out build/seeing
+
+Supervised learning on what the oracles of `canary-v0` and `computer-use-v0` reply: codes alone at
+first, then codes and three families of desktop tasks at level 1, and in the end the two of them
+that it can learn in the time. The state goes to OUT/state.pt every few dozen steps; the same
+command resumes it. OUT/model is the result, with weights averaged over the last steps; OUT/half is
+the model at the moment when it read single digits with probability one half. Uses one core, and
+part of a second one for the rows.
+"""
+
+import argparse
+import copy
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from policy import CODES, DESKTOP, FAMILIES, SHORT_CODES, make_policy, save_policy
+from rows import GROUPS, Chunk, Example, RowMaker, start_worker, worker_chunk
+
+from envkit.seeds import derive_seed
+from envkit.tokens import join_features
+
+_WARM_UP: Final = 30
+_REPEATS: Final = 3
+"""Times that each row is trained on."""
+_AHEAD: Final = 2
+"""Chunks that are made ahead."""
+_AVERAGED: Final = 92
+"""Last steps over which the weights are averaged."""
+_HALF: Final = 0.5
+_AT_ONCE: Final = 4
+"""Examples in one pass; more no longer fit the caches of a core and take twice the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What is trained up to some step."""
+
+    until: int
+    """Steps from the beginning of the run."""
+    families: tuple[str, ...]
+    """Of desktop tasks, beside the codes; none in the first stage."""
+    batch: int
+    """Examples of each kind in a step."""
+    rates: tuple[float, float]
+    """Learning rate at its beginning and its end; linear in between."""
+
+    @property
+    def steps_of_chunk(self) -> int:
+        """How many steps one chunk gives."""
+        return _REPEATS * (GROUPS if self.families else 3 * GROUPS) // self.batch
+
+
+STAGES: Final = (
+    Stage(until=396, families=(), batch=16, rates=(1e-3, 1e-3)),
+    Stage(until=924, families=FAMILIES, batch=4, rates=(1e-3, 1e-3)),
+    Stage(until=2004, families=FAMILIES, batch=4, rates=(9.6e-4, 3e-5)),
+    Stage(until=2652, families=FAMILIES[:2], batch=4, rates=(5e-4, 4.4e-5)),
+)
+STEPS: Final = STAGES[-1].until
+
+
+class Training:
+    """Model, optimizer and everything else that a resumed run needs."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        torch.set_num_threads(1)
+        self.model, self.tokenizer = make_policy(options.seed)
+        _multiply_patches(self.model.model.visual.patch_embed)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), weight_decay=0.01, betas=(0.9, 0.95)
+        )
+        self.step = 0
+        self.average: dict[str, torch.Tensor] = {}
+        self.averaged = 0
+        self.seconds = 0.0
+        self.has_half = False
+        self.losses: list[float] = []
+        """Of the parts, smoothed over some ten steps."""
+        self.state = options.out / "state.pt"
+        if self.state.exists():
+            self._load()
+
+    def _load(self) -> None:
+        saved = torch.load(self.state, weights_only=True)
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.step, self.averaged, self.average = saved["step"], saved["averaged"], saved["average"]
+        self.seconds, self.has_half = saved["seconds"], saved["has_half"]
+
+    def save(self) -> None:
+        """Write the state, and the model as it is."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "average": self.average,
+            "averaged": self.averaged,
+            "seconds": self.seconds,
+            "has_half": self.has_half,
+        }
+        torch.save(state, self.state.with_suffix(".new"))
+        self.state.with_suffix(".new").replace(self.state)
+        save_policy(self.options.out / "now", self.model, self.tokenizer, CODES | DESKTOP)
+
+    def rate(self) -> float:
+        """Return the learning rate of the present step."""
+        begun = 0
+        for stage in STAGES:
+            if self.step < stage.until:
+                share = (self.step - begun) / (stage.until - begun)
+                first, last = stage.rates
+                return min(1.0, (self.step + 1) / _WARM_UP) * (first + share * (last - first))
+            begun = stage.until
+        return STAGES[-1].rates[1]
+
+    def learn(self, parts: Sequence[Sequence[Example]]) -> None:
+        """Take a step on the mean loss of the parts."""
+        begun = time.process_time()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+        self.optimizer.zero_grad()
+        losses: list[float] = []
+        for examples in parts:
+            ordered = sorted(examples, key=lambda one: len(one.ids))
+            tokens = sum(sum(one.mask) for one in examples)
+            losses.append(0.0)
+            for start in range(0, len(ordered), _AT_ONCE):
+                loss = -self.logprobs(ordered[start : start + _AT_ONCE]).sum() / tokens
+                (loss / len(parts)).backward()
+                losses[-1] += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+        if self.step > STEPS - _AVERAGED:
+            self._add_to_average()
+        if len(self.losses) != len(losses):
+            self.losses = losses
+        self.losses = [0.9 * a + 0.1 * b for a, b in zip(self.losses, losses, strict=True)]
+        self.seconds += time.process_time() - begun
+
+    def _add_to_average(self) -> None:
+        self.averaged += 1
+        for name, value in self.model.state_dict().items():
+            if name not in self.average:
+                self.average[name] = torch.zeros_like(value)
+            self.average[name] += (value - self.average[name]) / self.averaged
+
+    def logprobs(self, examples: Sequence[Example]) -> torch.Tensor:
+        """Return the log-probabilities of the oracle's tokens, example by example, (N,)."""
+        shape = len(examples), max(len(one.ids) for one in examples)
+        ids = torch.full(shape, self.tokenizer.pad_token_id)
+        attention, mask = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.bool)
+        for number, one in enumerate(examples):
+            ids[number, : len(one.ids)] = torch.tensor(one.ids)
+            attention[number, : len(one.ids)] = 1
+            mask[number, : len(one.ids)] = torch.tensor(one.mask)
+        pictures = join_features(features for one in examples for features in one.pictures)
+        hidden = self.model.model(
+            input_ids=ids,
+            attention_mask=attention,
+            mm_token_type_ids=(ids == self.model.config.image_token_id).long(),
+            **{name: torch.from_numpy(array) for name, array in pictures.items()},
+        ).last_hidden_state
+        chosen = mask[:, 1:]
+        logits = self.model.lm_head(hidden[:, :-1][chosen])  # only where a reply is
+        return logits.log_softmax(-1).gather(1, ids[:, 1:][chosen][:, None])[:, 0]
+
+    def finish(self) -> None:
+        """Write the averaged model."""
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.average)
+        save_policy(self.options.out / "model", model, self.tokenizer, CODES | DESKTOP)
+
+
+def _multiply_patches(embed: Any) -> None:  # noqa: ANN401  # a transformers module
+    """Let the patch embedding, a convolution over single patches, run as the product that it is.
+
+    On a CPU the convolution takes a tenth of a step.
+    """
+    weight = embed.proj.weight  # (hidden, 3, frames, patch, patch)
+
+    def forward(pixels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(pixels, weight.view(len(weight), -1))
+
+    embed.forward = forward
+
+
+def chunk_starts() -> list[tuple[int, Stage]]:
+    """Return the first step and the stage of every chunk of the run."""
+    starts: list[tuple[int, Stage]] = []
+    step = 0
+    while step < STEPS:
+        stage = next(stage for stage in STAGES if step < stage.until)
+        starts.append((step, stage))
+        step += stage.steps_of_chunk
+    return starts
+
+
+def batches(chunk: Chunk, stage: Stage, rng: random.Random) -> Iterator[list[list[Example]]]:
+    """Yield the parts of each step on a chunk: codes, and an equal mixture of the rest."""
+    for _ in range(_REPEATS):
+        for examples in chunk.values():
+            rng.shuffle(examples)
+        for start in range(0, len(chunk["canary"]), stage.batch):
+            chosen = slice(start, start + stage.batch)
+            codes = chunk["canary"][chosen]
+            rest = [one for family in stage.families for one in chunk[family][chosen]]
+            yield [codes, rest] if rest else [codes]
+
+
+def train(training: Training, pool: ProcessPoolExecutor) -> None:
+    """Train to the last step, from the chunk that the state stands before."""
+    options = training.options
+    plan = chunk_starts()
+    ahead: dict[int, Future[Chunk]] = {}
+    held_out = RowMaker(options.out / "now", options.seed).digits(48, derive_seed("held out", 0))
+    for number, (start, stage) in enumerate(plan):
+        if start < training.step:
+            continue
+        for later, (_, planned) in list(enumerate(plan))[number : number + 1 + _AHEAD]:
+            if later not in ahead:
+                ahead[later] = pool.submit(worker_chunk, later, planned.families)
+        chunk = ahead.pop(number).result()
+        rng = random.Random(derive_seed("order", options.seed, number))
+        for parts in itertools.islice(batches(chunk, stage, rng), STEPS - training.step):
+            training.learn(parts)
+            if training.step % 20 == 0:
+                _log(training)
+                _look_for_half(training, held_out)
+        training.save()
+    training.finish()
+
+
+def _log(training: Training) -> None:
+    line: dict[str, Any] = {
+        "step": training.step,
+        "cpu": round(training.seconds),
+        "rate": round(training.rate(), 6),
+        "losses": [round(loss, 4) for loss in training.losses],
+    }
+    sys.stderr.write(json.dumps(line) + "\n")
+    with (training.options.out / "log.jsonl").open("a", encoding="utf-8") as log:
+        log.write(json.dumps(line) + "\n")
+
+
+def _look_for_half(training: Training, held_out: Sequence[Example]) -> None:
+    """Write the half-trained model at the first look at which it is one."""
+    if training.has_half:
+        return
+    with torch.inference_mode():
+        # A reply is a digit and the end of the turn; the digits are every second token.
+        probability = float(training.logprobs(held_out)[::2].exp().mean())
+    sys.stderr.write(f"step {training.step}: p(digit) {probability:.3f}\n")
+    if probability >= _HALF:
+        training.has_half = True
+        save_policy(training.options.out / "half", training.model, training.tokenizer, SHORT_CODES)
+
+
+def _write_run(options: argparse.Namespace) -> None:
+    """Write down what the weights depend on."""
+    run = {
+        "script": "scripts/seeing/train.py",
+        "seed": options.seed,
+        "steps": STEPS,
+        "versions": {
+            name: version(name) for name in ("torch", "transformers", "tokenizers", "numpy")
+        },
+    }
+    (options.out / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Run from the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    training = Training(options)
+    save_policy(options.out / "now", training.model, training.tokenizer, CODES | DESKTOP)
+    _write_run(options)
+    with ProcessPoolExecutor(
+        1,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=start_worker,
+        initargs=(options.out / "now", options.seed),
+    ) as pool:
+        train(training, pool)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
