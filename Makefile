@@ -40,15 +40,13 @@ $(VENV)/.dev: $(VENV)/.ready
 	@touch $@
 
 DEMO = $(BIN)/envkit rollout --temperature 0 --max-new-tokens 24 --seed 0 --overwrite
-DESKTOP = computer-use-v0 --env-kwargs level=1 --env-kwargs 'families=["move_window"]' --max-turns 4
 
-demo: $(VENV)/.ready  ## Let the built-in model read codes and move windows, with right and wrong images
+demo: $(VENV)/.ready  ## Let the built-in model read codes off images, then off blank and swapped ones
 	$(DEMO) canary-v0 -n 64 --out runs/demo-codes
 	$(DEMO) canary-v0 -n 32 --wrap blank-image --out runs/demo-codes-blank
 	$(DEMO) canary-v0 -n 32 --wrap swap-image --out runs/demo-codes-swapped
-	$(DEMO) $(DESKTOP) -n 32 --out runs/demo-desktop
-	$(DEMO) $(DESKTOP) -n 32 --wrap blank-image --out runs/demo-desktop-blank
 	$(BIN)/envkit rollout geo3k-v0 --policy noisy-oracle -n 64 --group 4 --seed 0 --out runs/demo-noisy-oracle --overwrite
+	$(BIN)/envkit verify runs/demo-codes
 
 templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
 	$(BIN)/python scripts/fetch_templates.py

@@ -132,7 +132,7 @@ class Trajectory:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether its tokens are recorded; False for what a chat endpoint played."""
+        """Whether its tokens are recorded; False for chat endpoints and text dumps."""
         return bool(self.segments) or not self.turns
 
     @property
@@ -205,10 +205,9 @@ class Trajectory:
     def _require_ledger(self) -> None:
         if not self.has_ledger:
             raise ConfigurationError(
-                f"episode {self.episode_id} was played by a chat endpoint (engine "
-                f"{self.engine!r}), which returns text and no token ids: it has no ledger, so it "
-                "can be evaluated but not trained on; play its task with an engine that returns "
-                "ids, such as sglang"
+                f"episode {self.episode_id} has no token ledger: {self.engine!r} recorded text and "
+                "no token ids, as chat endpoints and text dumps do. It can be evaluated but not "
+                "trained on; play its task with an engine that returns ids, such as sglang"
             )
 
     def _single(self) -> Sequence[Segment]:

@@ -26,7 +26,6 @@ from envkit_transformers import BuiltinModel, builtin_model_dir, create_engine
 from envkit_transformers.loading import load_processor
 
 SEEING = builtin_model_dir()
-MOVE = partial(envkit.make, "computer-use-v0", level=1, families=["move_window"])
 RESIZE = partial(envkit.make, "computer-use-v0", level=1, families=["resize_window"])
 
 
@@ -63,10 +62,9 @@ def test_seeing_model_reads_codes_and_not_those_of_another_image(engine: Engine)
     ("make", "least", "most_swapped"),
     [
         (partial(envkit.make, "canary-v0"), 0.9, 0.05),
-        (MOVE, 0.9, 0.65),  # half of the windows go where habit drags them
-        (RESIZE, 0.45, 0.25),
+        (RESIZE, 0.25, 0.1),
     ],
-    ids=["codes", "move_window", "resize_window"],
+    ids=["codes", "resize_window"],
 )
 def test_seeing_model_solves_its_tasks_only_with_their_images(
     engine: Engine, make: Callable[[], Any], least: float, most_swapped: float
@@ -101,8 +99,8 @@ def test_tokenizer_keeps_any_text(text: str) -> None:
 
 
 def test_folder_says_what_the_model_was_trained_on() -> None:
-    assert list(trained_on(str(SEEING))) == ["canary-v0", "computer-use-v0"]
-    assert set(trained_on(str(SEEING))) <= set(envkit.registry)
+    assert set(trained_on(str(SEEING))) == {"canary-v0", "computer-use-v0"}
+    assert set(trained_on(str(SEEING))) <= set(envkit.registry())
 
 
 def test_unknown_builtin_model_is_named() -> None:
@@ -115,7 +113,11 @@ def test_damaged_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     shutil.copytree(SEEING.parents[0], tmp_path / "models")
-    monkeypatch.setattr("envkit_transformers.builtin.files", lambda _: tmp_path)
+
+    def shelf(_package: str) -> Path:
+        return tmp_path
+
+    monkeypatch.setattr("envkit_transformers.builtin.files", shelf)
     folder = builtin_model_dir()
     assert folder == tmp_path / "models" / "seeing"
     if damage == "weights":

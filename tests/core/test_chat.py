@@ -248,7 +248,7 @@ def test_every_projection_refuses_a_trajectory_without_ledger(untrainable: Traje
         lambda: step_rows(untrainable, filler_id=0),
         lambda: step_rows(untrainable, filler_id=0, merge=True),
     ):
-        with pytest.raises(ConfigurationError, match="it has no ledger"):
+        with pytest.raises(ConfigurationError, match="has no token ledger"):
             project()
     shown = run_envkit("conformance", "--recordings", "out/toy-echo-v0", "--json")
     found = [one["verdict"] for one in json.loads(shown.out)["outcomes"]]

@@ -196,7 +196,7 @@ def test_a_text_dump_says_what_it_lacks() -> None:
     assert run_envkit("verify", "run").code == 0
     assert run_envkit("report", "run").code == 0
     refused = run_envkit("export", "run", "--format", "sft", "--out", "x.jsonl")
-    assert "1 without a reply" in refused.last_error
+    assert "has no token ledger" in refused.last_error
 
 
 def test_a_run_is_not_replaced_by_accident() -> None:
