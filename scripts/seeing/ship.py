@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final
 
-from measure import BEYOND, TRIALS, table
+from measure import TRIALS, table
 
 from envkit_transformers.cache import write_marker
 
@@ -61,13 +61,7 @@ def main() -> int:
     facts = pack(options.run, options.into)
     counts = {"episodes": options.episodes, "greedy": options.greedy, "jobs": options.jobs}
     seeing, half = options.into / "seeing", options.into / "half"
-    few = {"episodes": options.episodes // 4, "greedy": options.episodes // 4, "jobs": options.jobs}
-    write_card(
-        seeing,
-        facts,
-        table=table(seeing, TRIALS, **counts),
-        beyond=table(seeing, BEYOND, **few),
-    )
+    write_card(seeing, facts, table=table(seeing, TRIALS, **counts))
     write_card(half, facts, table=table(half, TRIALS[2:3], **counts))
     return 0
 
