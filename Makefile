@@ -46,7 +46,6 @@ demo: $(VENV)/.ready  ## Let the built-in model read codes off images, then off 
 	$(DEMO) canary-v0 -n 32 --wrap blank-image --out runs/demo-codes-blank
 	$(DEMO) canary-v0 -n 32 --wrap swap-image --out runs/demo-codes-swapped
 	$(BIN)/envkit rollout geo3k-v0 --policy noisy-oracle -n 64 --group 4 --seed 0 --out runs/demo-noisy-oracle --overwrite
-	$(BIN)/envkit verify runs/demo-codes
 
 templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
 	$(BIN)/python scripts/fetch_templates.py

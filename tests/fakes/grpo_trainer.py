@@ -128,6 +128,7 @@ def _make_bench(
         {"prompt": [{"role": "user", "content": f"{n}"}], "envkit": request.to_column()}
         for n, request in enumerate(requests)
     ]
+    given: dict[str, Any] = {"codec": vision_codec(), **(options or {})}
     trainer: Any = EnvGRPOTrainer(
         model,
         engine=sampler,
@@ -135,7 +136,7 @@ def _make_bench(
         args=grpo_arguments(folder, **arguments),
         processing_class=processor,
         train_dataset=Dataset.from_list(rows),
-        **{"codec": vision_codec(), **(options or {})},
+        **given,
     )
     trainer.remove_callback(PrinterCallback)
     losses = spy_on_loss(trainer)
