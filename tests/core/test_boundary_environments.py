@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 from fakes.codecs import text_codec, vision_codec
-from fakes.hostile_attacks import ATTACKS, CONTROLS_OF_THE_TEST, IMAGE_ATTACKS, giving
+from fakes.hostile_attacks import (
+    ATTACKS,
+    CONTROLS_OF_THE_TEST,
+    IMAGE_ATTACKS,
+    close_coroutines,
+    giving,
+)
 from fakes.hostile_envs import BAD_TASK, Attack, Ends, HostileRun
 from fakes.hostile_values import PLANTED
 from fakes.playing import play_hostile
@@ -83,6 +89,7 @@ def play(attack: Attack, *, member: int | None = None, **options: Any) -> list[T
         played = play_hostile(_collect(run, **options))
     finally:
         run.released.set()
+        close_coroutines()
     assert run.reached or attack.ends is Ends.EITHER, "the attack did not happen"
     if attack.name != "hangs":  # what hung closes its environment when it returns
         assert run.open_envs == 0, "environments were left open"

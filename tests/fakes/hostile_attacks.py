@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from fakes.hostile_envs import Act, Attack, Ends, Form, HostileRun, Normal
@@ -86,8 +86,23 @@ def hanging(run: HostileRun, env: Any, normal: Normal) -> Any:
     return normal()
 
 
-async def _nothing() -> None:
+async def _answer_nothing() -> None:
     """Answer nothing."""
+
+
+_unawaited: list[Coroutine[Any, Any, None]] = []
+
+
+def _nothing() -> Coroutine[Any, Any, None]:
+    """Return a coroutine that nobody awaits."""
+    _unawaited.append(_answer_nothing())
+    return _unawaited[-1]
+
+
+def close_coroutines() -> None:
+    """Close what nobody awaited: collected later, it would warn inside another test."""
+    while _unawaited:
+        _unawaited.pop().close()
 
 
 def hanging_await(run: HostileRun, env: Any, normal: Normal) -> Any:
