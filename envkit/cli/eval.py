@@ -189,14 +189,16 @@ def evaluate(
         begun = EvalPlan.read(resume, base_url=base_url, is_quiet=quiet)
         plan = counted_otherwise(begun, counting, prices=prices)
         raise typer.Exit(run_eval(plan, output=output))
-    overrides: dict[str, Any] = {
-        "seed": seed,
-        "on_fault": None if on_fault is None else on_fault.value,
-        "env_kwargs": parse_env_kwargs(env_kwargs),
-        "limits": {"max_turns": max_turns},
-        "sampling": {"max_new_tokens": max_new_tokens, "temperature": temperature},
-    }
-    read = read_config(config, settings or (), overrides)
+    read = read_config(
+        config,
+        settings,
+        seed=seed,
+        on_fault=on_fault,
+        env_kwargs=env_kwargs,
+        max_turns=max_turns,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+    )
     run = RolloutPlan(
         env_id=read.env_id or "",
         config=read,

@@ -83,8 +83,7 @@ class EvalPlan:
                 )
             else:
                 plan = RolloutPlan.of_settings(settings, base_url=base_url, sinks=SinkChoice())
-                output = Output.NOTHING
-                runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=output)
+                runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
         return cls(folder=folder, runs=runs, counting=Counting.of_json(data["counting"]))
 
     def write(self, lines: Sequence[Line] = (), *, is_complete: bool = False) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
 
     Raises:
         UnknownNameError: No environment has the id.
-        ConfigurationError: An id that stands twice or names a folder, or settings that do not fit.
+        ConfigurationError: An id is given twice or names a folder, or settings that do not fit.
         StorageError: The folder holds an evaluation already.
     """
     if run.config.on_fault is FaultPolicy.DROP_GROUP:

@@ -1,12 +1,11 @@
 """`envkit filter`: the tasks of runs that a policy solves sometimes."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from envkit.cli.console import note, say
+from envkit.cli.console import note, say, say_json
 from envkit.cli.counting import CountingBar
 from envkit.cli.options import AsJson
 from envkit.errors import ConfigurationError
@@ -46,7 +45,7 @@ def filter_tasks(
         rates = solve_rates(runs, success=success, progress=bar.show)
     summary = rates.summary(above, below)
     if as_json:
-        say(json.dumps(summary, indent=2))
+        say_json(summary)
     else:
         _tell(rates, summary, above, below)
     count = write_table(rows_of(rates, above, below), out)

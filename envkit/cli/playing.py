@@ -1,12 +1,14 @@
 """Options of the commands that play many episodes, and the settings that they add up to."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
+
+from envkit.cli.options import parse_env_kwargs
 
 if TYPE_CHECKING:
     from envkit.rollout import RolloutConfig
@@ -139,14 +141,29 @@ def refuse_options(why: str, options: Mapping[str, object]) -> None:
 
 
 def read_config(
-    file: Path | None, pairs: Iterable[str], overrides: Mapping[str, Any]
+    file: Path | None,
+    pairs: Iterable[str] | None,
+    *,
+    env_id: str | None = None,
+    seed: int | None,
+    on_fault: OnFault | None,
+    env_kwargs: Sequence[str] | None,
+    max_turns: int | None,
+    max_new_tokens: int | None,
+    temperature: float | None,
 ) -> "RolloutConfig":
     """Return the settings: of the file, then of --set, then of the options that have a name.
 
     Args:
         file: The value of --config.
         pairs: Those of --set.
-        overrides: Settings by key, sections as mappings; None was not given.
+        env_id: The environment; None takes that of the file.
+        seed: As the option; None was not given, as for those that follow.
+        on_fault: As the option.
+        env_kwargs: Pairs, as of the option.
+        max_turns: As the option.
+        max_new_tokens: As the option.
+        temperature: As the option.
 
     Raises:
         ConfigurationError: An unknown key, or a value that does not fit.
@@ -154,7 +171,15 @@ def read_config(
     from envkit.rollout import RolloutConfig
     from envkit.rollout.config import read_settings, with_overrides
 
-    data = with_overrides({} if file is None else read_settings(file), pairs)
+    overrides: dict[str, Any] = {
+        "env_id": env_id,
+        "seed": seed,
+        "on_fault": None if on_fault is None else on_fault.value,
+        "env_kwargs": parse_env_kwargs(env_kwargs),
+        "limits": {"max_turns": max_turns},
+        "sampling": {"max_new_tokens": max_new_tokens, "temperature": temperature},
+    }
+    data = with_overrides({} if file is None else read_settings(file), pairs or ())
     for name, value in overrides.items():
         if isinstance(value, dict):
             given = cast("dict[str, Any]", value)

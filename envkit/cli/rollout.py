@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -139,15 +139,17 @@ def rollout(
             resume, base_url=base_url, sinks=sinks, is_quiet=quiet, output=output
         )
         raise typer.Exit(run_rollout(plan))
-    overrides: dict[str, Any] = {
-        "env_id": env_id,
-        "seed": seed,
-        "on_fault": None if on_fault is None else on_fault.value,
-        "env_kwargs": parse_env_kwargs(env_kwargs),
-        "limits": {"max_turns": max_turns},
-        "sampling": {"max_new_tokens": max_new_tokens, "temperature": temperature},
-    }
-    read = read_config(config, settings or (), overrides)
+    read = read_config(
+        config,
+        settings,
+        env_id=env_id,
+        seed=seed,
+        on_fault=on_fault,
+        env_kwargs=env_kwargs,
+        max_turns=max_turns,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+    )
     played = read.env_id
     if played is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")

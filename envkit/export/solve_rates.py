@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.export.trajectories import contents_of
+from envkit.metrics.intervals import Interval, wilson_interval
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.run_folder import RUN_FILE, read_settings
 from envkit.rollout.sources import canonical_json
@@ -20,8 +21,6 @@ from envkit.trajectory import StopReason, Trajectory, read_trajectories
 from envkit.trajectory.storage import Source
 from envkit.trajectory.trajectory import role_of
 
-_Z: Final = 1.959963984540054
-"""The normal distribution's quantile of 0.975, for intervals of 95%."""
 _TOLERANCE: Final = 1e-9
 """Rewards such as three thirds need not add up to 1.0 exactly."""
 BUCKETS: Final = ("0", "0-0.25", "0.25-0.5", "0.5-0.75", "0.75-1", "1")
@@ -43,21 +42,21 @@ class TaskRate:
         return self.solved / self.episodes if self.episodes else math.nan
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval:
         """Bounds of the rate at 95% (Wilson); 0 and 1 without a scored episode."""
-        return wilson(self.solved, self.episodes)
+        return wilson_interval(self.solved, self.episodes)
 
     def row(self) -> dict[str, Any]:
         """Return a dataset row: the request, and what was measured."""
-        low, high = self.interval
+        bounds = self.interval
         return {
             ENVKIT_COLUMN: self.request.to_column(),
             "env_id": self.request.env_id,
             "episodes": self.episodes,
             "solved": self.solved,
             "solve_rate": self.rate,
-            "low": round(low, 6),
-            "high": round(high, 6),
+            "low": round(bounds.low, 6),
+            "high": round(bounds.high, 6),
         }
 
 
@@ -76,7 +75,7 @@ class SolveRates:
     def summary(self, above: float, below: float) -> dict[str, Any]:
         """Return counts and a histogram as JSON data."""
         scored = [task for task in self.tasks if task.episodes]
-        widths = [task.interval[1] - task.interval[0] for task in scored]
+        widths = [bounds.high - bounds.low for bounds in (task.interval for task in scored)]
         counted = Counter(_bucket(task.rate) for task in scored)
         return {
             "tasks": len(self.tasks),
@@ -90,24 +89,6 @@ class SolveRates:
             "solve_rate/interval_width": sum(widths) / max(1, len(widths)),
             "histogram": {name: counted[name] for name in BUCKETS},
         }
-
-
-def wilson(solved: int, episodes: int) -> tuple[float, float]:
-    """Return the Wilson score interval of a rate at 95%.
-
-    Args:
-        solved: Successes.
-        episodes: Trials; without any the interval is 0 to 1.
-    """
-    if not episodes:
-        return 0.0, 1.0
-    rate, weight = solved / episodes, _Z * _Z / episodes
-    middle = rate + weight / 2
-    spread = _Z * math.sqrt(rate * (1 - rate) / episodes + weight / (4 * episodes))
-    # At 0 and at all successes a bound is exact; rounding must not move it.
-    low = 0.0 if solved == 0 else max(0.0, (middle - spread) / (1 + weight))
-    high = 1.0 if solved == episodes else min(1.0, (middle + spread) / (1 + weight))
-    return low, high
 
 
 def solve_rates(

@@ -110,6 +110,26 @@ def _binomial_bound(value: float, count: int, confidence: float) -> Interval | N
     return Interval(low=0.0, high=1 - reach) if value == 0.0 else None
 
 
+def wilson_interval(solved: int, samples: int, *, confidence: float = CONFIDENCE) -> Interval:
+    """Return Wilson's score interval of one task's solve rate.
+
+    Args:
+        solved: Successes.
+        samples: Trials; without any the interval is 0 to 1.
+        confidence: Share of such intervals that hold the true rate.
+    """
+    if not samples:
+        return Interval(low=0.0, high=1.0)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    rate, weight = solved / samples, z * z / samples
+    middle = rate + weight / 2
+    spread = z * math.sqrt(rate * (1 - rate) / samples + weight / (4 * samples))
+    # At 0 and at all successes a bound is exact; rounding must not move it.
+    low = 0.0 if solved == 0 else max(0.0, (middle - spread) / (1 + weight))
+    high = 1.0 if solved == samples else min(1.0, (middle + spread) / (1 + weight))
+    return Interval(low=low, high=high)
+
+
 def pass_at_k(samples: int, solved: int, k: int) -> float:
     """Return the chance that at least one of `k` samples of a task solves it.
 

@@ -23,7 +23,7 @@ def read_requests(path: str | os.PathLike[str], env_id: str) -> tuple[EpisodeReq
         env_id: The environment that plays them.
 
     Raises:
-        DatasetError: The file cannot be read, holds no task, or a line is no JSON object.
+        DatasetError: The file cannot be read, holds no task, or a line is not a JSON object.
         ConfigurationError: A request is malformed, or asks for another environment or other
             arguments than the first one.
     """

@@ -171,6 +171,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--episodes", type=int, default=256, help="of each figure")
     parser.add_argument("--greedy", type=int, default=256, help="of the greedy one")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that share the trials")
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="trials with this in their title"
     )

@@ -7,13 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 from fakes.command import run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.models import tiny_model_dir
 
-import envkit
 from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.trajectory import StopReason, load, verify_file
@@ -42,10 +40,7 @@ class SlowEnv(EchoEnv):
 
 def register_all() -> None:
     """Register every environment that the tests here play, also in a process of its own."""
-    register_toys()
-    for env_id, env_class in {"toy-flaky-v0": FlakyEnv, "toy-slow-v0": SlowEnv}.items():
-        if f"envkit/{env_id}" not in gymnasium.registry:
-            envkit.register(env_id, entry_point=env_class)
+    register_toys({"toy-flaky-v0": FlakyEnv, "toy-slow-v0": SlowEnv})
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,12 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium
 import pytest
 from fakes.command import run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.hostile_runs import no_file_longer_than
 from fakes.models import tiny_model_dir
 
-import envkit
 from envkit.env import Capabilities, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.trajectory import StopReason, load, verify_file
@@ -61,10 +59,7 @@ TOYS = {
 
 def register_all() -> None:
     """Register every environment that the tests here play, also in a process of its own."""
-    register_toys()
-    for env_id, env_class in TOYS.items():
-        if f"envkit/{env_id}" not in gymnasium.registry:
-            envkit.register(env_id, entry_point=env_class)
+    register_toys(TOYS)
 
 
 @pytest.fixture(autouse=True)

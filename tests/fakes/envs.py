@@ -4,6 +4,7 @@ All are deterministic, have a snapshot and an oracle, and register under `fakes/
 `register_toys()`.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 import gymnasium
@@ -198,8 +199,8 @@ TOYS: dict[str, type[Env]] = {
 """Ids that `register_toys` makes known to `envkit.make` and `gymnasium.make`."""
 
 
-def register_toys() -> None:
-    """Register the toys; a second call changes nothing."""
-    for env_id, env_class in TOYS.items():
+def register_toys(others: Mapping[str, type[Env]] | None = None) -> None:
+    """Register the toys, and others by their ids; a second call changes nothing."""
+    for env_id, env_class in {**TOYS, **(others or {})}.items():
         if f"envkit/{env_id}" not in gymnasium.registry:
             register(env_id, entry_point=env_class)
