@@ -45,7 +45,7 @@ def mean_interval(
     sqrt((n - 1) / n) and by the normal quantile where Student's belongs.
 
     Args:
-        values: One for each problem, (P,).
+        values: One for each problem, (P,), in any order.
         is_share: Whether the values are shares of successes. Where all of them are 0 or all are 1,
             resampling cannot vary them; the other end is then the exact binomial bound.
         confidence: Share of such intervals that hold the true mean.
@@ -55,7 +55,7 @@ def mean_interval(
     Returns:
         None for fewer than `FEWEST` problems, and for equal values that are not such shares.
     """
-    column = np.asarray(values, dtype=np.float64)
+    column = np.sort(np.asarray(values, dtype=np.float64))  # episodes finish in any order
     count = len(column)
     if not count:
         return None

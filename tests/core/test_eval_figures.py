@@ -65,6 +65,7 @@ def test_interval_of_a_mean_narrows_with_the_square_root_of_the_problems() -> No
     deviation = float(np.std(values, ddof=1)) / math.sqrt(1600)
     assert many.high - many.low == pytest.approx(2 * 1.96 * deviation, rel=0.05)
     assert mean_interval(values) == many
+    assert mean_interval(values[::-1]) == many  # episodes finish in any order
 
 
 def test_interval_of_equal_values_is_the_exact_bound_of_a_share() -> None:
