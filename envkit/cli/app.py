@@ -77,6 +77,8 @@ class _Commands(TyperGroup):
             note(f"envkit: error: {one_line(error)}")
             raise typer.Exit(EXIT_ERROR) from error
         except SystemExit as error:  # no command raises it: an environment or an engine did
+            if isinstance(error.__context__, BrokenPipeError):  # rich did: `envkit ... | head`
+                raise
             if ctx.params.get("debug"):
                 note_traceback(error)
             note(

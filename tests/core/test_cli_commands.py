@@ -1,6 +1,7 @@
 """The command's small parts: listing, describing, checking, playing by hand, and its errors."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,20 @@ def test_help_loads_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["rollout", "--help"]])
+def test_command_whose_reader_leaves_ends_without_blaming_anyone(arguments: list[str]) -> None:
+    code = f"from envkit.cli import main; main({arguments!r})"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert done.returncode == 1
+    assert "ended the command" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_version_is_that_of_the_distribution() -> None:
