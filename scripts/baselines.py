@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # ruff: noqa: T201  # a script prints its progress
-"""Measure what five policies earn in every built-in environment, family and level.
+"""Measure what six policies earn in every built-in environment, family and level.
 
     .venv/bin/python scripts/baselines.py                    # everything; writes the page
     .venv/bin/python scripts/baselines.py --only geo3k-v0 -n 8
@@ -11,8 +11,8 @@ interrupted script continues where it stopped. The columns:
 - random: the environment's own policy "random"; otherwise a reply that the oracle gave to another
   task, drawn anew each turn.
 - constant: the oracle's most frequent reply of that turn on other tasks.
-- blank: the model without eyes, every image replaced by a gray one (environments with images).
-- model: the embedded engine's default model, greedy, on the environments it was trained on.
+- model: the embedded engine's default model, greedy, on the tasks it was trained on.
+- blank, swapped: the same model with every image replaced by a gray one, or by another task's.
 - oracle: the environment's own.
 
 The table goes between the markers of docs/environments/baselines.md.
@@ -21,12 +21,13 @@ The table goes between the markers of docs/environments/baselines.md.
 import argparse
 import json
 import os
+import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +42,8 @@ from envkit.seeds import derive_seed
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "environments" / "baselines.md"
 BEGIN, END = "<!-- baselines: begin -->", "<!-- baselines: end -->"
-COLUMNS: Final = ("random", "constant", "blank", "model", "oracle")
+COLUMNS: Final = ("random", "constant", "blank", "swapped", "model", "oracle")
+WRAPPERS: Final = {"blank": "blank-image", "swapped": "swap-image"}
 _LESSONS: Final = 24
 """Episodes of the oracle on other tasks."""
 _LONGEST: Final = 64
@@ -57,19 +59,35 @@ class Target:
     groups: int = 1
     """Families, or what stands for them: there are -n tasks for each."""
     by: tuple[str, ...] = ("family", "level")
-    has_images: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    has_model: bool = False
+    """Whether the default model was trained on these tasks."""
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        if not self.arguments:
+            return self.env_id
+        return f"{self.env_id}, level {self.arguments['level']} of the model's families"
 
 
 TARGETS: Final = (
-    Target(env_id="canary-v0", groups=4),
+    Target(env_id="canary-v0", groups=4, has_model=True),
     Target(env_id="geo3k-v0", groups=27),
     Target(env_id="computer-use-v0", groups=24),
-    Target(env_id="search-v0", by=("hops",), groups=4, has_images=False),
+    Target(
+        env_id="computer-use-v0",
+        groups=8,
+        by=("family",),
+        arguments={"level": 1, "families": ["move_window", "resize_window"]},
+        has_model=True,
+    ),
+    Target(env_id="search-v0", by=("hops",), groups=4),
     Target(env_id="refine-v0", by=("level",), groups=4),
-    Target(env_id="reasoning_gym/basic_arithmetic-v0", groups=4, has_images=False),
-    Target(env_id="reasoning_gym/leg_counting-v0", groups=4, has_images=False),
-    Target(env_id="gymnasium/FrozenLake-v1", groups=4, has_images=False),
-    Target(env_id="gymnasium/Taxi-v4", groups=4, has_images=False),
+    Target(env_id="reasoning_gym/basic_arithmetic-v0", groups=4),
+    Target(env_id="reasoning_gym/leg_counting-v0", groups=4),
+    Target(env_id="gymnasium/FrozenLake-v1", groups=4),
+    Target(env_id="gymnasium/Taxi-v4", groups=4),
 )
 
 
@@ -152,19 +170,11 @@ def options_of(column: str, target: Target) -> list[str] | None:
     if column in ("constant", "oracle"):
         place = "oracle" if column == "oracle" else "baselines:constant"
         return ["--policy", place] if "oracle" in _policies(target) else None
-    if target.env_id not in trained_on() or (column == "blank" and not target.has_images):
+    if not target.has_model:
         return None
     greedy = ["--temperature", "0"]
-    return [*greedy, "--wrap", "blank-image"] if column == "blank" else greedy
-
-
-@cache
-def trained_on() -> frozenset[str]:
-    """Return the environments that the default model was trained on, as its folder says."""
-    from envkit_transformers import builtin_model_dir
-
-    config = json.loads((Path(builtin_model_dir()) / "config.json").read_bytes())
-    return frozenset(config.get("trained_on", {}))
+    wrapper = WRAPPERS.get(column)
+    return [*greedy, "--wrap", wrapper] if wrapper else greedy
 
 
 @cache
@@ -186,11 +196,13 @@ def evaluate(column: str, target: Target, folder: Path, *, tasks: int) -> list[d
     options = options_of(column, target)
     if options is None:
         return []
-    out = folder / column / target.env_id.replace("/", "-")
+    out = folder / column / re.sub(r"\W+", "-", target.name)
     done = _read(out)
     if done is None or not _is_same(done, tasks * target.groups):
         for by in target.by:
             options += ["--by", by]
+        for key, value in target.arguments.items():
+            options += ["--env-kwargs", f"{key}={json.dumps(value)}"]
         count = str(tasks * target.groups)
         _run("eval", target.env_id, "-n", count, *options, "--out", str(out), "--overwrite")
     elif not done["is_complete"]:
@@ -264,7 +276,7 @@ def rows_of(target: Target, found: dict[str, list[dict[str, Any]]]) -> Iterator[
             ),
             default=0,
         )
-        name = f"**{target.env_id}**" if tag is None else f"{tag} {value}"
+        name = f"**{target.name}**" if tag is None else f"{tag} {value}"
         yield name, {**cells, "tasks": str(tasks)}
 
 

@@ -22,7 +22,7 @@ from envkit.files import storage_errors
 from envkit.metrics import Aggregator
 from envkit.rollout import Player, RolloutState, Run
 from envkit.rollout.boundary import describe
-from envkit.rollout.run import Played
+from envkit.rollout.plan import Played
 from envkit.rollout.run_folder import RUN_FILE, RunFolder
 from envkit.sinks import GuardedSinks
 from envkit.sinks.jsonl import METRICS_FILE

@@ -38,11 +38,19 @@ class Aggregator:
         self._distributions: defaultdict[str, Distribution] = defaultdict(Distribution)
         self._groups: defaultdict[str, Moments] = defaultdict(Moments)
         self._terms: defaultdict[str, Moments] = defaultdict(Moments)
+        self._tails: defaultdict[str, Moments] = defaultdict(Moments)
+        """Sampled tokens and rewards, by what the tail did."""
         self._versions: set[str] = set()
 
     def add(self, episode: Trajectory | EpisodeFacts) -> None:
-        """Take one episode. A faulted or aborted one never counts in the reward."""
+        """Take one episode. A faulted or aborted one never counts in the reward.
+
+        One that the batch's tail has cut counts for nothing but the tail's own metrics.
+        """
         facts = episode if isinstance(episode, EpisodeFacts) else EpisodeFacts.of(episode)
+        if facts.tail is not None:
+            self._tails["cut"].add(facts.response_tokens)
+            return
         counts = self._counts
         counts["episodes"] += 1
         counts["faulted"] += facts.is_faulted
@@ -54,6 +62,7 @@ class Aggregator:
         self._add_reward(facts)
         self._add_ledger(facts)
         self._add_turns(facts)
+        self._add_parked(facts)
         self._versions |= set(facts.weight_versions)
         counts["mixed_versions"] += len(facts.weight_versions) > 1
 
@@ -71,6 +80,7 @@ class Aggregator:
             **self._turn_metrics(),
             **self._time_metrics(elapsed_seconds),
             **self._group_metrics(),
+            **self._tail_metrics(),
         }
 
     def histograms(self) -> dict[str, Histogram]:
@@ -92,6 +102,13 @@ class Aggregator:
         self._counts["truncated"] += facts.is_truncated
         for name, value in facts.reward_terms.items():
             self._terms[name].add(value)
+
+    def _add_parked(self, facts: EpisodeFacts) -> None:
+        """Keep apart how those that were parked differ from those that were not."""
+        kind = "resumed" if facts.times_parked else "straight"
+        self._tails[f"{kind} tokens"].add(facts.response_tokens)
+        if facts.reward is not None:
+            self._tails[f"{kind} reward"].add(facts.reward)
 
     def _add_ledger(self, facts: EpisodeFacts) -> None:
         named = self._distributions
@@ -216,6 +233,26 @@ class Aggregator:
             mixed = self._counts["mixed_versions"]
             metrics["weight_versions/mixed_share"] = mixed / self._counts["episodes"]
         return metrics
+
+    def _tail_metrics(self) -> dict[str, float]:
+        tails = self._tails
+        metrics: dict[str, float | None] = {}
+        if tails["cut"].count:
+            metrics["tail/cut"] = tails["cut"].count
+            metrics["tail/cut_tokens_ratio"] = _ratio(tails["cut"], tails["straight tokens"])
+        if tails["resumed tokens"].count:
+            metrics["tail/resumed"] = tails["resumed tokens"].count
+            metrics["tail/resumed_tokens_ratio"] = _ratio(
+                tails["resumed tokens"], tails["straight tokens"]
+            )
+        if tails["resumed reward"].count and tails["straight reward"].count:
+            gap = tails["resumed reward"].mean - tails["straight reward"].mean
+            metrics["tail/resumed_reward_gap"] = gap
+        return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _ratio(one: Moments, other: Moments) -> float | None:
+    return one.mean / other.mean if one.count and other.count and other.mean else None
 
 
 def aggregate(

@@ -8,7 +8,7 @@ from typing import Any, cast
 from envkit.errors import ConfigurationError
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import TIME_PARTS, Trajectory, role_of
+from envkit.trajectory.trajectory import TAIL, TIME_PARTS, TIMES_PARKED, Trajectory, role_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,10 @@ class EpisodeFacts:
     duration_seconds: float = 0.0
     weight_versions: tuple[str, ...] = ()
     """Those that sampled, each once."""
+    tail: str | None = None
+    """How the batch's tail cut it, "drop" or "park"; None for an episode of the batch."""
+    times_parked: int = 0
+    """By how many earlier batches."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> "EpisodeFacts":
@@ -96,6 +100,8 @@ class EpisodeFacts:
             seconds={p: tuple(turn.seconds[p] for turn in turns) for p in TIME_PARTS if turns},
             duration_seconds=trajectory.duration_seconds,
             weight_versions=tuple(dict.fromkeys(one for one in versions if one is not None)),
+            tail=trajectory.metadata.get(TAIL),
+            times_parked=trajectory.metadata.get(TIMES_PARKED, 0),
         )
 
     @classmethod

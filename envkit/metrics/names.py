@@ -51,6 +51,11 @@ METRICS: Final[Mapping[str, str]] = {
     "groups/reward_std": "mean over groups of the deviation of their rewards",
     "weight_versions": "different weight versions that were reported",
     "weight_versions/mixed_share": "share of episodes sampled by more than one weight version",
+    "tail/cut": "episodes that the batch's tail left out; they count in no other metric",
+    "tail/cut_tokens_ratio": "their sampled tokens so far over those of episodes never parked",
+    "tail/resumed": "episodes that an earlier batch had parked",
+    "tail/resumed_tokens_ratio": "their sampled tokens over those of episodes never parked",
+    "tail/resumed_reward_gap": "their mean reward minus that of episodes never parked",
 }
 """Every name and what it counts. `<reason>`, `<kind>`, `<name>` and `<part>` stand for a value.
 

@@ -47,6 +47,7 @@ def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:
         ("seconds", _seconds(metrics)),
         ("speed", _speed(metrics)),
         ("weights", _weights(metrics)),
+        ("tail", _tail(metrics)),
     )
     return tuple((name, text) for name, text in rows if text)
 
@@ -155,6 +156,18 @@ def _speed(metrics: Metrics) -> str:
         parts.append(f"{_number(metrics['throughput/tokens_per_second'])} sampled tokens a second")
     if stream := metrics.get("throughput/tokens_per_second_per_stream"):
         parts.append(f"{_number(stream)} in each stream")
+    return ", ".join(parts)
+
+
+def _tail(metrics: Metrics) -> str:
+    parts: list[str] = []
+    for kind, name in (("cut", "left out"), ("resumed", "continued from an earlier batch")):
+        if f"tail/{kind}" in metrics:
+            ratio = metrics.get(f"tail/{kind}_tokens_ratio")
+            tokens = "" if ratio is None else f" ({_number(ratio)} times the tokens of the others)"
+            parts.append(f"{_number(metrics[f'tail/{kind}'])} {name}{tokens}")
+    if "tail/resumed_reward_gap" in metrics:
+        parts.append(f"reward of the continued {metrics['tail/resumed_reward_gap']:+.2f}")
     return ", ".join(parts)
 
 

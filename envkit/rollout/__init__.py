@@ -14,12 +14,15 @@ from envkit.rollout.engine import (
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.multi_agent import has_role, rollout_id_of
+from envkit.rollout.plan import Progress, RolloutState, RunPlan
 from envkit.rollout.player import Player, play, play_through, resume
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.rollout.run import Progress, RolloutState, Run, RunPlan, collect, delivered
+from envkit.rollout.run import Run
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan
 from envkit.rollout.sources import EnvSource
+from envkit.rollout.stream import collect, delivered
+from envkit.rollout.tail import ParkedGroup, Stragglers, Tail
 from envkit.rollout.task_file import read_requests
 from envkit.trajectory.trajectory import role_of
 
@@ -39,6 +42,7 @@ __all__ = [
     "Limits",
     "LogprobKind",
     "Outage",
+    "ParkedGroup",
     "Player",
     "ProbingEngine",
     "Progress",
@@ -50,6 +54,8 @@ __all__ = [
     "RunPlan",
     "Sampling",
     "ScriptedEngine",
+    "Stragglers",
+    "Tail",
     "availability_of",
     "collect",
     "delivered",

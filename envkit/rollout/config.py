@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
@@ -19,6 +20,7 @@ from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_types
 from envkit.rollout.setup import RolePlan
+from envkit.rollout.tail import Stragglers, Tail
 from envkit.tokens import SanityMode
 
 T = TypeVar("T")
@@ -63,6 +65,8 @@ class RolloutConfig:
     """Of the run; every group's seed is derived from it."""
     on_fault: FaultPolicy = FaultPolicy.MASK
     """What a fault does to its group, in envkit's own runs; trainers have their own settings."""
+    tail: Tail = field(default_factory=Tail)
+    """When a batch is complete, in envkit's own runs; trainers have their own settings."""
     isolation: Literal["none", "process"] = "none"
     """"process" runs every environment in a worker process, which may die without harm to the
     run."""
@@ -75,8 +79,8 @@ class RolloutConfig:
         """Read settings.
 
         Args:
-            mapping: Keys are the fields of this class; `limits`, `retries` and `retries.backoff`
-                are mappings in turn. None gives the defaults.
+            mapping: Keys are the fields of this class; `limits`, `tail`, `retries` and
+                `retries.backoff` are mappings in turn. None gives the defaults.
 
         Raises:
             ConfigurationError: An unknown key (the nearest one is named), or a value that does not
@@ -84,13 +88,9 @@ class RolloutConfig:
         """
         data = {} if mapping is None else dict(_section(mapping, "the configuration"))
         nested: dict[str, Any] = {}
-        if "limits" in data:
-            nested["limits"] = _build(Limits, data["limits"], "limits")
-        if "retries" in data:
-            nested["retries"] = _retries(data["retries"])
-        for name in ("env_kwargs", "sampling", "template_kwargs", "engine"):
+        for name, read in _SECTIONS.items():
             if name in data:
-                nested[name] = _section(data[name], name)
+                nested[name] = read(data[name])
         for name, choices in _CHOICES.items():
             if name in data and data[name] not in choices:
                 raise ConfigurationError(f"{name} must be one of {choices}, got {data[name]!r}")
@@ -223,6 +223,16 @@ def _retries(value: object) -> RetryBudget:
     return _build(RetryBudget, data, "retries")
 
 
+def _tail(value: object) -> Tail:
+    data = dict(_section(value, "tail"))
+    if "then" in data:
+        known = [choice.value for choice in Stragglers]
+        if data["then"] not in known:
+            raise ConfigurationError(f"tail.then must be one of {known}, got {data['then']!r}")
+        data["then"] = Stragglers(data["then"])
+    return _build(Tail, data, "tail")
+
+
 def _section(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigurationError(
@@ -247,3 +257,14 @@ def _check_keys(cls: type, data: Mapping[str, Any], where: str) -> None:
         if key not in known:
             hint = did_you_mean(str(key), known)
             raise ConfigurationError(f"{where} has no key {key!r}.{hint} Known: {known}")
+
+
+_SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
+    "limits": lambda value: _build(Limits, value, "limits"),
+    "retries": _retries,
+    "tail": _tail,
+    **{
+        name: partial(_section, name=name)
+        for name in ("env_kwargs", "sampling", "template_kwargs", "engine")
+    },
+}

@@ -8,124 +8,60 @@ handful of finished trajectories is ever unwritten.
 import asyncio
 import contextlib
 import uuid
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
-from envkit.errors import ConfigurationError, RunFailedError
-from envkit.rollout.availability import Availability, availability_of
+from envkit.errors import RunFailedError
+from envkit.rollout.availability import availability_of
 from envkit.rollout.collecting import collecting, tend
-from envkit.rollout.config import FaultPolicy, RolloutConfig
-from envkit.rollout.engine import Engine
+from envkit.rollout.config import FaultPolicy
 from envkit.rollout.host import EnvFactory
 from envkit.rollout.interrupt import Brake, Interrupt
+from envkit.rollout.multi_agent import has_role
+from envkit.rollout.plan import Deliver, Played, Progress, RolloutState, RunPlan
 from envkit.rollout.player import Player
 from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.rollout.sources import Source, source_of
 from envkit.rollout.supervision import FaultStreak
+from envkit.rollout.tail import ParkedGroup, Stragglers, is_aborted, marked
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit.tokens import ChatCodec
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import TAIL, TIMES_PARKED
 
-Played = tuple[Trajectory, ...]
-"""The records of one episode: one, or with several agents one for each role."""
-Deliver = Callable[[Played], Awaitable[object]]
-"""Takes the records of a finished episode; returns once they are safe."""
 _MOST_UNDELIVERED: Final = 4
 """Finished episodes that wait for delivery before the others are held back."""
 _STARTED_AT_ONCE: Final = 16
 """Episodes whose start may hold the event loop: thousands would hold it for seconds."""
 
 
-@dataclass(kw_only=True)
-class RolloutState:
-    """How far a run is. Updated in place; a progress bar may read it at any time."""
-
-    total: int = 0
-    """Episodes that were asked for."""
-    started: int = 0
-    finished: int = 0
-    """Delivered, dropped, or about to be."""
-    in_flight: int = 0
-    undelivered: int = 0
-    """Finished episodes that wait to be written."""
-    most_undelivered: int = 0
-    """The highest that `undelivered` ever was."""
-    faulted: int = 0
-    """Delivered with a fault."""
-    retried: int = 0
-    """Faulted episodes that were played again."""
-    dropped: list[Trajectory] = field(default_factory=list[Trajectory])
-    """Members of groups that DROP_GROUP withheld."""
-    availability: Availability | None = None
-    """Of the engine; None before the run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """Which episodes a run plays."""
-
-    episodes: int
-    """How many in all; a multiple of `group_size`."""
-    group_size: int = 1
-    """Members of a group play one task from one initial state."""
-    concurrency: int = 64
-    """Episodes at once; an environment's `max_sessions` lowers it."""
-    tasks: Sequence[Task | None] | None = None
-    """Task of each group, in order; None draws them with the seed."""
-    seeds: Sequence[int | None] | None = None
-    """Seed of each group, in order; None derives it from the run's."""
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """JSON data to keep with every record."""
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that do not fit together.
-
-        Raises:
-            ConfigurationError: See the message.
-        """
-        for name in ("episodes", "group_size", "concurrency"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.episodes % self.group_size:
-            raise ConfigurationError(
-                f"episodes counts trajectories and must be a multiple of group_size, got "
-                f"{self.episodes} episodes in groups of {self.group_size}"
-            )
-        groups = self.episodes // self.group_size
-        for name in ("tasks", "seeds"):
-            given: Sequence[object] | None = getattr(self, name)
-            if given is not None and len(given) < groups:
-                raise ConfigurationError(f"{groups} groups need as many {name}, got {len(given)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What an earlier, interrupted run has left."""
-
-    delivered: frozenset[int] = frozenset()
-    """Indices of the episodes that need not be played: group * group_size + member."""
-    unfinished: Mapping[int, Trajectory] = field(default_factory=dict[int, Trajectory])
-    """Aborted trajectories to resume, by index."""
-    starts: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Hash of the first observation of groups that have begun, by group."""
-
-
 @dataclass(slots=True)
 class _Group:
+    group_id: str
+    seed: int
+    task: Task | None
+    start: GroupStart
     missing: int
     """Members that have not finished."""
-    start: GroupStart
-    held: list[Played] = field(default_factory=list[Played])
-    """Finished members that wait for their siblings."""
+    held: dict[int, Played] = field(default_factory=dict[int, Played])
+    """Members that have ended and wait for their siblings."""
+    times_parked: int = 0
+
+    @property
+    def mark(self) -> dict[str, int]:
+        """What its records say about having been parked."""
+        return {TIMES_PARKED: self.times_parked} if self.times_parked else {}
+
+    def parked(self) -> ParkedGroup:
+        """Return it as a later run wants it."""
+        return ParkedGroup(
+            group_id=self.group_id,
+            seed=self.seed,
+            task=self.task,
+            initial_observation_hash=self.start.expected,
+            members=dict(self.held),
+            times=self.times_parked + 1,
+        )
 
 
 class Run:
@@ -149,11 +85,12 @@ class Run:
                 environment's arguments and the fault policy.
             plan: Which episodes.
             interrupt: Ends the run early: running episodes are delivered as aborted.
-            state: Filled with the progress.
+            state: Filled with the progress. Groups that an earlier run parked in it come first.
             progress: Of an earlier run of the same plan, which this one completes.
 
         Raises:
-            ConfigurationError: Arguments for a function.
+            ConfigurationError: Arguments for a function, or fewer tasks or seeds than groups that
+                the tail may start.
         """
         self._player, self._plan, self._config = player, plan, player.config
         self._source: Source = source_of(env, self._config.env_kwargs)
@@ -163,8 +100,20 @@ class Run:
         self._progress = progress or Progress()
         self.undelivered: list[Played] = []
         """Finished episodes that could not be delivered, after `play` has raised."""
-        self._indices = iter(i for i in range(plan.episodes) if i not in self._progress.delivered)
+        self._tail = self._config.tail
         self._groups: dict[int, _Group] = {}
+        self._parked = dict(enumerate(self.state.parked))
+        """Groups of an earlier run that have not begun yet, by their number in this one."""
+        self._parked_count = len(self._parked)
+        self._started = self._tail.started(plan.episodes // plan.group_size)
+        plan.check(new_groups=self._started - self._parked_count)
+        self._unfinished = dict(self._progress.unfinished)
+        self._complete = 0
+        """Groups that count for the batch."""
+        self._is_full = False
+        """Whether the batch is complete, so that stragglers are being stopped."""
+        self._ending = self.interrupt
+        self._indices: Iterator[int] = iter(())
         self._streak = FaultStreak(plan.concurrency)
         self._failure: BaseException | None = None
         self._delivering: set[asyncio.Task[None]] = set()
@@ -179,7 +128,8 @@ class Run:
 
         Args:
             deliver: Called with each finished episode, several at a time; an episode's slot plays
-                the next one only after it returned. If it raises, no further episode starts.
+                the next one only after it returned. If it raises, no further episode starts. What
+                the tail has stopped comes last, marked in its metadata.
 
         Raises:
             ConfigurationError: The environment cannot be built with its arguments.
@@ -188,18 +138,52 @@ class Run:
             Exception: What `deliver` raised; `undelivered` then holds what is finished.
         """
         plan, state = self._plan, self.state
-        state.total, state.availability = plan.episodes, availability_of(self._player.engine)
+        state.total, state.availability = self._episodes(), availability_of(self._player.engine)
         state.finished = state.started = len(self._progress.delivered)
-        missing = plan.episodes - len(self._progress.delivered)
+        self._ending = self.interrupt.child()
+        await self._take_complete(deliver)
+        missing = [] if self._is_full else self._missing()
+        self._indices = iter(missing)
         sessions = await self._player.max_sessions(self._source)
-        most = min(plan.concurrency, missing, plan.concurrency if sessions is None else sessions)
+        most = min(plan.concurrency, len(missing))
+        most = most if sessions is None else min(most, sessions)
         if missing:
-            with collecting(missing, at_once=most):
+            with collecting(len(missing), at_once=most):
                 await self._play_all(most, deliver)
-        for group in tuple(self._groups.values()):  # incomplete, because the run was stopped
-            await self._release(group, deliver)
+        state.parked = []
+        for group in tuple(self._groups.values()):  # incomplete: the run, or its tail, was stopped
+            await (self._set_aside if self._is_full else self._release)(group, deliver)
+        state.parked.extend(self._parked.values())
         if self._failure is not None:
             raise self._failure
+
+    def _episodes(self) -> int:
+        """Return how many episodes make the batch."""
+        size = self._plan.group_size
+        return self._tail.needed(self._plan.episodes // size) * size
+
+    def _missing(self) -> list[int]:
+        """Return the indices of the episodes that may be started, in order."""
+        size = self._plan.group_size
+        done = self._progress.delivered | {
+            number * size + member
+            for number, parked in self._parked.items()
+            for member, played in parked.members.items()
+            if not is_aborted(played)
+        }
+        return [i for i in range(self._started * size) if i not in done]
+
+    async def _take_complete(self, deliver: Deliver) -> None:
+        """Count the groups that an earlier process delivered; deliver those that were parked."""
+        size, done = self._plan.group_size, self._progress.delivered
+        self._complete = sum(
+            all(number * size + member in done for member in range(size))
+            for number in range(self._started)
+        )
+        self._is_full = self._tail.cuts and self._complete * size >= self._episodes()
+        for number in tuple(self._parked):
+            if not self._is_full and self._parked[number].is_complete(size):
+                await self._end(number, self._group(number), deliver)
 
     async def _play_all(self, most: int, deliver: Deliver) -> None:
         workers: list[asyncio.Task[None]] = []
@@ -219,13 +203,14 @@ class Run:
             await _until_done(workers)
             raise
         finally:
+            await self._ending.close()
             await self.interrupt.close()
 
     async def _work(self, deliver: Deliver) -> None:
         """Play one episode after another; a finished one is delivered, whoever cancels the run."""
         this = asyncio.current_task()
         assert this is not None
-        while self.interrupt.reason is None and not self._is_cancelled:
+        while self._ending.reason is None and not self._is_cancelled:
             tend()
             index = next(self._indices, None)
             if index is None:
@@ -245,25 +230,24 @@ class Run:
     async def _play(self, index: int) -> Played:
         number, member = divmod(index, self._plan.group_size)
         group = self._group(number)
-        earlier = self._progress.unfinished.get(index)
+        earlier = self._unfinished.pop(index, None)
         if earlier is not None:
             resumed = await self._attempt(
                 lambda: self._player.resume(
-                    earlier, self._source, member=member, interrupt=self.interrupt
+                    earlier, self._source, member=member, interrupt=self._ending
                 )
             )
             if not _is_faulted(resumed):
                 return resumed  # else it starts again: masking long episodes would bias the run
-        task = None if self._plan.tasks is None else self._plan.tasks[number]
-        seed = None if self._plan.seeds is None else self._plan.seeds[number]
+        place = {"group": number, "member": member}
         spec = EpisodeSpec(
             env_id=self._source.env_id,
-            seed=derive_seed("group", self._config.seed, number) if seed is None else seed,
-            task=None if task is None else dict(task),
-            group_id=f"{self._config.seed}-{number}",
+            seed=group.seed,
+            task=None if group.task is None else dict(group.task),
+            group_id=group.group_id,
             group_start=group.start,
             member=member,
-            metadata={**self._plan.metadata, "group": number, "member": member},
+            metadata={**self._plan.metadata, **place, **group.mark},
         )
         episode = await self._play_spec(spec)
         if _is_faulted(episode) and self._config.on_fault is FaultPolicy.RETRY:
@@ -273,7 +257,7 @@ class Run:
 
     async def _play_spec(self, spec: EpisodeSpec) -> Played:
         return await self._attempt(
-            lambda: self._player.play(self._source, spec, interrupt=self.interrupt)
+            lambda: self._player.play(self._source, spec, interrupt=self._ending)
         )
 
     async def _attempt(self, play: Callable[[], Awaitable[Played]]) -> Played:
@@ -287,36 +271,100 @@ class Run:
     def _group(self, number: int) -> _Group:
         group = self._groups.get(number)
         if group is None:
-            size = self._plan.group_size
-            first = number * size
-            delivered = sum(i in self._progress.delivered for i in range(first, first + size))
-            start = GroupStart(self._progress.starts.get(number))
-            group = self._groups[number] = _Group(size - delivered, start)
+            group = self._adopted(number) if number in self._parked else self._new(number)
+            self._groups[number] = group
+        return group
+
+    def _new(self, number: int) -> _Group:
+        plan, place = self._plan, number - self._parked_count
+        task = None if plan.tasks is None else plan.tasks[place]
+        seed = None if plan.seeds is None else plan.seeds[place]
+        first = number * plan.group_size
+        indices = range(first, first + plan.group_size)
+        return _Group(
+            group_id=f"{self._config.seed}-{place}",
+            seed=derive_seed("group", self._config.seed, place) if seed is None else seed,
+            task=task,
+            start=GroupStart(self._progress.starts.get(number)),
+            missing=sum(index not in self._progress.delivered for index in indices),
+        )
+
+    def _adopted(self, number: int) -> _Group:
+        """Return a parked group; its aborted members will be resumed."""
+        parked, size = self._parked.pop(number), self._plan.group_size
+        group = _Group(
+            group_id=parked.group_id,
+            seed=parked.seed,
+            task=parked.task,
+            start=GroupStart(parked.initial_observation_hash),
+            missing=size,
+            times_parked=parked.times,
+        )
+        for member, played in parked.members.items():
+            place = {"group": number, "member": member, **group.mark}
+            known = tuple(marked(one, place) for one in played)
+            if not is_aborted(known):
+                group.held[member] = known
+                group.missing -= 1
+            elif not has_role(known[0]):  # several agents start anew
+                self._unfinished[number * size + member] = known[0]
         return group
 
     async def _settle(self, index: int, episode: Played, deliver: Deliver) -> None:
         """Deliver an episode, or hold it until its group is complete."""
-        self.state.finished += 1
-        number = index // self._plan.group_size
+        number, member = divmod(index, self._plan.group_size)
         group = self._groups[number]
-        group.held.append(episode)
+        if self._is_full:
+            if not _is_faulted(episode):
+                group.held[member] = episode
+            return
+        self.state.finished += not self._tail.cuts
+        group.held[member] = episode
         group.missing -= 1
-        if group.missing == 0:
-            del self._groups[number]
         reason = self._streak.note(episode)
         if reason is not None:
             self._stop(RunFailedError(reason))
-        if self._config.on_fault is not FaultPolicy.DROP_GROUP or group.missing == 0:
+        if group.missing == 0:
+            await self._end(number, group, deliver)
+        elif not (self._tail.cuts or self._config.on_fault is FaultPolicy.DROP_GROUP):
             await self._release(group, deliver)
 
+    async def _end(self, number: int, group: _Group, deliver: Deliver) -> None:
+        """Release a group whose members have all ended; it may complete the batch."""
+        del self._groups[number]
+        is_short = self._is_dropped(group) or any(map(is_aborted, group.held.values()))
+        self._complete += not is_short
+        if self._tail.cuts and self._complete * self._plan.group_size >= self._episodes():
+            self._is_full = True
+            self._ending.fire()
+            if self._tail.then is Stragglers.DROP:
+                self._ending.hurry()
+        await self._release(group, deliver)
+
     async def _release(self, group: _Group, deliver: Deliver) -> None:
-        held, group.held = group.held, []
-        if self._config.on_fault is FaultPolicy.DROP_GROUP and any(map(_is_faulted, held)):
-            self.state.dropped.extend(one for member in held for one in member)
+        is_dropped, held, group.held = self._is_dropped(group), group.held, {}
+        self.state.finished += len(held) if self._tail.cuts else 0
+        if is_dropped:
+            self.state.dropped.extend(one for member in held.values() for one in member)
             return
-        for episode in held:
+        for episode in held.values():
             self.state.faulted += _is_faulted(episode)
             await self._deliver(episode, deliver)
+
+    def _is_dropped(self, group: _Group) -> bool:
+        """Whether a fault of one of its members withholds the group."""
+        drops = self._config.on_fault is FaultPolicy.DROP_GROUP
+        return drops and any(map(_is_faulted, group.held.values()))
+
+    async def _set_aside(self, group: _Group, deliver: Deliver) -> None:
+        """Keep what the tail has stopped; whoever stores episodes gets it with a mark."""
+        if self._tail.then is Stragglers.PARK:
+            self.state.parked.append(group.parked())
+        else:
+            self.state.dropped.extend(one for member in group.held.values() for one in member)
+        for episode in group.held.values():
+            cut = tuple(marked(one, {TAIL: self._tail.then.value}) for one in episode)
+            await self._deliver(cut, deliver)
 
     async def _deliver(self, episode: Played, deliver: Deliver) -> None:
         state = self.state
@@ -342,104 +390,6 @@ class Run:
         self._failure = self._failure or failure
         self._brake.release()
         self.interrupt.fire()
-
-
-async def collect(
-    env_id: str | EnvFactory,
-    engine: Engine,
-    codec: ChatCodec,
-    *,
-    episodes: int,
-    group_size: int = 1,
-    concurrency: int = 64,
-    config: RolloutConfig | None = None,
-    tasks: Sequence[Task] | None = None,
-    state: RolloutState | None = None,
-) -> AsyncGenerator[Trajectory, None]:
-    """Play episodes and yield their records as they finish.
-
-    A record counts as delivered when the loop asks for the next one. Close the generator, or leave
-    its `async for` by an exception, and every running episode is cancelled and every environment
-    closed. `Run` takes an interrupt, engines of single roles, and an earlier run's progress.
-
-    Args:
-        env_id: A registered environment, or a function that builds one.
-        engine: Samples the replies; the caller closes it.
-        codec: Encodes what the environments say.
-        episodes: As in `RunPlan`.
-        group_size: As in `RunPlan`.
-        concurrency: As in `RunPlan`.
-        config: Limits, retries, sampling, seed and the environment's arguments; None takes the
-            defaults.
-        tasks: As in `RunPlan`.
-        state: Filled with the progress.
-
-    Yields:
-        One trajectory for each episode, in the order they finish; in an environment with several
-        agents one for each role that replied, those of an episode together.
-
-    Raises:
-        ConfigurationError: Numbers that do not fit together, or an environment that cannot be
-            built with its arguments.
-        RunFailedError: The first episodes all failed alike; they were yielded.
-    """
-    plan = RunPlan(episodes=episodes, group_size=group_size, concurrency=concurrency, tasks=tasks)
-    player = Player(engine, codec, config)
-    try:
-        run = Run(env_id, player, plan, state=state)
-        async with contextlib.aclosing(delivered(run)) as trajectories:
-            async for trajectory in trajectories:
-                yield trajectory
-    finally:
-        await player.aclose()
-
-
-async def delivered(run: Run) -> AsyncGenerator[Trajectory, None]:
-    """Play a run and yield its trajectories; see `collect`.
-
-    Args:
-        run: One that has not been played.
-
-    Raises:
-        ConfigurationError: As for `Run.play`.
-        RunFailedError: As for `Run.play`.
-    """
-    ready: asyncio.Queue[tuple[Played, asyncio.Future[None]] | None] = asyncio.Queue()
-    waiting: set[asyncio.Future[None]] = set()
-    is_closed = False
-
-    async def deliver(episode: Played) -> None:
-        if is_closed:
-            raise asyncio.CancelledError("nobody takes the trajectories any more")
-        taken = asyncio.get_running_loop().create_future()
-        waiting.add(taken)
-        ready.put_nowait((episode, taken))
-        try:
-            await taken
-        finally:
-            waiting.discard(taken)
-
-    async def play() -> None:
-        try:
-            await run.play(deliver)
-        finally:
-            ready.put_nowait(None)
-
-    playing = asyncio.create_task(play())
-    try:
-        while (item := await ready.get()) is not None:
-            episode, taken = item
-            for trajectory in episode:
-                yield trajectory
-            if not taken.done():
-                taken.set_result(None)
-        await playing
-    finally:
-        is_closed = True
-        playing.cancel()
-        for taken in tuple(waiting):
-            taken.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
 
 
 async def _until_done(tasks: Collection[asyncio.Task[None]]) -> None:

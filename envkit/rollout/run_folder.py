@@ -21,7 +21,7 @@ from envkit.closing import Closing
 from envkit.errors import ConfigurationError, FaultKind, StorageError
 from envkit.files import replace_file, storage_errors
 from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, has_role
-from envkit.rollout.run import Played, Progress
+from envkit.rollout.plan import Played, Progress
 from envkit.threads.workers import Mailbox, Worker
 from envkit.trajectory.image_folder import IMAGE_FOLDER
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason

@@ -19,6 +19,10 @@ from envkit.trajectory.stop import FaultRecord, StopReason
 
 TIME_PARTS: Final = ("queue", "generate", "env", "encode")
 """What the time of a turn goes to."""
+TAIL: Final = "tail"
+"""Key of the metadata: how the tail of a batch cut the episode, "drop" or "park"."""
+TIMES_PARKED: Final = "times_parked"
+"""Key of the metadata: how many batches have parked the episode's group."""
 ROLE: Final = "role"
 """Key of `Trajectory.metadata`: whose trajectory it is. None for an episode of several agents that
 failed before any role replied."""

@@ -11,7 +11,7 @@ from fakes.codecs import text_codec
 from envkit.env import Env, PolicyContext, Turn
 from envkit.rollout import Player, Run, RunPlan, ScriptedEngine, collect
 from envkit.rollout.collecting import Collector, collecting
-from envkit.rollout.run import Played
+from envkit.rollout.plan import Played
 from envkit.tasks import Task
 
 

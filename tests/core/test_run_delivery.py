@@ -23,7 +23,7 @@ from envkit.rollout import (
     RunPlan,
     ScriptedEngine,
 )
-from envkit.rollout.run import Played
+from envkit.rollout.plan import Played
 from envkit.rollout.run_folder import RunFolder
 from envkit.trajectory import StopReason, Trajectory, load, verify_file
 

@@ -1,0 +1,115 @@
+"""A run as an asynchronous generator of trajectories."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.engine import Engine
+from envkit.rollout.host import EnvFactory
+from envkit.rollout.plan import Played, RolloutState, RunPlan
+from envkit.rollout.player import Player
+from envkit.rollout.run import Run
+from envkit.tasks import Task
+from envkit.tokens import ChatCodec
+from envkit.trajectory.trajectory import TAIL, Trajectory
+
+
+async def collect(
+    env_id: str | EnvFactory,
+    engine: Engine,
+    codec: ChatCodec,
+    *,
+    episodes: int,
+    group_size: int = 1,
+    concurrency: int = 64,
+    config: RolloutConfig | None = None,
+    tasks: Sequence[Task] | None = None,
+    state: RolloutState | None = None,
+) -> AsyncGenerator[Trajectory, None]:
+    """Play episodes and yield their records as they finish.
+
+    A record counts as delivered when the loop asks for the next one. Close the generator, or leave
+    its `async for` by an exception, and every running episode is cancelled and every environment
+    closed. `Run` takes an interrupt, engines of single roles, and an earlier run's progress.
+
+    Args:
+        env_id: A registered environment, or a function that builds one.
+        engine: Samples the replies; the caller closes it.
+        codec: Encodes what the environments say.
+        episodes: As in `RunPlan`.
+        group_size: As in `RunPlan`.
+        concurrency: As in `RunPlan`.
+        config: Limits, retries, sampling, seed and the environment's arguments; None takes the
+            defaults.
+        tasks: As in `RunPlan`.
+        state: Filled with the progress. What `config.tail` has parked in it comes first.
+
+    Yields:
+        One trajectory for each episode of the batch, in the order they finish; in an environment
+        with several agents one for each role that replied, those of an episode together.
+
+    Raises:
+        ConfigurationError: Numbers that do not fit together, or an environment that cannot be
+            built with its arguments.
+        RunFailedError: The first episodes all failed alike; they were yielded.
+    """
+    plan = RunPlan(episodes=episodes, group_size=group_size, concurrency=concurrency, tasks=tasks)
+    player = Player(engine, codec, config)
+    try:
+        run = Run(env_id, player, plan, state=state)
+        async with contextlib.aclosing(delivered(run)) as trajectories:
+            async for trajectory in trajectories:
+                yield trajectory
+    finally:
+        await player.aclose()
+
+
+async def delivered(run: Run) -> AsyncGenerator[Trajectory, None]:
+    """Play a run and yield its trajectories; see `collect`.
+
+    Args:
+        run: One that has not been played.
+
+    Raises:
+        ConfigurationError: As for `Run.play`.
+        RunFailedError: As for `Run.play`.
+    """
+    ready: asyncio.Queue[tuple[Played, asyncio.Future[None]] | None] = asyncio.Queue()
+    waiting: set[asyncio.Future[None]] = set()
+    is_closed = False
+
+    async def deliver(episode: Played) -> None:
+        if TAIL in episode[0].metadata:
+            return
+        if is_closed:
+            raise asyncio.CancelledError("nobody takes the trajectories any more")
+        taken = asyncio.get_running_loop().create_future()
+        waiting.add(taken)
+        ready.put_nowait((episode, taken))
+        try:
+            await taken
+        finally:
+            waiting.discard(taken)
+
+    async def play() -> None:
+        try:
+            await run.play(deliver)
+        finally:
+            ready.put_nowait(None)
+
+    playing = asyncio.create_task(play())
+    try:
+        while (item := await ready.get()) is not None:
+            episode, taken = item
+            for trajectory in episode:
+                yield trajectory
+            if not taken.done():
+                taken.set_result(None)
+        await playing
+    finally:
+        is_closed = True
+        playing.cancel()
+        for taken in tuple(waiting):
+            taken.cancel()
+        await asyncio.gather(playing, return_exceptions=True)

@@ -1,0 +1,314 @@
+"""The long tail of a batch: exact batches, nothing lost, nothing twice, and what it did is told."""
+
+import asyncio
+import json
+import zlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.codecs import text_codec
+from fakes.command import run_envkit
+from fakes.faults import ReplayEnv, World, say_turn
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.errors import ConfigurationError
+from envkit.faults import FaultPlan
+from envkit.metrics import aggregate
+from envkit.rollout import (
+    FaultPolicy,
+    GenerateRequest,
+    Generation,
+    Interrupt,
+    Player,
+    RolloutConfig,
+    RolloutState,
+    Run,
+    RunPlan,
+    ScriptedEngine,
+    Stragglers,
+    Tail,
+    collect,
+    delivered,
+)
+from envkit.rollout.plan import Played, Progress
+from envkit.rollout.run_folder import RunFolder
+from envkit.trajectory import StopReason, Trajectory, load, verify_file
+from envkit.trajectory.trajectory import TAIL, TIMES_PARKED
+
+SLOW_S = 30.0
+
+
+def is_slow(request: GenerateRequest) -> bool:
+    """One group in three: its members see the same first message."""
+    assert request.context is not None
+    return (
+        zlib.crc32(str(request.context.messages[-1 - 2 * request.context.turn]).encode()) % 3 == 0
+    )
+
+
+def latency(request: GenerateRequest) -> float:
+    """Hold the second reply of slow groups for longer than any test lasts."""
+    assert request.context is not None
+    return SLOW_S if is_slow(request) and request.context.turn == 1 else 0.002
+
+
+class Engine(ScriptedEngine):
+    """Has a version of its weights, and may forget its slowness between batches."""
+
+    def __init__(self) -> None:
+        super().__init__(text_codec(), say_turn, latency=self._wait_s)
+        self.version, self.is_quick = 0, False
+
+    def _wait_s(self, request: GenerateRequest) -> float:
+        return 0.001 if self.is_quick else latency(request)
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        return replace(await super().generate(request), weight_version=str(self.version))
+
+
+async def batch(
+    engine: ScriptedEngine, tail: Tail, *, groups: int, size: int = 1, seed: int = 0, **more: Any
+) -> tuple[list[Trajectory], RolloutState, World]:
+    world = World()
+    state = more.pop("state", RolloutState())
+    config = RolloutConfig(tail=tail, seed=seed, on_fault=more.pop("on_fault", FaultPolicy.MASK))
+    plan = FaultPlan(0.0)
+    found = collect(
+        lambda: ReplayEnv(world, plan), engine, text_codec(), episodes=groups * size,
+        group_size=size, config=config, state=state, **more,
+    )  # fmt: skip
+    return [one async for one in found], state, world
+
+
+def ids_of(trajectory: Trajectory) -> list[int]:
+    """The whole ledger."""
+    return [token for segment in trajectory.segments for token in segment.train_ids]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+async def test_drop_completes_the_batch_without_its_stragglers(size: int) -> None:
+    tail = Tail(oversample=2, then=Stragglers.DROP)
+    played, state, world = await asyncio.wait_for(
+        batch(Engine(), tail, groups=8, size=size), timeout=20
+    )
+    assert set(Counter(one.group_id for one in played).values()) == {size}
+    assert len(played) == 8 * size == state.finished == state.total
+    assert all(one.stop_reason is StopReason.TERMINATED for one in played)
+    kept = {one.episode_id for one in played}
+    assert state.dropped
+    assert not kept & {one.episode_id for one in state.dropped}
+    assert (state.parked, state.in_flight, world.open_envs) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+async def test_park_continues_its_stragglers_in_the_next_batch(size: int) -> None:
+    engine, state = Engine(), RolloutState()
+    tail = Tail(oversample=1.5, then=Stragglers.PARK)
+    first, _, _ = await batch(engine, tail, groups=8, size=size, state=state)
+    parked = {group.group_id: group for group in state.parked}
+    aborted = {
+        one.episode_id: one
+        for group in state.parked
+        for played in group.members.values()
+        for one in played
+        if one.stop_reason is StopReason.ABORTED
+    }
+    assert aborted
+    assert any(one.turns for one in aborted.values())
+    engine.version, engine.is_quick = 1, True
+    second, _, _ = await batch(engine, tail, groups=8, size=size, state=state, seed=1)
+    assert len(first) == len(second) == 8 * size
+    assert {one.group_id for one in second} >= parked.keys()
+    assert not {one.episode_id for one in first} & {one.episode_id for one in second}
+    mixed = 0
+    for one in second:
+        earlier = aborted.get(one.episode_id)
+        assert (TIMES_PARKED in one.metadata) == (one.group_id in parked)
+        if earlier is not None:
+            assert ids_of(one)[: len(ids_of(earlier))] == ids_of(earlier)
+            versions = [s.weight_version for s in one.segments if s.weight_version is not None]
+            assert versions == sorted(versions)
+            mixed += set(versions) == {"0", "1"}
+    assert mixed
+
+
+async def test_park_delivers_every_group_once_over_many_batches() -> None:
+    engine, state = Engine(), RolloutState()
+    tail = Tail(oversample=1.6, then=Stragglers.PARK)
+    seen: list[Trajectory] = []
+    for number in range(6):
+        engine.is_quick = number % 2 == 1
+        played, _, _ = await batch(engine, tail, groups=5, size=2, state=state, seed=number)
+        assert set(Counter(one.group_id for one in played).values()) == {2}
+        assert len(played) == 10
+        seen += played
+    assert len({one.episode_id for one in seen}) == len(seen) == 60
+    assert all(one.stop_reason is StopReason.TERMINATED for one in seen)
+    places = [(one.group_id, one.metadata["member"]) for one in seen]
+    assert len(set(places)) == len(places)
+    for one in seen:
+        assert len(one.turns[-1].info["history"]) == 3  # no step was lost or applied twice
+
+
+async def test_stop_at_completes_the_batch_with_a_share_of_its_groups() -> None:
+    tail = Tail(stop_at=0.5, then=Stragglers.DROP)
+    played, state, _ = await batch(Engine(), tail, groups=8)
+    assert len(played) == state.total == 4
+
+
+async def test_group_that_completes_too_late_is_parked_whole_and_delivered_first() -> None:
+    state = RolloutState()
+    engine = ScriptedEngine(text_codec(), say_turn)  # all groups end in the same iterations
+    tail = Tail(oversample=4, then=Stragglers.PARK)
+    first, _, _ = await batch(engine, tail, groups=2, size=2, state=state)
+    whole = [group for group in state.parked if group.is_complete(2)]
+    second, _, _ = await batch(engine, tail, groups=2, size=2, state=state, seed=1)
+    assert len(first) == len(second) == 4
+    if len(whole) >= 2:
+        assert {one.group_id for one in second} <= {group.group_id for group in whole}
+
+
+async def test_dropped_group_with_a_fault_does_not_count_for_the_batch() -> None:
+    world = World()
+    plan = FaultPlan(0.04, kinds=("permanent",), seed=1)
+    state = RolloutState()
+    config = RolloutConfig(
+        tail=Tail(oversample=3, then=Stragglers.DROP), on_fault=FaultPolicy.DROP_GROUP
+    )
+    found = collect(
+        lambda: ReplayEnv(world, plan), ScriptedEngine(text_codec(), say_turn), text_codec(),
+        episodes=12, group_size=2, concurrency=4, config=config, state=state,
+    )  # fmt: skip
+    played = [one async for one in found]
+    assert len(played) == 12
+    assert not any(one.is_faulted for one in played)
+    assert any(one.is_faulted for one in state.dropped)
+
+
+async def test_interrupted_run_keeps_its_stragglers_and_what_was_still_parked() -> None:
+    engine, state = Engine(), RolloutState()
+    tail = Tail(oversample=3, then=Stragglers.PARK)
+    await batch(engine, tail, groups=6, state=state, concurrency=18)
+    parked = {group.group_id for group in state.parked}
+    assert len(parked) > 2
+    interrupt, world = Interrupt(), World()
+    player = Player(engine, text_codec(), RolloutConfig(tail=tail, seed=1))
+    plan = RunPlan(episodes=6, concurrency=2)
+    run = Run(
+        lambda: ReplayEnv(world, FaultPlan(0.0)), player, plan, interrupt=interrupt, state=state
+    )
+    asyncio.get_running_loop().call_later(0.2, interrupt.fire)
+    kept = [one async for one in delivered(run)]
+    await player.aclose()
+    left = {group.group_id for group in state.parked}
+    assert parked <= left | {one.group_id for one in kept}
+    assert not left & {one.group_id for one in kept}
+
+
+async def test_run_folder_keeps_what_the_tail_has_cut_and_a_resumed_run_adds_nothing(
+    tmp_path: Path,
+) -> None:
+    tail = Tail(oversample=2, then=Stragglers.DROP)
+
+    async def part(folder: RunFolder) -> RolloutState:
+        world = World()
+        player = Player(Engine(), text_codec(), RolloutConfig(tail=tail))
+        run = Run(
+            lambda: ReplayEnv(world, FaultPlan(0.0)), player, RunPlan(episodes=8),
+            progress=folder.progress,
+        )  # fmt: skip
+
+        async def deliver(played: Played) -> None:
+            await folder.deliver(played)
+
+        with folder:
+            await run.play(deliver)
+        await player.aclose()
+        return run.state
+
+    await part(RunFolder.create(tmp_path / "run", {"group_size": 1}))
+    stored = load(tmp_path / "run")
+    cut = [one for one in stored if TAIL in one.metadata]
+    assert len(stored) - len(cut) == 8
+    assert cut
+    assert verify_file(tmp_path / "run").is_sound
+    state = await part(RunFolder.resume(tmp_path / "run"))
+    assert (state.finished, state.in_flight) == (8, 0)
+    assert len(load(tmp_path / "run")) == 8 + sum(one.reward is not None for one in cut)
+
+
+async def test_resumed_run_completes_its_batch() -> None:
+    tail = Tail(oversample=2, then=Stragglers.DROP)
+    world = World()
+    player = Player(Engine(), text_codec(), RolloutConfig(tail=tail))
+    run = Run(
+        lambda: ReplayEnv(world, FaultPlan(0.0)), player, RunPlan(episodes=8),
+        progress=Progress(delivered=frozenset({0, 1, 2})),
+    )  # fmt: skip
+    kept = [one async for one in delivered(run)]
+    await player.aclose()
+    assert len(kept) == 5
+
+
+def test_command_tells_what_the_tail_has_cut(tmp_path: Path) -> None:
+    done = run_envkit(
+        "rollout", "canary-v0", "--policy", "oracle", "-n", "8", "--out", str(tmp_path / "run"),
+        "--set", "tail.oversample=2", "--set", "tail.then=drop", "--concurrency", "16",
+    )  # fmt: skip
+    assert done.code == 0
+    stored = load(tmp_path / "run")
+    assert len([one for one in stored if TAIL not in one.metadata]) == 8
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_bytes())
+    assert metrics["episodes"] == 8
+    assert metrics.get("tail/cut", 0) == len(stored) - 8
+
+
+async def test_metrics_tell_how_what_was_parked_differs() -> None:
+    engine, state = Engine(), RolloutState()
+    tail = Tail(oversample=1.5, then=Stragglers.PARK)
+    first, _, _ = await batch(engine, tail, groups=8, state=state)
+    engine.is_quick = True
+    second, _, _ = await batch(engine, tail, groups=8, state=state, seed=1)
+    metrics = aggregate([*first, *second])
+    resumed = [one for one in second if TIMES_PARKED in one.metadata]
+    assert metrics["tail/resumed"] == len(resumed) > 0
+    assert metrics["tail/resumed_reward_gap"] == pytest.approx(0.0)
+    assert metrics["episodes"] == 16
+    cut = [replace(one, metadata={TAIL: "drop"}) for one in first]
+    metrics = aggregate([*cut, *second])
+    assert (metrics["episodes"], metrics["tail/cut"]) == (8, 8)
+
+
+def test_tail_refuses_what_makes_no_batch() -> None:
+    for wrong, text in (
+        ({"oversample": 0.9, "then": "drop"}, "at least 1"),
+        ({"stop_at": 0, "then": "drop"}, "above 0"),
+        ({"stop_at": 1.1, "then": "park"}, "at most 1"),
+        ({"oversample": 2}, "waits for every group"),
+        ({"then": "forget"}, "one of"),
+        ({"oversampling": 2}, "oversample"),
+        ({"oversample": float("nan"), "then": "drop"}, "finite"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            RolloutConfig.from_mapping({"tail": wrong})
+    config = RolloutConfig.from_mapping({"tail": {"oversample": 1.5, "then": "park"}})
+    assert RolloutConfig.from_mapping(config.to_mapping()) == config
+
+
+async def test_run_refuses_fewer_tasks_than_its_tail_may_start() -> None:
+    tail = Tail(oversample=2, then=Stragglers.DROP)
+    player = Player(Engine(), text_codec(), RolloutConfig(tail=tail))
+    with pytest.raises(ConfigurationError, match="4 new groups need as many tasks, got 2"):
+        Run("canary-v0", player, RunPlan(episodes=2, tasks=[None, None]))
+
+
+@given(groups=st.integers(1, 1000), percent=st.integers(100, 400), share=st.integers(1, 100))
+def test_tail_starts_at_least_what_it_needs(groups: int, percent: int, share: int) -> None:
+    tail = Tail(oversample=percent / 100, stop_at=share / 100, then=Stragglers.DROP)
+    assert 1 <= tail.needed(groups) <= groups <= tail.started(groups)
+    assert tail.started(groups) == -(-groups * percent // 100)
+    assert tail.needed(groups) == max(1, -(-groups * share // 100))
