@@ -93,7 +93,8 @@ class SkyRLOptions:
         if isinstance(own.get("imports"), str):
             own["imports"] = (own["imports"],)
         check_types(cls, own, "envkit")
-        return cls(rollout=RolloutConfig.from_mapping(data), **own)
+        tail = "trainer.fully_async.max_staleness_steps with the fully asynchronous trainer"
+        return cls(rollout=RolloutConfig.for_trainer(data, tail=tail), **own)
 
 
 _ENGINE: Final = {"timeout_s", "logprob_kind"}

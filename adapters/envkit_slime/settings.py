@@ -88,7 +88,9 @@ class Settings:
                     f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
                     f"got {key!r}: {place!r}"
                 )
-        rollout = RolloutConfig.from_mapping(data)
+        rollout = RolloutConfig.for_trainer(
+            data, tail="--over-sampling-batch-size with --partial-rollout"
+        )
         flag: Mapping[str, Any] = getattr(args, "apply_chat_template_kwargs", None) or {}
         rollout = replace(rollout, template_kwargs={**flag, **rollout.template_kwargs})
         return cls(rollout=rollout, **own)

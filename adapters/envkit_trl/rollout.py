@@ -19,7 +19,7 @@ from envkit_trl.contract import CONTRACT
 from envkit_trl.policy import HandOver, embedded_policy, external_policy
 from envkit_trl.requests import RequestIndex
 from envkit_trl.rows import REWARD_COLUMN, check_rows, episode_row, leave_out_faults
-from envkit_trl.settings import check_arguments
+from envkit_trl.settings import TAIL_SETTING, check_arguments
 
 
 def make_rollout_func(
@@ -43,8 +43,7 @@ def make_rollout_func(
     Raises:
         ConfigurationError: The configuration cannot be read, or an engine would not get weights.
     """
-    if not isinstance(config, RolloutConfig):
-        config = RolloutConfig.from_mapping(config)
+    config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
     policy = None if engine is None else external_policy(engine, hand_over)
     return EnvRollout(config, policy, codec, rows)
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from envkit.errors import ConfigurationError
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
 from envkit.seeds import derive_seed
+
+TAIL_SETTING: Final = "TRL's AsyncGRPOTrainer, whose max_staleness bounds the age of samples"
+"""What TRL has in place of `RolloutConfig.tail`."""
 
 
 class TrainingArguments(Protocol):

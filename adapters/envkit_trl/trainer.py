@@ -29,7 +29,7 @@ from envkit_trl.rows import (
     episode_row,
     leave_out_faults,
 )
-from envkit_trl.settings import check_arguments, check_turn_credit
+from envkit_trl.settings import TAIL_SETTING, check_arguments, check_turn_credit
 
 try:
     from trl import GRPOConfig, GRPOTrainer
@@ -120,8 +120,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         check_arguments(args, who="EnvGRPOTrainer", has_codec=codec is not None)
         if turn_discount is not None:
             check_turn_credit(args, turn_discount, has_reward_funcs=bool(reward_funcs))
-        if not isinstance(config, RolloutConfig):
-            config = RolloutConfig.from_mapping(config)
+        config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
         policy = None if engine is None else external_policy(engine, hand_over)
         self._default = config.request()
         self._turn_discount = turn_discount

@@ -26,7 +26,7 @@ from envkit_trl.batch import gather_or_cancel, group_spec, reseeded
 from envkit_trl.contract import CONTRACT
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.samples import RowSettings, group_metrics, group_samples
-from envkit_trl.settings import check_arguments, rollout_settings
+from envkit_trl.settings import TAIL_SETTING, check_arguments, rollout_settings
 from envkit_trl.transfer import EngineTransfer
 
 _FULL_S: Final = 0.02
@@ -82,8 +82,7 @@ class EnvRolloutWorker:
                 "groups_at_once, buffer_rows and most_failed_groups must be 1 or more, got "
                 f"{groups_at_once}, {buffer_rows} and {most_failed_groups}"
             )
-        if not isinstance(config, RolloutConfig):
-            config = RolloutConfig.from_mapping(config)
+        config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
         self._config, self._sampling = rollout_settings(args, config)
         self._requests = _read(dataset, config)
         self._engine, self._codec = engine, codec

@@ -50,7 +50,9 @@ class SharedRollout:
             TemplateError: The model's chat template cannot be made exact.
         """
         self.parts = parts
-        self.config = RolloutConfig.from_mapping(options)
+        self.config = RolloutConfig.for_trainer(
+            options, tail="async_training.partial_rollout of its fully asynchronous policy"
+        )
         self.settings = VerlSettings.from_config(parts.config)
         self.mm_processor_kwargs = plain(parts.data.get("mm_processor_kwargs"))
         self.codec = _codec(parts, self.config, self.mm_processor_kwargs)

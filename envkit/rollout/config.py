@@ -107,6 +107,28 @@ class RolloutConfig:
         config.role_plan()
         return config
 
+    @classmethod
+    def for_trainer(
+        cls, given: "RolloutConfig | Mapping[str, Any] | None", *, tail: str
+    ) -> "RolloutConfig":
+        """Return the settings of a trainer's adapter.
+
+        Args:
+            given: The configuration, or what `from_mapping` reads.
+            tail: What the trainer has in place of `tail`, for the message.
+
+        Raises:
+            ConfigurationError: As for `from_mapping`; or `tail` is set, which only envkit's own
+                runs can follow.
+        """
+        config = given if isinstance(given, RolloutConfig) else cls.from_mapping(given)
+        if config.tail != Tail():
+            raise ConfigurationError(
+                f"the trainer decides when a batch is complete, so envkit's tail has no effect "
+                f"here; remove it, and use {tail}"
+            )
+        return config
+
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
         return {**asdict(self), "on_fault": self.on_fault.value}

@@ -25,6 +25,7 @@ from envkit_skyrl import SkyRLOptions
         ({"task_fields": ["a"]}, "task_fields must be"),
         ({"engine": 5}, "engine must be a mapping"),
         ({"lmits": {}}, "Did you mean 'limits'"),
+        ({"tail": {"then": "drop"}}, "max_staleness_steps"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(mapping: dict[str, Any], message: str) -> None:

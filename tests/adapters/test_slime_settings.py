@@ -139,6 +139,7 @@ def test_slime_task_images_are_data_uris() -> None:
         (["toy-echo-v0"], {}, "mapping"),
         ({"env": "toy-echo-v0"}, {}, "env_id"),
         ({"fan_out": "all"}, {}, "fan_out"),
+        ({"env_id": "toy-echo-v0", "tail": {"then": "park"}}, {}, "--partial-rollout"),
         ({"task_fields": {"a": "answer"}}, {}, "task_fields"),
         ({}, {}, "no environment is named"),
         ({"env_id": "toy-echo-v0"}, {"envkit": "{"}, "JSON"),

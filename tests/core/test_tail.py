@@ -312,3 +312,13 @@ def test_tail_starts_at_least_what_it_needs(groups: int, percent: int, share: in
     assert 1 <= tail.needed(groups) <= groups <= tail.started(groups)
     assert tail.started(groups) == -(-groups * percent // 100)
     assert tail.needed(groups) == max(1, -(-groups * share // 100))
+
+
+def test_trainer_that_gets_a_tail_is_told_what_to_use_instead() -> None:
+    with pytest.raises(ConfigurationError, match="use --partial"):
+        RolloutConfig.for_trainer({"tail": {"then": "park"}}, tail="--partial")
+    with pytest.raises(ConfigurationError, match="use --partial"):
+        RolloutConfig.for_trainer(
+            RolloutConfig(tail=Tail(then=Stragglers.DROP)), tail="--partial"
+        )
+    assert RolloutConfig.for_trainer(None, tail="--partial") == RolloutConfig()
