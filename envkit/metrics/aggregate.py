@@ -113,6 +113,7 @@ class Aggregator:
     def _add_ledger(self, facts: EpisodeFacts) -> None:
         named = self._distributions
         self._counts["trained"] += facts.trained_tokens
+        self._counts["stale"] += facts.stale_tokens
         if facts.prompt_length is not None:
             named["tokens/prompt"].add(facts.prompt_length)
         named["tokens/response"].add(facts.response_tokens)
@@ -172,6 +173,8 @@ class Aggregator:
             "tokens/response/total": named["tokens/response"].total,
             "tokens/trained": counts["trained"],
         }
+        if counts["stale"]:
+            metrics["tokens/stale"] = counts["stale"]
         metrics["tokens/logprobs_clamped"] = counts["clamped_logprobs"]
         metrics["tokens/texts_neutralised"] = counts["neutralised"]
         if counts["prompt_tokens"]:

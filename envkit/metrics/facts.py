@@ -8,7 +8,14 @@ from typing import Any, cast
 from envkit.errors import ConfigurationError
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import TAIL, TIME_PARTS, TIMES_PARKED, Trajectory, role_of
+from envkit.trajectory.trajectory import (
+    STALE_TOKENS,
+    TAIL,
+    TIME_PARTS,
+    TIMES_PARKED,
+    Trajectory,
+    role_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,8 @@ class EpisodeFacts:
     """Sampled ones."""
     observation_tokens: int = 0
     trained_tokens: int = 0
+    stale_tokens: int = 0
+    """Masked because their weights were too old."""
     prompt_tokens: int = 0
     """Of all turns' contexts."""
     cached_tokens: int = 0
@@ -91,6 +100,7 @@ class EpisodeFacts:
             else sum(turn.response_tokens for turn in turns),
             observation_tokens=tokens[SegmentKind.OBSERVATION],
             trained_tokens=trajectory.trained_token_count,
+            stale_tokens=trajectory.metadata.get(STALE_TOKENS, 0),
             prompt_tokens=sum(turn.prompt_tokens for turn in turns),
             cached_tokens=sum(min(turn.cached_tokens, turn.prompt_tokens) for turn in turns),
             clamped_logprobs=sum(turn.clamped_logprobs for turn in turns),

@@ -24,6 +24,7 @@ METRICS: Final[Mapping[str, str]] = {
     "tokens/observation/mean": "tokens of an episode's observations, images expanded",
     "tokens/response/total": "sampled tokens of all episodes",
     "tokens/trained": "tokens with loss mask 1 in what a trainer gets",
+    "tokens/stale": "sampled tokens that are masked because their weights were too old",
     "tokens/logprobs_clamped": "log-probabilities a little above 0 that were set to 0",
     "tokens/texts_neutralised": "texts of environments in which control tokens were broken",
     "tokens/cached_share": "share of all prompts' tokens that a prefix cache held",

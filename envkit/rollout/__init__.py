@@ -21,6 +21,7 @@ from envkit.rollout.run import Run
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan
 from envkit.rollout.sources import EnvSource
+from envkit.rollout.staleness import Stale
 from envkit.rollout.stream import collect, delivered
 from envkit.rollout.tail import ParkedGroup, Stragglers, Tail
 from envkit.rollout.task_file import read_requests
@@ -54,6 +55,7 @@ __all__ = [
     "RunPlan",
     "Sampling",
     "ScriptedEngine",
+    "Stale",
     "Stragglers",
     "Tail",
     "availability_of",

@@ -20,6 +20,7 @@ from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_types
 from envkit.rollout.setup import RolePlan
+from envkit.rollout.staleness import Stale
 from envkit.rollout.tail import Stragglers, Tail
 from envkit.tokens import SanityMode
 
@@ -247,11 +248,13 @@ def _retries(value: object) -> RetryBudget:
 
 def _tail(value: object) -> Tail:
     data = dict(_section(value, "tail"))
-    if "then" in data:
-        known = [choice.value for choice in Stragglers]
-        if data["then"] not in known:
-            raise ConfigurationError(f"tail.then must be one of {known}, got {data['then']!r}")
-        data["then"] = Stragglers(data["then"])
+    choices: tuple[tuple[str, type[StrEnum]], ...] = (("then", Stragglers), ("stale", Stale))
+    for name, kind in choices:
+        known = [choice.value for choice in kind]
+        if name in data and data[name] not in known:
+            raise ConfigurationError(f"tail.{name} must be one of {known}, got {data[name]!r}")
+        if name in data:
+            data[name] = kind(data[name])
     return _build(Tail, data, "tail")
 
 

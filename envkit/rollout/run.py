@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from envkit.errors import RunFailedError
+from envkit.errors import ConfigurationError, RunFailedError
 from envkit.rollout.availability import availability_of
 from envkit.rollout.collecting import collecting, tend
 from envkit.rollout.config import FaultPolicy
@@ -23,11 +23,12 @@ from envkit.rollout.plan import Deliver, Played, Progress, RolloutState, RunPlan
 from envkit.rollout.player import Player
 from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.rollout.sources import Source, source_of
+from envkit.rollout.staleness import Freshness, Stale
 from envkit.rollout.supervision import FaultStreak
 from envkit.rollout.tail import ParkedGroup, Stragglers, is_aborted, marked
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit.trajectory.trajectory import TAIL, TIMES_PARKED
+from envkit.trajectory.trajectory import STALE_TOKENS, TAIL, TIMES_PARKED
 
 _MOST_UNDELIVERED: Final = 4
 """Finished episodes that wait for delivery before the others are held back."""
@@ -101,6 +102,8 @@ class Run:
         self.undelivered: list[Played] = []
         """Finished episodes that could not be delivered, after `play` has raised."""
         self._tail = self._config.tail
+        limit = self._tail.max_staleness
+        self._freshness = None if limit is None else Freshness(limit)
         self._groups: dict[int, _Group] = {}
         self._parked = dict(enumerate(self.state.parked))
         """Groups of an earlier run that have not begun yet, by their number in this one."""
@@ -326,12 +329,14 @@ class Run:
             self._stop(RunFailedError(reason))
         if group.missing == 0:
             await self._end(number, group, deliver)
-        elif not (self._tail.cuts or self._config.on_fault is FaultPolicy.DROP_GROUP):
+        elif not self._holds_groups():
+            self._freshen(group)
             await self._release(group, deliver)
 
     async def _end(self, number: int, group: _Group, deliver: Deliver) -> None:
         """Release a group whose members have all ended; it may complete the batch."""
         del self._groups[number]
+        self._freshen(group)
         is_short = self._is_dropped(group) or any(map(is_aborted, group.held.values()))
         self._complete += not is_short
         if self._tail.cuts and self._complete * self._plan.group_size >= self._episodes():
@@ -352,9 +357,33 @@ class Run:
             await self._deliver(episode, deliver)
 
     def _is_dropped(self, group: _Group) -> bool:
-        """Whether a fault of one of its members withholds the group."""
-        drops = self._config.on_fault is FaultPolicy.DROP_GROUP
-        return drops and any(map(_is_faulted, group.held.values()))
+        """Whether a fault, or stale tokens, of one of its members withhold the group."""
+        if self._config.on_fault is FaultPolicy.DROP_GROUP and any(
+            map(_is_faulted, group.held.values())
+        ):
+            return True
+        return self._tail.stale is Stale.DROP and any(
+            STALE_TOKENS in one.metadata for played in group.held.values() for one in played
+        )
+
+    def _holds_groups(self) -> bool:
+        """Whether a group is delivered whole or not at all."""
+        drops_stale = self._freshness is not None and self._tail.stale is Stale.DROP
+        drops_faulted = self._config.on_fault is FaultPolicy.DROP_GROUP
+        return self._tail.cuts or drops_faulted or drops_stale
+
+    def _freshen(self, group: _Group) -> None:
+        """Mask what weights of long ago have sampled."""
+        if self._freshness is None:
+            return
+        try:
+            for one in (one for played in group.held.values() for one in played):
+                self._freshness.note(one)
+        except ConfigurationError as error:
+            self._stop(error)
+            return
+        for member, played in group.held.items():
+            group.held[member] = tuple(map(self._freshness.masked, played))
 
     async def _set_aside(self, group: _Group, deliver: Deliver) -> None:
         """Keep what the tail has stopped; whoever stores episodes gets it with a mark."""

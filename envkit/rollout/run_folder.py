@@ -35,7 +35,7 @@ from envkit.trajectory.storage import (
     read_trajectories,
     save,
 )
-from envkit.trajectory.trajectory import ROLE, Trajectory
+from envkit.trajectory.trajectory import ROLE, TAIL, Trajectory
 
 RUN_FILE: Final = "run.json"
 UNFINISHED_FILE: Final = "unfinished.jsonl"
@@ -292,8 +292,9 @@ def _recover(path: Path, writer: TrajectoryWriter, group_size: int) -> Progress:
     stored = list(read_index(path))
     whole = _whole_episodes(path, stored)
     finished = [one for one in stored if one.is_finished and whole[_episode(one)]]
-    delivered = {_index(path, one.metadata, group_size): one for one in finished}
-    if len(delivered) != len({_episode(one) for one in finished}):
+    counted = [one for one in finished if TAIL not in one.metadata]
+    delivered = {_index(path, one.metadata, group_size): one for one in counted}
+    if len(delivered) != len({_episode(one) for one in counted}):
         raise _stored_twice(path)
     _set_apart(path, {one.line for one in stored} - {one.line for one in finished}, writer)
     starts: dict[int, str] = {}

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from envkit.errors import ConfigurationError
+from envkit.rollout.staleness import Stale
 from envkit.tasks import Task
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -41,6 +42,11 @@ class Tail:
     stop_at: float = 1.0
     """Share of the groups asked for that completes the batch."""
     then: Stragglers = Stragglers.WAIT
+    max_staleness: int | None = None
+    """Updates of the weights after which a sampled token is too old, counted to the newest ones
+    that the run has seen when it delivers the episode; None bounds nothing. It needs an engine that
+    names its weights by integers."""
+    stale: Stale = Stale.MASK
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no batch.
@@ -53,6 +59,10 @@ class Tail:
         if not 0 < self.stop_at <= 1:
             raise ConfigurationError(
                 f"tail.stop_at must be above 0 and at most 1, got {self.stop_at}"
+            )
+        if self.max_staleness is not None and self.max_staleness < 0:
+            raise ConfigurationError(
+                f"tail.max_staleness must be at least 0, or null, got {self.max_staleness}"
             )
         if not self.cuts and (self.oversample, self.stop_at) != (1, 1):
             raise ConfigurationError(

@@ -23,6 +23,8 @@ TAIL: Final = "tail"
 """Key of the metadata: how the tail of a batch cut the episode, "drop" or "park"."""
 TIMES_PARKED: Final = "times_parked"
 """Key of the metadata: how many batches have parked the episode's group."""
+STALE_TOKENS: Final = "stale_tokens"
+"""Key of the metadata: tokens that are masked because their weights were too old."""
 ROLE: Final = "role"
 """Key of `Trajectory.metadata`: whose trajectory it is. None for an episode of several agents that
 failed before any role replied."""

@@ -73,12 +73,12 @@ TRIALS: Final = (
     ),
     _desktop("move_window"),
     _desktop("resize_window"),
-    _desktop("set_sliders"),
 )
 BEYOND: Final = (
     Trial(title="`canary-v0`, length 12", env_id="canary-v0", arguments={"length": 12}),
     _desktop("move_window", split="test"),
     _desktop("press_button"),
+    _desktop("set_sliders"),
     Trial(
         title="`computer-use-v0` level 2 move_window",
         env_id="computer-use-v0",

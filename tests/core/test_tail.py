@@ -29,6 +29,7 @@ from envkit.rollout import (
     Run,
     RunPlan,
     ScriptedEngine,
+    Stale,
     Stragglers,
     Tail,
     collect,
@@ -283,6 +284,39 @@ async def test_metrics_tell_how_what_was_parked_differs() -> None:
     assert (metrics["episodes"], metrics["tail/cut"]) == (8, 8)
 
 
+@pytest.mark.parametrize("stale", [Stale.MASK, Stale.DROP])
+async def test_tokens_of_weights_that_are_too_old_are_not_trained(stale: Stale) -> None:
+    engine, state = Engine(), RolloutState()
+    tail = Tail(oversample=1.5, then=Stragglers.PARK, max_staleness=1, stale=stale)
+    await batch(engine, tail, groups=8, size=2, state=state)
+    parked = {group.group_id for group in state.parked if group.members}
+    engine.version, engine.is_quick = 2, True
+    second, _, _ = await batch(engine, tail, groups=8, size=2, state=state, seed=1)
+    newest = {one.group_id for one in second if any(s.weight_version == "2" for s in one.segments)}
+    old = [
+        one
+        for one in second
+        if one.group_id in newest and any(s.weight_version == "0" for s in one.segments)
+    ]
+    if stale is Stale.DROP:
+        assert old == []
+        assert {one.group_id for one in state.dropped} & parked
+        return
+    assert old
+    for one in old:
+        trained = [s for s in one.segments if any(s.loss_mask)]
+        assert all(s.weight_version == "2" for s in trained)
+        masked = sum(len(s.train_ids) for s in one.segments if s.weight_version == "0")
+        assert one.metadata["stale_tokens"] == masked > 0
+    assert aggregate(second)["tokens/stale"] == sum(one.metadata["stale_tokens"] for one in old)
+
+
+async def test_staleness_is_refused_where_weights_have_no_numbers() -> None:
+    tail = Tail(max_staleness=1)
+    with pytest.raises(ConfigurationError, match="by integers, got 'script'"):
+        await batch(ScriptedEngine(text_codec(), say_turn), tail, groups=4)
+
+
 def test_tail_refuses_what_makes_no_batch() -> None:
     for wrong, text in (
         ({"oversample": 0.9, "then": "drop"}, "at least 1"),
@@ -291,6 +325,8 @@ def test_tail_refuses_what_makes_no_batch() -> None:
         ({"oversample": 2}, "waits for every group"),
         ({"then": "forget"}, "one of"),
         ({"oversampling": 2}, "oversample"),
+        ({"max_staleness": -1}, "at least 0"),
+        ({"stale": "keep"}, "one of"),
         ({"oversample": float("nan"), "then": "drop"}, "finite"),
     ):
         with pytest.raises(ConfigurationError, match=text):
@@ -318,7 +354,5 @@ def test_trainer_that_gets_a_tail_is_told_what_to_use_instead() -> None:
     with pytest.raises(ConfigurationError, match="use --partial"):
         RolloutConfig.for_trainer({"tail": {"then": "park"}}, tail="--partial")
     with pytest.raises(ConfigurationError, match="use --partial"):
-        RolloutConfig.for_trainer(
-            RolloutConfig(tail=Tail(then=Stragglers.DROP)), tail="--partial"
-        )
+        RolloutConfig.for_trainer(RolloutConfig(tail=Tail(then=Stragglers.DROP)), tail="--partial")
     assert RolloutConfig.for_trainer(None, tail="--partial") == RolloutConfig()
