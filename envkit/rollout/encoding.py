@@ -114,7 +114,7 @@ class EpisodeEncoder:
         ledger, codec = self._record.ledger, self._codec
         if codec.history == "rerender" and codec.rewrites_history:
             whole = self._prompt()
-            sent = ledger.wire_ids
+            sent = tuple(ledger.wire_ids)
             length = len(sent)
             if whole.wire_ids[:length] != sent:
                 return replace(whole, is_prompt=True)
