@@ -148,7 +148,7 @@ class EpisodeEncoder:
         def work() -> Encoded:
             encoded = encode()
             for image in encoded.images:
-                image.png_bytes()  # the record and HTTP engines want them; never on the event loop
+                image.encoded(image.file_format)  # the record wants it; not on the event loop
             return encoded
 
         return await self._pool.computing.run(work)

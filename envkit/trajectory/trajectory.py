@@ -39,7 +39,7 @@ class TurnRecord:
     image_count: int = 0
     """New images in the observation after the reply."""
     image_bytes: int = 0
-    """Their PNG bytes."""
+    """Of their files, in the format that they came in, or PNG for drawn ones."""
     neutralised: int | None = None
     """Texts of the observation that had control tokens or characters that no tokenizer takes."""
     queue_seconds: float = 0.0
@@ -90,7 +90,7 @@ def observed(encoded: Encoded) -> dict[str, Any]:
     return {
         "observation_tokens": len(encoded.train_ids),
         "image_count": len(encoded.images),
-        "image_bytes": sum(len(image.png_bytes()) for image in encoded.images),
+        "image_bytes": sum(len(image.encoded(image.file_format)) for image in encoded.images),
         "neutralised": encoded.neutralised or None,
     }
 
