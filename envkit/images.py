@@ -185,6 +185,16 @@ class Image:
         image._sha256, image._is_promised = sha256, True
         return image
 
+    @classmethod
+    def _received(
+        cls, sha256: str, data: bytes, shape: tuple[str, tuple[int, int]], image_format: str
+    ) -> "Image":
+        """Return a pickled image; its identity is compared when its pixels are first read."""
+        image = cls(data)
+        image._sha256, image._is_promised = sha256, True
+        image._shape, image._format = shape, image_format
+        return image
+
     def pil(self) -> PilImage.Image:
         """Return the decoded picture, mode L or RGB. It is shared: copy before drawing on it.
 
@@ -343,7 +353,7 @@ class Image:
 
     def __reduce__(self) -> tuple[object, ...]:
         name = self.file_format
-        return _received, (self.sha256, self.encoded(name), self._known_shape(), name)
+        return Image._received, (self.sha256, self.encoded(name), self._known_shape(), name)
 
     def __repr__(self) -> str:
         if self._shape is None and self._sha256 is not None:
@@ -353,16 +363,6 @@ class Image:
             return f"Image({len(self._source)} bytes, not decoded yet)"
         width, height = self.size
         return f"Image({width}x{height} {self.mode}, sha256={self.sha256[:12]})"
-
-
-def _received(
-    sha256: str, data: bytes, shape: tuple[str, tuple[int, int]], image_format: str
-) -> Image:
-    """Return a pickled image; its identity is compared when its pixels are first read."""
-    image = Image(data)
-    image._sha256, image._is_promised = sha256, True
-    image._shape, image._format = shape, image_format
-    return image
 
 
 def _identity(picture: PilImage.Image) -> str:

@@ -28,7 +28,6 @@ def jsonschema() -> Any:  # noqa: ANN401  # a module without types
     sys.modules[_SLOW] = stand_in
     try:
         import jsonschema
-        import jsonschema.exceptions
     finally:
         sys.modules.pop(_SLOW, None)
     return jsonschema

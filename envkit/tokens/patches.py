@@ -52,7 +52,7 @@ class PatchPlan:
 
     def pixel_values(self, image: Image) -> NDArray[Any]:
         """Return the patches of an image, (P, 3 * frames * patch**2)."""
-        pixels = self._pixels(image)
+        pixels = self.resized(image)
         rows, columns, merge = *pixels.shape[:2], self.merge
         values = np.empty(
             (rows, columns, merge, merge, _CHANNELS, self.frames, self.patch, self.patch),
@@ -64,7 +64,7 @@ class PatchPlan:
             )[:, :, :, :, None]
         return values.reshape(rows * columns * merge**2, -1)
 
-    def _pixels(self, image: Image) -> NDArray[Any]:
+    def resized(self, image: Image) -> NDArray[Any]:
         """Return the resized bytes by patch: (rows, columns, merge, merge, patch, patch, 3)."""
         picture = image.pil()
         picture = picture if picture.mode == "RGB" else picture.convert("RGB")
@@ -108,12 +108,12 @@ def _guess(processor: Any, made: Processed) -> PatchPlan | None:  # noqa: ANN401
     """Return what the processor's settings say, without a table."""
     grid = made.tensors.get(_GRID)
     names = ("patch_size", "merge_size", "temporal_patch_size", "resample")
-    settings = [getattr(processor, name, None) for name in names]
-    if made.tensors.keys() != {_PIXELS, _GRID} or grid is None or grid.shape != (1, 3):
+    settings: list[Any] = [getattr(processor, name, None) for name in names]
+    if set(made.tensors) != {_PIXELS, _GRID} or grid is None or grid.shape != (1, 3):
         return None
     if not all(isinstance(one, int) for one in settings):
         return None
-    patch, merge, frames, resample = map(int, settings)
+    patch, merge, frames, resample = (int(one) for one in settings)
     return PatchPlan(
         target=(int(grid[0, 2]) * patch, int(grid[0, 1]) * patch),
         patch=patch,
@@ -134,7 +134,7 @@ def _with_table(plan: PatchPlan, call: ProcessorCall) -> PatchPlan | None:
     every = (np.arange(width * height) % _VALUES).astype(np.uint8).reshape(height, width, 1)
     probe = Image.from_array(np.repeat(every, _CHANNELS, axis=2))
     values = call.image(probe).tensors[_PIXELS]
-    bytes_of = plan._pixels(probe)[..., 0].reshape(-1, plan.patch**2)
+    bytes_of = plan.resized(probe)[..., 0].reshape(-1, plan.patch**2)
     by_channel = values.reshape(len(bytes_of), _CHANNELS, plan.frames, -1)[:, :, 0]
     table = np.zeros((_CHANNELS, _VALUES), values.dtype)
     for channel in range(_CHANNELS):
