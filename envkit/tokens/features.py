@@ -28,6 +28,7 @@ from envkit.tokens.sanity import WholeImages
 from envkit.tokens.template import ChatTemplate
 
 DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
+_SMALL_BYTES: Final = 1024
 _PLANNED_FROM: Final = 3
 """Images of a size that the processor is called for; the last one pays for finding a plan."""
 
@@ -165,12 +166,12 @@ class ImageEncoder:
 
     def _known(self, image: Image) -> _Known:
         rules, size = self.rules, self._sizes[image.size]
-        ids = size.ids
-        if ids is None:
-            ids = self.processed(image).ids
-            if self._is_lazy and rules.expansion is Expansion.IDS:
-                size.ids = ids
-        tensors = _Tensors(self, image, ids)
+        made = self.processed(image) if size.ids is None else None
+        ids = size.ids if made is None else made.ids
+        assert ids is not None
+        if made is not None and self._is_lazy and rules.expansion is Expansion.IDS:
+            size.ids = ids
+        tensors = _Tensors(self, image, ids, made)
         features = ImageFeatures(tensors=tensors, token_count=len(ids), joining=rules.joining)
         return _Known(features=features, ids=ids)
 
@@ -224,30 +225,48 @@ class ImageEncoder:
 
 
 class _Tensors(Mapping[str, NDArray[Any]]):
-    """The tensors of an image that is known to have these tokens, wherever the cache has them."""
+    """The tensors of an image that is known to have these tokens, wherever the cache has them.
 
-    def __init__(self, encoder: ImageEncoder, image: Image, ids: tuple[int, ...]) -> None:
+    Small ones, such as grids, are kept: engines ask for them at every turn.
+    """
+
+    def __init__(
+        self, encoder: ImageEncoder, image: Image, ids: tuple[int, ...], made: Processed | None
+    ) -> None:
         self._encoder, self._image, self._ids = encoder, image, ids
+        self._small: dict[str, NDArray[Any]] = {}
+        self._names: tuple[str, ...] | None = None
+        if made is not None:
+            self._note(made)
 
     def _tensors(self) -> Mapping[str, NDArray[Any]]:
         made = self._encoder.processed(self._image)
         if made.ids != self._ids:
             family = self._encoder.rules.joining.family
             raise ImageError(
-                f"{family} must give images of one size the same number of "
-                f"tokens, got {len(made.ids)} and {len(self._ids)} for {self._image.size}; make "
-                "the codec without lazy_features"
+                f"{family} must give images of one size the same number of tokens, got "
+                f"{len(made.ids)} and {len(self._ids)} for {self._image.size}; make the codec "
+                "without lazy_features"
             )
+        self._note(made)
         return made.tensors
 
+    def _note(self, made: Processed) -> None:
+        self._names = tuple(made.tensors)
+        self._small = {key: one for key, one in made.tensors.items() if one.nbytes <= _SMALL_BYTES}
+
     def __getitem__(self, key: str) -> NDArray[Any]:
-        return self._tensors()[key]
+        small = self._small.get(key)
+        return self._tensors()[key] if small is None else small
+
+    def __contains__(self, key: object) -> bool:
+        return key in (self._names or self._tensors())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors())
+        return iter(self._names or self._tensors())
 
     def __len__(self) -> int:
-        return len(self._tensors())
+        return len(self._names or self._tensors())
 
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self._tensors()),)

@@ -402,6 +402,10 @@ def test_tensors_are_shared_by_content_and_bounded_in_memory() -> None:
     codec.image_features([Image.from_array(noise[0] // 2)])
     assert encoder._bytes <= encoder._limit
     assert len(encoder._kept) == 2
+    computed = encoder.computed
+    assert [one.tensors["image_grid_thw"].tolist() for one in first] == [[[1, 4, 6]]] * 6
+    assert all("pixel_values" in one.tensors for one in first)
+    assert encoder.computed == computed  # grids are not worth dropping
     for features, values in zip(first, expected, strict=True):  # made again where they are gone
         np.testing.assert_array_equal(features.tensors["pixel_values"], values)
     assert encoder._bytes <= encoder._limit
