@@ -32,6 +32,10 @@ MAX_BYTES: Final = 5 * MAX_PIXELS
 """Longest accepted file: enough for the PNG of any accepted image, so that every image can be
 stored and read again."""
 
+_PNG_LEVEL: Final = 1
+"""zlib's fastest."""
+_BLOCK_BYTES: Final = 1 << 16
+"""Of pixels taken out of a picture at once: Pillow's own buffer, which is not mapped anew."""
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_CRITICAL: Final = (b"IDAT", b"IHDR", b"PLTE", b"IEND")
 _BAND_PIXELS: Final = 4 * 1024 * 1024
@@ -64,8 +68,8 @@ class DecodedImage(NamedTuple):
     image_format: str
     """Of the file, such as "png"."""
     exact: bytes | None
-    """The file, for a PNG without its metadata, if it holds exactly these pixels; None if they were
-    converted, such as composited onto white."""
+    """The file without its metadata, if it holds exactly these pixels; None if they were converted,
+    such as composited onto white, or if the metadata of its format is not removed here."""
 
 
 def decode_image(data: bytes) -> DecodedImage:
@@ -85,7 +89,7 @@ def decode_image(data: bytes) -> DecodedImage:
             opened.load()
             image_format = _OTHER_NAMES.get(opened.format or "", opened.format or "").lower()
             picture = normalized(opened)
-            exact = data if picture is opened else None
+            exact = _exact(data, image_format) if picture is opened else None
             if picture is opened and image_format != "png":
                 picture = opened.copy()  # the opened one holds on to its file or decoder
             picture.info = {}
@@ -99,6 +103,31 @@ def decode_image(data: bytes) -> DecodedImage:
         raise
     except _DECODER_ERRORS as error:
         raise ImageError(f"these {len(data)} bytes are not a readable image: {error}") from error
+
+
+def png_of(picture: PilImage.Image) -> bytes:
+    """Return a picture of mode L or RGB as PNG, its rows unfiltered.
+
+    What is drawn has flat areas, which compress as well without filters. Trying the five filters on
+    each row, as Pillow does, takes two to three times as long; it saves a tenth of a photo's size.
+    """
+    width, height = picture.size
+    line = width * len(picture.getbands()) + 1  # with the filter byte
+    rows = max(1, _BLOCK_BYTES // line)
+    deflater, parts = zlib.compressobj(_PNG_LEVEL), list[bytes]()
+    for top in range(0, height, rows):
+        bottom = min(height, top + rows)
+        # A stride of one more leaves a zero after each row: the filter byte of the next one.
+        pixels = picture.crop((0, top, width, bottom)).tobytes("raw", picture.mode, line)
+        parts.append(deflater.compress(memoryview(b"\0" + pixels)[: line * (bottom - top)]))
+    parts.append(deflater.flush())
+    color_type = 0 if picture.mode == "L" else 2
+    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", b"".join(parts)), (b"IEND", b""))
+    return _PNG_SIGNATURE + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
 
 
 def read_image_file(path: str | os.PathLike[str]) -> bytes:
@@ -189,6 +218,38 @@ def _without_ancillary_chunks(data: bytes) -> bytes:
     if start == first and place >= len(data):
         return data
     return b"".join((*kept, data[start:place]))
+
+
+def _exact(data: bytes, image_format: str) -> bytes | None:
+    """Return a file without metadata, or None where that is not known how to do."""
+    if image_format == "png":
+        return data  # its ancillary chunks are gone already
+    if image_format == "jpeg":
+        return _without_segments(data)
+    is_simple = image_format == "webp" and data[12:16] in (b"VP8 ", b"VP8L")
+    return data[: 8 + int.from_bytes(data[4:8], "little")] if is_simple else None
+
+
+def _without_segments(data: bytes) -> bytes | None:
+    """Return a JPEG without its comments and application data, up to its end; None if damaged.
+
+    What says how the colors are coded stays: the headers of JFIF and Adobe.
+    """
+    kept, place = [data[:2]], 2
+    while data[place : place + 1] == b"\xff":
+        kind = data[place + 1 : place + 2]
+        if not b"\xc0" <= kind <= b"\xfe" or b"\xd0" <= kind <= b"\xd9":  # has no length
+            return None
+        if kind == b"\xda":  # the pixels; a marker inside them has another second byte
+            end = data.rfind(b"\xff\xd9")
+            is_one = data.find(b"\xff\xd8\xff", place) < 0  # not several pictures
+            return b"".join((*kept, data[place : end + 2])) if is_one and end > place else None
+        end = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+        is_metadata = (b"\xe1" <= kind <= b"\xef" and kind != b"\xee") or kind == b"\xfe"
+        if not is_metadata:
+            kept.append(data[place:end])
+        place = end
+    return None
 
 
 def _check_webp(data: bytes) -> None:

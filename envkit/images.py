@@ -1,8 +1,12 @@
 """Immutable, content-addressed images.
 
-An `Image` is identified by the SHA-256 of its mode, size and pixels. It keeps encoded bytes, each
-format once, and is never copied: `copy.deepcopy` returns the same object, so a group of G
-trajectories that share an image shares its bytes.
+An `Image` is identified by the SHA-256 of its mode, size and pixels. It keeps the bytes that it
+came in, in the format that it came in, and is never copied: `copy.deepcopy` returns the same
+object, so a group of G trajectories that share an image shares its bytes. Pickled, it travels as
+its identity and these bytes; the receiver neither decodes nor hashes until it reads pixels.
+
+A lossy file (JPEG, WebP) gives these pixels with this process's decoder. Another program's decoder
+may give others, which nobody would notice, so whoever sends an image to one asks for PNG.
 
 Pixels are released. The process keeps those that were decoded last, `PIXEL_CACHE_BYTES` in all, and
 an image decodes its bytes again when it is asked for pixels that are gone. A drawn image keeps its
@@ -16,7 +20,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Final, final
 from weakref import ref
 
 import numpy as np
@@ -29,6 +33,7 @@ from envkit.image_files import (
     check_size,
     decode_image,
     normalized,
+    png_of,
     read_image_file,
 )
 
@@ -87,7 +92,8 @@ class Image:
         "__weakref__",
         "_decoded",
         "_encoded",
-        "_is_png",
+        "_format",
+        "_is_promised",
         "_lock",
         "_sha256",
         "_shape",
@@ -98,7 +104,8 @@ class Image:
         if isinstance(source, PilImage.Image):
             raise ImageError("an image of a Pillow picture is built with Image.from_pil(picture)")
         self._source = source  # None for a drawn image that has not been encoded yet
-        self._is_png = False  # whether the source is a PNG of exactly these pixels
+        self._format: str | None = None  # of the source, if it holds exactly these pixels
+        self._is_promised = False  # whether the identity was given and is not compared yet
         self._decoded: PilImage.Image | None = None
         self._shape: tuple[str, tuple[int, int]] | None = None
         self._sha256: str | None = None
@@ -106,12 +113,21 @@ class Image:
         self._lock = threading.RLock()
 
     @classmethod
-    def from_pil(cls, picture: PilImage.Image) -> "Image":
-        """Take a Pillow picture; it is copied, so later edits do not reach the image."""
+    def from_pil(cls, picture: PilImage.Image, *, png: bytes | None = None) -> "Image":
+        """Take a Pillow picture; it is copied, so later edits do not reach the image.
+
+        Args:
+            picture: In any mode.
+            png: The picture as PNG, if it is encoded already. Nothing compares the two: bytes of
+                other pixels would travel under this picture's identity.
+        """
         check_size(picture.size)
-        image, drawn = cls(None), normalized(picture).copy()
+        image, drawn = cls(png), normalized(picture).copy()
         drawn.info = {}  # metadata must not travel in the PNG
         image._decoded, image._shape = drawn, (drawn.mode, drawn.size)
+        if png is not None:
+            image._format = "png"
+            image._track(drawn)
         return image
 
     @classmethod
@@ -166,7 +182,17 @@ class Image:
         with an ImageError when they are decoded.
         """
         image = cls(read)
-        image._sha256 = sha256
+        image._sha256, image._is_promised = sha256, True
+        return image
+
+    @classmethod
+    def _received(
+        cls, sha256: str, data: bytes, shape: tuple[str, tuple[int, int]], image_format: str
+    ) -> "Image":
+        """Return a pickled image; its identity is compared when its pixels are first read."""
+        image = cls(data)
+        image._sha256, image._is_promised = sha256, True
+        image._shape, image._format = shape, image_format
         return image
 
     def pil(self) -> PilImage.Image:
@@ -203,16 +229,16 @@ class Image:
 
     def _decode(self) -> PilImage.Image:
         source = self._source
-        is_read_now = callable(source)
         data = source() if callable(source) else source
         assert data is not None  # a drawn image has its pixels until it has bytes
         found = decode_image(data)
-        if is_read_now and self._sha256 != (identity := _identity(found.picture)):
+        if self._is_promised and self._sha256 != (identity := _identity(found.picture)):
             raise ImageError(
                 f"the image must have sha256 {self._sha256}, got pixels of {identity}; "
-                "its file was changed"
+                "its file was changed, or it is a lossy one and was decoded otherwise elsewhere"
             )
-        self._is_png = found.image_format == "png" and found.exact is not None
+        self._is_promised = False
+        self._format = found.image_format if found.exact is not None else None
         self._source = found.exact or data
         self._shape = (found.picture.mode, found.picture.size)
         return found.picture
@@ -247,11 +273,19 @@ class Image:
         pixels.flags.writeable = False
         return pixels
 
+    @property
+    def file_format(self) -> str:
+        """The format that takes no encoding: "jpeg" or "webp" if it came in that, else "png"."""
+        if self._format is None and self._shape is None:
+            self.pil()
+        return self._format or "png"
+
     def encoded(self, image_format: str = "png") -> bytes:
         """Return the picture in a file format ("png", "jpeg", "webp"), encoded once and kept.
 
-        PNG and WebP are lossless here. Bytes that came in as PNG are returned as they came when
-        they decode to exactly these pixels, without metadata; a transparent PNG is encoded again.
+        Bytes that came in this format are returned as they came, without metadata, if they decode
+        to exactly these pixels; a transparent PNG is encoded again. What is encoded here is
+        lossless as PNG and WebP.
 
         Raises:
             ImageError: The format is another one, or the bytes behind the image are broken.
@@ -263,31 +297,34 @@ class Image:
             return self._encoded[name]
 
     def _encode(self, name: str) -> bytes:
-        picture = self.pil()  # broken bytes must not travel just because they start like a PNG
-        if name == "png" and self._is_png and isinstance(self._source, bytes):
+        if self._format is None:  # broken bytes must not travel just because they start like a PNG
+            self.pil()
+        if name == self._format and isinstance(self._source, bytes):
             return self._source
+        picture = self.pil()
         if name not in _FORMATS:
             raise ImageError(f"an image format must be one of {_FORMATS}, got {name!r}")
-        options: dict[str, Any] = {}
-        if name == "png":
-            options["compress_level"] = 3
-        elif name == "webp":
-            options["lossless"] = True
-        buffer = io.BytesIO()
-        picture.save(buffer, format=name.upper(), **options)
-        data = buffer.getvalue()
-        if name == "png":  # from here on the pixels can be had from it
-            is_drawn = self._source is None
-            self._source, self._is_png = data, True
-            if is_drawn:
-                self._track(picture)
+        if name != "png":
+            buffer, options = io.BytesIO(), {"lossless": True} if name == "webp" else {}
+            picture.save(buffer, format=name.upper(), **options)
+            return buffer.getvalue()
+        data = png_of(picture)
+        is_drawn = self._source is None
+        if is_drawn or self._format is None:  # from here on the pixels can be had from it
+            self._source, self._format = data, name
+        if is_drawn:
+            self._track(picture)
         return data
 
-    def is_ready(self) -> bool:
-        """Whether size, identity and PNG bytes can be had without any work on pixels."""
+    def is_ready(self, image_format: str | None = None) -> bool:
+        """Whether size, identity and file can be had without any work on pixels.
+
+        Args:
+            image_format: Of the file; None takes the image's own `file_format`.
+        """
         if self._shape is None or self._sha256 is None:
             return False
-        return "png" in self._encoded
+        return (image_format or self.file_format) in (self._format, *self._encoded)
 
     def png_bytes(self) -> bytes:
         """Return the picture as PNG."""
@@ -315,7 +352,8 @@ class Image:
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Image.from_bytes, (self.png_bytes(),)
+        name = self.file_format
+        return Image._received, (self.sha256, self.encoded(name), self._known_shape(), name)
 
     def __repr__(self) -> str:
         if self._shape is None and self._sha256 is not None:

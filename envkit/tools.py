@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Final, Protocol, cast, overload
 
 from envkit.errors import ConfigurationError
+from envkit.json_schema import jsonschema
 from envkit.signature import describe
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -148,17 +149,15 @@ class ToolSpec:
     @cached_property
     def _validator(self) -> _Validator:
         # Lazy: jsonschema is heavy, and most processes that list tools never validate a call.
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
-
+        library = jsonschema()
         schema = {"additionalProperties": False, "type": "object", **self.parameters}
         try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
+            library.Draft202012Validator.check_schema(schema)
+        except library.exceptions.SchemaError as error:
             raise ConfigurationError(
                 f"tool {self.name!r}: parameters are no valid JSON Schema: {error.message}"
             ) from error
-        return cast(_Validator, Draft202012Validator(_with_null(schema)))
+        return cast(_Validator, library.Draft202012Validator(_with_null(schema)))
 
 
 @overload

@@ -415,7 +415,7 @@ def main(target: Path) -> None:
         shutil.rmtree(target)
     save_recordings(asyncio.run(record_all()), target)
     for one in load_recordings(target):
-        tokens = sum(len(segment.train_ids) for segment in one.trajectory.segments)
+        tokens = sum(segment.token_count for segment in one.trajectory.segments)
         images = sum(len(segment.images) for segment in one.trajectory.segments)
         print(f"{one.name:24} {tokens:5} tokens {images:2} images  {one.trajectory.stop_reason}")
     size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())

@@ -113,10 +113,10 @@ class MilesForm(Form):
         sample.rollout_log_probs, sample.loss_mask = [], []
         for segment in segments:
             sample.tokens = sample.tokens + list(segment.train_ids)
-            sample.response_length += len(segment.train_ids)
+            sample.response_length += segment.token_count
             sample.rollout_log_probs += segment.logprobs
             meta = meta_info(segment)
-            sample.loss_mask += [int(meta is not None)] * len(segment.train_ids)
+            sample.loss_mask += [int(meta is not None)] * segment.token_count
             if meta is None:
                 continue
             sample.update_from_meta_info(args, meta)

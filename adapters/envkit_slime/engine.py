@@ -66,7 +66,7 @@ class Call:
         length = 0
         known = self.known_rows[earlier.episode_id] = list[int]()
         for segment in earlier.sequences()[-1] if earlier.segments else ():
-            length += len(segment.train_ids)
+            length += segment.token_count
             if segment.kind is SegmentKind.MODEL and EXPERTS in segment.extras:
                 known.append(length)
 

@@ -145,7 +145,7 @@ def _runs(row: Row) -> list[tuple[int, int, str | None]]:
     runs: list[tuple[int, int, str | None]] = []
     start = 0
     for segment in row.segments:
-        end = start + len(segment.train_ids)
+        end = start + segment.token_count
         if segment.kind is SegmentKind.MODEL:
             runs.append((start, end, segment.weight_version))
         start = end

@@ -222,7 +222,7 @@ def _small_sequence(sequence: Sequence[Segment], policy: Policy, case: LossCase)
     changed: list[Segment] = []
     start = 0
     for segment in sequence:
-        end = start + len(segment.train_ids)
+        end = start + segment.token_count
         is_model = segment.kind is SegmentKind.MODEL
         changed.append(
             replace(

@@ -127,7 +127,7 @@ def _encoded(request: Mapping[str, Any]) -> bytes:
 
 def _data_uri(value: object) -> str:
     if isinstance(value, Image):
-        return value.data_uri()
+        return value.data_uri(value.file_format)
     raise TypeError(f"a request is JSON data, got {type(value).__name__}")
 
 

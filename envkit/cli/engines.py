@@ -230,7 +230,8 @@ async def build(
             source = _local_folder(served, choice.base_url)
             await engine.aclose()
             engine = engine_maker(replace(choice, model=source))()  # it reads the model's facts
-        return Built(engine=engine, codec=load_codec(source, tools=tools), model=source)
+        codec = load_codec(source, tools=tools, lazy_features=True)  # servers process images
+        return Built(engine=engine, codec=codec, model=source)
     except BaseException:
         await engine.aclose()
         raise
@@ -299,7 +300,7 @@ def _scripted(
         raise ConfigurationError("a policy belongs to an environment")
     script = policy_of(env, policy)
     source = model_source(choice.model, progress)
-    codec = load_codec(source, tools=env.tools)
+    codec = load_codec(source, tools=env.tools, lazy_features=True)  # no script reads tensors
     return Built(engine=ScriptedEngine(codec, script), codec=codec, model=source)
 
 

@@ -16,7 +16,7 @@ def _whole(trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
     kinds = [segment.kind for segment in trajectory.segments]
     if SegmentKind.MODEL in kinds:
         before = trajectory.segments[: kinds.index(SegmentKind.MODEL)]
-        start = sum(len(segment.train_ids) for segment in before)
+        start = sum(segment.token_count for segment in before)
         columns = (ids[start:], trajectory.loss_mask()[start:], trajectory.logprobs()[start:])
     else:
         start, columns = len(ids), ((filler_id,), (0,), (0.0,))

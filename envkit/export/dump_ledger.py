@@ -137,15 +137,7 @@ def _runs(columns: Columns) -> list[_Run]:
 
 
 def _context(kind: SegmentKind, ids: tuple[int, ...], *, turn: int) -> Segment:
-    zeros = len(ids)
-    return Segment(
-        kind=kind,
-        turn=turn,
-        wire_ids=ids,
-        train_ids=ids,
-        loss_mask=(0,) * zeros,
-        logprobs=(0.0,) * zeros,
-    )
+    return Segment(kind=kind, turn=turn, wire_ids=ids, train_ids=ids)
 
 
 def _reply(columns: Columns, run: _Run, *, turn: int, version: str | None) -> Segment:
@@ -176,7 +168,7 @@ def _turn(
         segment.finish_reason or UNKNOWN,
         turn=segment.turn,
         prompt_tokens=prompt_tokens,
-        response_tokens=len(segment.train_ids),
+        response_tokens=segment.token_count,
         observation_tokens=observation_tokens,
         weight_version=segment.weight_version,
     )

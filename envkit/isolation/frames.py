@@ -73,7 +73,8 @@ class Connection:
                 f"{type(error).__name__}: {error}"
             ) from error
         known = set[str]() if frame.starts_episode else self._sent
-        parts = {key: image.png_bytes() for key, image in images.items() if key not in known}
+        new = {key: image for key, image in images.items() if key not in known}
+        parts = {key: image.encoded(image.file_format) for key, image in new.items()}
         header = ""
         if parts or frame.starts_episode:
             listed = [[key, len(part)] for key, part in parts.items()]

@@ -72,7 +72,7 @@ class EpisodeFacts:
         turns, segments, fault = trajectory.turns, trajectory.segments, trajectory.fault
         tokens: Counter[SegmentKind] = Counter()
         for segment in segments:
-            tokens[segment.kind] += len(segment.train_ids)
+            tokens[segment.kind] += segment.token_count
         retries: Counter[str] = Counter({"restart": trajectory.env_restarts})
         for turn in turns:
             retries.update(turn.env_retries)

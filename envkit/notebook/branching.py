@@ -101,7 +101,6 @@ def branch_point(trajectory: Trajectory, turn: int, reply_ids: tuple[int, ...]) 
         wire_ids=reply_ids,
         train_ids=reply_ids,
         loss_mask=(0,) * len(reply_ids),
-        logprobs=(0.0,) * len(reply_ids),
         finish_reason="stop",
         extras={EDITED: True},
     )

@@ -145,7 +145,7 @@ def _segment_view(segment: Segment, spell: Speller) -> View:
         "texts": [spell(token) for token, _ in runs],
         "mask": list(segment.loss_mask) if is_reply else [],
         "logprobs": [round(value, 4) for value in segment.logprobs] if is_reply else [],
-        "length": len(segment.train_ids),
+        "length": segment.token_count,
         "wire_length": len(segment.wire_ids),
     }
 

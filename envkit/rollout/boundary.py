@@ -217,7 +217,7 @@ def hook(env: Env, outer: Any, name: str) -> Any:  # noqa: ANN401  # a method of
 def warmed(value: T) -> T:
     """Hash and encode the images of a new observation on this thread, not on the event loop.
 
-    The record and HTTP engines need both.
+    The record needs both; it takes the bytes that the image came in.
     """
     foreign: Any = value
     try:
@@ -225,7 +225,7 @@ def warmed(value: T) -> T:
     except (TypeError, KeyError, IndexError):
         return value  # the check says what is wrong with it
     for image in _images(images) or ():
-        _ = image.sha256, image.png_bytes()
+        _ = image.sha256, image.encoded(image.file_format)
     return value
 
 

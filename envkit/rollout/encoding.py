@@ -114,7 +114,7 @@ class EpisodeEncoder:
         ledger, codec = self._record.ledger, self._codec
         if codec.history == "rerender" and codec.rewrites_history:
             whole = self._prompt()
-            sent = ledger.wire_ids
+            sent = tuple(ledger.wire_ids)
             length = len(sent)
             if whole.wire_ids[:length] != sent:
                 return replace(whole, is_prompt=True)
@@ -148,7 +148,7 @@ class EpisodeEncoder:
         def work() -> Encoded:
             encoded = encode()
             for image in encoded.images:
-                image.png_bytes()  # the record and HTTP engines want them; never on the event loop
+                image.encoded(image.file_format)  # the record wants it; not on the event loop
             return encoded
 
         return await self._pool.computing.run(work)

@@ -66,7 +66,8 @@ class GenerateRequest:
     session_id: str
     """The episode. Engines route by it and keep its key-value cache between turns."""
     wire_ids: Sequence[int]
-    """The whole context, one placeholder per image."""
+    """The whole context, one placeholder per image. A rollout gives a typed array, which equals no
+    list or tuple: send and compare `list(wire_ids)`."""
     images: Sequence[Image]
     """All images of the context, in the order of their placeholders."""
     features: Sequence[ImageFeatures] = ()

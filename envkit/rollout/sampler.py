@@ -200,7 +200,7 @@ class Sampler:
         return GenerateRequest(
             request_id=f"{_request_ids.getrandbits(128):032x}",
             session_id=self._spec.episode_id,
-            wire_ids=tuple(ledger.wire_ids),
+            wire_ids=ledger.wire_ids,
             images=tuple(ledger.images),
             features=tuple(ledger.features),
             train_length=ledger.train_length,

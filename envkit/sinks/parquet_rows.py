@@ -133,7 +133,7 @@ def _counts(trajectory: Trajectory) -> dict[str, int]:
         "turn_count": len(turns),
         "prompt_tokens": len(segments[0].train_ids) if segments else 0,
         "response_tokens": sampled_tokens(trajectory),
-        "observation_tokens": sum(len(segment.train_ids) for segment in observed),
+        "observation_tokens": sum(segment.token_count for segment in observed),
         "trained_tokens": trajectory.trained_token_count,
         "image_count": sum(len(segment.images) for segment in segments),
         "tool_calls": sum(turn.tool_call is not None for turn in turns),

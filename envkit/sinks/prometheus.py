@@ -139,7 +139,7 @@ class _Instruments:
         for segment in trajectory.segments:
             if segment.kind in _TOKENS:
                 kind = _TOKENS[segment.kind]
-                self.tokens.labels(env=env, kind=kind).inc(len(segment.train_ids))
+                self.tokens.labels(env=env, kind=kind).inc(segment.token_count)
             if not trajectory.is_faulted:
                 self.tokens.labels(env=env, kind="trained").inc(sum(segment.loss_mask))
             self.images.labels(env=env).inc(len(segment.images))

@@ -61,9 +61,7 @@ def episode_figures(trajectory: Trajectory) -> dict[str, float]:
 def sampled_tokens(trajectory: Trajectory) -> int:
     """Return how many tokens of the ledger the model sampled."""
     return sum(
-        len(segment.train_ids)
-        for segment in trajectory.segments
-        if segment.kind is SegmentKind.MODEL
+        segment.token_count for segment in trajectory.segments if segment.kind is SegmentKind.MODEL
     )
 
 

@@ -1,12 +1,14 @@
 """A model's image processor, run once per image and remembered.
 
-Thread-safe: two threads that need the same image wait for one computation. The cache is bounded
-by bytes and keyed by the image's hash; prompts and observations use the same processor settings
-because they use the same object.
+Thread-safe: two threads that need the same image wait for one computation. Tensors live in one
+cache, bounded by bytes and keyed by the image's hash. Ledgers and rows only refer to them, so the
+members of a group share them, and a trajectory that is kept keeps none in memory: tensors that the
+cache has dropped are computed again when they are read. Prompts and observations use the same
+processor settings because they use the same object.
 """
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -18,22 +20,37 @@ from envkit.errors import ConfigurationError, ImageError
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures, join_features
 from envkit.tokens.expansion import Expansion, ImageRules, expand_text, prove
+from envkit.tokens.patches import PatchPlan, find_plan
 from envkit.tokens.placeholders import replace_each
-from envkit.tokens.processors import ProcessorCall
+from envkit.tokens.processors import Processed, ProcessorCall
 from envkit.tokens.rules import ImageSyntax
 from envkit.tokens.sanity import WholeImages
 from envkit.tokens.template import ChatTemplate
 
 DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
+_SMALL_BYTES: Final = 1024
+_PLANNED_FROM: Final = 3
+"""Images of a size that the processor is called for; the last one pays for finding a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Known:
-    """One image, computed once."""
+    """What an image becomes in a ledger."""
 
     features: ImageFeatures
     ids: tuple[int, ...]
     """What its placeholder becomes, alone."""
+
+
+@dataclass(slots=True)
+class _Size:
+    """What is known of images of one size."""
+
+    ids: tuple[int, ...] | None = None
+    """Their tokens, where the encoder is lazy."""
+    seen: int = 0
+    """How many the processor was called for."""
+    plan: PatchPlan | None = None
 
 
 class ImageEncoder:
@@ -63,12 +80,11 @@ class ImageEncoder:
         self._call, self._template, self._syntax, self._anchor = call, template, syntax, anchor
         self._limit = cache_bytes
         self._is_lazy = is_lazy
-        self._by_size: dict[tuple[int, int], tuple[int, ...]] = {}
-        """Tokens of an image by its size, where `is_lazy`."""
+        self._sizes: defaultdict[tuple[int, int], _Size] = defaultdict(_Size)
         self._lock, self._proving = threading.Lock(), threading.Lock()
         self._rules: ImageRules | None = None
-        self._kept: OrderedDict[str, _Known] = OrderedDict()
-        self._running: dict[str, Future[_Known]] = {}
+        self._kept: OrderedDict[str, Processed] = OrderedDict()
+        self._running: dict[str, Future[Processed]] = {}
         self._bytes = 0
         self.computed = 0
         """How many images were processed, for tests and figures."""
@@ -89,7 +105,7 @@ class ImageEncoder:
         """Whether an image that is ready can be encoded without work on its pixels."""
         if self._rules is None or self._rules.expansion is not Expansion.IDS:
             return False
-        return image.sha256 in self._kept or image.size in self._by_size
+        return image.sha256 in self._kept or self._sizes[image.size].ids is not None
 
     def features(self, image: Image) -> ImageFeatures:
         """Return one image's features, computed at most once while they are kept.
@@ -149,19 +165,18 @@ class ImageEncoder:
         return WholeImages(ids=made.ids, tensors=made.tensors, ours=ours)
 
     def _known(self, image: Image) -> _Known:
-        rules = self.rules
-        ids = self._by_size.get(image.size)
-        if ids is not None:
-            tensors = _LazyTensors(self, image, ids)
-            features = ImageFeatures(tensors=tensors, token_count=len(ids), joining=rules.joining)
-            return _Known(features=features, ids=ids)
-        made = self.processed(image)
-        if self._is_lazy and rules.expansion is Expansion.IDS:
-            self._by_size[image.size] = made.ids
-        return made
+        rules, size = self.rules, self._sizes[image.size]
+        made = self.processed(image) if size.ids is None else None
+        ids = size.ids if made is None else made.ids
+        assert ids is not None
+        if made is not None and self._is_lazy and rules.expansion is Expansion.IDS:
+            size.ids = ids
+        tensors = _Tensors(self, image, ids, made)
+        features = ImageFeatures(tensors=tensors, token_count=len(ids), joining=rules.joining)
+        return _Known(features=features, ids=ids)
 
-    def processed(self, image: Image) -> _Known:
-        """Return one image with its tensors, whether or not the encoder is lazy.
+    def processed(self, image: Image) -> Processed:
+        """Return what the processor makes of an image, from the cache if it is there.
 
         Raises:
             ImageError: The image cannot be decoded or processed.
@@ -173,7 +188,7 @@ class ImageEncoder:
             if kept is not None:
                 self._kept.move_to_end(key)
                 return kept
-            mine: Future[_Known] = Future()
+            mine: Future[Processed] = Future()
             running = self._running.setdefault(key, mine)
         if running is not mine:
             return running.result()
@@ -191,45 +206,67 @@ class ImageEncoder:
         mine.set_result(made)
         return made
 
-    def _keep(self, key: str, made: _Known) -> None:
+    def _keep(self, key: str, made: Processed) -> None:
         self._kept[key] = made
-        self._bytes += _size(made.features)
+        self._bytes += _size(made)
         while self._bytes > self._limit and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
-            self._bytes -= _size(dropped.features)
+            self._bytes -= _size(dropped)
 
-    def _compute(self, image: Image) -> _Known:
-        output, joining = self._call.image(image), self.rules.joining
-        features = ImageFeatures(
-            tensors=output.tensors, token_count=len(output.ids), joining=joining
-        )
-        return _Known(features=features, ids=output.ids)
+    def _compute(self, image: Image) -> Processed:
+        size = self._sizes[image.size]
+        if size.plan is not None:
+            return size.plan.processed(image)
+        made = self._call.image(image)
+        size.seen += 1
+        if size.seen == _PLANNED_FROM:
+            size.plan = find_plan(self._call, image.size, made)
+        return made
 
 
-class _LazyTensors(Mapping[str, NDArray[Any]]):
-    """The tensors of an image whose size is known to have these tokens."""
+class _Tensors(Mapping[str, NDArray[Any]]):
+    """The tensors of an image that is known to have these tokens, wherever the cache has them.
 
-    def __init__(self, encoder: ImageEncoder, image: Image, ids: tuple[int, ...]) -> None:
+    Small ones, such as grids, are kept: engines ask for them at every turn.
+    """
+
+    def __init__(
+        self, encoder: ImageEncoder, image: Image, ids: tuple[int, ...], made: Processed | None
+    ) -> None:
         self._encoder, self._image, self._ids = encoder, image, ids
+        self._small: dict[str, NDArray[Any]] = {}
+        self._names: tuple[str, ...] | None = None
+        if made is not None:
+            self._note(made)
 
     def _tensors(self) -> Mapping[str, NDArray[Any]]:
         made = self._encoder.processed(self._image)
         if made.ids != self._ids:
+            family = self._encoder.rules.joining.family
             raise ImageError(
-                f"{made.features.joining.family} must give images of one size the same number of "
-                f"tokens, got {len(made.ids)} and {len(self._ids)} for {self._image.size}; make "
-                "the codec without lazy_features"
+                f"{family} must give images of one size the same number of tokens, got "
+                f"{len(made.ids)} and {len(self._ids)} for {self._image.size}; make the codec "
+                "without lazy_features"
             )
-        return made.features.tensors
+        self._note(made)
+        return made.tensors
+
+    def _note(self, made: Processed) -> None:
+        self._names = tuple(made.tensors)
+        self._small = {key: one for key, one in made.tensors.items() if one.nbytes <= _SMALL_BYTES}
 
     def __getitem__(self, key: str) -> NDArray[Any]:
-        return self._tensors()[key]
+        small = self._small.get(key)
+        return self._tensors()[key] if small is None else small
+
+    def __contains__(self, key: object) -> bool:
+        return key in (self._names or self._tensors())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors())
+        return iter(self._names or self._tensors())
 
     def __len__(self) -> int:
-        return len(self._tensors())
+        return len(self._names or self._tensors())
 
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self._tensors()),)
@@ -286,5 +323,5 @@ def share_count(features: Sequence[ImageFeatures], added: int) -> tuple[ImageFea
     return (*features[:-1], replace(last, token_count=last.token_count + difference))
 
 
-def _size(features: ImageFeatures) -> int:
-    return sum(array.nbytes for array in features.tensors.values())
+def _size(made: Processed) -> int:
+    return sum(array.nbytes for array in made.tensors.values())

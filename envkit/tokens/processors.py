@@ -70,6 +70,12 @@ class ProcessorCall:
         """The class that is called, for errors."""
         return type(self._processor if self.is_whole else self._image_processor).__name__
 
+    @property
+    def image_processor(self) -> Any:  # noqa: ANN401  # a transformers image processor
+        """The image processor, of the whole one too; None if that has none."""
+        whole = getattr(self._processor, "image_processor", None)
+        return whole if self.is_whole else self._image_processor
+
     def image(self, image: Image) -> Processed:
         """Return one image's tensors, and the ids that its placeholder becomes.
 

@@ -59,7 +59,8 @@ def shown(value: object) -> tuple[str, tuple[Image, ...]]:
             f"a tool may return at most {MAX_IMAGES} pictures at once, got {len(images)}"
         )
     for image in images:
-        _ = image.sha256, image.png_bytes()  # here, because it is slow on the event loop
+        # Here, because it is slow on the event loop.
+        _ = image.sha256, image.encoded(image.file_format)
     texts = [_text(part) for part in parts if not isinstance(part, Image | PilImage)]
     return "\n".join(texts), images
 

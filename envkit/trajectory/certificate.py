@@ -11,13 +11,13 @@ also rewrite the certificate.
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from envkit.errors import StorageError
+from envkit.trajectory.columns import Packed
 from envkit.trajectory.plain import to_plain
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.trajectory import Trajectory
@@ -98,10 +98,10 @@ def _columns(segment: Segment) -> "tuple[str | bytes | _Numbers, ...]":
     return (
         segment.kind.value,
         str(segment.turn),
-        _Numbers("<i8", segment.wire_ids),
-        _Numbers("<i8", segment.train_ids),
-        _Numbers("<i8", segment.loss_mask),
-        _Numbers("<f8", segment.logprobs),
+        _Numbers("<i8", segment.array("wire_ids")),
+        _Numbers("<i8", segment.array("train_ids")),
+        _Numbers("<i8", segment.array("loss_mask")),
+        _Numbers("<f8", segment.array("logprobs")),
         ",".join(image.sha256 for image in segment.images),
         _number(segment.reward),
         "none" if segment.weight_version is None else f"={segment.weight_version}",
@@ -114,21 +114,18 @@ class _Numbers:
     """A column of numbers, eight bytes each, made a chunk at a time."""
 
     dtype: str
-    values: Sequence[float]
+    values: Packed
 
     def chunks(self) -> Iterator[bytes]:
         for start in range(0, len(self.values), _CHUNK):
-            try:
-                array = np.asarray(self.values[start : start + _CHUNK], dtype=self.dtype)
-            except OverflowError as error:
-                raise StorageError(f"token ids and masks must fit in 64 bits: {error}") from error
+            array = self.values[start : start + _CHUNK].astype(self.dtype)
             if self.dtype == "<f8":
                 array[np.isnan(array)] = np.nan  # one bit pattern for all of them
             yield array.tobytes()
 
 
 def _number(value: float | None) -> bytes:
-    return b"none" if value is None else b"".join(_Numbers("<f8", (value,)).chunks())
+    return b"none" if value is None else b"".join(_Numbers("<f8", np.array([value])).chunks())
 
 
 def _hash(previous: bytes, *columns: str | bytes | _Numbers) -> bytes:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, pairwise
 
+import numpy as np
+
 from envkit.messages import images_of
 from envkit.trajectory.segment import LOGPROB_SLACK, Segment, SegmentKind
 from envkit.trajectory.stop import StopReason
@@ -133,12 +135,12 @@ def _prefix(trajectory: Trajectory) -> Iterator[str]:
                 )
         elif segment.kind is SegmentKind.OBSERVATION:
             before = recorded.get(segment.turn - 1)
-            if before is not None and before.observation_tokens != len(segment.train_ids):
+            if before is not None and before.observation_tokens != segment.token_count:
                 yield (
-                    f"segment {index} has {len(segment.train_ids)} tokens, turn {before.turn} "
+                    f"segment {index} has {segment.token_count} tokens, turn {before.turn} "
                     f"records {before.observation_tokens} of its observation"
                 )
-        length += len(segment.train_ids)
+        length += segment.token_count
     for number, parts in replies(trajectory).items():
         sampled = sum(len(part.train_ids) for part in parts)
         if number in recorded and recorded[number].response_tokens != sampled:
@@ -235,7 +237,7 @@ def _placeholders(segments: Sequence[Segment]) -> str | None:
     elsewhere: set[int] = set()
     for index, segment in enumerate(segments):
         if not segment.images:
-            if segment.wire_ids != segment.train_ids:
+            if not np.array_equal(segment.array("wire_ids"), segment.array("train_ids")):
                 return f"segment {index} has no image, but its wire ids and train ids differ"
             elsewhere.update(segment.wire_ids)
             continue

@@ -1,13 +1,16 @@
 """The token ledger while an episode runs: append-only, checked at every append."""
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from envkit.errors import LedgerFault
 from envkit.images import Image
 from envkit.tokens.encoded import Encoded, ImageFeatures
-from envkit.trajectory.segment import LOGPROB_SLACK, Segment, SegmentKind
+from envkit.trajectory.segment import LOGPROB_SLACK, Segment, SegmentKind, column_of
 
 
 class Ledger:
@@ -24,21 +27,20 @@ class Ledger:
         self.train_length = 0
         self.response_tokens = 0
         """Replies and observations so far, images expanded; prompts do not count."""
-        self._wire_ids: tuple[int, ...] = ()
+        self._wire_ids: array[int] = array("i")
         self._joined = 0  # segments that the current sequence's `_wire_ids` covers, and all before
 
     @property
-    def wire_ids(self) -> tuple[int, ...]:
-        """The sequence so far, one placeholder per image.
+    def wire_ids(self) -> "array[int]":
+        """The sequence so far, one placeholder per image; not to be changed.
 
-        A tuple, as the garbage collector does not walk tuples of numbers, but walks lists of them.
+        An array, because requests hold one of a whole context while thousands of them wait.
         """
         new = self.segments[self._joined :]
         if new:
-            ids: list[int] = []
-            for segment in new:
-                ids += segment.wire_ids
-            self._wire_ids += tuple(ids)
+            parts = [self._wire_ids, *(segment.array("wire_ids") for segment in new)]
+            joined = np.concatenate(parts)
+            self._wire_ids = array(joined.dtype.char, joined.tobytes())
             self._joined = len(self.segments)
         return self._wire_ids
 
@@ -73,7 +75,9 @@ class Ledger:
                 "an engine must return one log-probability for each token, got "
                 f"{len(token_ids)} ids and {len(logprobs)} log-probabilities in turn {turn}"
             )
-        if logprobs and not (all(map(math.isfinite, logprobs)) and max(logprobs) <= LOGPROB_SLACK):
+        if len(logprobs) and not (
+            all(map(math.isfinite, logprobs)) and max(logprobs) <= LOGPROB_SLACK
+        ):
             bad = next(v for v in logprobs if not (math.isfinite(v) and v <= LOGPROB_SLACK))
             raise LedgerFault(
                 f"log-probabilities are finite and at most 0, got {bad!r} in turn {turn}"
@@ -85,8 +89,7 @@ class Ledger:
                 turn=turn,
                 wire_ids=ids,
                 train_ids=ids,
-                loss_mask=(1,) * len(ids),
-                logprobs=tuple(logprobs),
+                logprobs=logprobs,
                 weight_version=weight_version,
                 finish_reason=finish_reason,
                 extras=extras,
@@ -96,12 +99,10 @@ class Ledger:
 
     def reply_ids(self, turn: int) -> tuple[int, ...]:
         """Return the sampled ids of a turn, joined where an abort had cut it in two."""
-        ids: tuple[int, ...] = ()
-        for segment in reversed(self.segments):
-            if segment.kind is not SegmentKind.MODEL or segment.turn != turn:
-                break
-            ids = segment.wire_ids + ids
-        return ids
+        first = len(self.segments)
+        while first and self._is_reply(first - 1, turn):
+            first -= 1
+        return column_of(self.segments[first:], "wire_ids")
 
     def whole_reply(self, turn: int) -> Segment | None:
         """Return the last segment of a turn's reply if the engine ended it, not an abort."""
@@ -112,16 +113,14 @@ class Ledger:
 
     def drop_reply(self, turn: int) -> None:
         """Take a rejected reply back, before anything was appended after it."""
-        while self.segments and self.segments[-1].turn == turn:
-            if self.segments[-1].kind is not SegmentKind.MODEL:
-                break
+        while self.segments and self._is_reply(-1, turn):
             dropped = self.segments.pop()
             if self._joined > len(self.segments):
                 self._joined = len(self.segments)
-                kept = len(self._wire_ids) - len(dropped.wire_ids)
+                kept = len(self._wire_ids) - dropped.token_count
                 self._wire_ids = self._wire_ids[:kept]
-            self.train_length -= len(dropped.train_ids)
-            self.response_tokens -= len(dropped.train_ids)
+            self.train_length -= dropped.token_count
+            self.response_tokens -= dropped.token_count
 
     def replay(self, segments: Sequence[Segment]) -> None:
         """Take over the segments of an earlier part of the episode."""
@@ -129,7 +128,7 @@ class Ledger:
             if segment.kind is SegmentKind.PROMPT:
                 self._start_sequence()
             else:
-                self.response_tokens += len(segment.train_ids)
+                self.response_tokens += segment.token_count
             self._append(segment)
 
     def finished(self, rewards: Mapping[int, float]) -> tuple[Segment, ...]:
@@ -151,13 +150,17 @@ class Ledger:
 
     def _start_sequence(self) -> None:
         self.images, self.features, self.train_length = [], [], 0
-        self._wire_ids, self._joined = (), len(self.segments)
+        self._wire_ids, self._joined = array("i"), len(self.segments)
+
+    def _is_reply(self, index: int, turn: int) -> bool:
+        segment = self.segments[index]
+        return segment.kind is SegmentKind.MODEL and segment.turn == turn
 
     def _append(self, segment: Segment) -> None:
         self.segments.append(segment)
         self.images.extend(segment.images)
         self.features.extend(segment.features)
-        self.train_length += len(segment.train_ids)
+        self.train_length += segment.token_count
 
 
 def _context(kind: SegmentKind, encoded: Encoded, turn: int) -> Segment:
@@ -174,8 +177,6 @@ def _context(kind: SegmentKind, encoded: Encoded, turn: int) -> Segment:
         turn=turn,
         wire_ids=encoded.wire_ids,
         train_ids=encoded.train_ids,
-        loss_mask=(0,) * count,
-        logprobs=(0.0,) * count,
         images=encoded.images,
         features=encoded.features,
     )

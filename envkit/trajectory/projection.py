@@ -15,7 +15,7 @@ from typing import TypeVar
 from envkit.errors import LedgerFault
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures, Tensors, join_features
-from envkit.trajectory.segment import Segment, SegmentKind, sequences_of
+from envkit.trajectory.segment import Segment, SegmentKind, column_of, sequences_of
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ def placeholder_row(segments: Sequence[Segment], reward: float | None, *, filler
         filler_id: Stands for the response, with mask 0, and for a prompt that is missing.
     """
     return Row(
-        prompt_ids=_flat(segment.train_ids for segment in segments) or (filler_id,),
+        prompt_ids=column_of(segments, "train_ids") or (filler_id,),
         response_ids=(filler_id,),
         loss_mask=(0,),
         logprobs=(0.0,),
@@ -171,13 +171,11 @@ class _Columns:
 
     def __init__(self, sequence: Sequence[Segment], *, is_trained: bool) -> None:
         self._sequence = sequence
-        self._starts = [0, *accumulate(len(segment.train_ids) for segment in sequence)]
-        self._ids = _flat(segment.train_ids for segment in sequence)
-        self._mask = _flat(segment.loss_mask for segment in sequence)
-        if not is_trained:
-            self._mask = (0,) * len(self._mask)
+        self._starts = [0, *accumulate(segment.token_count for segment in sequence)]
+        self._ids = column_of(sequence, "train_ids")
+        self._mask = column_of(sequence, "loss_mask") if is_trained else (0,) * len(self._ids)
         self._is_trained = is_trained
-        self._logprobs = _flat(segment.logprobs for segment in sequence)
+        self._logprobs = column_of(sequence, "logprobs")
         self._image_ends = [0, *accumulate(len(segment.images) for segment in sequence)]
         self._images = _flat(segment.images for segment in sequence)
         self._features = _flat(segment.features for segment in sequence)

@@ -23,6 +23,7 @@ from envkit.images import Image
 from envkit.messages import Message, check_message
 from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.certificate import Certificate
+from envkit.trajectory.columns import Column
 from envkit.trajectory.plain import Find, Keep, from_plain, plain_number, to_plain
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
@@ -369,8 +370,8 @@ _BY_TYPE: Final[Mapping[Any, _Kind]] = {
     str | None: _optional(_TEXT),
     bytes | None: _optional(_Kind(_write_bytes, _read_bytes)),
     tuple[str, ...]: _items(_TEXT),
-    tuple[int, ...]: _Kind(_column(_ids), _read_ids),
-    tuple[float, ...]: _Kind(_column(_floats), _read_floats),
+    Column[int]: _Kind(_column(_ids), _read_ids),
+    Column[float]: _Kind(_column(_floats), _read_floats),
     tuple[Image, ...]: _Kind(_write_images, _read_images),
     Mapping[str, int]: _Kind(_write_mapping, _read_counts),
     Mapping[str, Any]: _MAPPING,

@@ -3,14 +3,19 @@
 Axes: T train ids of a segment, W wire ids of it (W <= T).
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, overload
+
+import numpy as np
 
 from envkit.errors import LedgerFault
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures
+from envkit.trajectory.columns import Column, Packed, packed_ids, packed_logprobs, packed_mask
+
+ColumnName = Literal["wire_ids", "train_ids", "loss_mask", "logprobs"]
 
 LOGPROB_SLACK: Final = 2**-7
 """How far above 0 a log-probability may lie: one rounding step of bfloat16 at probability 1.
@@ -30,17 +35,31 @@ class SegmentKind(StrEnum):
     """What the environment said, with the template's tokens around it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _mask_of_kind(segment: "Segment") -> tuple[int, ...]:
+    return (int(segment.kind is SegmentKind.MODEL),) * segment.token_count
+
+
+def _zeros(segment: "Segment") -> tuple[float, ...]:
+    return (0.0,) * segment.token_count
+
+
+@dataclass(frozen=True, kw_only=True)
 class Segment:
-    """One run of the ledger. Only a MODEL segment can have mask 1."""
+    """One run of the ledger. Only a MODEL segment can have mask 1.
+
+    Columns are stored as arrays, at most 16 bytes per token. Reading one makes a tuple, exactly
+    the numbers that were recorded: read it once and keep it. `token_count` and `array` make none.
+    """
 
     kind: SegmentKind
     turn: int
     """Index of the model reply that this is, or that follows it, from 0."""
-    wire_ids: tuple[int, ...]  # (W,)
-    train_ids: tuple[int, ...]  # (T,)
-    loss_mask: tuple[int, ...]  # (T,) of 0 and 1
-    logprobs: tuple[float, ...]  # (T,) sampled distribution; 0.0 outside MODEL
+    wire_ids: Column[int] = Column(packed_ids)  # noqa: RUF009  # (W,)
+    train_ids: Column[int] = Column(packed_ids)  # noqa: RUF009  # (T,)
+    loss_mask: Column[int] = Column(packed_mask, _mask_of_kind)  # noqa: RUF009
+    """(T,) of 0 and 1; given None, 1 in MODEL segments and 0 elsewhere."""
+    logprobs: Column[float] = Column(packed_logprobs, _zeros)  # noqa: RUF009
+    """(T,) of the sampled distribution; given None, 0.0 everywhere, as outside MODEL."""
     images: tuple[Image, ...] = ()
     features: tuple[ImageFeatures, ...] = field(default=(), repr=False, compare=False)
     """Processor outputs of `images`; empty in a trajectory that was loaded from a file."""
@@ -59,33 +78,63 @@ class Segment:
             LedgerFault: Unequal lengths, a mask that is not 0/1, a mask or log-probability outside
                 a MODEL segment, or MODEL ids that differ between wire and train.
         """
-        lengths = (len(self.train_ids), len(self.loss_mask), len(self.logprobs))
+        wire, train = self.array("wire_ids"), self.array("train_ids")
+        mask, logprobs = self._stored("loss_mask"), self._stored("logprobs")
+        count = len(train)
+        lengths = (count, *(count if one is None else len(one) for one in (mask, logprobs)))
         if len(set(lengths)) != 1:
             raise LedgerFault(
                 f"train_ids, loss_mask and logprobs must have one length, got {lengths} "
                 f"in the {self.kind} segment of turn {self.turn}"
             )
-        if self.kind is SegmentKind.MODEL:
-            if self.wire_ids != self.train_ids or self.images:
-                raise LedgerFault(
-                    "a model segment is exactly the sampled ids and has no image, got "
-                    f"{len(self.wire_ids)} wire ids, {len(self.train_ids)} train ids and "
-                    f"{len(self.images)} images in turn {self.turn}"
-                )
-            if not set(self.loss_mask) <= {0, 1}:
-                raise LedgerFault(f"loss masks are 0 or 1, got {sorted(set(self.loss_mask))}")
-        elif any(self.loss_mask) or any(self.logprobs):
+        is_model, is_same = self.kind is SegmentKind.MODEL, np.array_equal(wire, train)
+        if is_model and (not is_same or self.images):
+            raise LedgerFault(
+                "a model segment is exactly the sampled ids and has no image, got "
+                f"{len(wire)} wire ids, {count} train ids and "
+                f"{len(self.images)} images in turn {self.turn}"
+            )
+        if not is_model and any(one is not None and one.any() for one in (mask, logprobs)):
             raise LedgerFault(
                 f"only model segments carry loss or log-probabilities, got some in the {self.kind} "
                 f"segment of turn {self.turn}"
             )
+        if is_same:
+            object.__setattr__(self, "_train_ids", wire)
+        if mask is not None and (mask == int(is_model)).all():
+            object.__setattr__(self, "_loss_mask", None)
+        if logprobs is not None and not any(logprobs.tobytes()):  # -0.0 is kept
+            object.__setattr__(self, "_logprobs", None)
+
+    @property
+    def token_count(self) -> int:
+        """How many train ids it has, T."""
+        return len(self.array("train_ids"))
+
+    def array(self, name: ColumnName) -> Packed:
+        """Return a column as a read-only array, without a copy if it is stored."""
+        stored = self._stored(name)
+        if stored is not None:
+            return stored
+        if name == "logprobs":
+            return np.zeros(self.token_count, np.float32)
+        return np.full(self.token_count, self.kind is SegmentKind.MODEL, np.int8)
 
     def with_reward(self, reward: float | None) -> "Segment":
         """Return the segment with the reward of its turn."""
         changed = object.__new__(Segment)  # its columns were checked when they were recorded
-        for name in Segment.__slots__:
+        for name in _STORED:
             object.__setattr__(changed, name, reward if name == "reward" else getattr(self, name))
         return changed
+
+    def _stored(self, name: ColumnName) -> Packed | None:
+        return getattr(self, f"_{name}")
+
+
+_STORED: Final = tuple(
+    f"_{one.name}" if one.name in get_args(ColumnName) else one.name for one in fields(Segment)
+)
+"""The attributes of a segment."""
 
 
 def sequences_of(segments: Iterable[Segment]) -> tuple[tuple[Segment, ...], ...]:
@@ -96,3 +145,19 @@ def sequences_of(segments: Iterable[Segment]) -> tuple[tuple[Segment, ...], ...]
             groups.append([])
         groups[-1].append(segment)
     return tuple(tuple(group) for group in groups)
+
+
+@overload
+def column_of(
+    segments: Sequence[Segment], name: Literal["wire_ids", "train_ids", "loss_mask"]
+) -> tuple[int, ...]: ...
+
+
+@overload
+def column_of(segments: Sequence[Segment], name: Literal["logprobs"]) -> tuple[float, ...]: ...
+
+
+def column_of(segments: Sequence[Segment], name: ColumnName) -> tuple[float, ...]:
+    """Return a column of several segments, one after the other."""
+    parts = [segment.array(name) for segment in segments]
+    return tuple(np.concatenate(parts).tolist()) if parts else ()

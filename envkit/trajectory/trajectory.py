@@ -14,7 +14,7 @@ from envkit.messages import Message, images_of
 from envkit.tokens.encoded import Encoded, Tensors, join_features
 from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.projection import Row, placeholder_row, rows_of
-from envkit.trajectory.segment import Segment, SegmentKind, sequences_of
+from envkit.trajectory.segment import Segment, SegmentKind, column_of, sequences_of
 from envkit.trajectory.stop import FaultRecord, StopReason
 
 TIME_PARTS: Final = ("queue", "generate", "env", "encode")
@@ -45,7 +45,7 @@ class TurnRecord:
     image_count: int = 0
     """New images in the observation after the reply."""
     image_bytes: int = 0
-    """Their PNG bytes."""
+    """Of their files, in the format that they came in, or PNG for drawn ones."""
     neutralised: int | None = None
     """Texts of the observation that had control tokens or characters that no tokenizer takes."""
     queue_seconds: float = 0.0
@@ -96,7 +96,7 @@ def observed(encoded: Encoded) -> dict[str, Any]:
     return {
         "observation_tokens": len(encoded.train_ids),
         "image_count": len(encoded.images),
-        "image_bytes": sum(len(image.png_bytes()) for image in encoded.images),
+        "image_bytes": sum(len(image.encoded(image.file_format)) for image in encoded.images),
         "neutralised": encoded.neutralised or None,
     }
 
@@ -144,7 +144,7 @@ class Trajectory:
     @property
     def token_count(self) -> int:
         """Train ids of all segments, over every sequence."""
-        return sum(len(segment.train_ids) for segment in self.segments)
+        return sum(segment.token_count for segment in self.segments)
 
     @property
     def image_count(self) -> int:
@@ -162,25 +162,25 @@ class Trajectory:
         """Those of them with mask 1; 0 for a faulted episode."""
         if self.is_faulted:
             return 0
-        return sum(sum(segment.loss_mask) for segment in self.segments)
+        return int(sum(segment.array("loss_mask").sum() for segment in self.segments))
 
     def train_ids(self) -> tuple[int, ...]:
         """Return the whole sequence, (T,), placeholders expanded."""
-        return tuple(i for segment in self._single() for i in segment.train_ids)
+        return column_of(self._single(), "train_ids")
 
     def wire_ids(self) -> tuple[int, ...]:
         """Return the whole sequence with one placeholder per image."""
-        return tuple(i for segment in self._single() for i in segment.wire_ids)
+        return column_of(self._single(), "wire_ids")
 
     def loss_mask(self) -> tuple[int, ...]:
         """Return the mask, (T,) of 0 and 1; all 0 for a faulted trajectory."""
         if self.is_faulted:
-            return (0,) * sum(len(segment.train_ids) for segment in self._single())
-        return tuple(i for segment in self._single() for i in segment.loss_mask)
+            return (0,) * sum(segment.token_count for segment in self._single())
+        return column_of(self._single(), "loss_mask")
 
     def logprobs(self) -> tuple[float, ...]:
         """Return log-probabilities of the sampled distribution, (T,); 0.0 where mask is 0."""
-        return tuple(i for segment in self._single() for i in segment.logprobs)
+        return column_of(self._single(), "logprobs")
 
     def images(self) -> tuple[Image, ...]:
         """Return every image of the ledger, in the order of the placeholders."""

@@ -62,7 +62,7 @@ class Screen:
             for box in _merge(damage):
                 self._repaint(desk, box)
             data = self._encoder.encode(self.canvas, [(box[1], box[3]) for box in damage])
-            self._image = Image.from_bytes(data)
+            self._image = Image.from_pil(self.canvas, png=data)
         return self._image
 
     def state_hash(self, desk: Desktop) -> str:

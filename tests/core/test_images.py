@@ -18,7 +18,7 @@ from PIL import Image as PilImage
 
 from envkit import images
 from envkit.errors import ImageError
-from envkit.image_files import MAX_PIXELS
+from envkit.image_files import MAX_PIXELS, DecodedImage
 from envkit.images import Image
 
 
@@ -110,6 +110,118 @@ def test_encoding_happens_once_per_format(name: str) -> None:
     assert image.data_uri(name).startswith(f"data:image/{name};base64,")
     if name != "jpeg":
         assert Image.from_data_uri(image.data_uri(name)) == image
+
+
+@pytest.mark.parametrize("name", ["JPEG", "WEBP"])
+def test_image_keeps_the_bytes_that_it_came_in(name: str) -> None:
+    data = encode(gradient(), name, quality=80)
+
+    image = Image.from_bytes(data)
+
+    assert image.file_format == name.lower()
+    assert image.encoded(image.file_format) == data
+    assert Image.from_bytes(image.png_bytes()) == image  # what other decoders are sent
+    assert image.encoded(name) == data
+
+
+@pytest.mark.parametrize("name", ["JPEG", "WEBP"])
+def test_kept_bytes_carry_no_metadata_and_the_same_pixels(name: str) -> None:
+    exif = PilImage.Exif()
+    exif[270] = "a secret description"
+    more = {"icc_profile": b"p" * 900, "exif": exif, "comment": b"a secret comment"}
+    data = encode(gradient(), name, quality=80, **more)
+
+    image = Image.from_bytes(data)
+    kept = image.encoded(image.file_format)
+
+    assert b"secret" in data
+    assert b"secret" not in kept
+    assert Image.from_bytes(kept) == image == Image.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode(gradient("CMYK"), "JPEG"),
+        encode(PilImage.new("RGBA", (7, 5), (9, 9, 9, 90)), "WEBP", lossless=True),
+        encode(gradient("L"), "GIF"),
+        encode(gradient(), "BMP"),
+        encode(gradient(), "JPEG") + encode(gradient(), "JPEG"),
+        encode(gradient(), "MPO", save_all=True, append_images=[gradient()]),
+    ],
+)
+def test_files_of_other_pixels_or_of_several_pictures_become_png(data: bytes) -> None:
+    image = Image.from_bytes(data)
+    assert image.file_format == "png"
+    assert Image.from_bytes(image.png_bytes()) == image
+
+
+def test_pickled_image_is_neither_decoded_nor_hashed_until_pixels_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = [Image.from_bytes(encode(gradient(), name, quality=80)) for name in ("PNG", "JPEG")]
+    sent.append(Image.from_pil(gradient()))
+    data = pickle.dumps(sent)
+    work: list[str] = []
+    decode, identify = images.decode_image, images._identity
+
+    def decoded(data: bytes) -> DecodedImage:
+        work.append("decoded")
+        return decode(data)
+
+    def identity(picture: PilImage.Image) -> str:
+        work.append("hashed")
+        return identify(picture)
+
+    monkeypatch.setattr(images, "decode_image", decoded)
+    monkeypatch.setattr(images, "_identity", identity)
+
+    got = pickle.loads(data)
+    assert got == sent
+    assert [image.size for image in got] == [(7, 5)] * 3
+    assert [image.file_format for image in got] == ["png", "jpeg", "png"]
+    assert all(image.is_ready() for image in got)
+    assert pickle.dumps(got) == data
+    assert work == []
+    assert got[1].array().tolist() == sent[1].array().tolist()
+    assert work == ["decoded", "hashed"]
+
+
+def test_pickled_image_with_other_bytes_is_refused_when_its_pixels_are_read() -> None:
+    others = Image.from_pil(PilImage.new("RGB", (7, 5))).png_bytes()
+    image = Image.from_pil(gradient(), png=others)  # a promise that does not hold
+    with pytest.raises(ImageError, match="must have sha256"):
+        pickle.loads(pickle.dumps(image)).pil()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    st.sampled_from(["L", "RGB"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_drawn_image_is_encoded_without_loss(size: tuple[int, int], mode: str, seed: int) -> None:
+    shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
+    pixels = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    image = Image.from_array(pixels)
+    with PilImage.open(io.BytesIO(image.png_bytes())) as opened:
+        opened.verify()
+    assert Image.from_bytes(image.png_bytes()).array().tolist() == pixels.tolist()
+
+
+def test_drawn_image_larger_than_a_block_is_encoded_without_loss() -> None:
+    for size in ((4000, 3), (30_000, 2), (700, 300)):
+        image = Image.from_pil(gradient(size=size))
+        assert Image.from_bytes(image.png_bytes()) == image
+
+
+def test_encoding_that_comes_with_a_picture_is_kept() -> None:
+    picture = gradient()
+    data = encode(picture, compress_level=9)
+    image = Image.from_pil(picture, png=data)
+    picture.putpixel((0, 0), (255, 0, 0))
+    assert image.png_bytes() is data
+    assert image == Image.from_bytes(data) == Image.from_pil(gradient())
 
 
 def test_unknown_format_is_refused() -> None:

@@ -162,9 +162,8 @@ def test_prepare_refuses_a_field_of_the_wrong_type(tmp_path: Path, case: int) ->
         writer.prepare(replace(example(), **wrong))
 
 
-@pytest.mark.parametrize("ids", [(-1, 2), (1.5, 2), (10**30, 2), ("1", 2), (None, 2)])
-def test_prepare_refuses_ids_that_could_not_be_read_back(tmp_path: Path, ids: Any) -> None:
-    prompt = example().segments[0]
+def test_prepare_refuses_ids_that_could_not_be_read_back(tmp_path: Path) -> None:
+    prompt, ids = example().segments[0], (-1, 2)
     changed = replace(prompt, train_ids=ids, wire_ids=ids, loss_mask=(0, 0), logprobs=(0.0, 0.0))
     trajectory = replace(example(), segments=(changed, *example().segments[1:]))
     with (

@@ -18,6 +18,8 @@ from envkit.messages import Message, images_of
 from envkit.rollout import ScriptedEngine, play
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
+from envkit.tokens.patches import find_plan
+from envkit.tokens.processors import ProcessorCall
 
 NAMES = ["qwen2.5-vl", "qwen3-vl"]
 PICTURES = [
@@ -135,7 +137,11 @@ def test_codec_processes_each_image_once_over_threads() -> None:
     encoder = codec._image_encoder
     assert encoder is not None
     assert encoder.computed == 4
-    assert all(a is b for a, b in zip(results[0].features, results[5].features, strict=True))
+    one, other = results[0].features, results[5].features
+    assert all(
+        a.tensors["pixel_values"] is b.tensors["pixel_values"]
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def test_image_cache_stays_within_its_bytes() -> None:
@@ -143,9 +149,9 @@ def test_image_cache_stays_within_its_bytes() -> None:
     encoder = codec._image_encoder
     assert encoder is not None
     encoder._limit = 1
-    first, second = (encoder.features(image) for image in PICTURES[:2])
-    assert encoder.features(PICTURES[1]) is second
-    assert encoder.features(PICTURES[0]) is not first
+    first, second = (encoder.processed(image) for image in PICTURES[:2])
+    assert encoder.processed(PICTURES[1]) is second
+    assert encoder.processed(PICTURES[0]) is not first
 
 
 @pytest.mark.parametrize("role", ["system", "assistant"])
@@ -337,3 +343,69 @@ def test_lazy_features_refuse_a_processor_whose_counts_do_not_follow_sizes() -> 
     encoder._call._image_processor = Qwen2VLSmallGrid()
     with pytest.raises(ImageError, match="the same number of tokens"):
         _ = lazy.tensors["pixel_values"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [(84, 56), (300, 90), (672, 448), (61, 700), (20, 20)])
+def test_planned_images_have_every_bit_of_the_processor(name: str, size: tuple[int, int]) -> None:
+    codec = make_codec(name, image_processor=image_processor(name))
+    encoder: Any = codec._image_encoder
+    noise = np.random.default_rng(7).integers(0, 256, (8, size[1], size[0], 3)).astype(np.uint8)
+    same = [*map(Image.from_array, noise), Image.from_pil(PilImage.new("RGB", size, "white"))]
+    got = codec.image_features([*same, Image.from_pil(PilImage.new("L", size, 9))])
+    assert encoder._sizes[size].plan is not None
+    for image, features in zip(same, got, strict=False):
+        expected = encoder._call.image(image)
+        assert features.token_count == len(expected.ids)
+        assert features.tensors.keys() == expected.tensors.keys()
+        for key, value in expected.tensors.items():
+            assert features.tensors[key].dtype == value.dtype
+            np.testing.assert_array_equal(features.tensors[key], value)
+
+
+def test_processor_that_computes_something_else_has_no_plan() -> None:
+    name, size = NAMES[0], (300, 90)
+    processor = image_processor(name)
+    call = ProcessorCall(None, processor, placeholder="<image>", placeholder_id=1)
+    noise = np.random.default_rng(7).integers(0, 256, (size[1], size[0], 3)).astype(np.uint8)
+    image = Image.from_array(noise)
+    made = call.image(image)
+    assert find_plan(call, size, made) is not None
+
+    class Qwen2VLSharpened:
+        """Looks like the real one but filters differently."""
+
+        resample = int(PilImage.Resampling.BILINEAR)
+        patch_size, merge_size = processor.patch_size, processor.merge_size
+        temporal_patch_size = processor.temporal_patch_size
+
+        def __call__(self, **inputs: Any) -> Any:
+            return processor(**inputs)
+
+    other = ProcessorCall(None, Qwen2VLSharpened(), placeholder="<image>", placeholder_id=1)
+    assert find_plan(other, size, other.image(image)) is None
+
+
+def test_tensors_are_shared_by_content_and_bounded_in_memory() -> None:
+    name = NAMES[0]
+    codec = make_codec(name, image_processor=image_processor(name))
+    encoder: Any = codec._image_encoder
+    noise = np.random.default_rng(3).integers(0, 256, (6, 56, 84, 3)).astype(np.uint8)
+    first = codec.image_features([Image.from_array(one) for one in noise])
+    expected = [one.tensors["pixel_values"].copy() for one in first]
+    again = codec.image_features([Image.from_array(one) for one in noise])
+    assert encoder.computed == 6
+    assert again[0].tensors["pixel_values"] is first[0].tensors["pixel_values"]
+
+    one_image = expected[0].nbytes + first[0].tensors["image_grid_thw"].nbytes
+    encoder._limit = 2 * one_image
+    codec.image_features([Image.from_array(noise[0] // 2)])
+    assert encoder._bytes <= encoder._limit
+    assert len(encoder._kept) == 2
+    computed = encoder.computed
+    assert [one.tensors["image_grid_thw"].tolist() for one in first] == [[[1, 4, 6]]] * 6
+    assert all("pixel_values" in one.tensors for one in first)
+    assert encoder.computed == computed  # grids are not worth dropping
+    for features, values in zip(first, expected, strict=True):  # made again where they are gone
+        np.testing.assert_array_equal(features.tensors["pixel_values"], values)
+    assert encoder._bytes <= encoder._limit

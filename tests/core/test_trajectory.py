@@ -196,6 +196,6 @@ def test_ledger_gives_the_ids_of_the_current_sequence_whenever_they_are_read(
             assert ledger.wire_ids is ledger.wire_ids
         if step == "read" or len(steps) % 2:
             sequence = sequences_of(ledger.segments)[-1]
-            assert ledger.wire_ids == tuple(i for part in sequence for i in part.wire_ids)
+            assert tuple(ledger.wire_ids) == tuple(i for part in sequence for i in part.wire_ids)
     sequence = sequences_of(ledger.segments)[-1]
-    assert ledger.wire_ids == tuple(i for part in sequence for i in part.wire_ids)
+    assert tuple(ledger.wire_ids) == tuple(i for part in sequence for i in part.wire_ids)

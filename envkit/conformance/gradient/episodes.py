@@ -152,4 +152,4 @@ def _with_bonus(trajectory: Trajectory, bonus: float) -> Trajectory:
 def _trained(segment: Segment) -> Segment:
     if segment.kind is not SegmentKind.MODEL:
         return segment
-    return replace(segment, loss_mask=(1,) * len(segment.train_ids))
+    return replace(segment, loss_mask=(1,) * segment.token_count)

@@ -1,0 +1,119 @@
+"""The columns of a segment: typed arrays that read as tuples of Python numbers.
+
+An id takes 4 bytes, or 8 if one of its column is 2**31 or more. A log-probability takes 4, or 8 if
+single precision would change one of its column. So a column reads back as exactly the numbers that
+were recorded. A column that follows from the segment's kind takes no space.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envkit.errors import LedgerFault
+
+T = TypeVar("T", int, float)
+Packed = NDArray[Any]
+"""A read-only array: int32 or int64, float32 or float64, int8 for masks."""
+
+_INTEGERS: Final[frozenset[type]] = frozenset({int})
+_FLOATS: Final[frozenset[type]] = frozenset({float})
+
+
+class Column(Generic[T]):
+    """A dataclass field that is packed when it is set, and a tuple whenever it is read."""
+
+    def __init__(
+        self,
+        pack: Callable[[Sequence[T]], Packed],
+        implied: Callable[[Any], tuple[T, ...]] | None = None,
+    ) -> None:
+        """Choose how values are stored.
+
+        Args:
+            pack: Returns the array.
+            implied: Returns the column of an object that stores None for it; None for a column
+                that is always given.
+        """
+        self._pack, self._implied = pack, implied
+        self.slot = ""
+        """The attribute that holds the array."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.slot = f"_{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> None: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> tuple[T, ...]: ...
+
+    def __get__(self, instance: object | None, owner: type) -> tuple[T, ...] | None:
+        if instance is None:  # a dataclass asks for the default of its field
+            if self._implied is None:
+                raise AttributeError(self.slot[1:])
+            return None
+        packed: Packed | None = getattr(instance, self.slot)
+        if packed is None and self._implied is not None:
+            return self._implied(instance)
+        return tuple(packed.tolist()) if packed is not None else ()
+
+    def __set__(self, instance: object, value: Sequence[T] | None) -> None:
+        is_implied = value is None and self._implied is not None
+        packed = None if is_implied else self._pack(() if value is None else value)
+        object.__setattr__(instance, self.slot, packed)
+
+
+def packed_ids(ids: Sequence[int]) -> Packed:
+    """Return ids in 32 bits each, or 64 if one needs them.
+
+    Raises:
+        LedgerFault: A value is not an integer of at most 64 bits.
+    """
+    try:
+        if not set(map(type, ids)) <= _INTEGERS:
+            ids = [operator.index(one) for one in ids]
+        try:
+            return _frozen(np.array(ids, np.int32))
+        except OverflowError:
+            return _frozen(np.array(ids, np.int64))
+    except (TypeError, OverflowError) as error:
+        raise LedgerFault(f"token ids must be integers of at most 64 bits: {error}") from error
+
+
+def packed_mask(mask: Sequence[int]) -> Packed:
+    """Return a loss mask in a byte each.
+
+    Raises:
+        LedgerFault: A value is neither 0 nor 1.
+    """
+    values = set(mask)
+    if not values <= {0, 1}:
+        raise LedgerFault(f"loss masks are 0 or 1, got {sorted(values)}")
+    return _frozen(np.array(mask, np.int8))
+
+
+def packed_logprobs(values: Sequence[float]) -> Packed:
+    """Return log-probabilities in single precision if that changes none of them, else in double.
+
+    Engines that compute in single precision lose nothing by it.
+
+    Raises:
+        LedgerFault: A value is not a number.
+    """
+    try:
+        if not set(map(type, values)) <= _FLOATS:
+            values = [float(value) for value in values]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LedgerFault(f"log-probabilities must be numbers: {error}") from error
+    exact = np.array(values, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = exact.astype(np.float32)
+    return _frozen(single if np.array_equal(single, exact) else exact)
+
+
+def _frozen(array: Packed) -> Packed:
+    array.flags.writeable = False
+    return array

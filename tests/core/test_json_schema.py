@@ -1,0 +1,45 @@
+"""jsonschema's import without its grammar: the same verdicts, and the grammar only when needed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+IRIS = ["http://example.org/\u00fc", "http://[", "a b", "\u00fc", "//", ""]
+OURS = "from envkit.json_schema import jsonschema; library = jsonschema()"
+PLAIN = "import jsonschema as library"
+VERDICTS = f"""
+import json
+checker = library.FormatChecker()
+def valid(kind, text):
+    validator = library.Draft202012Validator({{"format": kind}}, format_checker=checker)
+    return [error.message for error in validator.iter_errors(text)]
+print(json.dumps([valid(kind, text) for kind in sorted(checker.checkers) for text in {IRIS!r}]))
+"""
+TOOL = """
+import sys
+from envkit.tools import ToolSpec
+spec = ToolSpec(name="go", description="Go.", parameters={"properties": {"to": {"enum": ["a"]}}})
+print(spec.validate({"to": "b"}))
+print("lark" in sys.modules, "rfc3987_syntax" in sys.modules)
+"""
+
+
+def run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, encoding="utf-8"
+    ).stdout
+
+
+def test_formats_get_the_verdicts_of_a_plain_import() -> None:
+    pytest.importorskip("rfc3987_syntax")
+    ours, plain = (json.loads(run(code + VERDICTS)) for code in (OURS, PLAIN))
+    assert ours == plain
+    assert any(ours)
+
+
+def test_tool_calls_are_validated_without_the_grammar() -> None:
+    said, imported = run(TOOL).splitlines()
+    assert "'b' is not one of ['a']" in said
+    assert imported == "False False"
