@@ -20,13 +20,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, RunFailedError
-from envkit.rollout.availability import Availability, availability_of
+from envkit.rollout.availability import Watched
 from envkit.rollout.collecting import collecting, tend
 from envkit.rollout.config import FaultPolicy, RolloutConfig
 from envkit.rollout.engine import Engine
 from envkit.rollout.host import EnvFactory
 from envkit.rollout.interrupt import Brake, Interrupt
-from envkit.rollout.player import Player
+from envkit.rollout.player import AnyPlayer, Player
 from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.rollout.sources import Source, source_of
 from envkit.rollout.supervision import FaultStreak
@@ -65,8 +65,8 @@ class RolloutState:
     """Faulted episodes that were played again."""
     dropped: list[Trajectory] = field(default_factory=list[Trajectory])
     """Members of groups that DROP_GROUP withheld."""
-    availability: Availability | None = None
-    """Of the engine; None before the run."""
+    availability: Watched | None = None
+    """Of the engine, or of the workers that play; None before the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Run:
     def __init__(
         self,
         env: str | EnvFactory,
-        player: Player,
+        player: AnyPlayer,
         plan: RunPlan,
         *,
         interrupt: Interrupt | None = None,
@@ -188,7 +188,7 @@ class Run:
             Exception: What `deliver` raised; `undelivered` then holds what is finished.
         """
         plan, state = self._plan, self.state
-        state.total, state.availability = plan.episodes, availability_of(self._player.engine)
+        state.total, state.availability = plan.episodes, self._player.availability
         state.finished = state.started = len(self._progress.delivered)
         missing = plan.episodes - len(self._progress.delivered)
         sessions = await self._player.max_sessions(self._source)
