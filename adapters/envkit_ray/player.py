@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -45,7 +45,12 @@ class RayPlayer:
     """
 
     def __init__(
-        self, make_player: MakePlayer, config: RolloutConfig, *, keeps_features: bool = False
+        self,
+        make_player: MakePlayer,
+        config: RolloutConfig,
+        *,
+        keeps_features: bool = False,
+        follows: Callable[[], object] | None = None,
     ) -> None:
         """Note the settings; the workers start with the first call, or with `start`.
 
@@ -57,6 +62,9 @@ class RayPlayer:
             keeps_features: Send the processor's tensors of images with the trajectories. They are
                 50 to 100 times as large as the rest; a trainer that needs them saves computing
                 them again.
+            follows: Returns a value of this process that workers must know, such as a count of
+                weight updates; the `follow` method of their players is called when it changes.
+                None tells them nothing.
 
         Raises:
             MissingDependencyError: Ray is not installed.
@@ -67,7 +75,11 @@ class RayPlayer:
         load_ray()
         recipe = _pickled(make_player, "make_player")
         self._workers = Workers(
-            config.workers, self._options, recipe, keeps_features=keeps_features
+            config.workers,
+            self._options,
+            recipe,
+            keeps_features=keeps_features,
+            follows=follows or (lambda: None),
         )
         self._starting: asyncio.Task[None] | None = None
         self._episodes = Supervision(SelfCheck(config.sanity, config.sanity_share), _NAME)

@@ -84,8 +84,12 @@ class Worker:
         self._users: Counter[str] = Counter()
         self._running: dict[str, asyncio.Task[Answer]] = {}
 
-    async def start(self) -> Hello:
-        """Make the player if there is none, and drop what a lost connection has left running."""
+    async def start(self, value: object) -> Hello:
+        """Make the player if there is none, and drop what a lost connection has left running.
+
+        Args:
+            value: As for `follow`.
+        """
         self.drop(tuple(self._running))
         error: EnvkitError | None = None
         async with self._starting:
@@ -96,6 +100,7 @@ class Worker:
                     error = caught
                 except Exception as caught:  # noqa: BLE001  # foreign code; the driver reports it
                     error = ConfigurationError(f"the worker's player fails: {describe(caught)}")
+        await self.follow(value)
         return Hello(version=version(), host=platform.node(), pid=os.getpid(), error=error)
 
     async def play(self, order: Order) -> Answer:
@@ -139,6 +144,12 @@ class Worker:
     async def cancel(self, episode_ids: tuple[str, ...]) -> None:
         """Drop episodes that nobody waits for."""
         self.drop(episode_ids)
+
+    async def follow(self, value: object) -> None:
+        """Pass a value of the trainer's process to the player's own `follow`, if it has one."""
+        take = getattr(self._player, "follow", None)
+        if take is not None:
+            take(value)
 
     async def outage(self) -> Outage | None:
         """Return what is wrong with the engine; None while it answers."""

@@ -7,7 +7,7 @@ are up. Ray never repeats a call (`max_task_retries=0`), so no environment takes
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -25,6 +25,8 @@ _RETRY_S: Final = 0.5
 """Between two tries to reach a worker that is down."""
 _LOOK_S: Final = 5.0
 """Between two looks at idle workers and their engines."""
+_FOLLOW_S: Final = 0.02
+"""Between two looks at the value that workers follow."""
 _CLOSE_S: Final = 10.0
 _LOST: Final = (
     "RayActorError",
@@ -60,7 +62,13 @@ class Workers:
     """Starts the actors of a player, lends them to episodes and revives them."""
 
     def __init__(
-        self, count: int, options: RayOptions, recipe: bytes, *, keeps_features: bool
+        self,
+        count: int,
+        options: RayOptions,
+        recipe: bytes,
+        *,
+        keeps_features: bool,
+        follows: Callable[[], object],
     ) -> None:
         """Start nothing yet.
 
@@ -69,7 +77,9 @@ class Workers:
             options: Where they run and what they take.
             recipe: As for `Worker`.
             keeps_features: As for `Worker`.
+            follows: As for `RayPlayer`.
         """
+        self._follows = follows
         self._options, self._recipe, self._keeps_features = options, recipe, keeps_features
         self.members = [Member(actor=None) for _ in range(count)]
         self.lost_calls = 0
@@ -122,6 +132,7 @@ class Workers:
             await self.close()
             raise
         self._spawn(self._look_after())
+        self._spawn(self._pass_on())
 
     async def call(self, member: Member, method: str, *arguments: object) -> Any:  # noqa: ANN401  # as the method
         """Call a worker's method and return its answer.
@@ -214,7 +225,7 @@ class Workers:
         assert self._cluster is not None
         errors = self._cluster.ray.exceptions
         try:
-            return await member.actor.start.remote()
+            return await member.actor.start.remote(self._follows())
         except errors.ActorUnavailableError as error:
             self._reason = _first_line(error)
         except self._lost as error:
@@ -271,6 +282,17 @@ class Workers:
                 if one.is_up:
                     one.outage = await _quietly(self.call(one, "outage"))
 
+    async def _pass_on(self) -> None:
+        """Tell the workers when the value that they follow changes."""
+        told = self._follows()
+        while True:
+            await asyncio.sleep(_FOLLOW_S)
+            value = self._follows()
+            if value != told:
+                told = value
+                for one in self.members:
+                    self.tell(one, "follow", value)
+
     def _late(self, started: int) -> ConfigurationError:
         assert self._cluster is not None
         cpus = self._options.num_cpus
@@ -314,8 +336,8 @@ def _check_import(text: str) -> None:
 def _unusable(reason: str) -> ConfigurationError:
     lines = [line.strip() for line in reason.splitlines() if "Error" in line] or [reason]
     return ConfigurationError(
-        f"a Ray worker cannot load envkit: {lines[-1]}. Install envkit-rl {version()} with the extra "
-        "ray on every node of the cluster, or name it in ray.runtime_env"
+        f"a Ray worker cannot load envkit: {lines[-1]}. Install envkit-rl {version()} with the "
+        "extra ray on every node of the cluster, or name it in ray.runtime_env"
     )
 
 

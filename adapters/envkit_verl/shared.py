@@ -51,6 +51,11 @@ class SharedRollout:
         """
         self.parts = parts
         self.config = RolloutConfig.from_mapping(options)
+        if self.config.workers:
+            raise ConfigurationError(
+                "verl plays in Ray workers of its own, got envkit.workers="
+                f"{self.config.workers}; drop it and raise rollout.agent.num_workers"
+            )
         self.settings = VerlSettings.from_config(parts.config)
         self.mm_processor_kwargs = plain(parts.data.get("mm_processor_kwargs"))
         self.codec = _codec(parts, self.config, self.mm_processor_kwargs)
