@@ -1,6 +1,7 @@
 """A player whose episodes are played by workers on a Ray cluster."""
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -85,6 +86,7 @@ class RayPlayer:
         self._episodes = Supervision(SelfCheck(config.sanity, config.sanity_share), _NAME)
         self._packed: dict[Source, Packed] = {}
         self._stops: dict[Interrupt, _Stop] = {}
+        self._names = itertools.count()
 
     async def start(self) -> None:
         """Join the cluster and start the workers, once; the first call of others does it too.
@@ -222,9 +224,9 @@ class RayPlayer:
         spec = order.spec
         for attempt in range(self._options.max_attempts):
             if attempt:  # servers and environments can tell it from the lost one
-                name = f"{order.spec.episode_id}~{attempt}"
-                spec = replace(order.spec, episode_id=name)
-            sent = replace(order, spec=spec, interrupt=stop.name, reason=stop.reason)
+                spec = replace(spec, episode_id=f"{order.spec.episode_id}~{attempt}")
+            name = str(next(self._names))
+            sent = replace(order, name=name, spec=spec, interrupt=stop.name, reason=stop.reason)
             try:
                 answer = await self._once(sent)
             except WorkerLostError:
@@ -243,7 +245,7 @@ class RayPlayer:
         try:
             return await self._workers.call(member, "play", order)
         except asyncio.CancelledError:
-            self._workers.tell(member, "cancel", (order.spec.episode_id,))
+            self._workers.tell(member, "cancel", order.name)
             raise
         finally:
             self._workers.give_back(member)
@@ -258,6 +260,7 @@ class RayPlayer:
         sampling: Sampling | None,
     ) -> Order:
         return Order(
+            name="",
             source=self._pack(env),
             spec=spec,
             earlier=earlier,

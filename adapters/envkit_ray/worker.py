@@ -25,10 +25,16 @@ Packed = EnvSource | bytes
 """What builds an environment, as it travels: pickled unless it is a registered one."""
 
 
+class NotStartedError(Exception):
+    """Ray has started the actor's process anew since `start` was called: what it had is lost."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """One attempt at an episode."""
 
+    name: str
+    """Of the attempt, for `Worker.cancel`."""
     source: Packed
     spec: EpisodeSpec
     """Its episode id is of this attempt alone."""
@@ -106,11 +112,11 @@ class Worker:
     async def play(self, order: Order) -> Answer:
         """Play or resume an episode; what a player raises is in the answer."""
         task = asyncio.create_task(self._play(order))
-        self._running[order.spec.episode_id] = task
+        self._running[order.name] = task
         try:
             return await task
         finally:
-            del self._running[order.spec.episode_id]
+            del self._running[order.name]
 
     async def max_sessions(self, source: Packed) -> int | EnvkitError | None:
         """Return how many instances this process may have, or why it cannot have any."""
@@ -141,9 +147,9 @@ class Worker:
             if grace_s == 0 and known.grace_s:
                 known.hurry()
 
-    async def cancel(self, episode_ids: tuple[str, ...]) -> None:
-        """Drop episodes that nobody waits for."""
-        self.drop(episode_ids)
+    async def cancel(self, name: str) -> None:
+        """Drop an attempt that nobody waits for."""
+        self.drop((name,))
 
     async def follow(self, value: object) -> None:
         """Pass a value of the trainer's process to the player's own `follow`, if it has one."""
@@ -153,7 +159,7 @@ class Worker:
 
     async def outage(self) -> Outage | None:
         """Return what is wrong with the engine; None while it answers."""
-        return None if self._player is None else self._player.availability.outage
+        return self._ready().availability.outage
 
     async def close(self) -> None:
         """Close environments and engine."""
@@ -163,9 +169,9 @@ class Worker:
             await player.aclose()
             await player.engine.aclose()
 
-    def drop(self, episode_ids: tuple[str, ...]) -> None:
-        """Cancel what runs under these ids."""
-        for name in episode_ids:
+    def drop(self, names: tuple[str, ...]) -> None:
+        """Cancel attempts."""
+        for name in names:
             if name in self._running:
                 self._running[name].cancel()
 
@@ -195,7 +201,7 @@ class Worker:
 
     def _ready(self) -> Player:
         if self._player is None:
-            raise ConfigurationError("the worker was not started, or was closed")
+            raise NotStartedError
         return self._player
 
     def _factory(self, source: Packed) -> EnvFactory:

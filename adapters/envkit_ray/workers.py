@@ -15,7 +15,7 @@ from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
 from envkit.rollout import Outage
 from envkit_ray.cluster import Cluster
 from envkit_ray.options import RayOptions
-from envkit_ray.worker import Hello, Worker, version
+from envkit_ray.worker import Hello, NotStartedError, Worker, version
 
 T = TypeVar("T")
 
@@ -115,7 +115,8 @@ class Workers:
         """
         cluster = await asyncio.to_thread(Cluster.join, self._options.address)
         self._cluster = cluster
-        self._lost = tuple(getattr(cluster.ray.exceptions, name) for name in _LOST)
+        found = (getattr(cluster.ray.exceptions, name) for name in _LOST)
+        self._lost = (NotStartedError, *found)
         greetings = {asyncio.create_task(self._first_hello(one)) for one in self.members}
         try:
             done, late = await asyncio.wait(
