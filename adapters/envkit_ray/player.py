@@ -105,6 +105,12 @@ class RayPlayer:
         return self._workers
 
     @property
+    def processes(self) -> tuple[tuple[str, int], ...]:
+        """Host and process id of every worker that answers."""
+        greeted = [one.hello for one in self._workers.members if one.is_up]
+        return tuple((hello.host, hello.pid) for hello in greeted if hello is not None)
+
+    @property
     def lost_calls(self) -> int:
         """Attempts at episodes that ended with their worker."""
         return self._workers.lost_calls

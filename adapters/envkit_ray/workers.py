@@ -54,6 +54,8 @@ class Member:
     lives: int = 0
     """How often it was lost. A late failure of an earlier life says nothing about this one."""
     is_up: bool = False
+    hello: Hello | None = None
+    """Which process it is; None before the first."""
     outage: Outage | None = None
     """Of its engine, when it was asked last."""
 
@@ -201,7 +203,7 @@ class Workers:
                 await asyncio.sleep(_RETRY_S)
                 continue
             _check(hello)
-            member.is_up = True
+            member.hello, member.is_up = hello, True
 
     async def _revive(self, member: Member) -> None:
         """Wait until a lost worker answers again, which it may do on another node."""
@@ -215,7 +217,7 @@ class Workers:
             except ConfigurationError as error:
                 self._reason = str(error)
                 continue
-            member.is_up = True
+            member.hello, member.is_up = hello, True
         async with self._changed:
             self._changed.notify_all()
 
@@ -232,7 +234,8 @@ class Workers:
         except self._lost as error:
             self._reason = _first_line(error)
             _check_import(str(error))
-            member.actor = None  # Ray gave it up
+            self._cluster.ray.kill(member.actor)  # Ray gave it up; it must not come back as well
+            member.actor = None
         except Exception as error:  # a class that cannot be loaded raises what its import raised
             raise _unusable(describe(error)) from error
         return None

@@ -7,6 +7,7 @@ real Ray does is shown by `make contract-ray`.
 import asyncio
 import pickle
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +52,7 @@ class Actor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not callable(getattr(self._object, name)):
             raise AttributeError(name)
-        return SimpleNamespace(remote=lambda *arguments: self._call(name, arguments))
+        return SimpleNamespace(remote=partial(self._call, name))
 
     def lose_calls(self, error: type[RayActorError] = ActorUnavailableError) -> None:
         """Break the connection: calls fail, the object goes on."""
@@ -70,7 +71,7 @@ class Actor:
         self._object, self.is_away = self._make(), False
         self.lives += 1
 
-    def _call(self, name: str, arguments: tuple[Any, ...]) -> "asyncio.Future[Any]":
+    def _call(self, name: str, *arguments: object) -> "asyncio.Future[Any]":
         sent = pickle.dumps(arguments)
         task = asyncio.ensure_future(self._answered(name, sent))
         self._calls.add(task)
@@ -142,12 +143,12 @@ class FakeRay:
         def options(**given: Any) -> Any:
             assert set(given) == _OPTIONS, given
             assert given["max_task_retries"] == 0, "Ray must never repeat a call"
-            return SimpleNamespace(remote=lambda *a, **k: self._start(cls, given, a, k))
+            return SimpleNamespace(remote=partial(self._start, cls, given))
 
         return SimpleNamespace(options=options)
 
     def _start(
-        self, cls: type, options: dict[str, Any], arguments: tuple[Any, ...], named: dict[str, Any]
+        self, cls: type, options: dict[str, Any], /, *arguments: object, **named: object
     ) -> Any:
         sent = pickle.dumps((arguments, named))
 
@@ -166,4 +167,7 @@ class _Pending:
     """An actor that does not fit: its calls wait for ever."""
 
     def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=lambda *_: asyncio.get_running_loop().create_future())
+        def wait(*_: object) -> "asyncio.Future[Any]":
+            return asyncio.get_running_loop().create_future()
+
+        return SimpleNamespace(remote=wait)
