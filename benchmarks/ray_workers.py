@@ -86,7 +86,7 @@ async def cost(env_id: str, model: str, episodes: int, rounds: int) -> dict[str,
     await there.start()
     pids = [pid for _, pid in there.processes]
     for player in (here, there):
-        await play(player, env_id, 8 * AT_ONCE)
+        await play(player, env_id, 3 * AT_ONCE)
     used = {"one_process": 0.0, "driver": 0.0, "workers": 0.0}
     for _ in range(rounds):
         before = time.process_time()

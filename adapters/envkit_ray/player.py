@@ -30,7 +30,7 @@ from envkit.trajectory.trajectory import Trajectory
 from envkit_ray.cluster import load_ray
 from envkit_ray.options import RayOptions
 from envkit_ray.worker import Answer, MakePlayer, Order, Packed, without_features
-from envkit_ray.workers import Member, WorkerLostError, Workers
+from envkit_ray.workers import WorkerLostError, Workers
 
 _STOP_S: Final = 15.0
 """How long a worker may take beyond an interrupt's grace period to hand over what it has."""
@@ -178,21 +178,24 @@ class RayPlayer:
             EnvFault: It could not be built.
             ConfigurationError: Its arguments are wrong, or a worker lacks its package.
         """
-        return await self._ask("roles_of", env)
+        roles: list[tuple[str, ...]] = await self._ask("roles_of", env, most=1)
+        return roles[0]
 
     async def max_sessions(self, source: Source) -> int | None:
         """Return how many instances all workers may have at once; None is unlimited.
 
         Raises:
+            EnvFault: Every worker is lost and none comes back.
             ConfigurationError: A worker cannot build it: its arguments are wrong, or the worker
                 lacks its package.
         """
-        packed = self._pack(source)
-        await self.start()
-        asked = [self._ask_one(one, "max_sessions", packed) for one in self._workers.members]
-        found: list[int | None] = await asyncio.gather(*asked)
+        found: list[int | None] = await self._ask("max_sessions", source, most=self.config.workers)
         known = [most for most in found if most is not None]
-        return sum(known) if len(known) == len(found) else None
+        if len(known) < len(found):
+            return None
+        return sum(known) + min(known) * (
+            self.config.workers - len(known)
+        )  # some are being revived
 
     async def aclose(self) -> None:
         """End the workers with everything they hold; closing twice is fine."""
@@ -291,29 +294,33 @@ class RayPlayer:
             self._packed[env] = _pickled(env, "the environment's factory")
         return self._packed[env]
 
-    async def _ask(self, method: str, env: AnyEnv | EnvFactory) -> Any:  # noqa: ANN401  # as the method
+    async def _ask(self, method: str, env: AnyEnv | EnvFactory, *, most: int) -> list[Any]:
+        """Ask workers about an environment; return the answers of those that live, at least one.
+
+        Args:
+            method: Of `Worker`.
+            env: What to ask about.
+            most: How many workers to ask.
+        """
         packed = self._pack(env)
         await self.start()
-        member = await self._workers.lend(None)
-        try:
-            return await self._ask_one(member, method, packed)
-        finally:
-            self._workers.give_back(member)
-
-    async def _ask_one(self, member: Member, method: str, packed: Packed) -> Any:  # noqa: ANN401  # as the method
-        """Ask a worker about an environment.
-
-        Raises:
-            EnvFault: The worker was lost meanwhile.
-        """
-        try:
-            answer = await self._workers.call(member, method, packed)
-        except WorkerLostError as error:
-            raise EnvFault(f"a Ray worker was lost: {error}", kind=FaultKind.CRASHED) from error
-        if isinstance(answer, EnvkitError):
-            answer.add_note("raised by a Ray worker: every node needs the environment's package")
-            raise answer
-        return answer
+        for _ in range(self._options.max_attempts):
+            up = await self._workers.up()
+            calls = [self._workers.call(one, method, packed) for one in up[:most]]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            found = [one for one in answers if not isinstance(one, WorkerLostError)]
+            for one in found:
+                if isinstance(one, EnvkitError):
+                    one.add_note("raised by a Ray worker: every node needs the same packages")
+                if isinstance(one, BaseException):
+                    raise one
+            if found:
+                return found
+        raise EnvFault(
+            f"Ray workers were lost {self._options.max_attempts} times while they built the "
+            "environment (ray.max_attempts)",
+            kind=FaultKind.CRASHED,
+        )
 
 
 class _Stop:

@@ -165,9 +165,7 @@ class Workers:
         Raises:
             EnvFault: None came back in time.
         """
-        if not any(one.is_up for one in self.members):
-            await self._any_up()
-        up = [one for one in self.members if one.is_up]
+        up = await self.up()
         best = min(up, key=lambda one: one.load)
         if group_id is not None:
             usual = self.members[hash(group_id) % len(self.members)]
@@ -175,6 +173,16 @@ class Workers:
                 best = usual
         best.load += 1
         return best
+
+    async def up(self) -> list[Member]:
+        """Return the workers that answer, waiting while there is none.
+
+        Raises:
+            EnvFault: None came back in time.
+        """
+        if not any(one.is_up for one in self.members):
+            await self._any_up()
+        return [one for one in self.members if one.is_up]
 
     def give_back(self, member: Member) -> None:
         """End an episode's use of a worker."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -68,7 +68,7 @@ async def playing(
     model: str = "llama",
     latency_s: float = 0.0,
     **options: Any,
-) -> AsyncIterator[RayPlayer]:
+) -> AsyncGenerator[RayPlayer]:
     config = config or settings()
     alone = replace(config, workers=0, ray={})
     make = make or partial(scripted_player, env_id, model=model, latency_s=latency_s, config=alone)
@@ -312,6 +312,19 @@ async def test_follow_reaches_every_worker_before_it_plays_and_after_each_change
         assert ray.actors[0]._object._player.seen == [8]
 
 
+async def test_worker_lost_while_it_builds_an_environment_is_asked_again(ray: FakeRay) -> None:
+    async with playing() as player:
+        await player.start()
+        for actor in ray.actors:
+            actor.die()
+        asking = asyncio.create_task(player.max_sessions(EnvSource(ECHO)))
+        await asyncio.sleep(0.05)
+        for actor in ray.actors:
+            actor.come_back()
+        assert await asking is None
+        assert await player.roles_of(EnvSource(ECHO)) == ()
+
+
 def _following_player(config: RolloutConfig) -> Player:
     class Following(Player):
         def follow(self, value: object) -> None:
@@ -355,7 +368,7 @@ async def test_environment_that_a_worker_lacks_is_named_before_the_run(ray: Fake
     async with playing() as player:
         with pytest.raises(UnknownNameError, match="nope-v0") as caught:
             await Run("nope-v0", player, RunPlan(episodes=2)).play(_ignore)
-    assert "every node needs the environment's package" in caught.value.__notes__[0]
+    assert "every node needs the same packages" in caught.value.__notes__[0]
 
 
 async def _ignore(_: object) -> None:
@@ -427,7 +440,7 @@ def test_options_that_do_not_fit_are_refused(
     ray: FakeRay, mapping: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        RayPlayer(scripted_player, RolloutConfig.from_mapping(mapping))
+        RayPlayer(_following_player, RolloutConfig.from_mapping(mapping))  # pyright: ignore[reportArgumentType]
 
 
 async def test_built_environment_and_local_function_are_refused(ray: FakeRay) -> None:

@@ -48,15 +48,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(installed: None) -> Generator[Any]:
-    """Three nodes on this machine, without the head's CPUs; this process is connected."""
+    """Three nodes of one CPU each on this machine; this process is connected to the head."""
     from ray.cluster_utils import Cluster
 
     ray = load_ray()
     made: Any = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
     )
     try:
-        for _ in range(3):
+        for _ in range(2):
             made.add_node(num_cpus=1)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made

@@ -100,8 +100,8 @@ async def test_every_episode_is_delivered_once_while_workers_and_a_node_die(clus
                 await asyncio.sleep(1.0)
             await _until_up(player, 2)
             lost = rng.choice(list(cluster.worker_nodes))
-            await asyncio.to_thread(cluster.remove_node, lost)
-            await asyncio.to_thread(cluster.add_node, num_cpus=1)
+            cluster.remove_node(lost)  # not on a thread: it takes signals
+            cluster.add_node(num_cpus=1)
 
         disturbing = asyncio.create_task(disturb())
         found = [one async for one in delivered(run)]
@@ -168,7 +168,7 @@ async def test_environment_of_the_driver_alone_is_refused(cluster: Any) -> None:
         assert one.reward == 1.0
         with pytest.raises(UnknownNameError, match="not-there-v0") as error:
             await Run("not-there-v0", player, RunPlan(episodes=2)).play(_refuse)
-    assert "every node needs the environment's package" in error.value.__notes__[0]
+    assert "every node needs the same packages" in error.value.__notes__[0]
 
 
 async def _refuse(_: object) -> None:
