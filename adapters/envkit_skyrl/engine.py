@@ -9,6 +9,7 @@ which closes its connection, and its tokens so far are lost.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -38,6 +39,7 @@ class SkyRLEngine:
         logprob_kind: LogprobKind = LogprobKind.SAMPLED,
         timeout_s: float | None = 3600.0,
         cache_salt: Callable[[int], str] | None = None,
+        weight_version: Callable[[], int | None] | None = None,
     ) -> None:
         """Note the client; nothing is sent before the first request.
 
@@ -53,10 +55,13 @@ class SkyRLEngine:
                 ever.
             cache_salt: Gives the salt of a weight version, so that cached prefixes are shared only
                 among episodes that began with the same weights; None sends none.
+            weight_version: Tells how often the weights were updated; None asks the client, whose
+                copy in another process would not know.
         """
         self._client, self._model = client, model
         self._image_token_id, self._logprob_kind = image_token_id, logprob_kind
         self._timeout_s, self._cache_salt = timeout_s, cache_salt
+        self._weight_version = weight_version or partial(weight_version_of, client)
         self._renderer = (
             None if image_token_id is None else ImageRenderer(client, image_token_id=image_token_id)
         )
@@ -137,7 +142,7 @@ class SkyRLEngine:
             raise _fault(error) from error
 
     async def _ask(self, request: GenerateRequest) -> Generation:
-        version: int | None = getattr(self._client, "weight_version", None)
+        version = self._weight_version()
         ids, batch = list(request.wire_ids), dict[str, Any]()
         if request.images:
             if self._renderer is None or self._image_token_id is None:
@@ -166,6 +171,11 @@ class SkyRLEngine:
             prompt_tokens=len(ids),
             weight_version=None if version is None else str(version),
         )
+
+
+def weight_version_of(client: InferenceClient) -> int | None:
+    """Return how often a client's weights were updated; None for a client that does not count."""
+    return getattr(client, "weight_version", None)
 
 
 def parse_generation(

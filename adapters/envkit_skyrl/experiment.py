@@ -1,15 +1,15 @@
 """SkyRL's experiment with envkit's generator, and the configuration that goes with it."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.tokens import ChatCodec, load_codec
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.generator import EnvGenerator
-from envkit_skyrl.options import SkyRLOptions
+from envkit_skyrl.options import SkyRLOptions, import_all
 from envkit_skyrl.trainer import EnvkitTrainer
 
 CONTRACT.check()
@@ -78,16 +78,18 @@ def make_generator(
         **options.rollout.template_kwargs,
     }
     step_wise = cfg.generator.step_wise_trajectories
+    make_codec = partial(
+        load_codec,
+        cfg.trainer.policy.model.path,
+        template_kwargs=template_kwargs,
+        history=options.rollout.history,
+    )
     return EnvGenerator(
         cfg.generator,
         inference_engine_client,
-        codec
-        or load_codec(
-            cfg.trainer.policy.model.path,
-            template_kwargs=template_kwargs,
-            history=options.rollout.history,
-        ),
+        codec or make_codec(),
         options=options,
+        make_codec=make_codec,
         policy_model_name=resolve_policy_model_name(cfg),
         max_sequence_tokens=cfg.trainer.algorithm.max_seq_len,
         scalar_rewards=bool(cfg.trainer.algorithm.zero_variance_filter) and not step_wise,
@@ -135,10 +137,4 @@ def prepare_process(cfg: EnvkitTrainConfig) -> None:
     Raises:
         ConfigurationError: A module of `envkit.imports` cannot be imported.
     """
-    for name in read_options(cfg).imports:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigurationError(
-                f"envkit.imports names {name!r}, which cannot be imported: {error}"
-            ) from error
+    import_all(read_options(cfg).imports)

@@ -18,13 +18,16 @@ from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, RunFailedError
 from envkit.metrics import aggregate
 from envkit.rollout import Limits, Player, Sampling, has_role, play_through
+from envkit.rollout.player import AnyPlayer
 from envkit.rollout.setup import EpisodeSpec
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
+from envkit_ray import RayPlayer
 from envkit_skyrl.contract import CONTRACT
-from envkit_skyrl.engine import SkyRLEngine
+from envkit_skyrl.engine import SkyRLEngine, weight_version_of
 from envkit_skyrl.images import InferenceClient
 from envkit_skyrl.options import SkyRLOptions
+from envkit_skyrl.remote import WorkerRecipe
 from envkit_skyrl.rows import Played, number_siblings, to_output
 from envkit_skyrl.samples import Sample, read_samples
 from envkit_skyrl.sampling import to_sampling
@@ -63,6 +66,7 @@ class EnvGenerator(GeneratorInterface):
         codec: ChatCodec,
         *,
         options: SkyRLOptions | None = None,
+        make_codec: Callable[[], ChatCodec] | None = None,
         policy_model_name: str | None = None,
         max_sequence_tokens: int | None = None,
         scalar_rewards: bool = False,
@@ -74,6 +78,7 @@ class EnvGenerator(GeneratorInterface):
             inference_engine_client: SkyRL's.
             codec: Of the policy's model; its image processor must be the server's.
             options: The run's `envkit` section; None takes the defaults.
+            make_codec: Makes the same codec in a worker; None refuses `envkit.workers`.
             policy_model_name: What the server calls the policy; None takes the client's model.
             max_sequence_tokens: SkyRL's `trainer.algorithm.max_seq_len`; None is unbounded.
             scalar_rewards: One reward for each row instead of a list, for SkyRL's zero-variance
@@ -89,14 +94,42 @@ class EnvGenerator(GeneratorInterface):
         salt: Callable[[int], str] | None = None
         if generator_cfg.use_cache_salt:
             salt = partial(build_vllm_cache_salt, model_name=policy_model_name)
-        self._engine = SkyRLEngine(
-            inference_engine_client,
-            model=policy_model_name,
-            image_token_id=None if self.pictures is None else self.pictures.token_id,
-            timeout_s=self._options.timeout_s,
-            cache_salt=salt,
+        arguments: dict[str, Any] = {
+            "model": policy_model_name,
+            "image_token_id": None if self.pictures is None else self.pictures.token_id,
+            "timeout_s": self._options.timeout_s,
+            "cache_salt": salt,
+        }
+        self._engine = SkyRLEngine(inference_engine_client, **arguments)
+        self._recipe = self._worker_recipe(inference_engine_client, arguments, make_codec)
+        self._player: tuple[asyncio.AbstractEventLoop, AnyPlayer, asyncio.Task[None]] | None = None
+
+    def _worker_recipe(
+        self,
+        client: InferenceClient,
+        arguments: Mapping[str, Any],
+        make_codec: Callable[[], ChatCodec] | None,
+    ) -> WorkerRecipe | None:
+        """Return what workers make their players of; None where this process plays.
+
+        Raises:
+            ConfigurationError: Workers are asked for without what makes their codec.
+        """
+        config = self._options.rollout
+        if not config.workers:
+            return None
+        if make_codec is None:
+            raise ConfigurationError(
+                f"envkit.workers={config.workers} needs EnvGenerator(make_codec=...), a function "
+                "of a module that makes the codec in a worker"
+            )
+        return WorkerRecipe(
+            client=client,
+            engine=arguments,
+            make_codec=make_codec,
+            config=replace(config, workers=0, ray={}),
+            imports=self._options.imports,
         )
-        self._player: tuple[asyncio.AbstractEventLoop, Player, asyncio.Task[None]] | None = None
 
     @property
     def pictures(self) -> Pictures | None:
@@ -153,7 +186,7 @@ class EnvGenerator(GeneratorInterface):
             await asyncio.gather(keeper, return_exceptions=True)
 
     async def _play(
-        self, player: Player, sample: Sample, sampling: Sampling, limits: Limits
+        self, player: AnyPlayer, sample: Sample, sampling: Sampling, limits: Limits
     ) -> tuple[Played, ...]:
         """Play one sample, one result for each of its agents; whatever goes wrong is in it."""
         started = time.perf_counter()
@@ -214,11 +247,22 @@ class EnvGenerator(GeneratorInterface):
         }
         return output
 
-    def _get_player(self) -> Player:
+    def _new_player(self) -> AnyPlayer:
+        config = self._options.rollout
+        if self._recipe is None:
+            return Player(self._engine, self._codec, config)
+        return RayPlayer(
+            self._recipe,
+            config,
+            keeps_features=self.pictures is not None,
+            follows=partial(weight_version_of, self._recipe.client),
+        )
+
+    def _get_player(self) -> AnyPlayer:
         """Return the player of the running event loop; it is closed when that ends."""
         loop = asyncio.get_running_loop()
         if self._player is None or self._player[0] is not loop:
-            player = Player(self._engine, self._codec, self._options.rollout)
+            player = self._new_player()
             self._player = loop, player, loop.create_task(_close_at_end(player))
         return self._player[1]
 
@@ -239,7 +283,11 @@ def joinable(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 async def _episode(
-    player: Player, sample: Sample, sampling: Sampling, limits: Limits, earlier: Trajectory | None
+    player: AnyPlayer,
+    sample: Sample,
+    sampling: Sampling,
+    limits: Limits,
+    earlier: Trajectory | None,
 ) -> tuple[Trajectory, ...]:
     """Play an episode, or resume an aborted one."""
     request, member = sample.request, sample.member
@@ -281,7 +329,7 @@ def _check_failures(played: Sequence[Played]) -> None:
         ) from errors[0]
 
 
-async def _close_at_end(player: Player) -> None:
+async def _close_at_end(player: AnyPlayer) -> None:
     """Wait until the event loop ends, which cancels this, and close what the player keeps."""
     try:
         await asyncio.Event().wait()

@@ -1,6 +1,7 @@
 """What a run says about envkit: the mapping `envkit` beside SkyRL's own configuration."""
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, cast
 
@@ -34,7 +35,8 @@ class SkyRLOptions:
     max_resumes: int = 8
     """How often an episode is resumed after the server aborted it; then it is a fault."""
     imports: tuple[str, ...] = ()
-    """Modules that register environments; they are imported in the trainer's process."""
+    """Modules that register environments; they are imported in the trainer's process and in
+    workers."""
     timeout_s: float | None = 3600.0
     """As for `SkyRLEngine`; `engine.timeout_s` in the mapping."""
     logprob_kind: Literal["sampled", "raw"] | None = None
@@ -95,6 +97,21 @@ class SkyRLOptions:
         check_types(cls, own, "envkit")
         tail = "trainer.fully_async.max_staleness_steps with the fully asynchronous trainer"
         return cls(rollout=RolloutConfig.for_trainer(data, tail=tail), **own)
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Import the modules of `SkyRLOptions.imports` in this process.
+
+    Raises:
+        ConfigurationError: One cannot be imported.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"envkit.imports names {name!r}, which cannot be imported: {error}"
+            ) from error
 
 
 _ENGINE: Final = {"timeout_s", "logprob_kind"}

@@ -26,6 +26,7 @@ from envkit_slime.checks import (
 )
 from envkit_slime.engine import CURRENT, Call
 from envkit_slime.form import Form
+from envkit_slime.remote import wants_top_p
 from envkit_slime.rewards import reward_value, sets_reward
 from envkit_slime.runtime import Runtime, record, runtime_of
 from envkit_slime.sample import FACTS_KEY, STATE_KEY, Sample
@@ -105,7 +106,7 @@ async def _play(
             span=form.span(sample),
             attributes=form.attributes,
             wants_experts=bool(getattr(args, "use_rollout_routing_replay", False)),
-            wants_top_p="return_top_p_token_ids" in (custom or ()),
+            wants_top_p=wants_top_p(custom),
         )
         spec = EpisodeSpec(
             seed=plan.seed,

@@ -11,17 +11,21 @@ from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from envkit.errors import ConfigurationError, EnvkitError
 from envkit.rollout import GroupStart, Interrupt, Player
 from envkit.rollout.config import RolloutConfig
+from envkit.rollout.player import AnyPlayer
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory, TrajectoryWriter
+from envkit_ray import RayPlayer
 from envkit_sglang import SGLangEngine
 from envkit_sglang.factory import model_facts
 from envkit_slime.engine import GenerateState, SlimeEngine
+from envkit_slime.remote import WorkerRecipe
 from envkit_slime.upstream import require
 
 POLL_S: Final = 0.05
@@ -53,46 +57,69 @@ class Runtime:
         if context is not None:
             known["context_length"] = int(context)
         self._vocabulary_size: int | None = known.get("vocabulary_size")
+        self._wants_experts = bool(getattr(args, "use_rollout_routing_replay", False))
+        self._base_url, self._engine_arguments = base_url, {**known, **options}
         try:
-            self.engine = SlimeEngine(SGLangEngine(base_url, **{**known, **options}))
+            self.engine = SlimeEngine(SGLangEngine(base_url, **self._engine_arguments))
         except TypeError as error:
             raise ConfigurationError(f"envkit.engine: {error}") from error
         self._codecs: dict[str, ChatCodec] = {}
-        self._players: dict[str, Player] = {}
+        self._players: dict[str, AnyPlayer] = {}
         self._building = asyncio.Lock()
         self._interrupt = Interrupt()
         self._active = 0
         self._watching: asyncio.Task[None] | None = None
         self._starts: OrderedDict[str, GroupStart] = OrderedDict()
 
-    async def player(self, config: RolloutConfig) -> Player:
+    async def player(self, config: RolloutConfig) -> AnyPlayer:
         """Return the player of these settings; the codec is built on a thread, once.
 
+        With `workers` it plays in actors of the trainer's Ray cluster.
+
         Raises:
+            MissingDependencyError: Workers are asked for, and Ray is not installed.
             TemplateError: The model's chat template cannot be made exact.
             ConfigurationError: The codec cannot be built for another reason.
         """
         codec_key = json.dumps(
             [config.history, dict(config.template_kwargs)], sort_keys=True, default=str
         )
-        key = f"{codec_key}{config.retries}{config.adjust_rewards}"
+        key = f"{codec_key}{config.retries}{config.adjust_rewards}{config.workers}{config.ray}"
         async with self._building:
             if codec_key not in self._codecs:
                 self._codecs[codec_key] = await asyncio.to_thread(self._codec, config)
             if key not in self._players:
-                codec = self._codecs[codec_key]
-                self._players[key] = Player(self.engine, codec, config)
+                self._players[key] = (
+                    self._on_workers(config)
+                    if config.workers
+                    else Player(self.engine, self._codecs[codec_key], config)
+                )
         return self._players[key]
+
+    def _on_workers(self, config: RolloutConfig) -> RayPlayer:
+        recipe = WorkerRecipe(
+            base_url=self._base_url,
+            engine=self._engine_arguments,
+            processor=self.state.processor or self.state.tokenizer,
+            codec=self._codec_arguments(config),
+            config=replace(config, workers=0, ray={}),
+            wants_experts=self._wants_experts,
+        )
+        has_tensors = self.state.processor is not None  # of images, which training rows hold
+        return RayPlayer(recipe, config, keeps_features=has_tensors)
+
+    def _codec_arguments(self, config: RolloutConfig) -> dict[str, Any]:
+        return {
+            "template_kwargs": config.template_kwargs,
+            "history": config.history,
+            "stop_ids": self.stop_ids,
+            "vocabulary_size": self._vocabulary_size,
+        }
 
     def _codec(self, config: RolloutConfig) -> ChatCodec:
         try:
-            return ChatCodec(
-                self.state.processor or self.state.tokenizer,
-                template_kwargs=config.template_kwargs,
-                history=config.history,
-                stop_ids=self.stop_ids,
-                vocabulary_size=self._vocabulary_size,
-            )
+            processor = self.state.processor or self.state.tokenizer
+            return ChatCodec(processor, **self._codec_arguments(config))
         except EnvkitError:
             raise
         except Exception as error:  # every sample would fail by it

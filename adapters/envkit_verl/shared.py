@@ -53,6 +53,11 @@ class SharedRollout:
         self.config = RolloutConfig.for_trainer(
             options, tail="async_training.partial_rollout of its fully asynchronous policy"
         )
+        if self.config.workers:
+            raise ConfigurationError(
+                "verl plays in Ray workers of its own, got envkit.workers="
+                f"{self.config.workers}; drop it and raise rollout.agent.num_workers"
+            )
         self.settings = VerlSettings.from_config(parts.config)
         self.mm_processor_kwargs = plain(parts.data.get("mm_processor_kwargs"))
         self.codec = _codec(parts, self.config, self.mm_processor_kwargs)

@@ -197,6 +197,32 @@ async def build_any(
     return Playing(engine=engine, codec=None, model=model)
 
 
+async def build_here(
+    choice: EngineChoice, env: "Env", *, progress: Progress | None = None
+) -> Playing:
+    """Make what this process needs of what plays elsewhere: a codec, and a client that checks.
+
+    Weights are not loaded. A server is asked whether it answers, as in `build_any`.
+
+    Args:
+        choice: What the options say.
+        env: As for `build`.
+        progress: As for `build`.
+
+    Raises:
+        EnvkitError: As for `build_any`.
+    """
+    if any((choice.policy, choice.chat, choice.base_url)):
+        return await build_any(choice, env, progress=progress)
+    from envkit.rollout.scripted import ScriptedEngine
+    from envkit.tokens import load_codec
+
+    engine_maker(choice)  # refuses a wrong option
+    source = model_source(choice.model, progress)
+    codec = load_codec(source, tools=env.tools)
+    return Built(engine=ScriptedEngine(codec, lambda _: ""), codec=codec, model=source)
+
+
 async def build(
     choice: EngineChoice, env: "Env | None" = None, *, progress: Progress | None = None
 ) -> Built:

@@ -24,9 +24,11 @@ from envkit.cli.playing import (
     MaxTurns,
     PolicyName,
     Quiet,
+    RayAddress,
     RunSeed,
     SettingPairs,
     Temperature,
+    Workers,
     WrapKwargs,
     WrapName,
     read_config,
@@ -134,6 +136,8 @@ def evaluate(
         ),
     ] = None,
     concurrency: Concurrency = None,
+    workers: Workers = None,
+    ray: RayAddress = None,
     env_kwargs: EnvKwargs = None,
     wrap: WrapName = None,
     wrap_kwargs: WrapKwargs = None,
@@ -154,6 +158,7 @@ def evaluate(
     """
     from envkit.cli.engines import EngineChoice
     from envkit.cli.eval_plan import EvalPlan, counted_otherwise, new_evaluation
+    from envkit.cli.remote import on_workers
     from envkit.cli.run_eval import run_eval
     from envkit.cli.run_plan import Output, RolloutPlan
     from envkit.cli.sinks import SinkChoice
@@ -173,6 +178,7 @@ def evaluate(
 
         others = {"--base-url": base_url, "--resume": resume, "--prices": prices}
         others |= {"--pass-at": pass_at, "--max-faults": max_faults}
+        others |= {"--workers": workers, "--ray": ray}
         refuse_options("--paired plays nothing", {**others, **playing})
         show_comparison(
             targets or (), by=by or TAGS, solved_above=solved_above or 0.0, output=output
@@ -186,7 +192,7 @@ def evaluate(
     }
     if resume is not None:
         refuse_options(RESUMED, {"ID": targets, **playing})
-        begun = EvalPlan.read(resume, base_url=base_url, is_quiet=quiet)
+        begun = EvalPlan.read(resume, base_url=base_url, is_quiet=quiet).on_workers(workers, ray)
         plan = counted_otherwise(begun, counting, prices=prices)
         raise typer.Exit(run_eval(plan, output=output))
     read = read_config(
@@ -199,6 +205,7 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
     )
+    read = on_workers(read, workers, ray)
     run = RolloutPlan(
         env_id=read.env_id or "",
         config=read,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import envkit
+from envkit.cli.remote import on_workers
 from envkit.cli.run_plan import Output, RolloutPlan, free_folder, is_taken
 from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
@@ -85,6 +86,19 @@ class EvalPlan:
                 plan = RolloutPlan.of_settings(settings, base_url=base_url, sinks=SinkChoice())
                 runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
         return cls(folder=folder, runs=runs, counting=Counting.of_json(data["counting"]))
+
+    def on_workers(self, workers: int | None, address: str | None) -> "EvalPlan":
+        """Return the plan with other workers; None keeps what each run has.
+
+        Args:
+            workers: As `envkit.cli.remote.on_workers`.
+            address: The same.
+        """
+        runs = {
+            name: replace(run, config=on_workers(run.config, workers, address))
+            for name, run in self.runs.items()
+        }
+        return replace(self, runs=runs)
 
     def write(self, lines: Sequence[Line] = (), *, is_complete: bool = False) -> dict[str, Any]:
         """Write `eval.json` and return what it holds.

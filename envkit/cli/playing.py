@@ -55,6 +55,19 @@ RunSeed = Annotated[
 Concurrency = Annotated[
     int | None, typer.Option(min=1, help=f"Episodes at once (default: {DEFAULT_CONCURRENCY}).")
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=0, help="Play in this many Ray workers (default: 0, in this process)."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="The workers' cluster: HOST:PORT of its head, or auto for one that runs here "
+        "(default: RAY_ADDRESS, else one started on this machine).",
+    ),
+]
 TaskFile = Annotated[
     Path | None,
     typer.Option(

@@ -26,10 +26,12 @@ from envkit.cli.playing import (
     Overwrite,
     PolicyName,
     Quiet,
+    RayAddress,
     RunSeed,
     SettingPairs,
     TaskFile,
     Temperature,
+    Workers,
     WrapKwargs,
     WrapName,
     read_config,
@@ -87,6 +89,8 @@ def rollout(
         ),
     ] = None,
     concurrency: Concurrency = None,
+    workers: Workers = None,
+    ray: RayAddress = None,
     env_kwargs: EnvKwargs = None,
     tasks: TaskFile = None,
     wrap: WrapName = None,
@@ -113,6 +117,7 @@ def rollout(
     wait for their running calls. --resume completes the run.
     """
     from envkit.cli.engines import EngineChoice
+    from envkit.cli.remote import on_workers
     from envkit.cli.run_plan import Output, RolloutPlan, TaskList
     from envkit.cli.run_rollout import run_rollout
 
@@ -138,6 +143,7 @@ def rollout(
         plan = RolloutPlan.resumed(
             resume, base_url=base_url, sinks=sinks, is_quiet=quiet, output=output
         )
+        plan = replace(plan, config=on_workers(plan.config, workers, ray))
         raise typer.Exit(run_rollout(plan))
     read = read_config(
         config,
@@ -150,6 +156,7 @@ def rollout(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
     )
+    read = on_workers(read, workers, ray)
     played = read.env_id
     if played is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from envkit.cli.console import note
-from envkit.cli.engines import Built, Playing, build_any
+from envkit.cli.engines import Built, Playing, build_any, build_here
 from envkit.cli.options import make_env
 from envkit.cli.progress import Progress, progress_for
 from envkit.cli.run_plan import Output, RolloutPlan
@@ -23,6 +23,7 @@ from envkit.metrics import Aggregator
 from envkit.rollout import Player, RolloutState, Run
 from envkit.rollout.boundary import describe
 from envkit.rollout.plan import Played
+from envkit.rollout.player import AnyPlayer
 from envkit.rollout.run_folder import RUN_FILE, RunFolder
 from envkit.sinks import GuardedSinks
 from envkit.sinks.jsonl import METRICS_FILE
@@ -161,18 +162,23 @@ async def _play(
 ) -> _Outcome:
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
-    built = await build_any(plan.choice, env, progress=None if plan.is_quiet else note)
+    build = build_here if plan.config.workers else build_any
+    built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
     if isinstance(built, Built) and plan.choice.policy is None and not plan.is_quiet:
         training = describe_training(built.model, plan.env_id)
         if training is not None:
             note(training)
     decode = None if built.codec is None else built.codec.decode_all
     outcome = _Outcome(decode=decode, also=also)
+    player: AnyPlayer | None = None
     try:
+        player = await _player(plan, built)
         with plan.open(directory) as folder:
             _drop_old_figures(directory)
-            await _fill(plan, built, folder, signals, state, sinks, outcome)
+            await _fill(plan, built, player, folder, signals, state, sinks, outcome)
     finally:
+        if player is not None:
+            await player.aclose()
         await built.engine.aclose()
         if not plan.is_resumed:
             _tidy(directory)
@@ -184,6 +190,7 @@ async def _play(
 async def _fill(
     plan: RolloutPlan,
     built: Playing,
+    player: AnyPlayer,
     folder: RunFolder,
     signals: StopSignals,
     state: RolloutState,
@@ -195,7 +202,6 @@ async def _fill(
         for trajectory in folder.finished():  # figures and sinks are of the whole run
             outcome.add(trajectory)
             sinks.write(trajectory)
-    player = Player(built.engine, built.codec, plan.config)
     run = Run(
         plan.environment(),
         player,
@@ -228,8 +234,17 @@ async def _fill(
     except EnvkitError as error:
         _explain(error, folder, outcome, run)
         raise
-    finally:
-        await player.aclose()
+
+
+async def _player(plan: RolloutPlan, built: Playing) -> AnyPlayer:
+    """Return what plays: this process, or the workers, which start now."""
+    if not plan.config.workers:
+        return Player(built.engine, built.codec, plan.config)
+    if not plan.is_quiet:
+        note(f"starting {plan.config.workers} Ray workers ...")
+    from envkit.cli.remote import remote_player  # needs an extra
+
+    return await remote_player(plan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from envkit.errors import EngineFault, Fault
@@ -51,6 +51,15 @@ class Outage:
         return (
             f"engine {self.engine} away for {self.seconds:.0f} s, {self.waiting} {episodes} waiting"
         )
+
+
+class Watched(Protocol):
+    """Something that may be away: an engine, or the workers of a cluster."""
+
+    @property
+    def outage(self) -> Outage | None:
+        """What is wrong, for a person who watches; None while it answers."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

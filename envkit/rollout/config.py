@@ -74,6 +74,10 @@ class RolloutConfig:
     worker_memory_mb: int | None = None
     """Address space of each worker process; None is unlimited. Not for browsers, which reserve far
     more than they use."""
+    workers: int = 0
+    """Ray actors that play the episodes; 0 plays them in this process."""
+    ray: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the workers: the fields of `envkit_ray.RayOptions`."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> "RolloutConfig":
@@ -98,12 +102,7 @@ class RolloutConfig:
         if "on_fault" in data:
             nested["on_fault"] = FaultPolicy(data["on_fault"])
         config = _build(cls, {**data, **nested}, "the configuration")
-        if config.worker_memory_mb is not None and config.worker_memory_mb < 1:
-            raise ConfigurationError(
-                f"worker_memory_mb must be at least 1 or null, got {config.worker_memory_mb}"
-            )
-        if not 0 <= config.sanity_share <= 1:
-            raise ConfigurationError(f"sanity_share must be 0 to 1, got {config.sanity_share}")
+        _check_ranges(config)
         config.sampling_over(Sampling())
         config.role_plan()
         return config
@@ -185,6 +184,20 @@ _CHOICES: Mapping[str, list[str]] = {
     "on_fault": [policy.value for policy in FaultPolicy],
     "isolation": ["none", "process"],
 }
+
+
+def _check_ranges(config: RolloutConfig) -> None:
+    if config.worker_memory_mb is not None and config.worker_memory_mb < 1:
+        raise ConfigurationError(
+            f"worker_memory_mb must be at least 1 or null, got {config.worker_memory_mb}"
+        )
+    if config.workers < 0 or (config.ray and not config.workers):
+        raise ConfigurationError(
+            "workers must be the number of Ray workers, 0 for none, and at least 1 where ray "
+            f"has options, got workers={config.workers} and ray={dict(config.ray)}"
+        )
+    if not 0 <= config.sanity_share <= 1:
+        raise ConfigurationError(f"sanity_share must be 0 to 1, got {config.sanity_share}")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -290,6 +303,6 @@ _SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
     "tail": _tail,
     **{
         name: partial(_section, name=name)
-        for name in ("env_kwargs", "sampling", "template_kwargs", "engine")
+        for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "ray")
     },
 }

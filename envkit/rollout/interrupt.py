@@ -126,7 +126,8 @@ class Interrupt:
         """None until somebody asked."""
         self.brake: Brake | None = None
         """Set by a run that bounds how many finished episodes are unwritten."""
-        self._grace_s = grace_s
+        self.grace_s = grace_s
+        """Seconds that a call of an environment may still take; 0 after `hurry`."""
         self._deadline: float | None = None
         self._until = 0.0
         self._active: dict[str, Abortable] = {}
@@ -158,7 +159,7 @@ class Interrupt:
 
     def hurry(self) -> None:
         """Cut every running call now, instead of after its grace period."""
-        self._grace_s = 0.0
+        self.grace_s = 0.0
         if self._scopes:
             self._until = asyncio.get_running_loop().time()
             for scope in self._scopes:
@@ -172,7 +173,7 @@ class Interrupt:
         Args:
             timeout_s: Seconds after which it fires by itself with EPISODE_TIMEOUT; None is never.
         """
-        child = Interrupt(grace_s=self._grace_s)
+        child = Interrupt(grace_s=self.grace_s)
         child.reason, child.brake = self.reason, self.brake
         if self.reason is not None:
             child._until = self._until or self._cut_time(asyncio.get_running_loop())
@@ -236,7 +237,7 @@ class Interrupt:
         return self._until
 
     def _cut_time(self, loop: asyncio.AbstractEventLoop) -> float:
-        grace = 0.0 if self.reason is StopReason.EPISODE_TIMEOUT else self._grace_s
+        grace = 0.0 if self.reason is StopReason.EPISODE_TIMEOUT else self.grace_s
         return loop.time() + grace
 
     async def _abort_all(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envkit.errors import ConfigurationError
-from envkit.rollout.availability import Availability
+from envkit.rollout.availability import Watched
 from envkit.rollout.tail import ParkedGroup
 from envkit.tasks import Task
 from envkit.trajectory.trajectory import Trajectory
@@ -41,8 +41,8 @@ class RolloutState:
     """Members of groups that DROP_GROUP withheld, or that the tail cut."""
     parked: list[ParkedGroup] = field(default_factory=list[ParkedGroup])
     """Groups that the tail stopped, for the next run with this state."""
-    availability: Availability | None = None
-    """Of the engine; None before the run."""
+    availability: Watched | None = None
+    """Of the engine, or of the workers that play; None before the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

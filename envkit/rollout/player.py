@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
-from envkit.errors import ConfigurationError, EngineFault, FaultKind, RunFailedError
-from envkit.rollout.boundary import is_own_cancellation
+from envkit.errors import ConfigurationError, FaultKind
+from envkit.rollout.availability import Watched, availability_of
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
@@ -23,11 +23,10 @@ from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.loop import play_episode
 from envkit.rollout.multi_agent import has_role, play_any
-from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
 from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolated
-from envkit.rollout.supervision import FirstEpisodes
+from envkit.rollout.supervision import Supervision
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
@@ -35,6 +34,57 @@ from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _NO_LIMIT_S: Final = 86_400.0
+
+
+class AnyPlayer(Protocol):
+    """What plays the episodes of a run: a `Player`, or workers that have one each.
+
+    The methods are those of `Player`.
+    """
+
+    config: RolloutConfig
+
+    @property
+    def availability(self) -> Watched:
+        """Whether episodes can be played now."""
+        ...
+
+    async def play(
+        self,
+        env: AnyEnv | EnvFactory,
+        spec: EpisodeSpec | None = None,
+        *,
+        interrupt: Interrupt | None = None,
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+    ) -> tuple[Trajectory, ...]:
+        """Play one episode."""
+        ...
+
+    async def resume(
+        self,
+        trajectory: Trajectory,
+        env: AnyEnv | EnvFactory,
+        *,
+        member: int = 0,
+        interrupt: Interrupt | None = None,
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+    ) -> tuple[Trajectory, ...]:
+        """Resume an aborted trajectory."""
+        ...
+
+    async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
+        """Return the roles of an environment with several agents."""
+        ...
+
+    async def max_sessions(self, source: Source) -> int | None:
+        """Return how many instances of an environment may live at once."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the environments that are kept."""
+        ...
 
 
 class Player:
@@ -59,9 +109,14 @@ class Player:
                 the configuration's.
 
         Raises:
-            ConfigurationError: Engine and settings do not fit together.
+            ConfigurationError: Engine and settings do not fit together, or they ask for workers.
         """
         self.config = config or RolloutConfig()
+        if self.config.workers:
+            raise ConfigurationError(
+                "this player plays in this process and cannot start workers, got "
+                f"workers={self.config.workers}; drop workers, or play with envkit_ray.RayPlayer"
+            )
         self._setup = Setup(
             engine=engine,
             codec=codec,
@@ -73,7 +128,7 @@ class Player:
         )
         self._pool = WorkerPool()
         self._env_pools: dict[Source, EnvPool] = {}
-        self._first = FirstEpisodes()
+        self._episodes = Supervision(self._setup.self_check, engine.name)
 
     async def play(
         self,
@@ -109,7 +164,9 @@ class Player:
         setup = self._setup_with(limits, sampling)
         interrupt = interrupt or Interrupt()
         async with self._lend(env) as host:
-            return await self._recorded(spec, play_any(setup, spec, host, self._pool, interrupt))
+            return await self._episodes.recorded(
+                spec, play_any(setup, spec, host, self._pool, interrupt)
+            )
 
     async def resume(
         self,
@@ -139,11 +196,11 @@ class Player:
             ConfigurationError: The trajectory did not end by an abort, or has no seed.
             RunFailedError: As for `play`.
         """
-        spec = _resumable(trajectory, member)
+        spec = resumed_spec(trajectory, member)
         setup = self._setup_with(limits, sampling)
         async with self._lend(env) as host:
             rest = play_episode(setup, spec, host, self._pool, interrupt or Interrupt(), trajectory)
-            return await self._recorded(spec, _alone(rest))
+            return await self._episodes.recorded(spec, _alone(rest))
 
     async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
         """Return the roles of an environment with several agents; empty if it has one agent.
@@ -163,6 +220,11 @@ class Player:
     def engine(self) -> Engine:
         """What samples the replies."""
         return self._setup.engine
+
+    @property
+    def availability(self) -> Watched:
+        """Whether the engine answers."""
+        return availability_of(self.engine)
 
     async def max_sessions(self, source: Source) -> int | None:
         """Return how many instances of an environment may live at once; None is unlimited.
@@ -186,36 +248,6 @@ class Player:
         if limits is None and sampling is None:
             return setup
         return replace(setup, limits=limits or setup.limits, sampling=sampling or setup.sampling)
-
-    async def _recorded(
-        self, spec: EpisodeSpec, playing: Awaitable[tuple[Trajectory, ...]]
-    ) -> tuple[Trajectory, ...]:
-        """Play an episode in its own task; whatever fails ends this episode alone."""
-        try:
-            played = await asyncio.ensure_future(playing)
-        except asyncio.CancelledError as error:
-            if is_own_cancellation(error):
-                raise
-            played = (self._failed(spec, EngineFault("the engine cancelled its own task")),)
-        except ConfigurationError as error:
-            if not self._first.any_succeeded(spec.env_id):
-                raise
-            played = (self._failed(spec, error),)
-        except Exception as error:  # noqa: BLE001  # see above
-            played = (self._failed(spec, error),)
-        failure = self._setup.self_check.note(played) or self._first.note(spec.env_id, played)
-        if failure is not None:
-            raise RunFailedError(failure, played)
-        return played
-
-    def _failed(self, spec: EpisodeSpec, error: Exception) -> Trajectory:
-        """Return the record of an episode that failed before it had one."""
-        is_engine = isinstance(error, EngineFault)
-        record = EpisodeRecord()
-        record.task = dict(spec.task or {})
-        record.faulted(FaultPlace.GENERATE if is_engine else FaultPlace.RESET, error)
-        reason = StopReason.ENGINE_FAULT if is_engine else StopReason.ENV_FAULT
-        return record.trajectory(reason, spec, env_restarts=0, engine=self._setup.engine.name)
 
     @asynccontextmanager
     async def _lend(self, env: AnyEnv | EnvFactory) -> AsyncGenerator[EnvHost]:
@@ -378,7 +410,12 @@ def _config(limits: Limits | None, retries: RetryBudget | None) -> RolloutConfig
     return RolloutConfig(limits=limits or Limits(), retries=retries or RetryBudget())
 
 
-def _resumable(trajectory: Trajectory, member: int) -> EpisodeSpec:
+def resumed_spec(trajectory: Trajectory, member: int) -> EpisodeSpec:
+    """Return which episode an aborted trajectory is.
+
+    Raises:
+        ConfigurationError: It cannot be resumed.
+    """
     if trajectory.stop_reason is not StopReason.ABORTED:
         raise ConfigurationError(
             "only an aborted trajectory can be resumed, got one that ended with "

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from envkit.errors import ConfigurationError, RunFailedError
-from envkit.rollout.availability import availability_of
 from envkit.rollout.collecting import collecting, tend
 from envkit.rollout.config import FaultPolicy
 from envkit.rollout.host import EnvFactory
 from envkit.rollout.interrupt import Brake, Interrupt
 from envkit.rollout.multi_agent import has_role
 from envkit.rollout.plan import Deliver, Played, Progress, RolloutState, RunPlan
-from envkit.rollout.player import Player
+from envkit.rollout.player import AnyPlayer
 from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.rollout.sources import Source, source_of
 from envkit.rollout.staleness import Freshness, Stale
@@ -71,7 +70,7 @@ class Run:
     def __init__(
         self,
         env: str | EnvFactory,
-        player: Player,
+        player: AnyPlayer,
         plan: RunPlan,
         *,
         interrupt: Interrupt | None = None,
@@ -141,7 +140,7 @@ class Run:
             Exception: What `deliver` raised; `undelivered` then holds what is finished.
         """
         plan, state = self._plan, self.state
-        state.total, state.availability = self._episodes(), availability_of(self._player.engine)
+        state.total, state.availability = self._episodes(), self._player.availability
         state.finished = state.started = len(self._progress.delivered)
         self._ending = self.interrupt.child()
         await self._take_complete(deliver)

@@ -1,10 +1,20 @@
-"""Tell a wrong setting from bad luck: episodes that all fail in the same way."""
+"""Keep a failure inside its episode, and tell a wrong setting from bad luck.
 
+Whatever fails inside an episode ends that episode alone. Episodes that all fail in the same way end
+the run: nothing would be trained.
+"""
+
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from envkit.errors import FaultKind
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, RunFailedError
+from envkit.rollout.boundary import is_own_cancellation
+from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.self_check import SelfCheck
+from envkit.rollout.setup import EpisodeSpec
+from envkit.trajectory.stop import FaultPlace, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _ALIKE: Final = 8
@@ -50,6 +60,69 @@ class FirstEpisodes:
             f"the first {count} episodes of {env_id} failed in the same way, at {what}; "
             "nothing would be trained. Fix the environment or its settings"
         )
+
+
+class Supervision:
+    """Makes a record of every episode of a player, and watches what they have in common."""
+
+    def __init__(self, self_check: SelfCheck, engine: str) -> None:
+        """Start with no episode seen.
+
+        Args:
+            self_check: Judges the token comparisons of the episodes.
+            engine: Name for the records.
+        """
+        self._self_check, self._engine = self_check, engine
+        self._first = FirstEpisodes()
+
+    async def recorded(
+        self, spec: EpisodeSpec, playing: Awaitable[tuple[Trajectory, ...]]
+    ) -> tuple[Trajectory, ...]:
+        """Play an episode in its own task; whatever fails ends this episode alone.
+
+        Args:
+            spec: Which episode.
+            playing: Returns its records.
+
+        Raises:
+            ConfigurationError: Raised before any episode of the environment succeeded.
+            RunFailedError: More episodes are pointless.
+        """
+        try:
+            played = await asyncio.ensure_future(playing)
+        except asyncio.CancelledError as error:
+            if is_own_cancellation(error):
+                raise
+            fault = EngineFault("the engine cancelled its own task")
+            played = (self.without_play(spec, fault),)
+        except RunFailedError:
+            raise  # of a player that plays elsewhere
+        except ConfigurationError as error:
+            if not self._first.any_succeeded(spec.env_id):
+                raise
+            played = (self.without_play(spec, error),)
+        except Exception as error:  # noqa: BLE001  # see above
+            played = (self.without_play(spec, error),)
+        failure = self._self_check.note(played) or self._first.note(spec.env_id, played)
+        if failure is not None:
+            raise RunFailedError(failure, played)
+        return played
+
+    def without_play(self, spec: EpisodeSpec, error: Exception | None) -> Trajectory:
+        """Return the record of an episode that ended before it had one.
+
+        Args:
+            spec: Which episode.
+            error: What failed; None for an episode that was aborted.
+        """
+        record = EpisodeRecord()
+        record.task = dict(spec.task or {})
+        reason = StopReason.ABORTED
+        if error is not None:
+            is_engine = isinstance(error, EngineFault)
+            record.faulted(FaultPlace.GENERATE if is_engine else FaultPlace.RESET, error)
+            reason = StopReason.ENGINE_FAULT if is_engine else StopReason.ENV_FAULT
+        return record.trajectory(reason, spec, env_restarts=0, engine=self._engine)
 
 
 class FaultStreak:

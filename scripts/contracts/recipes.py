@@ -121,7 +121,20 @@ import gymnasium, jsonschema, pytest_asyncio
     has_torch=False,
 )
 
-_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT)
+RAY = Recipe(
+    name="ray",
+    version="2.60.0",
+    requirements=CONTRACTS / "ray" / "requirements.txt",
+    check="""
+import ray
+from ray.cluster_utils import Cluster
+from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
+import gymnasium, jsonschema, typer, hypothesis, pytest_asyncio
+""",
+    files=(_TORCHVISION_STUB,),
+)
+
+_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, RAY)
 RECIPES = {recipe.name: recipe for recipe in (SGLANG, *_TESTED)}
 TESTED = tuple(recipe.name for recipe in _TESTED)
 """Projects with a folder of tests under tests/contracts."""

@@ -55,7 +55,8 @@ def test_every_environment_folder_has_an_entry_point() -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["envkit.envs", "envkit.collections", "envkit.engines", "envkit.checks"]
+    "group",
+    ["envkit.envs", "envkit.collections", "envkit.engines", "envkit.checks", "envkit.players"],
 )
 def test_entry_points_name_plugin_packages(group: str) -> None:
     for value in PROJECT["project"]["entry-points"][group].values():
@@ -99,7 +100,7 @@ def test_all_extra_takes_every_other_one() -> None:
 
     trainers = {"skyrl", "trl", "verl"}  # they pin versions that not everybody wants
     # A web framework, a service in another language, a stack of exporters, clients of services.
-    heavy = {"openenv", "wandb", "opentelemetry", "verifiers"}
+    heavy = {"openenv", "ray", "wandb", "opentelemetry", "verifiers"}
     ours = {"dev", "docs"}  # for working on envkit
     assert set(inside) == set(extras) - {"all"} - ours - trainers - heavy
 

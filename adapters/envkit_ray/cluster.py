@@ -1,0 +1,111 @@
+"""Joining a Ray cluster, or starting one, and leaving what belongs to somebody else alone."""
+
+import importlib
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+
+_LOCAL: Final = "local"
+_CONNECT_S: Final = 5.0
+
+
+def load_ray() -> Any:  # noqa: ANN401  # a module of an optional dependency
+    """Return Ray's module.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise MissingDependencyError.for_extra("playing with workers", "ray", "ray") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A connection to Ray."""
+
+    ray: Any
+    """Ray's module."""
+    is_ours: bool
+    """Whether `leave` disconnects: False in a process that Ray or a trainer has connected."""
+    default_cpus: float
+    """What a worker reserves unless the options say otherwise."""
+
+    @classmethod
+    def join(cls, address: str | None) -> "Cluster":
+        """Connect to a cluster; blocks for seconds where Ray has to be started.
+
+        Args:
+            address: As `RayOptions.address`.
+
+        Raises:
+            MissingDependencyError: Ray is not installed.
+            ConfigurationError: No cluster answers, or it cannot be used from here.
+        """
+        ray = load_ray()
+        if ray.is_initialized():
+            if address is not None:
+                raise ConfigurationError(
+                    f"this process is connected to a Ray cluster already, got ray.address="
+                    f"{address!r}; drop the address"
+                )
+            return cls(ray=ray, is_ours=False, default_cpus=0.0)
+        where = address or os.environ.get("RAY_ADDRESS") or _LOCAL
+        _check_listens(where)
+        options: dict[str, Any] = {"include_dashboard": False} if where == _LOCAL else {}
+        try:
+            ray.init(
+                address=where,
+                log_to_driver=False,
+                logging_level="ERROR",
+                **options,
+            )
+        except Exception as error:  # Ray has an exception for each of its layers
+            raise _unreachable(where, error) from error
+        return cls(ray=ray, is_ours=True, default_cpus=0.0 if where == _LOCAL else 1.0)
+
+    def leave(self) -> None:
+        """Disconnect, and end a cluster that was started for this; a trainer's stays."""
+        if self.is_ours:
+            self.ray.shutdown()
+
+    def resources(self) -> str:
+        """Return how many CPUs the cluster has, for a message."""
+        everything: Mapping[str, float] = self.ray.cluster_resources()
+        free: Mapping[str, float] = self.ray.available_resources()
+        return f"{free.get('CPU', 0.0):g} of the cluster's {everything.get('CPU', 0.0):g} are free"
+
+
+def _check_listens(where: str) -> None:
+    """Refuse an address where nothing listens, which Ray itself tries for a minute.
+
+    Raises:
+        ConfigurationError: It is no address, or nothing listens.
+    """
+    if where in (_LOCAL, "auto"):
+        return
+    host, separator, port = where.rpartition(":")
+    if not separator or not port.isdecimal():
+        raise ConfigurationError(
+            f"the address of a Ray cluster is HOST:PORT of its head node, such as 10.0.0.1:6379, "
+            f"or 'auto', got {where!r}"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(where, error) from error
+
+
+def _unreachable(where: str, error: Exception) -> ConfigurationError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if where == _LOCAL:
+        return ConfigurationError(f"Ray cannot be started on this machine: {reason}")
+    return ConfigurationError(
+        f"the Ray cluster at {where!r} cannot be joined: {reason}. Start one with `ray start "
+        "--head` and give its address, or drop the address to start one on this machine"
+    )

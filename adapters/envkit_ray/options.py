@@ -1,0 +1,69 @@
+"""The options of Ray workers: `RolloutConfig.workers` and `RolloutConfig.ray`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from envkit.errors import ConfigurationError, did_you_mean
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.setting_types import check_types
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """Where the workers run and what each of them takes."""
+
+    address: str | None = None
+    """Of the cluster, as HOST:PORT of its head node, or "auto" for one that runs on this machine.
+    None takes RAY_ADDRESS, and starts a cluster of this machine alone if that is not set. Where Ray
+    runs already, as in a trainer, its cluster is used and an address is refused."""
+    num_cpus: float | None = None
+    """CPUs that each worker reserves. None is 0 in a trainer's cluster, whose CPUs are usually all
+    reserved, and on this machine alone; 1 on a cluster that `address` names."""
+    max_attempts: int = 5
+    """How often an episode is begun if its workers are lost; then it is a fault."""
+    start_timeout_s: float = 180.0
+    """Seconds in which all workers must have started, and in which one of them must be back after
+    all were lost."""
+    runtime_env: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Ray's `runtime_env` of the workers, such as {"env_vars": {"OMP_NUM_THREADS": "1"}}."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+            ConfigurationError: See the message.
+        """
+        rules = {
+            "num_cpus must be 0 or more, or null": (self.num_cpus or 0) >= 0,
+            "max_attempts must be at least 1": self.max_attempts >= 1,
+            "start_timeout_s must be positive": self.start_timeout_s > 0,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise ConfigurationError(f"ray.{rule}, got {getattr(self, rule.split()[0])}")
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ConfigurationError(
+                f"ray.address must be HOST:PORT of the cluster's head node, got {self.address!r}: "
+                "a Ray client cannot hold the workers. Start the run on a node of the cluster"
+            )
+
+    @classmethod
+    def of(cls, config: RolloutConfig) -> "RayOptions":
+        """Return the options in a configuration.
+
+        Raises:
+            ConfigurationError: An unknown key (the nearest one is named), a value that does not
+                fit, or no worker is asked for.
+        """
+        if config.workers < 1:
+            raise ConfigurationError(
+                f"workers must be at least 1 to play on Ray, got {config.workers}"
+            )
+        known = [entry.name for entry in fields(cls)]
+        for key in config.ray:
+            if key not in known:
+                hint = did_you_mean(key, known)
+                raise ConfigurationError(f"ray has no key {key!r}.{hint} Known: {known}")
+        check_types(cls, config.ray, "ray")
+        return cls(**config.ray)

@@ -1,0 +1,384 @@
+"""A player whose episodes are played by workers on a Ray cluster."""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from envkit.errors import (
+    ConfigurationError,
+    EnvFault,
+    EnvkitError,
+    FaultKind,
+    RunFailedError,
+    describe,
+    shown,
+)
+from envkit.rollout import EpisodeSpec, GroupStart, Interrupt, Limits, RolloutConfig, Sampling
+from envkit.rollout.availability import Watched
+from envkit.rollout.host import AnyEnv, EnvFactory
+from envkit.rollout.interrupt import CallCutError
+from envkit.rollout.player import resumed_spec
+from envkit.rollout.self_check import SelfCheck
+from envkit.rollout.sources import EnvSource, FunctionSource, Source
+from envkit.rollout.supervision import Supervision
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.trajectory import Trajectory
+from envkit_ray.cluster import load_ray
+from envkit_ray.options import RayOptions
+from envkit_ray.worker import Answer, MakePlayer, Order, Packed, without_features
+from envkit_ray.workers import WorkerLostError, Workers
+
+_STOP_S: Final = 15.0
+"""How long a worker may take beyond an interrupt's grace period to hand over what it has."""
+_NAME: Final = "ray"
+
+
+class RayPlayer:
+    """Plays episodes on Ray actors; used in place of an `envkit.rollout.Player`.
+
+    An episode whose worker dies starts again on another one, under an id of its own, and counts the
+    loss in `env_restarts`. One that was lost too often is a faulted trajectory. A player belongs to
+    the event loop that it was made on.
+    """
+
+    def __init__(
+        self,
+        make_player: MakePlayer,
+        config: RolloutConfig,
+        *,
+        keeps_features: bool = False,
+        follows: Callable[[], object] | None = None,
+    ) -> None:
+        """Note the settings; the workers start with the first call, or with `start`.
+
+        Args:
+            make_player: Makes the `Player` of a worker, in the worker: a function of a module, or
+                `functools.partial` of one. It may be asynchronous. Its settings are `config`
+                without `workers`.
+            config: `workers` says how many, `ray` has the options (`RayOptions`).
+            keeps_features: Send the processor's tensors of images with the trajectories. They are
+                50 to 100 times as large as the rest; a trainer that needs them saves computing
+                them again.
+            follows: Returns a value of this process that workers must know, such as a count of
+                weight updates; the `follow` method of their players is called when it changes.
+                None tells them nothing.
+
+        Raises:
+            MissingDependencyError: Ray is not installed.
+            ConfigurationError: The options are wrong, or `make_player` cannot be pickled.
+        """
+        self.config = config
+        self._options = RayOptions.of(config)
+        load_ray()
+        recipe = _pickled(make_player, "make_player")
+        self._workers = Workers(
+            config.workers,
+            self._options,
+            recipe,
+            keeps_features=keeps_features,
+            follows=follows or (lambda: None),
+        )
+        self._starting: asyncio.Task[None] | None = None
+        self._episodes = Supervision(SelfCheck(config.sanity, config.sanity_share), _NAME)
+        self._packed: dict[Source, Packed] = {}
+        self._stops: dict[Interrupt, _Stop] = {}
+        self._names = itertools.count()
+
+    async def start(self) -> None:
+        """Join the cluster and start the workers, once; the first call of others does it too.
+
+        Raises:
+            ConfigurationError: No cluster answers, the workers do not fit or start in time, or one
+                of them cannot play; the message says why.
+        """
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._workers.start())
+        await asyncio.shield(self._starting)
+
+    @property
+    def availability(self) -> Watched:
+        """Whether any worker answers, and reaches its engine."""
+        return self._workers
+
+    @property
+    def processes(self) -> tuple[tuple[str, int], ...]:
+        """Host and process id of every worker that answers."""
+        greeted = [one.hello for one in self._workers.members if one.is_up]
+        return tuple((hello.host, hello.pid) for hello in greeted if hello is not None)
+
+    @property
+    def lost_calls(self) -> int:
+        """Attempts at episodes that ended with their worker."""
+        return self._workers.lost_calls
+
+    async def play(
+        self,
+        env: AnyEnv | EnvFactory,
+        spec: EpisodeSpec | None = None,
+        *,
+        interrupt: Interrupt | None = None,
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+    ) -> tuple[Trajectory, ...]:
+        """Play one episode on a worker, as `Player.play`.
+
+        Args:
+            env: A `Source`, or a function of a module that builds an environment.
+            spec: As for `Player.play`.
+            interrupt: As for `Player.play`.
+            limits: As for `Player.play`.
+            sampling: As for `Player.play`.
+
+        Raises:
+            ConfigurationError: As for `Player.play`, from the worker; or a built environment.
+            RunFailedError: As for `Player.play`.
+        """
+        spec = spec or EpisodeSpec()
+        if isinstance(env, (EnvSource, FunctionSource)) and not spec.env_id:
+            spec = replace(spec, env_id=env.env_id)
+        order = self._order(env, spec, None, limits=limits, sampling=sampling)
+        return await self._episodes.recorded(spec, self._played(order, interrupt or Interrupt()))
+
+    async def resume(
+        self,
+        trajectory: Trajectory,
+        env: AnyEnv | EnvFactory,
+        *,
+        member: int = 0,
+        interrupt: Interrupt | None = None,
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+    ) -> tuple[Trajectory, ...]:
+        """Resume an aborted trajectory on a worker, as `Player.resume`.
+
+        Args:
+            trajectory: As for `Player.resume`.
+            env: As for `play`.
+            member: As for `Player.resume`.
+            interrupt: As for `play`.
+            limits: As for `play`.
+            sampling: As for `play`.
+
+        Raises:
+            ConfigurationError: As for `Player.resume`.
+            RunFailedError: As for `play`.
+        """
+        spec, earlier = resumed_spec(trajectory, member), without_features(trajectory)
+        order = self._order(env, spec, earlier, limits=limits, sampling=sampling)
+        return await self._episodes.recorded(spec, self._played(order, interrupt or Interrupt()))
+
+    async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
+        """Return the roles of an environment with several agents; empty if it has one agent.
+
+        Raises:
+            EnvFault: It could not be built.
+            ConfigurationError: Its arguments are wrong, or a worker lacks its package.
+        """
+        roles: list[tuple[str, ...]] = await self._ask("roles_of", env, most=1)
+        return roles[0]
+
+    async def max_sessions(self, source: Source) -> int | None:
+        """Return how many instances all workers may have at once; None is unlimited.
+
+        Raises:
+            EnvFault: Every worker is lost and none comes back.
+            ConfigurationError: A worker cannot build it: its arguments are wrong, or the worker
+                lacks its package.
+        """
+        found: list[int | None] = await self._ask("max_sessions", source, most=self.config.workers)
+        known = [most for most in found if most is not None]
+        if len(known) < len(found):
+            return None
+        return sum(known) + min(known) * (
+            self.config.workers - len(known)
+        )  # some are being revived
+
+    async def aclose(self) -> None:
+        """End the workers with everything they hold; closing twice is fine."""
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await self._workers.close()
+
+    async def _played(self, order: Order, interrupt: Interrupt) -> tuple[Trajectory, ...]:
+        """Play an order until it is answered, no longer than the interrupt allows."""
+        await self.start()
+        with self._stopping(interrupt) as stop:
+            try:
+                return await interrupt.cut(self._attempts(order, stop), patience_s=_STOP_S)
+            except CallCutError:
+                return (self._episodes.without_play(order.spec, None),)
+
+    @contextmanager
+    def _stopping(self, interrupt: Interrupt) -> Generator["_Stop"]:
+        """Give what fires the interrupt in the workers while an episode is played."""
+        stop = self._stops.get(interrupt)
+        if stop is None:
+            stop = self._stops[interrupt] = _Stop(interrupt, self._workers)
+            interrupt.enter(stop.name, stop)
+        stop.users += 1
+        try:
+            yield stop
+        finally:
+            stop.users -= 1
+            if not stop.users:
+                interrupt.leave(stop.name)
+                del self._stops[interrupt]
+
+    async def _attempts(self, order: Order, stop: "_Stop") -> tuple[Trajectory, ...]:
+        spec = order.spec
+        for attempt in range(self._options.max_attempts):
+            if attempt:  # servers and environments can tell it from the lost one
+                spec = replace(spec, episode_id=f"{order.spec.episode_id}~{attempt}")
+            name = str(next(self._names))
+            sent = replace(order, name=name, spec=spec, interrupt=stop.name, reason=stop.reason)
+            try:
+                answer = await self._once(sent)
+            except WorkerLostError:
+                self._workers.lost_calls += 1
+                continue
+            return _accepted(order.spec.group_start, answer, attempt)
+        raise EnvFault(
+            f"the episode's Ray worker was lost {self._options.max_attempts} times "
+            "(ray.max_attempts); if its environment runs out of memory or ends the process, "
+            "isolation: process contains that",
+            kind=FaultKind.CRASHED,
+        )
+
+    async def _once(self, order: Order) -> Answer:
+        member = await self._workers.lend(order.spec.group_id)
+        try:
+            return await self._workers.call(member, "play", order)
+        except asyncio.CancelledError:
+            self._workers.tell(member, "cancel", order.name)
+            raise
+        finally:
+            self._workers.give_back(member)
+
+    def _order(
+        self,
+        env: AnyEnv | EnvFactory,
+        spec: EpisodeSpec,
+        earlier: Trajectory | None,
+        *,
+        limits: Limits | None,
+        sampling: Sampling | None,
+    ) -> Order:
+        return Order(
+            name="",
+            source=self._pack(env),
+            spec=spec,
+            earlier=earlier,
+            limits=limits,
+            sampling=sampling,
+            interrupt="",
+            reason=None,
+        )
+
+    def _pack(self, env: AnyEnv | EnvFactory) -> Packed:
+        """Return what builds an environment in a form that travels, the same one each time."""
+        if isinstance(env, EnvSource):
+            return env
+        if not callable(env):
+            raise ConfigurationError(
+                "workers build environments themselves, got one that is built already "
+                f"({type(env).__name__}); pass its id, an EnvSource or a function of a module"
+            )
+        if not isinstance(env, FunctionSource):
+            return _pickled(env, "the environment's factory")
+        if env not in self._packed:
+            self._packed[env] = _pickled(env, "the environment's factory")
+        return self._packed[env]
+
+    async def _ask(self, method: str, env: AnyEnv | EnvFactory, *, most: int) -> list[Any]:
+        """Ask workers about an environment; return the answers of those that live, at least one.
+
+        Args:
+            method: Of `Worker`.
+            env: What to ask about.
+            most: How many workers to ask.
+        """
+        packed = self._pack(env)
+        await self.start()
+        for _ in range(self._options.max_attempts):
+            up = await self._workers.up()
+            calls = [self._workers.call(one, method, packed) for one in up[:most]]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            found = [one for one in answers if not isinstance(one, WorkerLostError)]
+            for one in found:
+                if isinstance(one, EnvkitError):
+                    one.add_note("raised by a Ray worker: every node needs the same packages")
+                if isinstance(one, BaseException):
+                    raise one
+            if found:
+                return found
+        raise EnvFault(
+            f"Ray workers were lost {self._options.max_attempts} times while they built the "
+            "environment (ray.max_attempts)",
+            kind=FaultKind.CRASHED,
+        )
+
+
+class _Stop:
+    """Passes a caller's interrupt on to the workers; it stands where a request would."""
+
+    def __init__(self, interrupt: Interrupt, workers: Workers) -> None:
+        self.name = uuid.uuid4().hex
+        self.users = 0
+        """Episodes that the interrupt ends."""
+        self._interrupt, self._workers = interrupt, workers
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why the interrupt has fired; None if it has not."""
+        return self._interrupt.reason
+
+    async def abort(self, request_id: str) -> None:
+        """Fire it in every worker; the interrupt repeats this until all episodes are back."""
+        reason = self.reason
+        if reason is not None:
+            for member in self._workers.members:
+                self._workers.tell(member, "stop", request_id, reason, self._interrupt.grace_s)
+
+
+def _accepted(start: GroupStart | None, answer: Answer, lost: int) -> tuple[Trajectory, ...]:
+    """Return the records of an answer.
+
+    Args:
+        start: What the group's members start from; None outside a group.
+        answer: Of a worker, which knows only of the members that had finished.
+        lost: Attempts before this one.
+
+    Raises:
+        EnvkitError: What the worker's player raised.
+        EnvFault: The episode started from another observation than its group.
+    """
+    if isinstance(answer.error, RunFailedError):
+        raise RunFailedError(str(answer.error), answer.played)
+    if answer.error is not None:
+        raise answer.error
+    if start is not None and answer.start is not None:
+        start.compare(answer.start)
+        start.expected = answer.start
+    if not lost:
+        return answer.played
+    return tuple(replace(one, env_restarts=one.env_restarts + lost) for one in answer.played)
+
+
+def _pickled(value: object, what: str) -> bytes:
+    """Return an object as bytes.
+
+    Raises:
+        ConfigurationError: It cannot be pickled.
+    """
+    try:
+        return load_ray().cloudpickle.dumps(value)
+    except Exception as error:  # whatever the object's own code raises
+        raise ConfigurationError(
+            f"{what} must be a function of a module, or functools.partial of one, so that it can "
+            f"be sent to a worker, got {shown(value)}: {describe(error)}"
+        ) from error

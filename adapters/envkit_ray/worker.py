@@ -1,0 +1,262 @@
+"""The actor: one `Player` in a process of the cluster, and what travels to it and back."""
+
+import asyncio
+import inspect
+import os
+import pickle
+import platform
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError
+from typing import Any, cast
+
+import envkit
+from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, describe
+from envkit.rollout import EpisodeSpec, Interrupt, Limits, Outage, Player, Sampling
+from envkit.rollout.host import EnvFactory
+from envkit.rollout.sources import EnvSource, FunctionSource, Source
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.trajectory import Trajectory
+
+MakePlayer = Callable[[], Player | Awaitable[Player]]
+"""Makes a worker's player, on its event loop. The worker closes the player and its engine."""
+Packed = EnvSource | bytes
+"""What builds an environment, as it travels: pickled unless it is a registered one."""
+
+
+class NotStartedError(Exception):
+    """Ray has started the actor's process anew since `start` was called: what it had is lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One attempt at an episode."""
+
+    name: str
+    """Of the attempt, for `Worker.cancel`."""
+    source: Packed
+    spec: EpisodeSpec
+    """Its episode id is of this attempt alone."""
+    earlier: Trajectory | None
+    """To resume; None plays from the start."""
+    limits: Limits | None
+    sampling: Sampling | None
+    interrupt: str
+    """Name of the caller's interrupt; `Worker.stop` fires it."""
+    reason: StopReason | None
+    """Why that has fired already; None if it has not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of an order."""
+
+    played: tuple[Trajectory, ...] = ()
+    error: EnvkitError | None = None
+    """Why the player refused it, or ends the run; None if it was played."""
+    start: str | None = None
+    """Hash that the group's next members must start with; None if it is not known yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Which process answers."""
+
+    version: str
+    """Of its envkit."""
+    host: str
+    pid: int
+    error: EnvkitError | None = None
+    """Why it cannot play; None if it can."""
+
+
+class Worker:
+    """An asynchronous actor: all its methods run on one event loop."""
+
+    def __init__(self, recipe: bytes, *, keeps_features: bool) -> None:
+        """Note what to make; nothing is made before `start`, which can tell what fails.
+
+        Args:
+            recipe: A pickled `MakePlayer`.
+            keeps_features: Whether trajectories keep the processor's tensors, which are 50 to 100
+                times as large as the rest.
+        """
+        self._recipe, self._keeps_features = recipe, keeps_features
+        self._player: Player | None = None
+        self._starting = asyncio.Lock()
+        self._sources: dict[bytes, Source] = {}
+        self._interrupts: dict[str, Interrupt] = {}
+        self._users: Counter[str] = Counter()
+        self._running: dict[str, asyncio.Task[Answer]] = {}
+
+    async def start(self, value: object) -> Hello:
+        """Make the player if there is none, and drop what a lost connection has left running.
+
+        Args:
+            value: As for `follow`.
+        """
+        self.drop(tuple(self._running))
+        error: EnvkitError | None = None
+        async with self._starting:
+            if self._player is None:
+                try:
+                    self._player = await _made(self._recipe)
+                except EnvkitError as caught:
+                    error = caught
+                except Exception as caught:  # noqa: BLE001  # foreign code; the driver reports it
+                    error = ConfigurationError(f"the worker's player fails: {describe(caught)}")
+        await self.follow(value)
+        return Hello(version=version(), host=platform.node(), pid=os.getpid(), error=error)
+
+    async def play(self, order: Order) -> Answer:
+        """Play or resume an episode; what a player raises is in the answer."""
+        task = asyncio.create_task(self._play(order))
+        self._running[order.name] = task
+        try:
+            return await task
+        finally:
+            del self._running[order.name]
+
+    async def max_sessions(self, source: Packed) -> int | EnvkitError | None:
+        """Return how many instances this process may have, or why it cannot have any."""
+        try:
+            factory = cast("Source", self._factory(source))
+            return await self._ready().max_sessions(factory)
+        except EnvkitError as error:
+            return error
+
+    async def roles_of(self, source: Packed) -> tuple[str, ...] | EnvkitError:
+        """Return the roles of an environment, or why it cannot be built."""
+        try:
+            return await self._ready().roles_of(self._factory(source))
+        except EnvkitError as error:
+            return error
+
+    async def stop(self, interrupt: str, reason: StopReason, grace_s: float) -> None:
+        """Fire an interrupt; its episodes return what they have. May be repeated.
+
+        Args:
+            interrupt: Its name in the orders.
+            reason: What it fires with.
+            grace_s: As for `Interrupt`; 0 cuts running calls at once.
+        """
+        known = self._interrupts.get(interrupt)
+        if known is not None:
+            known.fire(reason)
+            if grace_s == 0 and known.grace_s:
+                known.hurry()
+
+    async def cancel(self, name: str) -> None:
+        """Drop an attempt that nobody waits for."""
+        self.drop((name,))
+
+    async def follow(self, value: object) -> None:
+        """Pass a value of the trainer's process to the player's own `follow`, if it has one."""
+        take = getattr(self._player, "follow", None)
+        if take is not None:
+            take(value)
+
+    async def outage(self) -> Outage | None:
+        """Return what is wrong with the engine; None while it answers."""
+        return self._ready().availability.outage
+
+    async def close(self) -> None:
+        """Close environments and engine."""
+        self.drop(tuple(self._running))
+        player, self._player = self._player, None
+        if player is not None:
+            await player.aclose()
+            await player.engine.aclose()
+
+    def drop(self, names: tuple[str, ...]) -> None:
+        """Cancel attempts."""
+        for name in names:
+            if name in self._running:
+                self._running[name].cancel()
+
+    async def _play(self, order: Order) -> Answer:
+        spec, interrupt = order.spec, self._enter(order)
+        budget: Any = {"limits": order.limits, "sampling": order.sampling}
+        played: tuple[Trajectory, ...] = ()
+        failure: EnvkitError | None = None
+        try:
+            player, factory = self._ready(), self._factory(order.source)
+            if order.earlier is None:
+                played = await player.play(factory, spec, interrupt=interrupt, **budget)
+            else:
+                played = await player.resume(
+                    order.earlier, factory, member=spec.member, interrupt=interrupt, **budget
+                )
+        except RunFailedError as error:
+            played, failure = error.played, RunFailedError(str(error))
+        except EnvkitError as error:
+            failure = error
+        finally:
+            self._leave(order.interrupt)
+        if not self._keeps_features:
+            played = tuple(map(without_features, played))
+        start = None if spec.group_start is None else spec.group_start.expected
+        return Answer(played=played, error=failure, start=start)
+
+    def _ready(self) -> Player:
+        if self._player is None:
+            raise NotStartedError
+        return self._player
+
+    def _factory(self, source: Packed) -> EnvFactory:
+        """Return the factory that was packed, the same one for the same bytes."""
+        if isinstance(source, EnvSource):
+            return source
+        known = self._sources.get(source)
+        if known is None:
+            known = _loaded(source, "the environment's factory")
+            if not isinstance(known, FunctionSource):  # its environments are not kept
+                return cast("EnvFactory", known)
+            self._sources[source] = known
+        return known
+
+    def _enter(self, order: Order) -> Interrupt:
+        interrupt = self._interrupts.setdefault(order.interrupt, Interrupt())
+        self._users[order.interrupt] += 1
+        if order.reason is not None:
+            interrupt.fire(order.reason)
+        return interrupt
+
+    def _leave(self, name: str) -> None:
+        self._users[name] -= 1
+        if not self._users[name]:
+            del self._users[name], self._interrupts[name]
+
+
+def version() -> str:
+    """Return the version of this process's envkit; "unknown" for a source tree on its own."""
+    try:
+        return envkit.__version__
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def without_features(trajectory: Trajectory) -> Trajectory:
+    """Return the trajectory without the processor's tensors."""
+    segments = tuple(
+        replace(segment, features=()) if segment.features else segment
+        for segment in trajectory.segments
+    )
+    return replace(trajectory, segments=segments)
+
+
+async def _made(recipe: bytes) -> Player:
+    make: MakePlayer = _loaded(recipe, "what makes the player")
+    made = make()
+    return await made if inspect.isawaitable(made) else made
+
+
+def _loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # whatever a module's import raises
+        raise ConfigurationError(
+            f"the worker cannot load {what}: {describe(error)}. Install the package that it comes "
+            "from on every node of the cluster, or name it in ray.runtime_env"
+        ) from error

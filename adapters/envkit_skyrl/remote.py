@@ -1,0 +1,48 @@
+"""What SkyRL's Ray workers hold: a player with a copy of the trainer's inference client.
+
+SkyRL's client can be pickled; a copy opens its own connections. What it does not carry along is the
+count of weight updates, which the trainer's process tells the workers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.rollout import Player, RolloutConfig
+from envkit.tokens import ChatCodec
+from envkit_skyrl.engine import SkyRLEngine
+from envkit_skyrl.images import InferenceClient
+from envkit_skyrl.options import import_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecipe:
+    """Everything that a worker makes its player of; it travels to the worker."""
+
+    client: InferenceClient
+    engine: Mapping[str, Any]
+    """Further arguments of `SkyRLEngine`."""
+    make_codec: Callable[[], ChatCodec]
+    config: RolloutConfig
+    """Without workers."""
+    imports: tuple[str, ...]
+    """Modules that register environments."""
+
+    def __call__(self) -> Player:
+        """Return the player of this process."""
+        import_all(self.imports)
+        return WorkerPlayer(self)
+
+
+class WorkerPlayer(Player):
+    """A player whose engine knows the trainer's weight version."""
+
+    def __init__(self, recipe: WorkerRecipe) -> None:
+        """Make a player; the version is unknown until `follow` was called."""
+        self._version: int | None = None
+        engine = SkyRLEngine(recipe.client, weight_version=lambda: self._version, **recipe.engine)
+        super().__init__(engine, recipe.make_codec(), recipe.config)
+
+    def follow(self, version: int | None) -> None:
+        """Take the trainer's number of weight updates."""
+        self._version = version

@@ -1,0 +1,136 @@
+"""What slime's Ray workers hold: a player whose requests carry what slime wants to know of them.
+
+The trainer's process keeps its state: the abort flag fires the interrupt, which travels to the
+workers. Trace spans of single requests stay out, because their sinks are in the trainer's process.
+"""
+
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.rollout import EpisodeSpec, Interrupt, Limits, Player, RolloutConfig, Sampling
+from envkit.rollout.host import AnyEnv, EnvFactory
+from envkit.tokens import ChatCodec
+from envkit.trajectory import Trajectory
+from envkit_sglang import SGLangEngine
+from envkit_slime.engine import CURRENT, Call, GenerateState, SlimeEngine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecipe:
+    """Everything that a worker makes its player of; it travels to the worker."""
+
+    base_url: str
+    engine: Mapping[str, Any]
+    """Arguments of `SGLangEngine`."""
+    processor: Any
+    """The trainer's processor, or its tokenizer for a text model."""
+    codec: Mapping[str, Any]
+    """Further arguments of `ChatCodec`."""
+    config: RolloutConfig
+    """Without workers."""
+    wants_experts: bool
+
+    def __call__(self) -> Player:
+        """Return the player of this process."""
+        engine = SlimeEngine(SGLangEngine(self.base_url, **self.engine))
+        codec = ChatCodec(self.processor, **self.codec)
+        return WorkerPlayer(engine, codec, self.config, wants_experts=self.wants_experts)
+
+
+class WorkerPlayer(Player):
+    """A player that tells the engine which sample a request belongs to, as `roll` does."""
+
+    def __init__(
+        self, engine: SlimeEngine, codec: ChatCodec, config: RolloutConfig, *, wants_experts: bool
+    ) -> None:
+        """Make a player.
+
+        Args:
+            engine: Reads the call of each sample.
+            codec: As for `Player`.
+            config: As for `Player`.
+            wants_experts: Whether the run replays the routing of experts.
+        """
+        super().__init__(engine, codec, config)
+        self._wants_experts = wants_experts
+
+    async def play(
+        self,
+        env: AnyEnv | EnvFactory,
+        spec: EpisodeSpec | None = None,
+        *,
+        interrupt: Interrupt | None = None,
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+    ) -> tuple[Trajectory, ...]:
+        """Play one episode of a sample, as `Player.play`."""
+        with self._calling(interrupt, sampling, None) as asked:
+            return await super().play(env, spec, interrupt=asked, limits=limits, sampling=sampling)
+
+    async def resume(
+        self,
+        trajectory: Trajectory,
+        env: AnyEnv | EnvFactory,
+        *,
+        member: int = 0,
+        interrupt: Interrupt | None = None,
+        limits: Limits | None = None,
+        sampling: Sampling | None = None,
+    ) -> tuple[Trajectory, ...]:
+        """Resume the episode of a sample, as `Player.resume`."""
+        with self._calling(interrupt, sampling, trajectory) as asked:
+            return await super().resume(
+                trajectory,
+                env,
+                member=member,
+                interrupt=asked,
+                limits=limits,
+                sampling=sampling,
+            )
+
+    @contextmanager
+    def _calling(
+        self, interrupt: Interrupt | None, sampling: Sampling | None, earlier: Trajectory | None
+    ) -> Generator[Interrupt]:
+        interrupt = interrupt or Interrupt()
+        custom: Any = None if sampling is None else sampling.extras.get("custom_params")
+        call = Call(
+            state=_WorkerState(interrupt),
+            interrupt=interrupt,
+            span=_no_span,
+            attributes=dict,
+            wants_experts=self._wants_experts,
+            wants_top_p=wants_top_p(custom),
+        )
+        if earlier is not None:
+            call.take_over(earlier)
+        token = CURRENT.set(call)
+        try:
+            yield interrupt
+        finally:
+            CURRENT.reset(token)
+
+
+def wants_top_p(custom_params: Any) -> bool:  # noqa: ANN401  # of sampling parameters
+    """Return whether a request asks for the ids that top-p kept."""
+    return "return_top_p_token_ids" in (custom_params or ())
+
+
+def _no_span(attributes: dict[str, Any]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class _WorkerState(GenerateState):
+    """The trainer's flag as a worker knows it: by the interrupt that it fires."""
+
+    tokenizer = processor = None
+
+    def __init__(self, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+
+    @property
+    def aborted(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the trainer has enough samples."""
+        return self._interrupt.reason is not None

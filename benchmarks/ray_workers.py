@@ -1,0 +1,224 @@
+"""What Ray workers cost, and whether killing them loses an episode.
+
+Cost: CPU seconds per episode of one process, and of the driver and two workers together, for the
+same seeds in turns, after a warm-up. The replies come from the environment's oracle; environments,
+images and tokens are real. CPU time of a worker is the kernel's count of its process.
+
+Kills: a run whose workers are killed by SIGKILL again and again. The replies are text and the
+environment is small, so that a worker starts quickly. Every episode must be delivered once.
+
+    python benchmarks/ray_workers.py
+    python benchmarks/ray_workers.py --kills 200 --episodes 20000
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import envkit
+from envkit.async_env import AsyncEnv
+from envkit.env import Turn
+from envkit.rollout import (
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    LogprobKind,
+    Player,
+    RolloutConfig,
+    Run,
+    RunPlan,
+    ScriptedEngine,
+    delivered,
+)
+from envkit.rollout.player import AnyPlayer
+from envkit.rollout.sources import FunctionSource
+from envkit.tasks import Task
+from envkit.tokens import load_codec
+from envkit_ray import RayPlayer
+from envkit_transformers import builtin_model_dir
+
+WORKERS: Final = 2
+AT_ONCE: Final = 16
+MOST_CPU: Final = 1.08
+MOST_DRIVER_MS: Final = 1.5
+EPISODES: Final = {"computer-use-v0": 100, "geo3k-v0": 400}
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def oracle_player(env_id: str, model: str, config: RolloutConfig) -> Player:
+    """Return a player whose replies the environment's oracle writes."""
+    env: Any = envkit.make(env_id).unwrapped
+    codec = load_codec(model, tools=env.tools)
+    return Player(ScriptedEngine(codec, env.oracle()), codec, config)
+
+
+def cpu_of(pids: list[int]) -> float:
+    """Return the CPU seconds that processes have used so far."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks * _TICK_S
+
+
+async def play(player: AnyPlayer, env_id: str, episodes: int) -> int:
+    """Play a run and return its turns."""
+    plan = RunPlan(episodes=episodes, group_size=4, concurrency=AT_ONCE)
+    run = Run(env_id, player, plan)
+    return sum([len(one.turns) async for one in delivered(run)])
+
+
+async def cost(env_id: str, model: str, episodes: int, rounds: int) -> dict[str, float]:
+    """Measure one process and two workers in turns."""
+    config = RolloutConfig(workers=WORKERS)
+    alone = replace(config, workers=0)
+    make = partial(oracle_player, env_id, model, alone)
+    here, there = make(), RayPlayer(make, config)
+    await there.start()
+    pids = [pid for _, pid in there.processes]
+    for player in (here, there):
+        await play(player, env_id, 3 * AT_ONCE)
+    used = {"one_process": 0.0, "driver": 0.0, "workers": 0.0}
+    for _ in range(rounds):
+        before = time.process_time()
+        await play(here, env_id, episodes)
+        used["one_process"] += time.process_time() - before
+        before, inside = time.process_time(), cpu_of(pids)
+        await play(there, env_id, episodes)
+        used["driver"] += time.process_time() - before
+        used["workers"] += cpu_of(pids) - inside
+    await there.aclose()
+    await here.aclose()
+    per_episode = {name: 1000 * spent / (rounds * episodes) for name, spent in used.items()}
+    ratio = (per_episode["driver"] + per_episode["workers"]) / per_episode["one_process"]
+    return {**{f"{name}_ms": value for name, value in per_episode.items()}, "ratio": ratio}
+
+
+class TextEngine:
+    """Answers with text after a short wait."""
+
+    name = "text"
+    logprob_kind = LogprobKind.SAMPLED
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Wait and answer."""
+        await asyncio.sleep(0.05)
+        return Generation(
+            token_ids=(),
+            logprobs=(),
+            finish_reason=FinishReason.STOP,
+            prompt_tokens=None,
+            text="on",
+            text_tokens=1,
+        )
+
+    async def abort(self, request_id: str) -> None:
+        """Let it answer."""
+
+    async def end_session(self, session_id: str) -> None:
+        """Keep nothing."""
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
+
+
+class Corridor(AsyncEnv):
+    """Three turns of text."""
+
+    async def on_areset(self, task: Task) -> Turn:
+        """Say where it starts."""
+        return Turn("You stand in a corridor.")
+
+    async def on_aturn(self, response_text: str) -> Turn:
+        """Say something; the third time is the end."""
+        return Turn("Go on.", reward=0.5, done=self.turn == 2)
+
+
+def text_player(config: RolloutConfig) -> Player:
+    """Return a player of text."""
+    return Player(TextEngine(), None, config)
+
+
+async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
+    """Kill workers while a run is played, and count what it delivers."""
+    config = RolloutConfig(workers=workers, seed=1)
+    player = RayPlayer(partial(text_player, replace(config, workers=0)), config)
+    await player.start()
+    run = Run(
+        FunctionSource("corridor", partial(Corridor, max_turns=4)),
+        player,
+        RunPlan(episodes=episodes, group_size=4, concurrency=32 * workers),
+    )
+    rng, started = random.Random(0), time.monotonic()
+    found: Counter[tuple[int, int]] = Counter()
+    ends: Counter[str] = Counter()
+    killed: set[int] = set()
+    async for one in delivered(run):
+        found[one.metadata["group"], one.metadata["member"]] += 1
+        ends[one.stop_reason.value] += 1
+        restarts = one.env_restarts
+        ends["restarted"] += bool(restarts)
+        if len(killed) < found.total() * count // episodes:
+            alive = [pid for _, pid in player.processes if pid not in killed]
+            if alive:
+                victim = rng.choice(alive)
+                os.kill(victim, signal.SIGKILL)
+                killed.add(victim)
+    figures = {
+        "killed": len(killed),
+        "delivered": found.total(),
+        "different": len(found),
+        "terminated": ends["terminated"],
+        "restarted": ends["restarted"],
+        "lost_calls": player.lost_calls,
+        "seconds": time.monotonic() - started,
+    }
+    await player.aclose()
+    return figures
+
+
+def main() -> int:
+    """Print the figures; status 1 if one misses its target."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=0, help="kill this many workers instead")
+    parser.add_argument("--episodes", type=int, default=20_000, help="of the run with kills")
+    parser.add_argument("--workers", type=int, default=4, help="of the run with kills")
+    parser.add_argument("--rounds", type=int, default=3, help="of the cost, one after another")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    figures: dict[str, dict[str, float]] = {}
+    is_met = True
+    if options.kills:
+        campaign = asyncio.run(kills(options.kills, options.episodes, options.workers))
+        figures["kills"] = campaign
+        is_met = campaign["delivered"] == campaign["different"] == options.episodes
+        print(", ".join(f"{name} {value:.0f}" for name, value in campaign.items()), flush=True)
+    else:
+        model = str(builtin_model_dir())
+        for env_id, episodes in EPISODES.items():
+            one = asyncio.run(cost(env_id, model, episodes, options.rounds))
+            figures[env_id] = one
+            is_met = is_met and one["ratio"] <= MOST_CPU and one["driver_ms"] <= MOST_DRIVER_MS
+            print(
+                f"{env_id}: {one['one_process_ms']:.1f} ms CPU per episode in one process, "
+                f"{one['workers_ms']:.1f} in {WORKERS} workers and {one['driver_ms']:.2f} in the "
+                f"driver: {one['ratio']:.3f} times",
+                flush=True,
+            )
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0 if is_met else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

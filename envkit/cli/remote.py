@@ -1,0 +1,85 @@
+"""Playing a plan with workers: which player, and what a worker makes in its own process.
+
+The player comes from the entry-point group `envkit.players`, whose values are called as
+`envkit_ray.RayPlayer` is.
+"""
+
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from envkit.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from envkit.cli.engines import EngineChoice
+    from envkit.cli.run_plan import RolloutPlan
+    from envkit.rollout import Player, RolloutConfig
+    from envkit.rollout.player import AnyPlayer
+
+GROUP: Final = "envkit.players"
+_NAME: Final = "ray"
+
+
+def on_workers(
+    config: "RolloutConfig", workers: int | None, address: str | None
+) -> "RolloutConfig":
+    """Return the settings with what the options say about workers.
+
+    Args:
+        config: Settings, which may have workers already.
+        workers: Of --workers; None keeps the settings' own, 0 plays in this process.
+        address: Of --ray; None keeps the settings' own.
+
+    Raises:
+        BadParameter: An address without workers.
+    """
+    if workers is None and address is None:
+        return config
+    count = config.workers if workers is None else workers
+    if address is not None and not count:
+        raise typer.BadParameter("--ray names the cluster of the workers: add --workers N")
+    options = {**config.ray, **({} if address is None else {"address": address})}
+    return replace(config, workers=count, ray=options if count else {})
+
+
+async def remote_player(plan: "RolloutPlan") -> "AnyPlayer":
+    """Return the player of a plan with workers, which have started.
+
+    Raises:
+        MissingDependencyError: Ray, or envkit's package for it, is not installed.
+        ConfigurationError: The workers cannot start; the message says why.
+    """
+    points = entry_points(group=GROUP, name=_NAME)
+    if not points:
+        raise MissingDependencyError.for_extra("playing with workers", "envkit_ray", _NAME)
+    alone = replace(plan.config, workers=0, ray={})
+    make_player = partial(worker_player, plan.choice, plan.env_id, alone)
+    (point,) = points
+    player: Any = point.load()(make_player, plan.config)
+    try:
+        await player.start()
+    except BaseException:
+        await player.aclose()
+        raise
+    return player
+
+
+async def worker_player(choice: "EngineChoice", env_id: str, config: "RolloutConfig") -> "Player":
+    """Return the player of one worker, made in its process.
+
+    Args:
+        choice: The engine; a server must be reachable from the worker, and a model's folder must be
+            on its machine.
+        env_id: The environment.
+        config: The settings, without workers.
+    """
+    from envkit.cli.engines import build_any
+    from envkit.cli.options import make_env
+    from envkit.rollout import Player
+
+    env = make_env(env_id, dict(config.env_kwargs))  # gives the codec its tools, and the policy
+    built = await build_any(choice, env)
+    return Player(built.engine, built.codec, config)

@@ -1,0 +1,65 @@
+"""Real Ray, or no test of this folder at all."""
+
+import importlib.util
+import os
+import sys
+import tomllib
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit_ray.cluster import load_ray
+
+ROOT = Path(__file__).resolve().parents[3]
+collect_ignore_glob: list[str] = []
+if importlib.util.find_spec("ray") is None:  # `make contract-ray` has an environment with it
+    collect_ignore_glob.append("test_*.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let Ray and torch warn: only our own warnings are errors."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.ray)
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
+            item.add_marker(pytest.mark.filterwarnings("error:.*envkit"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let this process and its children find envkit's entry points, as if it were installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    info = folder / f"envkit_rl-{project['version']}.dist-info"
+    info.mkdir()
+    header = f"Metadata-Version: 2.1\nName: envkit-rl\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(header)
+    lines: list[str] = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    os.environ.update(RAY_worker_niceness="0")  # else a busy machine starves them
+
+
+@pytest.fixture(scope="module")
+def cluster(installed: None) -> Generator[Any]:
+    """Three nodes of one CPU each on this machine; this process is connected to the head."""
+    from ray.cluster_utils import Cluster
+
+    ray = load_ray()
+    made: Any = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    try:
+        for _ in range(2):
+            made.add_node(num_cpus=1)
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
