@@ -20,7 +20,7 @@ from envkit.rollout.config import RolloutConfig
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory, TrajectoryWriter
 from envkit_sglang import SGLangEngine
-from envkit_sglang.factory import model_facts
+from envkit.remote.model import model_facts
 from envkit_slime.engine import GenerateState, SlimeEngine
 from envkit_slime.upstream import require
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "sglang"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "servers"
 
 # Stands in for the environment's interpreter: answers /health, and has a child that will not die.
 SERVER = """
