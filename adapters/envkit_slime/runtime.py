@@ -15,12 +15,12 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from envkit.errors import ConfigurationError, EnvkitError
+from envkit.remote.model import model_facts
 from envkit.rollout import GroupStart, Interrupt, Player
 from envkit.rollout.config import RolloutConfig
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory, TrajectoryWriter
 from envkit_sglang import SGLangEngine
-from envkit.remote.model import model_facts
 from envkit_slime.engine import GenerateState, SlimeEngine
 from envkit_slime.upstream import require
 

@@ -27,7 +27,7 @@ async def read_flags(http: Transport, dialect: "VLLMDialect") -> list[FlagCheck]
         async with asyncio.timeout(_TIMEOUT_S):
             body = json.dumps(dialect.kind_probe(_TOKEN)).encode()
             answer = await http.post(dialect.generate_path, body)
-            development = await http.get("/server_info")
+            development = await http.get("/is_sleeping")
     except CONNECTION_ERRORS as error:
         raise connection_fault(
             dialect.title, http.base_url, error, reached_before=http.reached

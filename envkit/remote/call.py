@@ -84,9 +84,10 @@ class Call:
         timeout_s = self._settings.timeout_s
         try:
             async with asyncio.timeout(timeout_s) as self._scope:
-                answer = await self._post(is_again=False)
-                if answer is not None and self._dialect.settle(self._outgoing, answer):
-                    answer = await self._post(is_again=True)
+                for is_again in (False, True):
+                    answer = await self._post(is_again=is_again)
+                    if answer is None or not self._dialect.settle(self._outgoing, answer):
+                        break
                 return answer
         except TimeoutError as error:
             if isinstance(error, faults.CONNECTION_ERRORS):

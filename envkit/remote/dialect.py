@@ -78,7 +78,10 @@ class Dialect(ABC):
         """
 
     def settle(self, outgoing: Outgoing, answer: Answer) -> bool:
-        """Note what an answer shows; return True to send the request once more, complete."""
+        """Note what an answer shows; return True to send the request once more, complete.
+
+        Asked after the second answer too, when it changes nothing any more.
+        """
         del outgoing, answer
         return False
 
