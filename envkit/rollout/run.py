@@ -182,7 +182,8 @@ class Run:
                 the next one only after it returned. If it raises, no further episode starts.
 
         Raises:
-            ConfigurationError: The environment cannot be built with its arguments.
+            ConfigurationError: The environment cannot be built with its arguments, or the engine's
+                server cannot play the run.
             RunFailedError: The first episodes all failed alike, too many in a row, or several by
                 tokens that differ from the full render.
             Exception: What `deliver` raised; `undelivered` then holds what is finished.
@@ -194,6 +195,7 @@ class Run:
         sessions = await self._player.max_sessions(self._source)
         most = min(plan.concurrency, missing, plan.concurrency if sessions is None else sessions)
         if missing:
+            await self._player.check_engines(self.interrupt)
             with collecting(missing, at_once=most):
                 await self._play_all(most, deliver)
         for group in tuple(self._groups.values()):  # incomplete, because the run was stopped
