@@ -4,7 +4,7 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from envkit.errors import EngineFault, LedgerFault
 
@@ -40,7 +40,7 @@ class AnswerReader:
             raise self.malformed("a JSON body", body[:80]) from error
         if not isinstance(answer, dict):
             raise self.malformed("a JSON object", answer)
-        return answer
+        return cast("dict[str, Any]", answer)
 
     def count(self, fields: Mapping[str, Any], key: str) -> int | None:
         """Return a number that is not negative; None if it is missing or null.
@@ -100,10 +100,11 @@ def check_tokens(
     Raises:
         LedgerFault: They differ.
     """
-    if not isinstance(output_ids, list) or tuple(output_ids) != tuple(token_ids):
+    ids: Any = output_ids
+    if not isinstance(ids, list) or tuple(cast("list[Any]", ids)) != tuple(token_ids):
         raise LedgerFault(
             "the sampled ids must equal those of the log-probabilities, got "
-            f"{reprlib.repr(output_ids)} and {reprlib.repr(token_ids)}"
+            f"{reprlib.repr(cast(object, ids))} and {reprlib.repr(token_ids)}"
         )
     if completion_tokens is not None and completion_tokens != len(token_ids):
         raise LedgerFault(

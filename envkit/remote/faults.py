@@ -8,7 +8,7 @@ Errors come in four shapes. vLLM and SGLang (for a ValueError) answer
 import json
 import reprlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 
@@ -44,11 +44,10 @@ def error_message(body: bytes) -> str:
         answer: Any = json.loads(text)
     except (ValueError, RecursionError):
         return text[:_SHOWN_CHARACTERS] or "(empty body)"
-    if isinstance(answer, dict):
-        error = answer.get("error", answer)
-        if isinstance(error, dict):
-            error = error.get("message", error)
-        return shown(error)
+    for key in ("error", "message"):
+        if isinstance(answer, dict):
+            inside = cast("dict[str, Any]", answer)
+            answer = inside.get(key, inside)
     return shown(answer)
 
 

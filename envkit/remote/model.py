@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
 from envkit.remote.engine import RemoteEngine
@@ -57,13 +57,14 @@ def model_facts(model: str | os.PathLike[str]) -> dict[str, int]:
         raise ConfigurationError(f"the model's {path} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise ConfigurationError(f"the model's {path} must hold a JSON object")
+    fields = cast("dict[str, Any]", config)
     facts: dict[str, int] = {}
-    image_token = next((config[key] for key in _IMAGE_TOKEN_KEYS if key in config), None)
+    image_token = next((fields[key] for key in _IMAGE_TOKEN_KEYS if key in fields), None)
     if isinstance(image_token, int):
         facts["image_token_id"] = image_token
-    text = config.get("text_config")
-    vocabulary = (text if isinstance(text, dict) else {}).get("vocab_size")
-    vocabulary = config.get("vocab_size") if vocabulary is None else vocabulary
+    text = fields.get("text_config")
+    inside = cast("dict[str, Any]", text) if isinstance(text, dict) else {}
+    vocabulary = inside.get("vocab_size", fields.get("vocab_size"))
     if isinstance(vocabulary, int):
         facts["vocabulary_size"] = vocabulary
     return facts

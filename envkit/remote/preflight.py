@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
 from envkit.messages import message
@@ -107,7 +107,5 @@ async def _tokenised(http: Transport, text: str) -> Sequence[int] | None:
             answer = await http.post("/tokenize", body, is_control=True)
         if answer.status == 200:
             with suppress(ValueError, TypeError, LookupError, RecursionError):
-                tokens: Any = json.loads(answer.body)["tokens"]
-                if isinstance(tokens, list) and all(isinstance(token, int) for token in tokens):
-                    return tokens
+                return [int(token) for token in json.loads(answer.body)["tokens"]]
     return None

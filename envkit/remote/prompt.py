@@ -3,7 +3,7 @@
 import reprlib
 from collections.abc import Collection, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from envkit.errors import EngineFault, LedgerFault
 from envkit.images import Image
@@ -117,7 +117,7 @@ def check_prompt_ids(
     if not isinstance(theirs, list):
         return False
     expected = _collapsed(wire_ids, image_token_id)
-    found = _collapsed(theirs, image_token_id)
+    found = _collapsed(cast("list[int]", theirs), image_token_id)
     if expected != found:
         first = next(
             (index for index, pair in enumerate(zip(expected, found, strict=False))

@@ -97,7 +97,12 @@ VLLM = Server(
         *("--logprobs-mode", "processed_logprobs"),
         "--enable-prompt-tokens-details",
     ),
-    variables=(("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_SERVER_DEV_MODE", "1")),
+    variables=(
+        ("VLLM_CPU_KVCACHE_SPACE", "1"),
+        # Bound to the first core, it starves while something else holds that one.
+        ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+        ("VLLM_SERVER_DEV_MODE", "1"),
+    ),
 )
 SERVERS = {server.name: server for server in (SGLANG, VLLM)}
 

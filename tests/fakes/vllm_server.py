@@ -163,7 +163,7 @@ class FakeVLLM:
             return refusal.response()
 
     async def _fail(self, request: web.Request, failure: Failure | None) -> None:
-        if failure in _STATUS:
+        if failure is not None and failure in _STATUS:
             raise Refusal("injected", status=_STATUS[failure], kind="ServiceUnavailable")
         if failure is Failure.INTERNAL:
             raise internal_error("EngineCore encountered an issue")

@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--arch", choices=ARCHITECTURES, default=ARCHITECTURES[0])
+    parser.add_argument("--arch", choices=ARCHITECTURES[:2], default=ARCHITECTURES[0])
     parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
     options = parser.parse_args()
     model = model_folder(options.arch)
