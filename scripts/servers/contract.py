@@ -48,8 +48,11 @@ def main() -> int:
     parser.add_argument("--arch", choices=ARCHITECTURES, action="append", help="default: all")
     parser.add_argument("--serve", action="store_true", help="start a server and wait for Ctrl-C")
     parser.add_argument("--build-only", action="store_true", help="only build the environment")
-    parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
-    options = parser.parse_args()
+    parser.epilog = "What follows -- is passed to pytest."
+    own, passed = sys.argv[1:], list[str]()
+    if "--" in own:  # argparse takes no list of positionals after an option
+        own, passed = own[: own.index("--")], own[own.index("--") + 1 :]
+    options = parser.parse_args(own, argparse.Namespace(pytest_arguments=passed))
     signal.signal(signal.SIGTERM, _interrupt)
     started = time.monotonic()
     name = options.server
