@@ -15,7 +15,7 @@ WORKERS ?= 2
 PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang \
+.PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
 	contract-verifiers contract-inspect contract-ray docs docs-serve bench bench-trainers clean
 
@@ -51,10 +51,10 @@ templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of th
 	$(BIN)/python scripts/fetch_templates.py
 
 test: $(VENV)/.dev templates  ## Run the fast tests; WORKERS=n shares them among n processes
-	$(PYTEST) --hypothesis-profile fast -m 'not slow and not sglang and not gpu'
+	$(PYTEST) --hypothesis-profile fast -m 'not slow and not sglang and not vllm and not gpu'
 
 test-slow: $(VENV)/.dev templates  ## Run the slow tests, and every property test with all its examples
-	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not sglang and not gpu'
+	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not sglang and not vllm and not gpu'
 
 check: $(VENV)/.dev  ## Lint, check types and layers
 	$(BIN)/ruff check .
@@ -67,7 +67,9 @@ format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff format .
 
 contract-sglang: $(VENV)/.dev templates  ## Test against a real SGLang server on this machine's CPU
-	$(BIN)/python scripts/sglang/contract.py
+contract-vllm: $(VENV)/.dev templates  ## Test against a real vLLM server on this machine's CPU
+contract-sglang contract-vllm:
+	$(BIN)/python scripts/servers/contract.py $(@:contract-%=%)
 
 contract-trl: $(VENV)/.dev templates  ## Test against TRL's real classes
 contract-verl: $(VENV)/.dev templates  ## Test against verl's real classes

@@ -171,6 +171,14 @@ class RayPlayer:
         order = self._order(env, spec, earlier, limits=limits, sampling=sampling)
         return await self._episodes.recorded(spec, self._played(order, interrupt or Interrupt()))
 
+    async def check_engines(self, interrupt: Interrupt) -> None:  # of the interface
+        """Start the workers; each lets its engines check themselves.
+
+        Raises:
+            ConfigurationError: As for `start`.
+        """
+        await self.start()
+
     async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
         """Return the roles of an environment with several agents; empty if it has one agent.
 

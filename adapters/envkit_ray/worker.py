@@ -101,7 +101,7 @@ class Worker:
         async with self._starting:
             if self._player is None:
                 try:
-                    self._player = await _made(self._recipe)
+                    self._player = await _checked(await _made(self._recipe))
                 except EnvkitError as caught:
                     error = caught
                 except Exception as caught:  # noqa: BLE001  # foreign code; the driver reports it
@@ -250,6 +250,17 @@ async def _made(recipe: bytes) -> Player:
     make: MakePlayer = _loaded(recipe, "what makes the player")
     made = make()
     return await made if inspect.isawaitable(made) else made
+
+
+async def _checked(player: Player) -> Player:
+    """Return the player after its engines have found nothing wrong; close it otherwise."""
+    try:
+        await player.check_engines(Interrupt())
+    except BaseException:
+        await player.aclose()
+        await player.engine.aclose()
+        raise
+    return player
 
 
 def _loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled

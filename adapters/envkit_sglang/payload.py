@@ -6,10 +6,10 @@ with a 400 (python/sglang/api/v1/api_types.py). Ids are wire ids, one placeholde
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, EngineFault, LedgerFault
+from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.rollout.engine import GenerateRequest, Sampling
 
@@ -29,69 +29,6 @@ EXTRA_REQUEST_KEYS: Final = frozenset({
     "return_sampling_mask", "routed_dp_rank", "routed_experts_start_len", "routing_key",
     "token_ids_logprob", "top_logprobs_num",
 })  # fmt: skip
-
-
-def check_ids(
-    ids: Sequence[int],
-    images: Collection[Image],
-    *,
-    image_token_id: int | None,
-    vocabulary_size: int | None,
-) -> None:
-    """Refuse ids that a server would crash on, or count differently from us.
-
-    A server drops a surplus image without a word, and a negative or too large id kills its
-    scheduler for everybody, so both are found here.
-
-    Args:
-        ids: Wire ids.
-        images: The pictures that go with them.
-        image_token_id: The placeholder; None leaves the counts unchecked.
-        vocabulary_size: Ids must be below it; None checks the lower bound only.
-
-    Raises:
-        LedgerFault: No ids, an id out of range, or placeholders that do not match the images.
-    """
-    if not ids:
-        raise LedgerFault("a request needs at least one token id, got none")
-    low, high = min(ids), max(ids)
-    if low < 0 or (vocabulary_size is not None and high >= vocabulary_size):
-        bound = "" if vocabulary_size is None else f" and below {vocabulary_size}"
-        raise LedgerFault(
-            f"token ids must be at least 0{bound}, got {low if low < 0 else high}; does the codec "
-            "use the tokenizer of the served model?"
-        )
-    if image_token_id is None:
-        return
-    placeholders = sum(1 for token in ids if token == image_token_id)
-    if placeholders != len(images):
-        raise LedgerFault(
-            f"wire ids must hold one placeholder ({image_token_id}) per image, got {placeholders} "
-            f"placeholders and {len(images)} images; send wire ids, not the expanded train ids"
-        )
-
-
-def clamp_new_tokens(requested: int, *, prompt_length: int, context_length: int | None) -> int:
-    """Return how many tokens may be sampled, so that the server does not refuse the request.
-
-    Args:
-        requested: What sampling asks for.
-        prompt_length: Length of the prompt, images expanded.
-        context_length: The server's bound on prompt plus new tokens; None is unknown.
-
-    Raises:
-        EngineFault: The prompt leaves no room for a token.
-    """
-    if context_length is None:
-        return requested
-    room = context_length - prompt_length
-    if room < 1:
-        raise EngineFault(
-            f"the prompt has {prompt_length} tokens, which leaves no room in the server's context "
-            f"of {context_length}; set Limits(max_context_tokens={context_length}) or start the "
-            "server with a larger --context-length"
-        )
-    return min(requested, room)
 
 
 def sampling_params(sampling: Sampling, *, max_new_tokens: int) -> dict[str, Any]:

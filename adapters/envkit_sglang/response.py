@@ -6,16 +6,16 @@ They include the stop token or the tokens of a stop string (SGLang 0.5.23,
 python/sglang/srt/managers/scheduler_components/output_streamer.py). The `text` is ignored.
 """
 
-import json
 import math
-import reprlib
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Any, Final
 
-from envkit.errors import EngineFault, LedgerFault
+from envkit.errors import EngineFault, FaultKind
+from envkit.remote.answers import AnswerReader, check_tokens
+from envkit.remote.faults import shown
+from envkit.remote.prompt import check_length
+from envkit.retry_after import AWAY_STATUS
 from envkit.rollout.engine import FinishReason, Generation
-from envkit_sglang import faults
 
 # Read into fields of Generation, or repeated per token: not passed through as extras.
 _CONSUMED: Final = frozenset({
@@ -24,11 +24,7 @@ _CONSUMED: Final = frozenset({
 })  # fmt: skip
 
 
-def _malformed(what: str, got: object) -> EngineFault:
-    return EngineFault(
-        f"an SGLang answer must have {what}, got {reprlib.repr(got)[:200]}; is this an SGLang "
-        "server of release 0.5.15 or later?"
-    )
+_READER: Final = AnswerReader("SGLang", "0.5.15 or later")
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -37,12 +33,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
     Raises:
         EngineFault: It is something else.
     """
-    try:
-        answer: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise _malformed("a JSON body", body[:80]) from error
-    if not isinstance(answer, dict) or not isinstance(answer.get("meta_info"), dict):
-        raise _malformed("a meta_info object", answer)
+    answer = _READER.json_object(body)
+    if not isinstance(answer.get("meta_info"), dict):
+        raise _READER.malformed("a meta_info object", answer)
     return answer
 
 
@@ -61,15 +54,10 @@ def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) 
     meta: Mapping[str, Any] = answer["meta_info"]
     reason = _finish_reason(meta)
     token_ids, logprobs = _tokens(answer, meta)
-    prompt_tokens = _count(meta, "prompt_tokens")
+    prompt_tokens = _READER.count(meta, "prompt_tokens")
     if prompt_tokens is None and reason is not FinishReason.ABORT:
-        raise _malformed("meta_info.prompt_tokens", sorted(meta))
-    if prompt_tokens is not None and prompt_tokens != train_length:
-        raise LedgerFault(
-            f"the server saw a prompt of {prompt_tokens} tokens, the ledger has {train_length}; "
-            "image size limits must equal those of the server's processor, and the server must "
-            "take ids without re-tokenising them"
-        )
+        raise _READER.malformed("meta_info.prompt_tokens", sorted(meta))
+    check_length(prompt_tokens, train_length)
     extras = {
         key: value
         for key, value in meta.items()
@@ -80,7 +68,7 @@ def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) 
         logprobs=logprobs,
         finish_reason=reason,
         prompt_tokens=prompt_tokens,
-        cached_tokens=_count(meta, "cached_tokens") or 0,
+        cached_tokens=_READER.count(meta, "cached_tokens") or 0,
         weight_version=_weight_version(meta.get("weight_version")),
         queue_seconds=_seconds(meta.get("queue_time")),
         extras={"rid": rid, **extras},
@@ -91,64 +79,41 @@ def _finish_reason(meta: Mapping[str, Any]) -> FinishReason:
     finish: Any = meta.get("finish_reason")
     kind = finish.get("type") if isinstance(finish, dict) else None
     if not isinstance(kind, str) or kind not in set(FinishReason):
-        raise _malformed("a finish_reason of type stop, length or abort", finish)
+        raise _READER.malformed("a finish_reason of type stop, length or abort", finish)
     reason = FinishReason(kind)
     if reason is FinishReason.ABORT and finish.get("status_code"):
         status = finish["status_code"]
         if isinstance(status, bool) or not isinstance(status, int):
-            raise _malformed("an integer as status_code of its finish_reason", status)
-        raise faults.abort_fault(status, finish.get("message"))
+            raise _READER.malformed("an integer as status_code of its finish_reason", status)
+        raise _given_up(status, finish.get("message"))
     return reason
 
 
 def _tokens(
     answer: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    wanted = "meta_info.output_token_logprobs with [log-probability, id, ...] for every token"
     entries = meta.get("output_token_logprobs")
     if not isinstance(entries, list):
-        raise _malformed("meta_info.output_token_logprobs", entries)
-    logprobs, token_ids = _columns(entries)
-    if not all(map(math.isfinite, logprobs)):
-        raise LedgerFault(f"log-probabilities must be finite, got {reprlib.repr(logprobs)}")
-    output_ids = answer.get("output_ids")
-    if not isinstance(output_ids, list) or tuple(output_ids) != token_ids:
-        raise LedgerFault(
-            "output_ids must equal the ids of output_token_logprobs, got "
-            f"{reprlib.repr(output_ids)} and {reprlib.repr(token_ids)}"
-        )
-    completion_tokens = _count(meta, "completion_tokens")
-    if completion_tokens is not None and completion_tokens != len(token_ids):
-        raise LedgerFault(
-            f"completion_tokens must count the tokens, got {completion_tokens} for {len(token_ids)}"
-        )
+        raise _READER.malformed(wanted, entries)
+    token_ids, logprobs = _READER.tokens(entries, 0, 1, wanted)
+    check_tokens(token_ids, answer.get("output_ids"), _READER.count(meta, "completion_tokens"))
     return token_ids, logprobs
 
 
-def _columns(entries: list[Any]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    wanted = "[log-probability, id, ...] for every token"
-    try:
-        logprobs = [entry[0] for entry in entries]
-        token_ids = [entry[1] for entry in entries]
-        if set(map(type, logprobs)) <= {int, float} and set(map(type, token_ids)) <= {int}:
-            return tuple(map(float, logprobs)), tuple(token_ids)
-    except (TypeError, ArithmeticError, LookupError) as error:
-        raise _malformed(wanted, entries) from error
-    raise _malformed(wanted, entries)
+def _given_up(status: int, message: object) -> EngineFault:
+    """Return the fault of a request that the server gave up with a status of its own."""
+    return EngineFault(
+        f"SGLang gave the request up with status {status}: {shown(message)}",
+        kind=FaultKind.TRANSIENT if status >= 500 else FaultKind.PERMANENT,
+        is_away=status in AWAY_STATUS,
+    )
 
 
 def _weight_version(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int | None):
-        raise _malformed("a text as meta_info.weight_version", value)
+        raise _READER.malformed("a text as meta_info.weight_version", value)
     return None if value is None else str(value)
-
-
-def _count(meta: Mapping[str, Any], key: str) -> int | None:
-    value = meta.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _malformed(f"a count as meta_info.{key}", value)
-    return value
 
 
 def _seconds(value: object) -> float:
@@ -162,46 +127,6 @@ def _seconds(value: object) -> float:
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
-def check_prompt_ids(
-    answer: Mapping[str, Any], wire_ids: Sequence[int], image_token_id: int | None
-) -> bool:
-    """Compare the prompt that the server used with ours, token by token.
-
-    Runs of placeholders count as one on both sides, since the server's are expanded. Where the
-    placeholder is unknown every run does; the length is checked elsewhere, by `prompt_tokens`.
-
-    Returns:
-        False where there is nothing to compare: an older server, or an aborted request.
-
-    Raises:
-        LedgerFault: They differ.
-    """
-    theirs = answer.get("prompt_token_ids")
-    if not isinstance(theirs, list):
-        return False
-    expected = _collapsed(wire_ids, image_token_id)
-    found = _collapsed(theirs, image_token_id)
-    if expected != found:
-        first = next(
-            (index for index, pair in enumerate(zip(expected, found, strict=False))
-             if pair[0] != pair[1]),
-            min(len(expected), len(found)),
-        )  # fmt: skip
-        raise LedgerFault(
-            f"the server changed the prompt at token {first}: sent {expected[first : first + 8]}, "
-            f"it used {reprlib.repr(found[first : first + 8])}; it decodes and re-tokenises ids "
-            "instead of keeping them (SGLANG_MM_AVOID_RETOKENIZE, a patched image processor)"
-        )
-    return True
-
-
-def _collapsed(ids: Sequence[int], image_token_id: int | None) -> list[int]:
-    runs: list[int] = []
-    for token, run in groupby(ids):
-        runs.extend([token] if image_token_id in (None, token) else run)
-    return runs
-
-
 def parse_input_logprobs(answer: Mapping[str, Any]) -> tuple[float | None, ...]:
     """Return the log-probability of every prompt token, images expanded; None for the first.
 
@@ -210,8 +135,10 @@ def parse_input_logprobs(answer: Mapping[str, Any]) -> tuple[float | None, ...]:
     """
     entries = answer["meta_info"].get("input_token_logprobs")
     if not isinstance(entries, list) or not entries:
-        raise _malformed("meta_info.input_token_logprobs", entries)
+        raise _READER.malformed("meta_info.input_token_logprobs", entries)
     try:
         return tuple(None if entry[0] is None else float(entry[0]) for entry in entries)
     except (TypeError, ValueError, LookupError, ArithmeticError) as error:
-        raise _malformed("[log-probability, id, ...] for every prompt token", entries) from error
+        raise _READER.malformed(
+            "[log-probability, id, ...] for every prompt token", entries
+        ) from error

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import aiohttp
 
@@ -11,8 +11,6 @@ from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.rollout.engine import Engine
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.policy import WeightSink
-
-_UPDATE: Final = "/update_weights_from_disk"
 
 
 class EngineTransfer:
@@ -71,22 +69,32 @@ class EngineTransfer:
 
 
 class DiskHandOver:
-    """Gives an SGLang server each step's weights through a folder that it can read.
+    """Gives an SGLang or vLLM server each step's weights through a folder that it can read.
 
-    A `hand_over` for `make_rollout_func` and `EnvGRPOTrainer`. The server flushes its caches and
-    tags what it samples then with the new version.
+    A `hand_over` for `make_rollout_func` and `EnvGRPOTrainer`. The server empties its caches and
+    tags what it samples then with the new version. vLLM has the routes with
+    `VLLM_SERVER_DEV_MODE=1` only.
     """
 
-    def __init__(self, base_url: str, folder: Path | str, *, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self, base_url: str, folder: Path | str, *, server: str = "sglang", timeout_s: float = 600.0
+    ) -> None:
         """Name server and folder.
 
         Args:
             base_url: The server's, such as "http://localhost:30000".
             folder: Overwritten at every step; on a file system that the server reads, too.
+            server: "sglang" or "vllm".
             timeout_s: For the server to load the weights.
+
+        Raises:
+            ConfigurationError: Another kind of server.
         """
-        self._url = base_url.rstrip("/") + _UPDATE
+        if server not in ("sglang", "vllm"):
+            raise ConfigurationError(f'server must be "sglang" or "vllm", got {server!r}')
+        self._url = base_url.rstrip("/")
         self._folder = Path(folder)
+        self._is_vllm = server == "vllm"
         self._timeout_s = timeout_s
 
     async def __call__(self, model: Any, version: str) -> None:  # noqa: ANN401  # a transformers model
@@ -96,22 +104,35 @@ class DiskHandOver:
             EngineFault: The server cannot be reached, or refuses the weights.
         """
         await asyncio.to_thread(model.save_pretrained, self._folder)
-        body = {"model_path": str(self._folder), "weight_version": version, "flush_cache": True}
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        url = self._url
         try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.post(self._url, json=body) as answer,
-            ):
-                text = await answer.text()
-                failed = answer.status != 200 or '"success":false' in text.replace(" ", "")
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                for path, body in self._requests(version):
+                    url = self._url + path
+                    async with session.post(url, json=body) as answer:
+                        text = await answer.text()
+                        failed = answer.status != 200
+                    if failed or '"success":false' in text.replace(" ", ""):
+                        raise EngineFault(
+                            f"{url} refused the weights of step {version}: {text:.300}"
+                        )
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineFault(
-                f"the server at {self._url} did not take the weights of step {version}: "
+                f"the server at {url} did not take the weights of step {version}: "
                 f"{type(error).__name__}: {error}",
                 kind=FaultKind.TRANSIENT,
             ) from error
-        if failed:
-            raise EngineFault(
-                f"the server at {self._url} refused the weights of step {version}: {text:.300}"
-            )
+
+    def _requests(self, version: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return what is posted, in order."""
+        folder = str(self._folder)
+        if not self._is_vllm:
+            body = {"model_path": folder, "weight_version": version, "flush_cache": True}
+            return [("/update_weights_from_disk", body)]
+        load = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        return [
+            ("/collective_rpc", load),  # between two forwards of the server
+            ("/reset_prefix_cache", {}),
+            ("/update_weight_version", {"new_version": version}),
+        ]

@@ -79,23 +79,51 @@ async def _examine(choice: "EngineChoice", *, vision: bool) -> "tuple[list[Check
     except EnvkitError as error:
         return [_engine_check(choice, choice.label, one_line(error), is_ok=False)], None
     try:
+        flags = await _flags(built)
         answer = await _answers(choice, built)
         if not vision or answer.fix:
-            return [answer], None
+            return [*flags, answer], None
         check, verdict = await _sees(built)
-        return [answer, check], verdict
+        return [*flags, answer, check], verdict
     finally:
         await built.engine.aclose()
+
+
+async def _flags(built: "Built") -> "list[Check]":
+    """Ask a server for the flags that matter; an engine without such a list has none."""
+    from envkit.cli.checks import Check, Status
+    from envkit.errors import EnvkitError
+
+    ask = getattr(built.engine, "flags", None)
+    if ask is None:
+        return []
+    try:
+        rows = await ask()
+    except EnvkitError:
+        return []  # asking for a token says the same
+    return [
+        Check(
+            area="server",
+            name=row.flag,
+            status=Status.OK if row.is_set else Status.FAILED if row.is_required else Status.OFF,
+            found="set" if row.is_set else f"not set: {row.matters}",
+            matters="" if row.is_set else row.matters,
+            fix="" if row.is_set or not row.is_required else f"start the server with {row.flag}",
+        )
+        for row in rows
+    ]
 
 
 async def _answers(choice: "EngineChoice", built: "Built") -> "Check":
     from envkit.errors import EnvkitError
     from envkit.messages import message
-    from envkit.rollout.engine import GenerateRequest, Sampling
+    from envkit.rollout.engine import CheckingEngine, GenerateRequest, Sampling
 
     session = uuid.uuid4().hex
-    started = time.perf_counter()
     try:
+        if isinstance(built.engine, CheckingEngine):
+            await built.engine.check(built.codec, Sampling())
+        started = time.perf_counter()
         prompt = built.codec.encode_prompt([message("user", "Say hello.")])
         answer = await built.engine.generate(
             GenerateRequest(
@@ -126,7 +154,8 @@ def _engine_check(choice: "EngineChoice", name: str, found: str, *, is_ok: bool)
         return Check(area="answer", name=name, status=Status.OK, found=found)
     fix = "envkit doctor --model DIR_OR_NAME"
     if choice.base_url is not None:
-        fix = f"curl -i {choice.base_url.rstrip('/')}/health  # start the server where this fails"
+        first = choice.base_url.split(",")[0].rstrip("/")
+        fix = f"curl -i {first}/health  # start the server where this fails"
     return Check(
         area="answer",
         name=name,
@@ -155,7 +184,7 @@ async def _sees(built: "Built") -> "tuple[Check, Verdict]":
         found="; ".join(("the picture reaches the model: no", *verdict.reasons)),
         matters="the policy would be trained on pictures that it never saw",
         fix="envkit doctor --vision --model DIR_OR_NAME  # of a vision model, its server started "
-        "with pictures enabled (SGLang: --enable-multimodal)",
+        "with images enabled (SGLang: --enable-multimodal)",
     )
     return check, verdict
 

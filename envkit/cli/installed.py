@@ -29,6 +29,7 @@ EXTRAS: Final = {
     "trl": "training with TRL",
     "verifiers": "environments of the verifiers library",
     "verl": "training with verl",
+    "vllm": "codecs of the models that a vLLM server serves",
     "wandb": "rollout --wandb",
     "yaml": "settings in YAML files",
 }

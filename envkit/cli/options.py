@@ -52,7 +52,12 @@ ModelName = Annotated[
     ),
 ]
 BaseUrl = Annotated[
-    str | None, typer.Option("--base-url", metavar="URL", help="The server of an HTTP engine.")
+    str | None,
+    typer.Option(
+        "--base-url",
+        metavar="URL[,URL]",
+        help="The server of an HTTP engine; several share the episodes.",
+    ),
 ]
 EnvKwargs = Annotated[
     list[str] | None,

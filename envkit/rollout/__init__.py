@@ -3,6 +3,7 @@
 from envkit.rollout.availability import Outage, availability_of
 from envkit.rollout.config import FaultPolicy, RolloutConfig
 from envkit.rollout.engine import (
+    CheckingEngine,
     Engine,
     FinishReason,
     GenerateRequest,
@@ -30,6 +31,7 @@ from envkit.trajectory.trajectory import role_of
 __all__ = [
     "ENVKIT_COLUMN",
     "Backoff",
+    "CheckingEngine",
     "Engine",
     "EnvSource",
     "EpisodeRequest",

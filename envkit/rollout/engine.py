@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from envkit.env import PolicyContext
 from envkit.images import Image
+from envkit.tokens import ChatCodec
 from envkit.tokens.encoded import ImageFeatures
 
 
@@ -154,5 +155,21 @@ class ProbingEngine(Protocol):
 
         Raises:
             EngineFault: They are not, with `is_away`.
+        """
+        ...
+
+
+@runtime_checkable
+class CheckingEngine(Protocol):
+    """An engine that can tell before a run that every episode of it would fail.
+
+    Optional. Whatever a check misses faults the first episodes alike, which stops a run too.
+    """
+
+    async def check(self, codec: ChatCodec, sampling: Sampling) -> None:
+        """Return if the engine plays this codec's ids with this sampling, or is away for now.
+
+        Raises:
+            ConfigurationError: It does not: a missing flag of its server, or another model.
         """
         ...

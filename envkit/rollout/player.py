@@ -7,7 +7,7 @@ one. A player belongs to the event loop that it was made on.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Final, Protocol
@@ -17,9 +17,9 @@ from envkit.env import Env
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.rollout.availability import Watched, availability_of
 from envkit.rollout.config import RolloutConfig
-from envkit.rollout.engine import Engine, Sampling
+from envkit.rollout.engine import CheckingEngine, Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
-from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.loop import play_episode
 from envkit.rollout.multi_agent import has_role, play_any
@@ -34,6 +34,8 @@ from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _NO_LIMIT_S: Final = 86_400.0
+_CHECK_S: Final = 120.0
+"""For an engine to check itself; a slow one is left to the episodes and their own limits."""
 
 
 class AnyPlayer(Protocol):
@@ -72,6 +74,10 @@ class AnyPlayer(Protocol):
         sampling: Sampling | None = None,
     ) -> tuple[Trajectory, ...]:
         """Resume an aborted trajectory."""
+        ...
+
+    async def check_engines(self, interrupt: Interrupt) -> None:
+        """Let engines that can check themselves do so."""
         ...
 
     async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
@@ -236,6 +242,24 @@ class Player:
             ConfigurationError: Its arguments are wrong.
         """
         return await self._env_pool(source).max_sessions()
+
+    async def check_engines(self, interrupt: Interrupt) -> None:
+        """Let engines that can check themselves do so, as the start of a run does.
+
+        Args:
+            interrupt: Ends a check that takes long; the run then goes on without it.
+
+        Raises:
+            ConfigurationError: An engine would fail every episode.
+        """
+        setup, roles = self._setup, self._setup.roles.engines
+        if setup.codec is None:
+            return
+        for engine in dict.fromkeys((setup.engine, *roles.values())):
+            if isinstance(engine, CheckingEngine):
+                with suppress(CallCutError, TimeoutError):
+                    async with asyncio.timeout(_CHECK_S):
+                        await interrupt.cut(engine.check(setup.codec, setup.sampling))
 
     async def aclose(self) -> None:
         """Close the environments that are kept, and end the threads; closing twice is fine."""

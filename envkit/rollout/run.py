@@ -134,7 +134,8 @@ class Run:
                 the tail has stopped comes last, marked in its metadata.
 
         Raises:
-            ConfigurationError: The environment cannot be built with its arguments.
+            ConfigurationError: The environment cannot be built with its arguments, or the engine's
+                server cannot play the run.
             RunFailedError: The first episodes all failed alike, too many in a row, or several by
                 tokens that differ from the full render.
             Exception: What `deliver` raised; `undelivered` then holds what is finished.
@@ -150,6 +151,7 @@ class Run:
         most = min(plan.concurrency, len(missing))
         most = most if sessions is None else min(most, sessions)
         if missing:
+            await self._player.check_engines(self._ending)
             with collecting(len(missing), at_once=most):
                 await self._play_all(most, deliver)
         state.parked = []

@@ -5,7 +5,7 @@ from pathlib import Path
 from environment import ExtraFile, Recipe
 
 CONTRACTS = Path(__file__).resolve().parent
-SGLANG_DIR = CONTRACTS.parent / "sglang"
+SERVERS = CONTRACTS.parent / "servers"
 
 _TORCHVISION_STUB = ExtraFile(
     source=CONTRACTS / "torchvision_stub.py",
@@ -16,18 +16,31 @@ _TORCHVISION_STUB = ExtraFile(
 SGLANG = Recipe(
     name="sglang",
     version="0.5.23",
-    requirements=SGLANG_DIR / "requirements.txt",
+    requirements=SERVERS / "sglang.txt",
     # Everything that the server imports before it reads a model.
     check="""
 import sglang.launch_server, sglang.srt.entrypoints.http_server, sglang.srt.managers.scheduler
 import sglang.srt.multimodal.processors.qwen_vl
 """,
     files=(
-        ExtraFile(source=SGLANG_DIR / "sgl_kernel_stub.py", target="sgl_kernel/__init__.py"),
+        ExtraFile(source=SERVERS / "sgl_kernel_stub.py", target="sgl_kernel/__init__.py"),
         _TORCHVISION_STUB,
     ),
     variables=(("SGLANG_USE_CPU_ENGINE", "1"),),
     cost="downloads about 0.9 GB, takes 2.8 GB of disk",
+)
+
+VLLM = Recipe(
+    name="vllm",
+    version="0.32.0",
+    requirements=SERVERS / "vllm.txt",
+    check="""
+import vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker
+from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
+""",
+    files=(_TORCHVISION_STUB,),
+    variables=(("HF_HUB_OFFLINE", "1"), ("VLLM_NO_USAGE_STATS", "1"), ("DO_NOT_TRACK", "1")),
+    cost="downloads about 1 GB, takes 3.5 GB of disk",
 )
 
 TRL = Recipe(
@@ -135,6 +148,6 @@ import gymnasium, jsonschema, typer, hypothesis, pytest_asyncio
 )
 
 _TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, RAY)
-RECIPES = {recipe.name: recipe for recipe in (SGLANG, *_TESTED)}
+RECIPES = {recipe.name: recipe for recipe in (SGLANG, VLLM, *_TESTED)}
 TESTED = tuple(recipe.name for recipe in _TESTED)
 """Projects with a folder of tests under tests/contracts."""

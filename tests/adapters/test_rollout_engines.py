@@ -15,6 +15,7 @@ from fakes.models import tiny_model_dir
 from fakes.playing import collected
 
 import envkit
+from envkit.remote import RemoteEngine
 from envkit.rollout import (
     Engine,
     Limits,
@@ -24,7 +25,6 @@ from envkit.rollout import (
 )
 from envkit.tokens import ChatCodec, load_codec
 from envkit.trajectory import SegmentKind, StopReason, Trajectory, save, verify_file
-from envkit_sglang import SGLangEngine
 from envkit_transformers import create_engine
 
 FAMILIES = (
@@ -168,30 +168,19 @@ async def test_embedded_rollout_of_several_agents_is_verified(
     check_roles(await check_family(*tiny, "refine-v0", tmp_path / "run.jsonl", **AGENTS))
 
 
-@pytest_asyncio.fixture
-async def server(sglang_url: str, sglang_model: str) -> AsyncGenerator[SGLangEngine]:
-    """An engine of the real server."""
-    codec = geo3k_codec(sglang_model)
-    engine = SGLangEngine(sglang_url, image_token_id=codec.media_ids[0])
-    yield engine
-    await engine.aclose()
-
-
-@pytest.mark.sglang
 @pytest.mark.parametrize("env_id", FAMILIES)
-async def test_sglang_rollout_of_a_family_is_verified(
-    server: SGLangEngine, sglang_model: str, env_id: str, tmp_path: Path
+async def test_server_rollout_of_a_family_is_verified(
+    engine: RemoteEngine, server_model: str, env_id: str, tmp_path: Path
 ) -> None:
-    played = await check_family(server, sglang_model, env_id, tmp_path / "run.jsonl", max_turns=9)
+    played = await check_family(engine, server_model, env_id, tmp_path / "run.jsonl", max_turns=9)
     assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
 
 
-@pytest.mark.sglang
-async def test_sglang_rollout_of_several_agents_is_verified(
-    server: SGLangEngine, sglang_model: str, tmp_path: Path
+async def test_server_rollout_of_several_agents_is_verified(
+    engine: RemoteEngine, server_model: str, tmp_path: Path
 ) -> None:
     run = tmp_path / "run.jsonl"
-    check_roles(await check_family(server, sglang_model, "refine-v0", run, **AGENTS))
+    check_roles(await check_family(engine, server_model, "refine-v0", run, **AGENTS))
 
 
 def reference_model(folder: Any) -> Any:
@@ -221,16 +210,64 @@ def teacher_forced(model: Any, trajectory: Trajectory, banned: tuple[int, ...]) 
     return [0.0, *picked.tolist()]
 
 
-@pytest.mark.sglang
-async def test_sglang_rollout_with_images_matches_the_servers_own_scoring(
-    server: SGLangEngine, sglang_model: str
+async def test_server_rollout_with_images_matches_the_servers_own_scoring(
+    engine: RemoteEngine, server_model: str
 ) -> None:
-    trajectories = await roll(server, geo3k_codec(sglang_model))
+    trajectories = await roll(engine, geo3k_codec(server_model))
     assert len(trajectories) == 4
     for trajectory in trajectories:
         check_shape(trajectory)
-        scored = await server.score(trajectory.wire_ids(), trajectory.images())
+        scored = await engine.score(trajectory.wire_ids(), trajectory.images())
         assert len(scored) == len(trajectory.train_ids())
         pairs = zip(trajectory.logprobs(), scored, trajectory.loss_mask(), strict=True)
         worst = max(abs(a - (b or 0.0)) for a, b, m in pairs if m)
         assert worst < SERVER_TOLERANCE
+
+
+async def greedy(
+    engine: Engine, codec: ChatCodec, env_id: str, **env_kwargs: Any
+) -> list[Trajectory]:
+    """Play the same eight episodes at temperature 0, in order."""
+    trajectories = [
+        trajectory
+        async for trajectory in collected(
+            env_id,
+            engine,
+            codec,
+            episodes=8,
+            concurrency=8,
+            sampling=Sampling(max_new_tokens=24, temperature=0.0),
+            limits=Limits(max_turns=3),
+            env_kwargs=env_kwargs,
+            seed=7,
+        )
+    ]
+    assert [one.fault for one in trajectories] == [None] * 8
+    return sorted(trajectories, key=lambda one: one.seed or 0)
+
+
+@pytest.mark.parametrize("env_id", ["canary-v0", "search-v0"], ids=["images", "text"])
+async def test_server_and_this_process_give_the_same_greedy_episodes(
+    engine: RemoteEngine, server_model: str, env_id: str
+) -> None:
+    """Same ids and rewards; log-probabilities as in a teacher-forced forward."""
+    env: Any = envkit.make(env_id).unwrapped
+    codec = load_codec(server_model, tools=env.tools)
+    here = create_engine(server_model, dtype="float32", threads=1)
+    try:
+        ours = await greedy(here, codec, env_id)
+    finally:
+        await here.aclose()
+    theirs = await greedy(engine, codec, env_id)
+    assert [one.seed for one in theirs] == [one.seed for one in ours]
+    assert [one.train_ids() for one in theirs] == [one.train_ids() for one in ours]
+    assert [one.reward for one in theirs] == [one.reward for one in ours]
+    model = reference_model(server_model)
+    worst = 0.0
+    for trajectory in theirs:
+        assert bool(trajectory.images()) == (env_id == "canary-v0")
+        expected = teacher_forced(model, trajectory, codec.media_ids)
+        pairs = zip(trajectory.logprobs(), expected, trajectory.loss_mask(), strict=True)
+        worst = max(worst, *(abs(a - b) for a, b, m in pairs if m))
+    print(f"{engine.name} {env_id}: {worst:.1e}")  # noqa: T201  # for the table in the docs
+    assert worst < SERVER_TOLERANCE

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import EngineFault, Fault, FaultKind, LedgerFault
+from envkit.remote import faults
+from envkit.remote.prompt import check_prompt_ids, clamp_new_tokens
+from envkit.remote.transport import Answer
 from envkit.rollout.engine import FinishReason, LogprobKind, Sampling
-from envkit_sglang import faults, payload, server_facts
-from envkit_sglang.response import (
-    check_prompt_ids,
-    parse_generation,
-    parse_input_logprobs,
-    parse_object,
-)
-from envkit_sglang.transport import Answer
+from envkit_sglang import payload
+from envkit_sglang.dialect import SGLangDialect, parse_server_info
+from envkit_sglang.response import parse_generation, parse_input_logprobs, parse_object
 
 IDS = st.lists(st.integers(min_value=0, max_value=200_000), max_size=30)
 JSON = st.recursive(
@@ -87,10 +85,11 @@ def test_any_body_is_an_object_with_meta_info_or_an_engine_fault(value: object) 
 
 @given(st.binary(max_size=200), st.integers(min_value=201, max_value=599))
 def test_any_error_body_makes_a_fault_with_the_status(body: bytes, status: int) -> None:
-    fault = faults.status_fault("http://host", Answer(status=status, body=body))
+    answer = Answer(status=status, body=body)
+    fault = faults.status_fault("SGLang", "http://host", answer, SGLangDialect.advice)
     assert str(status) in str(fault)
     assert len(str(fault)) < 1200
-    assert fault.retryable == (fault.kind is FaultKind.TRANSIENT or status == 500)
+    assert fault.retryable == (fault.kind is FaultKind.TRANSIENT)
     assert fault.is_away == (status in (429, 502, 503, 504))
 
 
@@ -185,6 +184,10 @@ def test_optional_facts_pass_through_and_times_do_not() -> None:
     assert generation.queue_seconds == 0.25
 
 
+def compare(theirs: list[int] | None, wire: list[int], pad: int | None) -> bool:
+    return check_prompt_ids(theirs, wire, image_token_id=pad, hint="")
+
+
 @given(IDS, st.lists(st.integers(min_value=1, max_value=9), max_size=4))
 def test_expanded_prompt_equals_its_wire_form_and_any_change_is_found(
     ids: list[int], counts: list[int]
@@ -194,25 +197,24 @@ def test_expanded_prompt_equals_its_wire_form_and_any_change_is_found(
     expanded = [
         token for count in counts for token in (*ids, 1, *[pad] * count)
     ] + [7]  # fmt: skip
-    body = {"prompt_token_ids": expanded}
-    assert check_prompt_ids(body, wire, pad)
+    assert compare(expanded, wire, pad)
     changed = copy.copy(expanded)
     changed[-1] = 8
     with pytest.raises(LedgerFault):
-        check_prompt_ids({"prompt_token_ids": changed}, wire, pad)
+        compare(changed, wire, pad)
     with pytest.raises(LedgerFault):
-        check_prompt_ids({"prompt_token_ids": [*expanded, 7]}, wire, pad)
+        compare([*expanded, 7], wire, pad)
 
 
 def test_prompt_ids_are_compared_without_run_lengths_where_the_placeholder_is_unknown() -> None:
-    expanded = {"prompt_token_ids": [5, 9, 9, 9, 6, 7]}
-    assert check_prompt_ids(expanded, [5, 9, 6, 7], None)
+    expanded = [5, 9, 9, 9, 6, 7]
+    assert compare(expanded, [5, 9, 6, 7], None)
     with pytest.raises(LedgerFault, match="changed the prompt"):
-        check_prompt_ids(expanded, [5, 9, 6, 8], None)
+        compare(expanded, [5, 9, 6, 8], None)
 
 
 def test_prompt_ids_that_the_server_did_not_return_are_not_compared() -> None:
-    assert not check_prompt_ids({}, [1], None)
+    assert not compare(None, [1], None)
 
 
 def test_input_logprobs_start_with_none() -> None:
@@ -225,13 +227,13 @@ def test_input_logprobs_start_with_none() -> None:
 def test_server_info_is_read_from_both_layouts() -> None:
     flat = {"version": "0.5.23", "context_length": 99, "max_req_input_len": 93}
     nested = {"context_length": None, "scheduler_info": {"max_req_input_len": 93}}
-    assert server_facts.parse_server_info(json.dumps(flat).encode()).max_prompt_length == 93
-    older = server_facts.parse_server_info(json.dumps(nested).encode())
+    assert parse_server_info(json.dumps(flat).encode()).max_prompt_length == 93
+    older = parse_server_info(json.dumps(nested).encode())
     assert older.max_prompt_length == 93
     assert older.context_length is None
     for broken in (b"<html>", b"[]"):
         with pytest.raises(EngineFault, match="/server_info"):
-            server_facts.parse_server_info(broken)
+            parse_server_info(broken)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +247,8 @@ def test_server_info_is_read_from_both_layouts() -> None:
 def test_probe_tells_the_kind_of_logprobs(values: list[float], kind: LogprobKind | None) -> None:
     top = [[[value, index, None] for index, value in enumerate(values)]]
     body = {"meta_info": {"output_top_logprobs": top}}
-    assert server_facts.probed_kind(json.dumps(body).encode()) is kind
-    assert server_facts.probed_kind(b"{}") is None
+    assert SGLangDialect().probed_kind(json.dumps(body).encode()) is kind
+    assert SGLangDialect().probed_kind(b"{}") is None
 
 
 @given(
@@ -256,7 +258,7 @@ def test_probe_tells_the_kind_of_logprobs(values: list[float], kind: LogprobKind
 )
 def test_clamped_budget_always_fits(requested: int, prompt: int, context: int | None) -> None:
     try:
-        allowed = payload.clamp_new_tokens(requested, prompt_length=prompt, context_length=context)
+        allowed = clamp_new_tokens(requested, prompt_length=prompt, context_length=context)
     except EngineFault:
         assert context is not None
         assert prompt >= context

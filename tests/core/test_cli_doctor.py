@@ -16,15 +16,19 @@ from fakes.models import tiny_model_dir
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_server import FakeSGLang
 from fakes.sglang_worker import Script
+from fakes.vllm_server import FakeVLLM
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit.cli.checks import Status
+from envkit.cli.doctor import _flags
 from envkit.cli.engines import Built, EngineChoice, build
 from envkit.cli.vision import Probe, Verdict, difference, judge, look
 from envkit.images import Image
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
 from envkit.tokens import ChatCodec, load_codec
 from envkit.trajectory import load
+from envkit_vllm import VLLMEngine
 
 
 class BlankingEngine:
@@ -140,6 +144,22 @@ def test_vision_reaches_a_server(model: Path) -> None:
     assert shown.code == 0, shown.out
     assert "answers: 1 token" in shown.out
     assert "the picture reaches the model: yes" in shown.out
+
+
+async def test_flags_of_a_server_are_listed_and_a_missing_one_says_what_to_start(
+    model: Path,
+) -> None:
+    codec = load_codec(model)
+    server = FakeVLLM(lambda _: [20], is_processed=False, has_details=False)
+    async with server:
+        engine = VLLMEngine(server.url)
+        rows = {row.name: row for row in await _flags(Built(engine=engine, codec=codec, model=""))}
+        await engine.aclose()
+    assert rows["--enable-scale-out"].status is Status.OK
+    missing = rows["--logprobs-mode processed_logprobs"]
+    assert missing.status is Status.FAILED
+    assert missing.fix == "start the server with --logprobs-mode processed_logprobs"
+    assert rows["--enable-prompt-tokens-details"].status is Status.OFF
 
 
 @pytest.mark.slow

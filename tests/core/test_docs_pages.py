@@ -24,6 +24,7 @@ PAGES = (
     "engines/own.md",
     "engines/sglang.md",
     "engines/transformers.md",
+    "engines/vllm.md",
     "concepts/faults.md",
     "concepts/groups.md",
     "concepts/ledger.md",

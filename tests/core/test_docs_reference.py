@@ -21,6 +21,7 @@ ADAPTERS = (
     "envkit_transformers",
     "envkit_trl",
     "envkit_verl",
+    "envkit_vllm",
 )
 
 

@@ -74,7 +74,11 @@ def test_import_linter_knows_every_plugin() -> None:
 
 def test_import_linter_keeps_adapters_from_environments() -> None:
     contract = PROJECT["tool"]["importlinter"]["contracts"][1]
-    engines = {"envkit_sglang", "envkit_transformers"}  # of the environments' own layer
+    engines = {
+        "envkit_sglang",
+        "envkit_transformers",
+        "envkit_vllm",
+    }  # of the environments' own layer
     envs = {path.name for path in (ROOT / "envs").iterdir() if path.name.startswith("envkit_")}
 
     assert set(contract["forbidden_modules"]) == envs

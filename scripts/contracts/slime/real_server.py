@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "scripts" / "sglang"), str(ROOT / "scripts" / "contracts")]
+sys.path[:0] = [str(ROOT / "scripts" / "servers"), str(ROOT / "scripts" / "contracts")]
 
 from contract import ARCHITECTURES, model_folder  # noqa: E402  # beside this script's folder
 from environment import cache_root, ensure_environment, say  # noqa: E402
-from recipes import SGLANG, SLIME  # noqa: E402
-from server import ServerStartError, running_router, running_server  # noqa: E402
+from recipes import SLIME  # noqa: E402
+from server import SGLANG, ServerStartError, running_router, running_server  # noqa: E402
 
 EXIT_SERVER = 4
 
@@ -28,16 +28,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--arch", choices=ARCHITECTURES, default=ARCHITECTURES[0])
+    parser.add_argument("--arch", choices=ARCHITECTURES[:2], default=ARCHITECTURES[0])
     parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
     options = parser.parse_args()
     model = model_folder(options.arch)
     logs = cache_root() / "logs"
     try:
         with (
-            running_server(
-                ensure_environment(SGLANG), model, logs / f"sglang-slime-{options.arch}.log"
-            ) as worker,
+            running_server(SGLANG, model, logs / f"sglang-slime-{options.arch}.log") as worker,
             # slime asks the router, not the server, which servers there are to abort.
             running_router(ensure_environment(SLIME), worker, logs / "sglang-router.log") as url,
         ):

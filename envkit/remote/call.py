@@ -1,11 +1,12 @@
 """One request: its deadline, its abort and its cancellation. Nothing is tried twice here.
 
-The rollout retries. Every request has a rid of its own, so that a second attempt never collides
-with a first one that the server still works on. An abandoned request (deadline, cancellation,
+The rollout retries. Every request has its own name, so that a second attempt never collides with a
+first one that the server still works on. An abandoned request (deadline, cancellation,
 broken connection) is aborted at the server in the background.
 """
 
 import asyncio
+import json
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -13,13 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.images import Image
-from envkit_sglang import faults, payload
-from envkit_sglang.transport import Answer, Transport
+from envkit.remote import faults
+from envkit.remote.dialect import Dialect, Outgoing
+from envkit.remote.transport import Answer, Transport
 
-ROUTING_HEADER: Final = "X-SMG-Routing-Key"
-"""SGLang's router keeps the requests of one key on one worker (consistent hashing), where the
-episode's prefix is cached. SGLang's own python/sglang/benchmark/serving.py and slime's
-slime/rollout/sglang_rollout.py send the same header."""
 _INLINE_IDS: Final = 50_000
 _ABORT_TIMEOUT_S: Final = 5.0
 
@@ -29,6 +27,7 @@ class CallSettings:
     """What all calls of an engine share."""
 
     http: Transport
+    dialect: Dialect
     timeout_s: float
     abort_grace_s: float
     spawn: Callable[[Coroutine[Any, Any, None]], None]
@@ -44,15 +43,16 @@ class Call:
         fields: Mapping[str, Any],
         images: Sequence[Image],
         *,
+        tokens: int,
         session_id: str | None = None,
     ) -> None:
         self.rid = uuid.uuid4().hex
         """What the request is called at the server."""
         self._settings = settings
-        self._http = settings.http
-        self._fields = {**fields, "rid": self.rid}
-        self._images = images
-        self._headers = {} if session_id is None else {ROUTING_HEADER: session_id}
+        self._http, self._dialect = settings.http, settings.dialect
+        self._outgoing = Outgoing(rid=self.rid, fields=fields, images=images, tokens=tokens)
+        header = self._dialect.session_header
+        self._headers = {} if session_id is None else {header: session_id}
         self._is_aborted = False
         self._scope: asyncio.Timeout | None = None
 
@@ -71,38 +71,50 @@ class Call:
             if isinstance(error, faults.BROKEN_CONNECTION):
                 self._give_up()
             raise faults.connection_fault(
-                http.base_url, error, reached_before=http.reached
+                self._dialect.title, http.base_url, error, reached_before=http.reached
             ) from error
         except asyncio.CancelledError:
             self._give_up()
             raise
         if answer is not None and answer.status != 200:
-            raise faults.status_fault(http.base_url, answer)
+            raise await self._dialect.status_fault(http, answer)
         return answer
 
     async def _answer(self) -> Answer | None:
         timeout_s = self._settings.timeout_s
         try:
             async with asyncio.timeout(timeout_s) as self._scope:
-                body = await self._body()
-                if self._is_aborted:
-                    return None
-                return await self._http.post("/generate", body, headers=self._headers)
+                for is_again in (False, True):
+                    answer = await self._post(is_again=is_again)
+                    if answer is None or not self._dialect.settle(self._outgoing, answer):
+                        break
+                return answer
         except TimeoutError as error:
             if isinstance(error, faults.CONNECTION_ERRORS):
                 raise  # no connection within `connect_timeout_s`
             self._give_up()
             if self._is_aborted:
                 return None
-            raise faults.timeout_fault(self._http.base_url, timeout_s, self.rid) from error
+            raise faults.timeout_fault(
+                self._dialect.title,
+                self._http.base_url,
+                timeout_s,
+                self.rid,
+                self._dialect.timeout_hint,
+            ) from error
         finally:
             self._scope = None
 
-    async def _body(self) -> bytes:
-        if not self._images and len(self._fields["input_ids"]) <= _INLINE_IDS:
-            return payload.encode_body(self._fields, ())
-        # Encoding pictures takes tens of milliseconds each the first time.
-        return await asyncio.to_thread(payload.encode_body, self._fields, self._images)
+    async def _post(self, *, is_again: bool) -> Answer | None:
+        out, encode = self._outgoing, self._dialect.encode
+        if out.images or out.tokens > _INLINE_IDS:
+            # Encoding images takes tens of milliseconds each the first time.
+            body = await asyncio.to_thread(encode, out, is_again=is_again)
+        else:
+            body = encode(out, is_again=is_again)
+        if self._is_aborted:
+            return None
+        return await self._http.post(self._dialect.generate_path, body, headers=self._headers)
 
     def _give_up(self) -> None:
         self._settings.spawn(self._post_abort())
@@ -118,8 +130,8 @@ class Call:
             await self._post_abort()
 
     async def _post_abort(self) -> None:
-        body = payload.encode_body({"rid": self.rid}, ())
+        body = json.dumps(self._dialect.abort_fields(self.rid)).encode()
         # A server that cannot be told is one that the request itself reports.
         with suppress(TimeoutError, *faults.CONNECTION_ERRORS):
             async with asyncio.timeout(_ABORT_TIMEOUT_S):
-                await self._http.post("/abort_request", body, is_control=True)
+                await self._http.post(self._dialect.abort_path, body, is_control=True)

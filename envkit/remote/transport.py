@@ -16,6 +16,10 @@ from envkit.retry_after import retry_after
 
 _JSON: Final = {"Content-Type": "application/json"}
 _CONTROL_CONNECTIONS: Final = 16
+_SERVER_ERROR: Final = 500
+_KEEP_ALIVE_S: Final = 4.0
+"""Shorter than the 5 s after which uvicorn closes an idle connection, perhaps just as a request is
+sent on it."""
 _MAX_BODY_BYTES: Final = 512 << 20
 """Of an answer, decompressed. Routed experts of a long reply are tens of megabytes."""
 
@@ -97,6 +101,9 @@ class Transport:
                     f"{response.url} answered with more than {_MAX_BODY_BYTES >> 20} MiB"
                 )
         self.reached = True
+        if response.status >= _SERVER_ERROR:
+            # vLLM closes the connection after such an answer; the next request on it would fail.
+            response.close()
         body = b"".join(chunks)
         wait = None if response.status == 200 else retry_after(response.headers)
         return Answer(status=response.status, body=body, retry_after_s=wait)
@@ -107,7 +114,9 @@ class Transport:
         if session is None or session.closed:
             self._forget_dead_loops()
             session = self._sessions[key] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._connections[is_control]),
+                connector=aiohttp.TCPConnector(
+                    limit=self._connections[is_control], keepalive_timeout=_KEEP_ALIVE_S
+                ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
                 headers=self._headers,
                 # Routing keys tell episodes apart; a cookie of one would pin all of them.

@@ -1,16 +1,18 @@
 """Asking a server about itself: once before the first request, and whenever a person asks."""
 
 import asyncio
+import json
 import time
 from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from envkit.errors import EngineFault, FaultKind
-from envkit.rollout.engine import LogprobKind
-from envkit_sglang import faults, payload, server_facts
-from envkit_sglang.server_facts import ServerHealth, ServerInfo
-from envkit_sglang.transport import Answer, Transport
+from envkit.remote import faults
+from envkit.remote.dialect import Dialect
+from envkit.remote.facts import ServerHealth, ServerInfo
+from envkit.remote.transport import Answer, Transport
+from envkit.rollout.engine import LogprobKind, Sampling
 
 _TIMEOUT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 30.0
@@ -23,12 +25,13 @@ class ServerProbe:
     def __init__(
         self,
         http: Transport,
+        dialect: Dialect,
         *,
         context_length: int | None,
         check_logprobs: bool,
         timeout_s: float,
     ) -> None:
-        self._http = http
+        self._http, self._dialect = http, dialect
         self._timeout_s = min(_TIMEOUT_S, timeout_s)
         self._info = ServerInfo(context_length=context_length)
         self._served: str | None = None
@@ -40,18 +43,18 @@ class ServerProbe:
             WeakKeyDictionary()
         )
 
-    async def prepare(self, *, temperature: float, token: int) -> ServerInfo:
+    async def prepare(self, sampling: Sampling, *, token: int) -> ServerInfo:
         """Return the facts, asking for what is missing.
 
         Args:
-            temperature: Of the request to come; at 0 and 1 both kinds of log-probabilities agree.
+            sampling: Of the request to come; for some both kinds of log-probabilities agree.
             token: Any token id of the served model, for a probe.
 
         Raises:
             EngineFault: The server reports log-probabilities of the wrong kind, or serves another
                 model than before.
         """
-        wants_kind = temperature not in (0.0, 1.0)
+        wants_kind = self._dialect.kind_matters(sampling)
         if self._is_info_known and (self._is_kind_known or not wants_kind):
             return self._info
         async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
@@ -82,8 +85,8 @@ class ServerProbe:
         elif name is not None and name != self._served:
             self._ask_again_at = 0.0
             raise EngineFault(
-                f"the SGLang server at {self._http.base_url} came back as another model, "
-                f"{name!r}; it was {self._served!r} before. Start it with the same --model-path, "
+                f"the {self._dialect.title} server at {self._http.base_url} came back as another "
+                f"model, {name!r}; it was {self._served!r} before. Start it with the same model, "
                 "or with the same --served-model-name if the weights are the right ones"
             )
 
@@ -93,33 +96,47 @@ class ServerProbe:
             self._is_info_known, self._ask_again_at = False, 0.0
 
     async def _learn_kind(self, token: int) -> None:
-        body = payload.encode_body(server_facts.logprob_probe(token), ())
+        dialect = self._dialect
+        body = json.dumps(dialect.kind_probe(token)).encode()
         with suppress(TimeoutError, *faults.CONNECTION_ERRORS):
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._http.post("/generate", body)
+                answer = await self._http.post(dialect.generate_path, body)
             if answer.status != 200:
                 return
-            if server_facts.probed_kind(answer.body) is LogprobKind.RAW:
-                raise server_facts.refuse_raw_logprobs(self._http.base_url)
+            if dialect.probed_kind(answer.body) is LogprobKind.RAW:
+                raise EngineFault(
+                    f"the {dialect.title} server at {self._http.base_url} reports the "
+                    "log-probabilities of the unscaled distribution, which are wrong for training "
+                    f"with this sampling: {dialect.raw_advice}"
+                )
             self._is_kind_known = True
 
     async def fetch_info(self, timeout_s: float) -> ServerInfo:
-        """Return the facts of `/server_info`.
+        """Return what the server says about itself.
 
         Raises:
             EngineFault: No answer, or not those facts.
         """
-        url = self._http.base_url
+        http, title = self._http, self._dialect.title
+        path = ""
+
+        async def fetch(wanted: str) -> bytes:
+            nonlocal path
+            path = wanted
+            answer = await http.get(path)
+            if answer.status != 200:
+                raise await self._dialect.status_fault(http, answer)
+            return answer.body
+
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._http.get("/server_info")
+                return await self._dialect.fetch_info(fetch)
         except faults.CONNECTION_ERRORS as error:
-            raise faults.connection_fault(url, error, reached_before=self._http.reached) from error
+            raise faults.connection_fault(
+                title, http.base_url, error, reached_before=http.reached
+            ) from error
         except TimeoutError as error:
-            raise faults.timeout_fault(url, timeout_s, "/server_info") from error
-        if answer.status != 200:
-            raise faults.status_fault(url, answer)
-        return server_facts.parse_server_info(answer.body)
+            raise faults.timeout_fault(title, http.base_url, timeout_s, path) from error
 
     async def health(self, timeout_s: float) -> ServerHealth:
         """Return whether the server samples; faults become the detail of the result."""
@@ -129,14 +146,17 @@ class ServerProbe:
         try:
             answer = await self._ask_health(timeout_s)
             healthy = answer.status == 200
-            detail = "" if healthy else _health_fault(self._http.base_url, answer)
+            detail = "" if healthy else self._unhealthy(answer)
         except EngineFault as fault:
             detail = str(fault)
         if healthy:
-            detail = "an SGLang server, or its router, answers"
+            title = self._dialect.title
+            detail = f"{title}, or its router, answers"
             with suppress(EngineFault):
                 info = await self.fetch_info(timeout_s)
-                detail = f"SGLang {info.version}, model {info.model}, context {info.context_length}"
+                detail = (
+                    f"{title} {info.version}, model {info.model}, context {info.context_length}"
+                )
         return ServerHealth(
             url=self._http.base_url,
             healthy=healthy,
@@ -154,7 +174,7 @@ class ServerProbe:
         answer = await self._ask_health(self._timeout_s)
         if answer.status >= 500 or answer.status == 429:
             raise EngineFault(
-                _health_fault(self._http.base_url, answer),
+                self._unhealthy(answer),
                 kind=FaultKind.TRANSIENT,
                 is_away=True,
                 retry_after_s=answer.retry_after_s,
@@ -166,7 +186,9 @@ class ServerProbe:
             async with asyncio.timeout(timeout_s):
                 return await self._http.get("/health")
         except faults.CONNECTION_ERRORS as error:
-            raise faults.connection_fault(url, error, reached_before=self._http.reached) from error
+            raise faults.connection_fault(
+                self._dialect.title, url, error, reached_before=self._http.reached
+            ) from error
         except TimeoutError as error:
             raise EngineFault(
                 f"{url}/health gave no answer in {timeout_s:g} s: the server is overloaded",
@@ -174,6 +196,8 @@ class ServerProbe:
                 is_away=True,
             ) from error
 
-
-def _health_fault(url: str, answer: Answer) -> str:
-    return f"{faults.status_fault(url, answer)}. It may still be loading its model"
+    def _unhealthy(self, answer: Answer) -> str:
+        fault = faults.status_fault(
+            self._dialect.title, self._http.base_url, answer, self._dialect.advice
+        )
+        return f"{fault}. It may still be loading its model"

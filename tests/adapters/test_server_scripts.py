@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "sglang"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "servers"
 
 # Stands in for the environment's interpreter: answers /health, and has a child that will not die.
 SERVER = """
@@ -54,14 +54,16 @@ def is_alive(process_id: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.parametrize("kind", ["sglang", "vllm"])
 def test_server_is_stopped_with_its_children_even_when_the_test_fails(
-    server: Any, tmp_path: Path
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     log = tmp_path / "logs" / "server.log"
     python = interpreter(tmp_path, SERVER)
+    monkeypatch.setattr(server, "ensure_environment", lambda _recipe: python)
 
     def run() -> None:
-        with server.running_server(python, tmp_path, log) as url:
+        with server.running_server(server.SERVERS[kind], tmp_path, log) as url:
             assert url.startswith("http://127.0.0.1:")
             raise KeyboardInterrupt
 
@@ -75,12 +77,13 @@ def test_server_is_stopped_with_its_children_even_when_the_test_fails(
 
 
 def test_server_that_ends_early_is_reported_with_the_end_of_its_log(
-    server: Any, tmp_path: Path
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = interpreter(tmp_path, "import sys; print('no such model'); sys.exit(7)")
+    monkeypatch.setattr(server, "ensure_environment", lambda _recipe: python)
     with (
         pytest.raises(server.ServerStartError, match=r"status 7(?s:.)*no such model"),
-        server.running_server(python, tmp_path, tmp_path / "server.log"),
+        server.running_server(server.SGLANG, tmp_path, tmp_path / "server.log"),
     ):
         pytest.fail("the server never answered, so the body must not run")
 
@@ -94,7 +97,7 @@ def test_environment_that_cannot_be_built_has_its_own_exit_status(tmp_path: Path
         "PIP_CONFIG_FILE": os.devnull,
     }
     done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "contract.py"), "--build-only"],
+        [sys.executable, str(SCRIPTS / "contract.py"), "vllm", "--build-only"],
         capture_output=True,
         text=True,
         env=environment,

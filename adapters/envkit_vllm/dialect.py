@@ -1,0 +1,200 @@
+"""vLLM's token route: which images a server has, what a 500 means, and its flags."""
+
+import asyncio
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+from envkit.errors import EngineFault, FaultKind
+from envkit.remote import Dialect, FlagCheck, Outgoing, ServerInfo
+from envkit.remote.dialect import Fetch
+from envkit.remote.faults import CONNECTION_ERRORS, error_message
+from envkit.remote.transport import Answer, Transport
+from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
+from envkit_vllm import payload, response
+from envkit_vllm.flags import read_flags
+
+_NAME_PREFIX: Final = "generate-tokens-"
+"""What the server puts before a request's name; it aborts by the whole name only."""
+_CACHE_MISS: Final = b"Cache miss for image"
+_MOST_IMAGES: Final = 1 << 13
+"""Images that are believed to be at the server; the oldest are sent with bytes again."""
+_HEALTH_S: Final = 5.0
+_PROBE_TOLERANCE: Final = 1e-3
+
+
+class VLLMDialect(Dialect):
+    """See vllm/entrypoints/scale_out/token_in_token_out of vLLM 0.32.0."""
+
+    name = "vllm"
+    title = "vLLM"
+    generate_path = "/inference/v1/generate"
+    abort_path = "/inference/v1/abort_requests"
+    session_header = "X-Session-ID"
+    advice: ClassVar[Mapping[int, str]] = MappingProxyType(
+        {
+            401: "Pass api_key=... as the server was started with --api-key",
+            403: "Start the server with --enable-scale-out",
+            404: "Is this a vLLM server of release 0.32, its address without a path such as /v1, "
+            'and is the adapter of extras["model"] loaded?',
+        }
+    )
+    timeout_hint = ": vLLM 0.32 keeps new requests waiting after /pause"
+    raw_advice = "start it with --logprobs-mode processed_logprobs"
+    changed_hint = "the ids must be wire ids, one placeholder per image"
+
+    def __init__(self) -> None:
+        """Assume that the server has no image."""
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._missed: set[str] = set()
+        self._has_cache = True
+
+    def generate_fields(
+        self, request: GenerateRequest, *, max_new_tokens: int, with_prompt_ids: bool
+    ) -> dict[str, Any]:
+        """Return the body; see `payload`."""
+        return payload.generate_fields(
+            request, max_new_tokens=max_new_tokens, with_prompt_ids=with_prompt_ids
+        )
+
+    def score_fields(self, ids: Sequence[int]) -> dict[str, Any]:
+        """Return the body of a request that reports every prompt token."""
+        return payload.score_fields(ids)
+
+    def encode(self, outgoing: Outgoing, *, is_again: bool) -> bytes:
+        """Return the body; images that the server has go by name, unless it has lost one."""
+        known = self._known if self._has_cache and not is_again else ()
+        fields = {"request_id": outgoing.rid, **outgoing.fields}
+        return payload.encode_body(fields, outgoing.images, known=known)
+
+    def settle(self, outgoing: Outgoing, answer: Answer) -> bool:
+        """Note which images the server has; True when it has lost one that was only named.
+
+        An image that is lost each time it is named shows a server without a cache: from then on
+        bytes are always sent.
+        """
+        names = {image.sha256 for image in outgoing.images}
+        if answer.status == 400 and _CACHE_MISS in answer.body:
+            if not self._has_cache:
+                return False
+            self._has_cache = not names <= self._missed
+            self._missed = (self._missed | names) if self._has_cache else set()
+            for name in names:
+                self._known.pop(name, None)
+            return True
+        if answer.status == 200:
+            for name in names:
+                if name in self._known:
+                    self._missed.discard(name)
+                self._known[name] = None
+                self._known.move_to_end(name)
+            while len(self._known) > _MOST_IMAGES:
+                self._known.popitem(last=False)
+        return False
+
+    def abort_fields(self, rid: str) -> dict[str, Any]:
+        """Return the body, with the name that the server made of ours."""
+        return {"request_ids": [_NAME_PREFIX + rid]}
+
+    async def internal_error(self, http: Transport, answer: Answer) -> EngineFault:
+        """Ask the health page what a 500 means; the texts differ between releases.
+
+        A server whose engine died answers requests for about a second before it exits.
+        """
+        said = f"vLLM at {http.base_url} answered 500: {error_message(answer.body)}"
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                is_alive = (await http.get("/health")).status == 200
+        except (TimeoutError, *CONNECTION_ERRORS):
+            is_alive = False
+        if is_alive:
+            return EngineFault(f"{said}. The server's log has the traceback")
+        return EngineFault(
+            f"{said}, and its health page fails: its engine process died. Look at the end of its "
+            "log and start it again",
+            kind=FaultKind.CRASHED,
+            is_away=True,
+        )
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """Return a body with one choice."""
+        return response.parse_object(body)
+
+    def generation(self, answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
+        """Return what was sampled; see `response`."""
+        return response.parse_generation(answer, train_length=train_length, rid=rid)
+
+    def prompt_ids(self, answer: Mapping[str, Any]) -> Any:  # noqa: ANN401  # whatever JSON holds
+        """Return the expanded prompt, which is there if it was asked for."""
+        return answer.get("prompt_token_ids")
+
+    def prompt_logprobs(self, answer: Mapping[str, Any]) -> tuple[float | None, ...]:
+        """Return one value per prompt token."""
+        return response.parse_prompt_logprobs(answer)
+
+    async def fetch_info(self, fetch: Fetch) -> ServerInfo:
+        """Return the facts of `/v1/models` and `/version`."""
+        models = _object(await fetch("/v1/models"), "/v1/models")
+        version = _object(await fetch("/version"), "/version").get("version")
+        try:
+            card = models["data"][0]
+            length, root, name = card["max_model_len"], card.get("root"), card["id"]
+        except (TypeError, LookupError, AttributeError) as error:
+            raise EngineFault(
+                f"/v1/models must list the served model, got {models!r:.200}"
+            ) from error
+        return ServerInfo(
+            version=version if isinstance(version, str) else None,
+            model=root if isinstance(root, str) else None,
+            served_model_name=name if isinstance(name, str) else None,
+            context_length=length if isinstance(length, int) else None,
+            is_deterministic=True,
+        )
+
+    def kind_matters(self, sampling: Sampling) -> bool:
+        """Both kinds agree only for plain sampling at temperature 0 and 1."""
+        return bool(
+            sampling.temperature not in (0.0, 1.0)
+            or sampling.top_p != 1.0
+            or sampling.top_k
+            or sampling.banned_ids
+            or sampling.extras
+        )
+
+    def kind_probe(self, token: int) -> dict[str, Any]:
+        """Allow one token only: its probability in the sampled distribution is 1."""
+        return {
+            "token_ids": [token],
+            "sampling_params": {
+                "max_tokens": 1, "temperature": 1.0, "logprobs": 0, "detokenize": False,
+                "allowed_token_ids": [token],
+            },
+        }  # fmt: skip
+
+    def probed_kind(self, body: bytes) -> LogprobKind | None:
+        """Return the kind by the only allowed token's log-probability."""
+        try:
+            entry: Any = json.loads(body)["choices"][0]["logprobs"]["content"][0]
+            value = float(entry["logprob"])
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            return None
+        if not math.isfinite(value):
+            return None
+        return LogprobKind.SAMPLED if abs(value) < _PROBE_TOLERANCE else LogprobKind.RAW
+
+    async def flags(self, http: Transport) -> list[FlagCheck]:
+        """Return the flags, each without which something fails silently."""
+        return await read_flags(http, self)
+
+
+def _object(body: bytes, path: str) -> dict[str, Any]:
+    try:
+        answer: Any = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise EngineFault(f"{path} must answer JSON, got {body[:80]!r}") from error
+    if not isinstance(answer, dict):
+        raise EngineFault(f"{path} must answer a JSON object, got {body[:80]!r}")
+    return answer

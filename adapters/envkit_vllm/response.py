@@ -1,0 +1,124 @@
+"""What comes back: an answer of the token route, cross-checked and turned into a `Generation`."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from envkit.errors import LedgerFault
+from envkit.remote.answers import AnswerReader, check_tokens
+from envkit.remote.prompt import check_length
+from envkit.rollout.engine import FinishReason, Generation
+
+_READER: Final = AnswerReader("vLLM", "0.32")
+_NO_LOGPROB: Final = -9998.0
+"""Below it lies -9999.0, which vLLM writes for NaN and for what was not reported."""
+_PASSED_ON: Final = ("routed_experts", "sampling_mask")
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return a 200 body as a JSON object with one choice.
+
+    Raises:
+        EngineFault: It is something else.
+    """
+    answer = _READER.json_object(body)
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise _READER.malformed("one choice", choices)
+    if not isinstance(answer.get("usage"), dict):
+        raise _READER.malformed("a usage object", answer.get("usage"))
+    return answer
+
+
+def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
+    """Return what the server sampled, the stop token or the tokens of a stop string included.
+
+    Args:
+        answer: From `parse_object`.
+        train_length: How long the prompt is with images expanded. The server's count is the only
+            witness of a wrong number of placeholders, which it takes without a word.
+        rid: What the request was called; kept in the extras for log look-ups.
+
+    Raises:
+        EngineFault: The answer is not one of vLLM's token route.
+        LedgerFault: Counts or ids contradict each other, or the prompt had another length.
+    """
+    choice, usage = answer["choices"][0], answer["usage"]
+    reason = choice.get("finish_reason")
+    if not isinstance(reason, str) or reason not in set(FinishReason):
+        raise _READER.malformed("a finish_reason stop, length or abort", reason)
+    token_ids, logprobs = _tokens(choice, usage)
+    prompt_tokens = _READER.count(usage, "prompt_tokens")
+    if prompt_tokens is None:
+        raise _READER.malformed("usage.prompt_tokens", sorted(usage))
+    check_length(prompt_tokens, train_length)
+    details = usage.get("prompt_tokens_details")
+    cached = _READER.count(details, "cached_tokens") if isinstance(details, dict) else None
+    extras: dict[str, Any] = {"rid": rid}
+    extras |= {key: choice[key] for key in _PASSED_ON if choice.get(key) is not None}
+    versions = _versions(choice.get("weight_versions"))
+    if len(versions) > 1:
+        extras["weight_versions"] = choice["weight_versions"]
+    return Generation(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        finish_reason=FinishReason(reason),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached or 0,
+        weight_version=versions[-1] if versions else None,
+        extras=extras,
+    )
+
+
+def _tokens(
+    choice: Mapping[str, Any], usage: Mapping[str, Any]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    wanted = "choices[0].logprobs.content with token_id and logprob for every token"
+    content = (choice.get("logprobs") or {}).get("content")
+    output_ids = choice.get("token_ids")
+    if content is None and not output_ids:
+        content = []  # aborted before its first token
+    if not isinstance(content, list):
+        raise _READER.malformed(wanted, choice.get("logprobs"))
+    token_ids, logprobs = _READER.tokens(content, "logprob", "token_id", wanted)
+    check_tokens(token_ids, output_ids or [], _READER.count(usage, "completion_tokens"))
+    if logprobs and min(logprobs) < _NO_LOGPROB:
+        raise LedgerFault(
+            "vLLM reported -9999.0 as a log-probability, which stands for NaN or for none"
+        )
+    return token_ids, logprobs
+
+
+def _versions(spans: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
+    """Return the weight versions of a reply in order; none where the server does not say.
+
+    Raises:
+        EngineFault: They are not spans.
+    """
+    if spans is None:
+        return []
+    try:
+        found = [(span["version"], span["start"], span["end"]) for span in spans]
+        if any(first[2] != second[1] for first, second in pairwise(found)):
+            raise TypeError
+    except (TypeError, LookupError) as error:
+        raise _READER.malformed("weight_versions with version, start and end", spans) from error
+    return [str(version) for version, _, _ in found if version is not None]
+
+
+def parse_prompt_logprobs(answer: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """Return the log-probability of every prompt token, images expanded; None for the first.
+
+    Raises:
+        EngineFault: The server did not return them.
+    """
+    wanted = "prompt_logprobs and prompt_token_ids"
+    entries, ids = answer.get("prompt_logprobs"), answer.get("prompt_token_ids")
+    try:
+        pairs = list(zip(entries or (), ids or (), strict=True))
+        values = [float(entry[str(token)]["logprob"]) for entry, token in pairs[1:]]
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+        raise _READER.malformed(wanted, entries) from error
+    if not pairs:
+        raise _READER.malformed(wanted, entries)
+    return (None, *values)

@@ -1,0 +1,112 @@
+"""Reading foreign JSON: what every answer of a server must hold."""
+
+import json
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from envkit.errors import EngineFault, LedgerFault
+
+
+class AnswerReader:
+    """Reads the answers of one kind of server; what is missing is named in its words."""
+
+    def __init__(self, title: str, releases: str) -> None:
+        """Describe the server.
+
+        Args:
+            title: Such as "SGLang".
+            releases: That answer like this, such as "0.5.15 or later".
+        """
+        self._title, self._releases = title, releases
+
+    def malformed(self, what: str, got: object) -> EngineFault:
+        """Return the fault of an answer that lacks something."""
+        return EngineFault(
+            f"an answer of {self._title} must have {what}, got {reprlib.repr(got)[:200]}; is this "
+            f"{self._title} of release {self._releases}?"
+        )
+
+    def json_object(self, body: bytes) -> dict[str, Any]:
+        """Return a body as a JSON object.
+
+        Raises:
+            EngineFault: It is something else.
+        """
+        try:
+            answer: Any = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise self.malformed("a JSON body", body[:80]) from error
+        if not isinstance(answer, dict):
+            raise self.malformed("a JSON object", answer)
+        return cast("dict[str, Any]", answer)
+
+    def count(self, fields: Mapping[str, Any], key: str) -> int | None:
+        """Return a number that is not negative; None if it is missing or null.
+
+        Raises:
+            EngineFault: It is something else.
+        """
+        value = fields.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.malformed(f"a count as {key}", value)
+        return value
+
+    def tokens(
+        self,
+        entries: Any,  # noqa: ANN401  # whatever JSON holds
+        logprob: int | str,
+        token: int | str,
+        wanted: str,
+    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Return the ids and the log-probabilities of a list with an entry per token.
+
+        Args:
+            entries: Of the answer.
+            logprob: Key or position of the log-probability in an entry.
+            token: Key or position of the id.
+            wanted: What the list should have been, for the message.
+
+        Raises:
+            EngineFault: It is not such a list.
+            LedgerFault: A log-probability is not finite.
+        """
+        try:
+            logprobs = [entry[logprob] for entry in entries]
+            ids = [entry[token] for entry in entries]
+            if not (set(map(type, logprobs)) <= {int, float} and set(map(type, ids)) <= {int}):
+                raise TypeError
+            values = tuple(map(float, logprobs))
+        except (TypeError, ArithmeticError, LookupError) as error:
+            raise self.malformed(wanted, entries) from error
+        if not all(map(math.isfinite, values)):
+            raise LedgerFault(f"log-probabilities must be finite, got {reprlib.repr(logprobs)}")
+        return tuple(ids), values
+
+
+def check_tokens(
+    token_ids: Sequence[int], output_ids: object, completion_tokens: int | None
+) -> None:
+    """Compare the ids that have log-probabilities with the other two places that hold them.
+
+    Args:
+        token_ids: Of the log-probabilities.
+        output_ids: The list of sampled ids.
+        completion_tokens: The server's count; None if it does not say.
+
+    Raises:
+        LedgerFault: They differ.
+    """
+    ids: Any = output_ids
+    if not isinstance(ids, list) or tuple(cast("list[Any]", ids)) != tuple(token_ids):
+        raise LedgerFault(
+            "the sampled ids must equal those of the log-probabilities, got "
+            f"{reprlib.repr(cast(object, ids))} and {reprlib.repr(token_ids)}"
+        )
+    if completion_tokens is not None and completion_tokens != len(token_ids):
+        raise LedgerFault(
+            f"completion_tokens must count the tokens, got {completion_tokens} for {len(token_ids)}"
+        )

@@ -1,0 +1,160 @@
+"""Run the tests marked `sglang` or `vllm` against real servers on this machine's CPU.
+
+    python scripts/servers/contract.py sglang               every model
+    python scripts/servers/contract.py vllm --arch qwen3_vl -- -k images
+    python scripts/servers/contract.py vllm --serve         start a server and keep it until Ctrl-C
+
+Exit status: 0 passed, 1 tests failed, 3 the environment could not be built, 4 a server did not
+start, 130 interrupted. 3 and 4 say nothing about envkit's client.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts" / "contracts"))
+
+from environment import (  # noqa: E402
+    EnvironmentBuildError,
+    cache_root,
+    ensure_environment,
+    say,
+    tail,
+)
+from server import SERVERS, Server, ServerStartError, running_server  # noqa: E402
+
+SEEING = "seeing"
+"""The built-in model: it is trained, so its greedy replies mean something."""
+ARCHITECTURES = ("qwen2_5_vl", "qwen3_vl", SEEING)
+TESTS_TIMEOUT_S = 15 * 60
+EXIT_TESTS, EXIT_ENVIRONMENT, EXIT_SERVER, EXIT_INTERRUPTED = 1, 3, 4, 130
+IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
+
+_MODEL = "import sys; from fakes.models import tiny_model_dir; print(tiny_model_dir(sys.argv[1]))"
+
+
+def main() -> int:
+    """Build, start, test, stop; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("server", choices=SERVERS)
+    parser.add_argument("--arch", choices=ARCHITECTURES, action="append", help="default: all")
+    parser.add_argument("--serve", action="store_true", help="start a server and wait for Ctrl-C")
+    parser.add_argument("--build-only", action="store_true", help="only build the environment")
+    parser.epilog = "What follows -- is passed to pytest."
+    own, passed = sys.argv[1:], list[str]()
+    if "--" in own:  # argparse takes no list of positionals after an option
+        own, passed = own[: own.index("--")], own[own.index("--") + 1 :]
+    options = parser.parse_args(own, argparse.Namespace(pytest_arguments=passed))
+    signal.signal(signal.SIGTERM, _interrupt)
+    started = time.monotonic()
+    name = options.server
+    try:
+        return _run(SERVERS[name], options)
+    except EnvironmentBuildError as error:
+        say(name, f"the environment could not be built: {error}")
+        return EXIT_ENVIRONMENT
+    except ServerStartError as error:
+        say(name, f"a server did not start: {error}")
+        return EXIT_SERVER
+    except KeyboardInterrupt:
+        say(name, "interrupted")
+        return EXIT_INTERRUPTED
+    finally:
+        say(name, f"{time.monotonic() - started:.0f} s in all")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _run(server: Server, options: argparse.Namespace) -> int:
+    ensure_environment(server.recipe)
+    if options.build_only:
+        return 0
+    failed: list[str] = []
+    for architecture in options.arch or ARCHITECTURES:
+        model = model_folder(architecture)
+        log = cache_root() / "logs" / f"{server.name}-{architecture}.log"
+        with running_server(server, model, log) as url:
+            if options.serve:
+                _serve(server, url, model)
+                return 0
+            once = "same_greedy or bare_server"  # compared, or started anew, with one model only
+            chosen = ["-k", once if architecture == SEEING else "not bare_server"]
+            if _test(server, url, model, [*chosen, *options.pytest_arguments]) != 0:
+                failed.append(architecture)
+                end = tail(log, 30)
+                say(server.name, f"{architecture}: the end of the server's log {log}:\n{end}")
+    say(server.name, f"failed: {failed}" if failed else "all passed")
+    return EXIT_TESTS if failed else 0
+
+
+def model_folder(architecture: str) -> Path:
+    """Return a small model's folder, made on first use."""
+    if architecture == SEEING:
+        return ROOT / "adapters" / "envkit_transformers" / "models" / SEEING
+    done = subprocess.run(
+        [sys.executable, "-c", _MODEL, architecture],
+        capture_output=True, text=True, env=_variables(), check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise ServerStartError(f"no {architecture} model could be made:\n{done.stderr[-2000:]}")
+    return Path(done.stdout.strip().splitlines()[-1])
+
+
+def _variables() -> dict[str, str]:
+    """Return an environment in which the checkout's packages are imported."""
+    folders = os.pathsep.join(str(ROOT / folder) for folder in IMPORT_FOLDERS)
+    return {**os.environ, "PYTHONPATH": folders}
+
+
+def _tested(server: Server, url: str, model: Path) -> dict[str, str]:
+    """Return the variables that name a running server to the tests."""
+    name = server.name.upper()
+    python = server.recipe.folder() / "bin" / "python"
+    return {
+        f"ENVKIT_{name}_URL": url,
+        f"ENVKIT_{name}_MODEL": str(model),
+        f"ENVKIT_{name}_PYTHON": str(python),
+    }
+
+
+def _serve(server: Server, url: str, model: Path) -> None:
+    named = " ".join(f"{key}={value}" for key, value in _tested(server, url, model).items())
+    say(server.name, "serving until Ctrl-C; the tests run against it with")
+    say(server.name, f"  {named} pytest -m {server.name} tests")
+    while True:
+        time.sleep(3600)
+
+
+def _test(server: Server, url: str, model: Path, arguments: list[str]) -> int:
+    say(server.name, f"tests: {model.name}")
+    started = time.monotonic()
+    environment = {**_variables(), **_tested(server, url, model)}
+    named = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
+    tests = [] if named else ["tests"]
+    command = [sys.executable, "-m", "pytest", "-m", server.name, *tests, "--durations=5"]
+    process = subprocess.Popen([*command, *arguments], cwd=ROOT, env=environment)
+    try:
+        status = process.wait(TESTS_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        say(server.name, f"tests: not finished after {TESTS_TIMEOUT_S} s")
+        status = EXIT_TESTS
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    say(server.name, f"tests: {time.monotonic() - started:.0f} s, status {status}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
