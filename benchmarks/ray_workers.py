@@ -70,9 +70,12 @@ def cpu_of(pids: list[int]) -> float:
     return ticks * _TICK_S
 
 
-async def play(player: AnyPlayer, env_id: str, episodes: int) -> int:
-    """Play a run and return its turns."""
-    plan = RunPlan(episodes=episodes, group_size=4, concurrency=AT_ONCE)
+async def play(player: AnyPlayer, env_id: str, seeds: range) -> int:
+    """Play a run of one episode for each seed and return its turns.
+
+    New seeds each time: what a process remembers of images must not help it.
+    """
+    plan = RunPlan(episodes=len(seeds), seeds=seeds, concurrency=AT_ONCE)
     run = Run(env_id, player, plan)
     return sum([len(one.turns) async for one in delivered(run)])
 
@@ -86,14 +89,15 @@ async def cost(env_id: str, model: str, episodes: int, rounds: int) -> dict[str,
     await there.start()
     pids = [pid for _, pid in there.processes]
     for player in (here, there):
-        await play(player, env_id, 3 * AT_ONCE)
+        await play(player, env_id, range(3 * AT_ONCE))
     used = {"one_process": 0.0, "driver": 0.0, "workers": 0.0}
-    for _ in range(rounds):
+    for number in range(rounds):
+        seeds = range(1000 + number * episodes, 1000 + (number + 1) * episodes)
         before = time.process_time()
-        await play(here, env_id, episodes)
+        await play(here, env_id, seeds)
         used["one_process"] += time.process_time() - before
         before, inside = time.process_time(), cpu_of(pids)
-        await play(there, env_id, episodes)
+        await play(there, env_id, seeds)
         used["driver"] += time.process_time() - before
         used["workers"] += cpu_of(pids) - inside
     await there.aclose()
