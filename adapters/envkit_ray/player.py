@@ -80,7 +80,7 @@ class RayPlayer:
             self._options,
             recipe,
             keeps_features=keeps_features,
-            follows=follows or (lambda: None),
+            follows=follows,
         )
         self._starting: asyncio.Task[None] | None = None
         self._episodes = Supervision(SelfCheck(config.sanity, config.sanity_share), _NAME)

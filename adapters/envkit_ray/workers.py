@@ -7,6 +7,7 @@ are up. Ray never repeats a call (`max_task_retries=0`), so no environment takes
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -21,6 +22,10 @@ T = TypeVar("T")
 
 _AT_ONCE: Final = 100_000
 """Calls that an actor takes at once; how many episodes there are is the run's choice."""
+_GROUPS: Final = 4096
+"""Groups whose worker is remembered."""
+_AHEAD: Final = 4
+"""Episodes that a group's worker may have more than the least busy one."""
 _RETRY_S: Final = 0.5
 """Between two tries to reach a worker that is down."""
 _LOOK_S: Final = 5.0
@@ -70,7 +75,7 @@ class Workers:
         recipe: bytes,
         *,
         keeps_features: bool,
-        follows: Callable[[], object],
+        follows: Callable[[], object] | None,
     ) -> None:
         """Start nothing yet.
 
@@ -90,6 +95,7 @@ class Workers:
         self._lost: tuple[type[Exception], ...] = ()
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._groups: OrderedDict[str, Member] = OrderedDict()
         self._waiting = 0
         self._down_since = 0.0
         self._reason = ""
@@ -135,7 +141,8 @@ class Workers:
             await self.close()
             raise
         self._spawn(self._look_after())
-        self._spawn(self._pass_on())
+        if self._follows is not None:
+            self._spawn(self._pass_on(self._follows))
 
     async def call(self, member: Member, method: str, *arguments: object) -> Any:  # noqa: ANN401  # as the method
         """Call a worker's method and return its answer.
@@ -168,8 +175,11 @@ class Workers:
         up = await self.up()
         best = min(up, key=lambda one: one.load)
         if group_id is not None:
-            usual = self.members[hash(group_id) % len(self.members)]
-            if usual.is_up and usual.load <= best.load + max(1, best.load // 4):
+            usual = self._groups.setdefault(group_id, best)
+            self._groups.move_to_end(group_id)
+            if len(self._groups) > _GROUPS:
+                self._groups.popitem(last=False)
+            if usual.is_up and usual.load <= best.load + max(_AHEAD, best.load // 4):
                 best = usual
         best.load += 1
         return best
@@ -236,7 +246,8 @@ class Workers:
         assert self._cluster is not None
         errors = self._cluster.ray.exceptions
         try:
-            return await member.actor.start.remote(self._follows())
+            value = None if self._follows is None else self._follows()
+            return await member.actor.start.remote(value)
         except errors.ActorUnavailableError as error:
             self._reason = _first_line(error)
         except self._lost as error:
@@ -294,12 +305,12 @@ class Workers:
                 if one.is_up:
                     one.outage = await _quietly(self.call(one, "outage"))
 
-    async def _pass_on(self) -> None:
+    async def _pass_on(self, follows: Callable[[], object]) -> None:
         """Tell the workers when the value that they follow changes."""
-        told = self._follows()
+        told = follows()
         while True:
             await asyncio.sleep(_FOLLOW_S)
-            value = self._follows()
+            value = follows()
             if value != told:
                 told = value
                 for one in self.members:

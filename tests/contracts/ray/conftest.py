@@ -52,14 +52,24 @@ def cluster(installed: None) -> Generator[Any]:
     from ray.cluster_utils import Cluster
 
     ray = load_ray()
-    made: Any = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
-    )
+    made: Any = Cluster()
     try:
-        for _ in range(2):
-            made.add_node(num_cpus=1)
+        head = {"include_dashboard": False}
+        for options in (head, {}, {}):
+            add_node(made, num_cpus=1, **options)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
     finally:
         ray.shutdown()
         made.shutdown()
+
+
+def add_node(cluster: Any, **options: Any) -> None:
+    """Add a node to a cluster; Ray gives up after 30 s, which a busy machine may need."""
+    for tries_left in (2, 1, 0):
+        try:
+            cluster.add_node(**options)
+            return
+        except Exception:
+            if not tries_left:
+                raise
