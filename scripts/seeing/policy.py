@@ -28,14 +28,14 @@ from envkit_transformers.vlm_folder import (
     save_folder,
 )
 
-FAMILIES: Final = ("move_window", "resize_window", "set_sliders")
+FAMILIES: Final = ("move_window", "resize_window")
 CODES: Final = {"canary-v0": "codes of 1 to 8 capital letters and digits, 3 turns"}
 SHORT_CODES: Final = {"canary-v0": "codes of 1, 2 and 4 characters, stopped early"}
 DESKTOP: Final = {
     "computer-use-v0": "level=1, action=canonical, families move_window and resize_window",
 }
 """Environment id -> what of it a model was trained on; goes into the folder's config.json."""
-VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=336 * 224)
+VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=384 * 256)
 _TEXT: Final[dict[str, Any]] = {
     "hidden_size": 128,
     "intermediate_size": 384,
@@ -60,7 +60,6 @@ _FIXED: Final = (
     "Right. ",
     "Wrong. ",
     '{"action": "drag", "x": ',
-    '{"action": "click", "x": ',
     ', "y": ',
     ', "to": [',
     "]}",
@@ -73,8 +72,6 @@ _FIXED: Final = (
     "pixels wide and",
     "high, each give or take",
     "Then end the task.",
-    "Task: Set",
-    "Leave everything else as it is. Then press OK.",
     "Done.",
 )
 
@@ -83,7 +80,7 @@ def make_policy(seed: int) -> tuple[Any, Any]:
     """Return a random float32 model and its tokenizer; the same seed gives the same weights."""
     tokenizer = _tokenizer()
     config = build_config(
-        Architecture.QWEN2_5_VL, tokenizer, text=_TEXT, rope_theta=_ROPE_THETA, vision=VISION
+        Architecture.QWEN3_VL, tokenizer, text=_TEXT, rope_theta=_ROPE_THETA, vision=VISION
     )
     for part in (config.text_config, config.vision_config):
         part.initializer_range = _INITIAL_SPREAD

@@ -68,8 +68,7 @@ class RowMaker:
         for family in families:
             arguments = {"level": 1, "families": [family]}
             rows = oracle_rows(self._codec, DESKTOP_ID, arguments, GROUPS, rng.getrandbits(40))
-            share = 0.25 if family == "set_sliders" else 0.1
-            made[family] = [self._example(row, cut=rng.random() >= share) for row in rows]
+            made[family] = [self._example(row, cut=rng.random() >= 0.1) for row in rows]
         return made
 
     def digits(self, episodes: int, seed: int) -> list[Example]:

@@ -3,11 +3,10 @@
     python scripts/seeing/train.py --out build/seeing
 
 Supervised learning on what the oracles of `canary-v0` and `computer-use-v0` reply: codes alone at
-first, then codes and three families of desktop tasks at level 1, and in the end the two of them
-that it can learn in the time. The state goes to OUT/state.pt every few dozen steps; the same
-command resumes it. OUT/model is the result, with weights averaged over the last steps; OUT/half is
-the model at the moment when it read single digits with probability one half. Uses one core, and
-part of a second one for the rows.
+first, then codes and two families of desktop tasks at level 1. The state goes to OUT/state.pt every
+few dozen steps; the same command resumes it. OUT/model is the result, with weights averaged over
+the last steps; OUT/half is the model at the moment when it read single digits with probability one
+half. Uses one core, and part of a second one for the rows.
 """
 
 import argparse
@@ -42,7 +41,7 @@ _REPEATS: Final = 3
 """Times that each row is trained on."""
 _AHEAD: Final = 2
 """Chunks that are made ahead."""
-_AVERAGED: Final = 92
+_AVERAGED: Final = 240
 """Last steps over which the weights are averaged."""
 _HALF: Final = 0.5
 _AT_ONCE: Final = 4
@@ -70,9 +69,8 @@ class Stage:
 
 STAGES: Final = (
     Stage(until=396, families=(), batch=16, rates=(1e-3, 1e-3)),
-    Stage(until=924, families=FAMILIES, batch=4, rates=(1e-3, 1e-3)),
-    Stage(until=2004, families=FAMILIES, batch=4, rates=(9.6e-4, 3e-5)),
-    Stage(until=2652, families=FAMILIES[:2], batch=4, rates=(5e-4, 4.4e-5)),
+    Stage(until=2412, families=FAMILIES, batch=4, rates=(1e-3, 1e-3)),
+    Stage(until=5796, families=FAMILIES, batch=4, rates=(1e-3, 3e-5)),
 )
 STEPS: Final = STAGES[-1].until
 

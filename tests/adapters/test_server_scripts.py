@@ -60,7 +60,7 @@ def test_server_is_stopped_with_its_children_even_when_the_test_fails(
 ) -> None:
     log = tmp_path / "logs" / "server.log"
     python = interpreter(tmp_path, SERVER)
-    monkeypatch.setattr(server, "ensure_environment", lambda _recipe: python)
+    monkeypatch.setattr(server, "ensure_environment", lambda *_: python)
 
     def run() -> None:
         with server.running_server(server.SERVERS[kind], tmp_path, log) as url:
@@ -80,7 +80,7 @@ def test_server_that_ends_early_is_reported_with_the_end_of_its_log(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = interpreter(tmp_path, "import sys; print('no such model'); sys.exit(7)")
-    monkeypatch.setattr(server, "ensure_environment", lambda _recipe: python)
+    monkeypatch.setattr(server, "ensure_environment", lambda *_: python)
     with (
         pytest.raises(server.ServerStartError, match=r"status 7(?s:.)*no such model"),
         server.running_server(server.SGLANG, tmp_path, tmp_path / "server.log"),
