@@ -21,6 +21,7 @@ EXTRAS: Final = {
     "opentelemetry": "rollout --otel",
     "parquet": "rollout --parquet, and export to parquet",
     "prometheus": "rollout --metrics-port",
+    "ray": "workers on a Ray cluster: rollout --workers",
     "reasoning-gym": "the collection reasoning_gym",
     "search": "search over a corpus on disk; small ones are searched in memory",
     "sglang": "codecs of the models that an SGLang server serves",

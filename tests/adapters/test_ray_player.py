@@ -124,7 +124,7 @@ async def test_run_delivers_every_episode_once_although_workers_die(ray: FakeRay
     keys = [(one.metadata["group"], one.metadata["member"]) for one in found]
     assert len(set(keys)) == len(keys) == 40
     assert len({one.episode_id for one in found}) == 40
-    assert all(one.reward == 1.0 for one in found)
+    assert [one.fault for one in found if one.reward != 1.0] == []
     restarted = [one for one in found if one.env_restarts]
     assert player.lost_calls == sum(one.env_restarts for one in found) > 0
     assert all(one.episode_id.endswith(f"~{one.env_restarts}") for one in restarted)

@@ -62,8 +62,8 @@ def test_page_gets_the_table_between_its_markers_and_keeps_the_rest(
     for _ in range(2):
         baselines.write_page(baselines.table(rows), page)
     text = page.read_text()
-    assert "| **canary-v0** | 8 | 0.25 [0.10, 0.40] |  |  |  | 0.25 [0.10, 0.40] |" in text
-    assert "| level 1 | 8 |  |  |  |  | 0.25 [0.10, 0.40] (2 faulted) |" in text
+    assert "| **canary-v0** | 8 | 0.25 [0.10, 0.40] |  |  |  |  | 0.25 [0.10, 0.40] |" in text
+    assert "| level 1 | 8 |  |  |  |  |  | 0.25 [0.10, 0.40] (2 faulted) |" in text
     assert text.startswith(before[: before.index(baselines.BEGIN)])
     assert text.endswith(before[before.index(baselines.END) :])
     assert text.count("**canary-v0**") == 1

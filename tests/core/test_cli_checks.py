@@ -36,6 +36,7 @@ def test_doctor_tells_what_is_there() -> None:
     off = {line.split()[-1] for line in shown.out.splitlines() if line.startswith("off: ")}
     assert off <= {
         "openenv",
+        "ray",
         "skyrl",
         "trl",
         "verifiers",

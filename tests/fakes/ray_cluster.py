@@ -80,13 +80,13 @@ class Actor:
         return asyncio.shield(task)  # who stops waiting does not stop the call
 
     async def _answered(self, name: str, sent: bytes) -> Any:
-        await asyncio.sleep(0)
-        if self.is_killed:
-            raise ActorDiedError("it was killed")
-        if self.is_away:
-            raise ActorUnavailableError("it is being started")
-        inside = asyncio.ensure_future(getattr(self._object, name)(*pickle.loads(sent)))
         try:
+            await asyncio.sleep(0)
+            if self.is_killed:
+                raise ActorDiedError("it was killed")
+            if self.is_away:
+                raise ActorUnavailableError("it is being started")
+            inside = asyncio.ensure_future(getattr(self._object, name)(*pickle.loads(sent)))
             return pickle.loads(pickle.dumps(await asyncio.shield(inside)))
         except asyncio.CancelledError as cancelled:
             if cancelled.args and isinstance(cancelled.args[0], RayActorError):
