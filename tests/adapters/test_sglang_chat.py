@@ -53,7 +53,9 @@ async def test_real_server_refuses_an_unknown_path(sglang_url: str, sglang_model
 async def test_real_server_faults_a_setting_that_it_refuses(
     sglang_url: str, sglang_model: str
 ) -> None:
-    one = await played(sglang_url, sglang_model, EchoEnv(), top_p=1.0, extras={"n": -1})
+    one = await played(
+        sglang_url, sglang_model, EchoEnv(), top_p=1.0, extras={"logit_bias": {"900000": 1}}
+    )
     assert one.stop_reason is StopReason.ENGINE_FAULT
     assert one.fault is not None
     assert "HTTP 4" in one.fault.message
