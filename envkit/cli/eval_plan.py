@@ -170,6 +170,11 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
         raise ConfigurationError(
             "--on-fault drop_group would hide faulted episodes from the figures: use mask or retry"
         )
+    if run.config.tail.cuts:
+        raise ConfigurationError(
+            "a tail that cuts long episodes would bias the figures: an evaluation plays every task; "
+            "remove tail"
+        )
     named = list(env_ids) or ([run.env_id] if run.env_id else [])
     if not named:
         raise ConfigurationError("name an environment, or an evaluation with --resume")
