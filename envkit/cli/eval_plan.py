@@ -172,8 +172,8 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
         )
     if run.config.tail.cuts:
         raise ConfigurationError(
-            "a tail that cuts long episodes would bias the figures: an evaluation plays every task; "
-            "remove tail"
+            "a tail that cuts long episodes would bias the figures; remove it: an evaluation plays "
+            "every task"
         )
     named = list(env_ids) or ([run.env_id] if run.env_id else [])
     if not named:
