@@ -118,7 +118,7 @@ def test_recorded_episode_is_stepped_through_with_its_tokens(lab: Lab) -> None:
     page.focus(".ek-mode-show")
     page.keyboard.press("ArrowLeft")
     assert "turn 1 of 3" in page.inner_text(".ek-mode-show")
-    assert "<|image_pad|> \N{MULTIPLICATION SIGN}24" in page.inner_text(".ek-tokens >> nth=0")
+    assert "<|image_pad|> \N{MULTIPLICATION SIGN}21" in page.inner_text(".ek-tokens >> nth=0")
 
 
 def test_engine_plays_a_branch_beside_the_record(lab: Lab) -> None:
