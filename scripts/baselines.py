@@ -59,7 +59,7 @@ class Target:
     groups: int = 1
     """Families, or what stands for them: there are -n tasks for each."""
     by: tuple[str, ...] = ("family", "level")
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     has_model: bool = False
     """Whether the default model was trained on these tasks."""
 

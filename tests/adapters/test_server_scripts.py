@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ def interpreter(tmp_path: Path, program: str) -> Path:
     return script
 
 
+def giving(python: Path) -> Callable[[object], Path]:
+    """Stand in for the building of an environment."""
+
+    def ensure_environment(_recipe: object) -> Path:
+        return python
+
+    return ensure_environment
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Any:
     for folder in (SCRIPTS, SCRIPTS.parent / "contracts"):
@@ -60,7 +70,7 @@ def test_server_is_stopped_with_its_children_even_when_the_test_fails(
 ) -> None:
     log = tmp_path / "logs" / "server.log"
     python = interpreter(tmp_path, SERVER)
-    monkeypatch.setattr(server, "ensure_environment", lambda *_: python)
+    monkeypatch.setattr(server, "ensure_environment", giving(python))
 
     def run() -> None:
         with server.running_server(server.SERVERS[kind], tmp_path, log) as url:
@@ -80,7 +90,7 @@ def test_server_that_ends_early_is_reported_with_the_end_of_its_log(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = interpreter(tmp_path, "import sys; print('no such model'); sys.exit(7)")
-    monkeypatch.setattr(server, "ensure_environment", lambda *_: python)
+    monkeypatch.setattr(server, "ensure_environment", giving(python))
     with (
         pytest.raises(server.ServerStartError, match=r"status 7(?s:.)*no such model"),
         server.running_server(server.SGLANG, tmp_path, tmp_path / "server.log"),

@@ -1,6 +1,7 @@
 """Episodes on a real cluster of three simulated nodes, while workers and nodes are killed."""
 
 import asyncio
+import importlib
 import os
 import random
 import signal
@@ -211,7 +212,7 @@ def test_trainer_whose_cpus_are_all_reserved_gets_workers(cluster: Any) -> None:
 
         return asyncio.run(train()), ray.is_initialized()
 
-    groups = ray.util.placement_group
+    groups = importlib.import_module("ray.util.placement_group")
     rest = groups.placement_group([{"CPU": 1}, {"CPU": 1}])
     ray.get(rest.ready(), timeout=30)
     try:
