@@ -140,11 +140,23 @@ class Run:
                 tokens that differ from the full render.
             Exception: What `deliver` raised; `undelivered` then holds what is finished.
         """
-        plan, state = self._plan, self.state
+        state = self.state
         state.total, state.availability = self._episodes(), self._player.availability
         state.finished = state.started = len(self._progress.delivered)
         self._ending = self.interrupt.child()
-        await self._take_complete(deliver)
+        try:
+            await self._take_complete(deliver)
+            await self._play_missing(deliver)
+        finally:
+            await self.interrupt.discard(self._ending)
+            state.parked = list(self._parked.values())  # a group that has begun is this run's
+        for group in tuple(self._groups.values()):  # incomplete: the run, or its tail, was stopped
+            await (self._set_aside if self._is_full else self._release)(group, deliver)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _play_missing(self, deliver: Deliver) -> None:
+        plan = self._plan
         missing = [] if self._is_full else self._missing()
         self._indices = iter(missing)
         sessions = await self._player.max_sessions(self._source)
@@ -154,12 +166,6 @@ class Run:
             await self._player.check_engines(self._ending)
             with collecting(len(missing), at_once=most):
                 await self._play_all(most, deliver)
-        state.parked = []
-        for group in tuple(self._groups.values()):  # incomplete: the run, or its tail, was stopped
-            await (self._set_aside if self._is_full else self._release)(group, deliver)
-        state.parked.extend(self._parked.values())
-        if self._failure is not None:
-            raise self._failure
 
     def _episodes(self) -> int:
         """Return how many episodes make the batch."""
@@ -207,7 +213,6 @@ class Run:
             await _until_done(workers)
             raise
         finally:
-            await self._ending.close()
             await self.interrupt.close()
 
     async def _work(self, deliver: Deliver) -> None:

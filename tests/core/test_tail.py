@@ -190,6 +190,40 @@ async def test_dropped_group_with_a_fault_does_not_count_for_the_batch() -> None
     assert any(one.is_faulted for one in state.dropped)
 
 
+async def test_group_that_was_delivered_is_not_parked_any_more_when_the_run_fails() -> None:
+    state = RolloutState()
+    tail = Tail(oversample=4, then=Stragglers.PARK)
+    first, _, _ = await batch(ScriptedEngine(text_codec(), say_turn), tail, groups=2, state=state)
+    whole = {group.group_id for group in state.parked if group.is_complete(1)}
+    assert whole
+    seen: list[str | None] = [one.group_id for one in first]
+
+    class Broken(ScriptedEngine):
+        async def check(self, codec: object, sampling: object) -> None:
+            raise ConfigurationError("a server of another model")
+
+    with pytest.raises(ConfigurationError, match="another model"):
+        await noted(seen, Broken(text_codec(), say_turn), groups=100, tail=tail, state=state)
+    assert whole <= set(seen)
+    assert not set(seen) & {group.group_id for group in state.parked}
+    again, _, _ = await batch(
+        ScriptedEngine(text_codec(), say_turn), tail, groups=2, state=state, seed=2
+    )
+    assert not set(seen) & {one.group_id for one in again}
+
+
+async def noted(
+    seen: list[str | None], engine: ScriptedEngine, *, groups: int, tail: Tail, state: RolloutState
+) -> None:
+    """Play a batch and note the group of each episode as it comes."""
+    found = collect(
+        lambda: ReplayEnv(World(), FaultPlan(0.0)), engine, text_codec(), episodes=groups,
+        config=RolloutConfig(tail=tail, seed=1), state=state,
+    )  # fmt: skip
+    async for one in found:
+        seen.append(one.group_id)
+
+
 async def test_interrupted_run_keeps_its_stragglers_and_what_was_still_parked() -> None:
     engine, state = Engine(), RolloutState()
     tail = Tail(oversample=3, then=Stragglers.PARK)
