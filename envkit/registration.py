@@ -121,6 +121,8 @@ def register_plugins() -> None:
     _plugins.update(found)  # before the removals: another thread may be looking
     for gone in _plugins.keys() - found.keys():
         del _plugins[gone]
+        if gone not in _registered:  # else its class is here, and goes on working
+            gymnasium.registry.pop(_gym_id(gone), None)
     for name, points in found.items():
         if _gym_id(name) in gymnasium.registry:
             continue

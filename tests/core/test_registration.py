@@ -48,7 +48,10 @@ def entry(value: str, owner: str = "envkit-plug", name: str = "plug-v1") -> Entr
 def _clean_registry() -> Iterator[None]:
     """Put the registries back: they belong to the process."""
     before, known = dict(gymnasium.registry), dict(registration._registered)
+    plugins = dict(registration._plugins)
     yield
+    registration._plugins.clear()
+    registration._plugins.update(plugins)
     gymnasium.registry.clear()
     gymnasium.registry.update(before)
     registration._registered.clear()
@@ -206,6 +209,19 @@ def test_plugin_installed_later_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
     install(monkeypatch, entry("plug_specs:SPEC"))
 
+    assert envkit.make("plug-v1").max_turns == 7
+
+
+def test_plugin_that_is_uninstalled_is_unknown_and_can_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch, entry("plug_specs:SPEC"))
+    assert "plug-v1" in envkit.registry()
+    install(monkeypatch)
+    assert "plug-v1" not in envkit.registry()
+    with pytest.raises(UnknownNameError, match="plug-v1"):
+        envkit.make("plug-v1")
+    install(monkeypatch, entry("plug_specs:SPEC"))
     assert envkit.make("plug-v1").max_turns == 7
 
 
