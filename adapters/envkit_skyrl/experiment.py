@@ -1,6 +1,6 @@
 """SkyRL's experiment with envkit's generator, and the configuration that goes with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -62,7 +62,8 @@ def make_generator(
     Args:
         cfg: SkyRL's with the `envkit` section.
         inference_engine_client: SkyRL's.
-        codec: Of the policy's model; None loads it from `trainer.policy.model.path`.
+        codec: Of the policy's model; None loads it from `trainer.policy.model.path`. Workers make
+            their own, so `envkit.workers` needs None.
 
     Raises:
         ConfigurationError: The settings do not fit together.
@@ -78,16 +79,19 @@ def make_generator(
         **options.rollout.template_kwargs,
     }
     step_wise = cfg.generator.step_wise_trajectories
-    make_codec = partial(
-        load_codec,
-        cfg.trainer.policy.model.path,
-        template_kwargs=template_kwargs,
-        history=options.rollout.history,
-    )
+    make_codec: Callable[[], ChatCodec] | None = None
+    if codec is None:
+        make_codec = partial(
+            load_codec,
+            cfg.trainer.policy.model.path,
+            template_kwargs=template_kwargs,
+            history=options.rollout.history,
+        )
+        codec = make_codec()
     return EnvGenerator(
         cfg.generator,
         inference_engine_client,
-        codec or make_codec(),
+        codec,
         options=options,
         make_codec=make_codec,
         policy_model_name=resolve_policy_model_name(cfg),

@@ -129,6 +129,12 @@ def test_a_custom_template_of_skyrls_generator_is_refused() -> None:
         make_generator(cfg, FakeClient(text_codec(), say()))
 
 
+def test_workers_beside_a_codec_that_they_would_not_have_are_refused() -> None:
+    cfg = configured("envkit.workers=2")
+    with pytest.raises(ConfigurationError, match="make_codec"):
+        make_generator(cfg, FakeClient(text_codec(), say()), codec=text_codec())
+
+
 async def test_a_dataset_goes_through_skyrls_own_reader(tmp_path: Path) -> None:
     file = tmp_path / "train.parquet"
     with TaskDraw("obey-v0", count=3, env_kwargs={"rounds": 2}, seed=4) as draw:
