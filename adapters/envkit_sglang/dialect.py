@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 from envkit.errors import EngineFault
 from envkit.remote import Dialect, Outgoing, ServerInfo
+from envkit.remote.body import encode_body
 from envkit.remote.dialect import Fetch
 from envkit.remote.faults import error_message
 from envkit.remote.transport import Answer, Transport
@@ -63,7 +64,8 @@ class SGLangDialect(Dialect):
     def encode(self, outgoing: Outgoing, *, is_again: bool) -> bytes:
         """Return the body with its rid and all its images."""
         del is_again
-        return payload.encode_body({**outgoing.fields, "rid": outgoing.rid}, outgoing.images)
+        fields = {**outgoing.fields, "rid": outgoing.rid}
+        return encode_body(fields, "image_data", payload.image_parts(outgoing.images))
 
     def abort_fields(self, rid: str) -> dict[str, Any]:
         """Return the body; SGLang aborts every rid that begins with it."""

@@ -5,38 +5,37 @@ with a 400 (python/sglang/api/v1/api_types.py). Ids are wire ids, one placeholde
 `text` is never sent beside them: with images a server would prefer the text.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError
 from envkit.images import Image
+from envkit.remote.body import BodyRules
 from envkit.rollout.engine import GenerateRequest, Sampling
 
 BAN_BIAS: Final = -10_000.0
 """Added to the logit of a banned token: probability 0 even in float16, and never infinite."""
 
-# python/sglang/srt/sampling/sampling_params.py of 0.5.23, without those that Sampling owns.
-EXTRA_SAMPLING_KEYS: Final = frozenset({
-    "beam_width", "custom_params", "ebnf", "frequency_penalty", "ignore_eos", "json_schema",
-    "logit_bias", "min_new_tokens", "min_p", "presence_penalty", "regex", "repetition_penalty",
-    "spaces_between_special_tokens", "stop_regex", "structural_tag",
-})  # fmt: skip
-# python/sglang/srt/managers/io_struct.py, those that keep one answer of one sequence.
-EXTRA_REQUEST_KEYS: Final = frozenset({
-    "cache_salt", "custom_logit_processor", "extra_key", "lora_path", "max_thinking_tokens",
-    "priority", "return_hidden_states", "return_prompt_token_ids", "return_routed_experts",
-    "return_sampling_mask", "routed_dp_rank", "routed_experts_start_len", "routing_key",
-    "token_ids_logprob", "top_logprobs_num",
-})  # fmt: skip
+RULES: Final = BodyRules(
+    title="SGLang",
+    # python/sglang/srt/sampling/sampling_params.py of 0.5.23.
+    sampling_keys=frozenset({
+        "beam_width", "custom_params", "ebnf", "frequency_penalty", "ignore_eos", "json_schema",
+        "logit_bias", "min_new_tokens", "min_p", "presence_penalty", "regex", "repetition_penalty",
+        "spaces_between_special_tokens", "stop_regex", "structural_tag",
+    }),
+    # python/sglang/srt/managers/io_struct.py, those that keep one answer of one sequence.
+    request_keys=frozenset({
+        "cache_salt", "custom_logit_processor", "extra_key", "lora_path", "max_thinking_tokens",
+        "priority", "return_hidden_states", "return_prompt_token_ids", "return_routed_experts",
+        "return_sampling_mask", "routed_dp_rank", "routed_experts_start_len", "routing_key",
+        "token_ids_logprob", "top_logprobs_num",
+    }),
+    ban_bias=BAN_BIAS,
+)  # fmt: skip
 
 
 def sampling_params(sampling: Sampling, *, max_new_tokens: int) -> dict[str, Any]:
-    """Return the server's sampling parameters.
-
-    Banned ids become a logit bias, which the reported log-probabilities include: they are those of
-    the distribution without the banned ids.
-    """
+    """Return the server's sampling parameters."""
     params: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "temperature": float(sampling.temperature),
@@ -50,29 +49,7 @@ def sampling_params(sampling: Sampling, *, max_new_tokens: int) -> dict[str, Any
         params["stop_token_ids"] = list(sampling.stop_ids)
     if sampling.seed is not None:
         params["sampling_seed"] = sampling.seed
-    params.update(
-        (key, value) for key, value in sampling.extras.items() if key in EXTRA_SAMPLING_KEYS
-    )
-    if sampling.banned_ids:
-        bans = {str(token): BAN_BIAS for token in sampling.banned_ids}
-        params["logit_bias"] = {**params.get("logit_bias", {}), **bans}
-    return params
-
-
-def request_fields(extras: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the extras that stand beside the sampling parameters.
-
-    Raises:
-        ConfigurationError: An extra is no documented key, or belongs to a field of `Sampling`.
-    """
-    unknown = sorted(set(extras) - EXTRA_SAMPLING_KEYS - EXTRA_REQUEST_KEYS)
-    if unknown:
-        raise ConfigurationError(
-            f"Sampling.extras for SGLang may hold {sorted(EXTRA_SAMPLING_KEYS)} or "
-            f"{sorted(EXTRA_REQUEST_KEYS)}, got {unknown}; temperature, top_p, stop and the like "
-            "are fields of Sampling"
-        )
-    return {key: value for key, value in extras.items() if key in EXTRA_REQUEST_KEYS}
+    return RULES.sampling_params(params, sampling)
 
 
 def generate_fields(
@@ -81,13 +58,13 @@ def generate_fields(
     """Return a request's body without its rid and its images.
 
     Raises:
-        ConfigurationError: See `request_fields`.
+        ConfigurationError: See `BodyRules.request_fields`.
     """
     fields: dict[str, Any] = {
         "input_ids": list(request.wire_ids),
         "sampling_params": sampling_params(request.sampling, max_new_tokens=max_new_tokens),
         "return_logprob": True,
-        **request_fields(request.sampling.extras),
+        **RULES.request_fields(request.sampling.extras),
     }
     if return_prompt_token_ids:
         fields["return_prompt_token_ids"] = True
@@ -104,14 +81,7 @@ def score_fields(ids: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def encode_body(fields: Mapping[str, Any], images: Sequence[Image]) -> bytes:
-    """Return the JSON bytes of a body.
-
-    Data URIs need no escaping, so they are joined as they are: a JSON encoder would hold the
-    interpreter lock while it looks at every character of every picture.
-    """
-    head = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
-    if not images:
-        return head
-    uris = b'","'.join(image.data_uri().encode("ascii") for image in images)
-    return b'%s,"image_data":["%s"]}' % (head[:-1], uris)
+def image_parts(images: Iterable[Image]) -> Iterator[bytes]:
+    """Yield the JSON of each image: its data URI."""
+    for image in images:
+        yield b'"%s"' % image.data_uri().encode("ascii")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 
 from envkit.errors import EngineFault, FaultKind
 from envkit.remote import Dialect, FlagCheck, Outgoing, ServerInfo
+from envkit.remote.body import encode_body
 from envkit.remote.dialect import Fetch
 from envkit.remote.faults import CONNECTION_ERRORS, error_message
 from envkit.remote.transport import Answer, Transport
@@ -68,7 +69,8 @@ class VLLMDialect(Dialect):
         """Return the body; images that the server has go by name, unless it has lost one."""
         known = self._known if self._has_cache and not is_again else ()
         fields = {"request_id": outgoing.rid, **outgoing.fields}
-        return payload.encode_body(fields, outgoing.images, known=known)
+        parts = payload.image_parts(outgoing.images, known=known)
+        return encode_body(fields, "content_parts", parts)
 
     def settle(self, outgoing: Outgoing, answer: Answer) -> bool:
         """Note which images the server has; True when it has lost one that was only named.

@@ -1,0 +1,71 @@
+"""What the bodies of all servers have in common: extras, bans and images."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.errors import ConfigurationError
+from envkit.rollout.engine import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyRules:
+    """Which extras a server takes, and how a token is banned there."""
+
+    title: str
+    """Of the server, in messages."""
+    sampling_keys: frozenset[str]
+    """Extras among the sampling parameters, without those that fields of `Sampling` own."""
+    request_keys: frozenset[str]
+    """Extras next to the sampling parameters."""
+    ban_bias: float
+    """Added to the logit of a banned token."""
+
+    def sampling_params(self, own: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
+        """Return sampling parameters with the extras that belong there, and the bans.
+
+        Banned ids become a logit bias, which the reported log-probabilities include: they are those
+        of the distribution without the banned ids.
+
+        Args:
+            own: What the fields of `Sampling` became.
+            sampling: Of the request.
+        """
+        extras = {key: value for key, value in sampling.extras.items() if key in self.sampling_keys}
+        params = {**own, **extras}
+        if sampling.banned_ids:
+            bans = {str(token): self.ban_bias for token in sampling.banned_ids}
+            params["logit_bias"] = {**params.get("logit_bias", {}), **bans}
+        return params
+
+    def request_fields(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the extras that go next to the sampling parameters.
+
+        Raises:
+            ConfigurationError: An extra is not a known key, or belongs to a field of `Sampling`.
+        """
+        unknown = sorted(set(extras) - self.sampling_keys - self.request_keys)
+        if unknown:
+            raise ConfigurationError(
+                f"Sampling.extras for {self.title} may hold {sorted(self.sampling_keys)} or "
+                f"{sorted(self.request_keys)}, got {unknown}; temperature, top_p, stop and the "
+                "like are fields of Sampling"
+            )
+        return {key: value for key, value in extras.items() if key in self.request_keys}
+
+
+def encode_body(fields: Mapping[str, Any], key: str, images: Iterable[bytes]) -> bytes:
+    """Return the JSON bytes of a body.
+
+    Data URIs need no escaping, so images are joined as they are: a JSON encoder would hold the
+    interpreter lock while it looks at every character of every image.
+
+    Args:
+        fields: Of the body, without images.
+        key: Of the list of images; it is left out where there are none.
+        images: Each as a JSON value.
+    """
+    head = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+    joined = b",".join(images)
+    return b'%s,"%s":[%s]}' % (head[:-1], key.encode(), joined) if joined else head
