@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 from envkit.errors import EngineFault
 from envkit.remote import Dialect, Outgoing, ServerInfo
+from envkit.remote.answers import page_object
 from envkit.remote.body import encode_body
 from envkit.remote.dialect import Fetch
 from envkit.remote.faults import error_message
@@ -137,12 +138,7 @@ def parse_server_info(body: bytes) -> ServerInfo:
     Raises:
         EngineFault: The body is not a JSON object.
     """
-    try:
-        answer: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise EngineFault(f"/server_info must answer JSON, got {body[:80]!r}") from error
-    if not isinstance(answer, dict):
-        raise EngineFault(f"/server_info must answer a JSON object, got {body[:80]!r}")
+    answer = page_object("/server_info", body)
     nested = answer.get("scheduler_info")
     scheduler: dict[str, Any] = nested if isinstance(nested, dict) else {}
     longest = answer.get("max_req_input_len", scheduler.get("max_req_input_len"))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 
 from envkit.errors import EngineFault, FaultKind
 from envkit.remote import Dialect, FlagCheck, Outgoing, ServerInfo
+from envkit.remote.answers import page_object
 from envkit.remote.body import encode_body
 from envkit.remote.dialect import Fetch
 from envkit.remote.faults import CONNECTION_ERRORS, error_message
@@ -139,8 +140,8 @@ class VLLMDialect(Dialect):
 
     async def fetch_info(self, fetch: Fetch) -> ServerInfo:
         """Return the facts of `/v1/models` and `/version`."""
-        models = _object(await fetch("/v1/models"), "/v1/models")
-        version = _object(await fetch("/version"), "/version").get("version")
+        models = page_object("/v1/models", await fetch("/v1/models"))
+        version = page_object("/version", await fetch("/version")).get("version")
         try:
             card = models["data"][0]
             length, root, name = card["max_model_len"], card.get("root"), card["id"]
@@ -190,13 +191,3 @@ class VLLMDialect(Dialect):
     async def flags(self, http: Transport) -> list[FlagCheck]:
         """Return the flags, each without which something fails silently."""
         return await read_flags(http, self)
-
-
-def _object(body: bytes, path: str) -> dict[str, Any]:
-    try:
-        answer: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise EngineFault(f"{path} must answer JSON, got {body[:80]!r}") from error
-    if not isinstance(answer, dict):
-        raise EngineFault(f"{path} must answer a JSON object, got {body[:80]!r}")
-    return answer

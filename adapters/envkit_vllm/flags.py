@@ -1,12 +1,11 @@
 """Which flags a vLLM server was started with, found by asking it for what they change."""
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Final
 
 from envkit.errors import EngineFault
 from envkit.remote import FlagCheck
-from envkit.remote.faults import CONNECTION_ERRORS, connection_fault, timeout_fault
+from envkit.remote.faults import asking
 from envkit.remote.transport import Answer, Transport
 from envkit.rollout.engine import LogprobKind
 
@@ -23,17 +22,10 @@ async def read_flags(http: Transport, dialect: "VLLMDialect") -> list[FlagCheck]
     Raises:
         EngineFault: The server does not answer.
     """
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            body = json.dumps(dialect.kind_probe(_TOKEN)).encode()
-            answer = await http.post(dialect.generate_path, body)
-            development = await http.get("/is_sleeping")
-    except CONNECTION_ERRORS as error:
-        raise connection_fault(
-            dialect.title, http.base_url, error, reached_before=http.reached
-        ) from error
-    except TimeoutError as error:
-        raise timeout_fault(dialect.title, http.base_url, _TIMEOUT_S, "flags") from error
+    body = json.dumps(dialect.kind_probe(_TOKEN)).encode()
+    async with asking(dialect.title, http, _TIMEOUT_S, "for its flags"):
+        answer = await http.post(dialect.generate_path, body)
+        development = await http.get("/is_sleeping")
     if answer.status not in (200, 403):
         raise await dialect.status_fault(http, answer)
     is_open = answer.status == 200

@@ -9,6 +9,25 @@ from typing import Any, cast
 from envkit.errors import EngineFault, LedgerFault
 
 
+def page_object(path: str, body: bytes) -> dict[str, Any]:
+    """Return the body of a page that tells facts.
+
+    Args:
+        path: Of the page, for messages.
+        body: What the server answered.
+
+    Raises:
+        EngineFault: The body is not a JSON object.
+    """
+    try:
+        answer: Any = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise EngineFault(f"{path} must answer JSON, got {body[:80]!r}") from error
+    if not isinstance(answer, dict):
+        raise EngineFault(f"{path} must answer a JSON object, got {body[:80]!r}")
+    return cast("dict[str, Any]", answer)
+
+
 class AnswerReader:
     """Reads the answers of one kind of server; what is missing is named in its words."""
 

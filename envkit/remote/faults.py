@@ -5,15 +5,17 @@ Errors come in four shapes. vLLM and SGLang (for a ValueError) answer
 `{"object": "error", "message": ...}`, and everything else is plain text.
 """
 
+import asyncio
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
 import aiohttp
 
 from envkit.errors import EngineFault, FaultKind
-from envkit.remote.transport import Answer
+from envkit.remote.transport import Answer, Transport
 from envkit.retry_after import AWAY_STATUS
 
 _TRANSIENT_STATUS: Final = frozenset({408, 425})
@@ -118,6 +120,28 @@ def connection_fault(
         kind=FaultKind.TRANSIENT,
         is_away=True,
     )
+
+
+@asynccontextmanager
+async def asking(title: str, http: Transport, timeout_s: float, what: str) -> AsyncGenerator[None]:
+    """Turn what goes wrong while a server is asked about itself into faults.
+
+    Args:
+        title: The server's kind, such as "SGLang".
+        http: Of the server.
+        timeout_s: For everything inside.
+        what: Is asked for; the name of the request in the message of a timeout.
+
+    Raises:
+        EngineFault: The server was not reached, or not in time.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except CONNECTION_ERRORS as error:
+        raise connection_fault(title, http.base_url, error, reached_before=http.reached) from error
+    except TimeoutError as error:
+        raise timeout_fault(title, http.base_url, timeout_s, what) from error
 
 
 def timeout_fault(title: str, url: str, seconds: float, rid: str, hint: str = "") -> EngineFault:

@@ -117,26 +117,16 @@ class ServerProbe:
         Raises:
             EngineFault: No answer, or not those facts.
         """
-        http, title = self._http, self._dialect.title
-        path = ""
+        http, dialect = self._http, self._dialect
 
-        async def fetch(wanted: str) -> bytes:
-            nonlocal path
-            path = wanted
+        async def fetch(path: str) -> bytes:
             answer = await http.get(path)
             if answer.status != 200:
-                raise await self._dialect.status_fault(http, answer)
+                raise await dialect.status_fault(http, answer)
             return answer.body
 
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._dialect.fetch_info(fetch)
-        except faults.CONNECTION_ERRORS as error:
-            raise faults.connection_fault(
-                title, http.base_url, error, reached_before=http.reached
-            ) from error
-        except TimeoutError as error:
-            raise faults.timeout_fault(title, http.base_url, timeout_s, path) from error
+        async with faults.asking(dialect.title, http, timeout_s, "for its facts"):
+            return await dialect.fetch_info(fetch)
 
     async def health(self, timeout_s: float) -> ServerHealth:
         """Return whether the server samples; faults become the detail of the result."""
