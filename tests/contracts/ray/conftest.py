@@ -18,16 +18,6 @@ if importlib.util.find_spec("ray") is None:  # `make contract-ray` has an enviro
     collect_ignore_glob.append("test_*.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let Ray and torch warn: only our own warnings are errors."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.ray)
-            item.add_marker(pytest.mark.filterwarnings("ignore"))
-            item.add_marker(pytest.mark.filterwarnings("error:.*envkit"))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let this process and its children find envkit's entry points, as if it were installed."""

@@ -6,7 +6,6 @@ import sys
 import typing
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,16 +26,6 @@ else:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SkyRL, ray and torch warn on import
         importlib.import_module("fakes.skyrl_run")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let SkyRL, ray and torch warn: only our own warnings are errors."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.skyrl)
-            item.add_marker(pytest.mark.filterwarnings("ignore"))
-            item.add_marker(pytest.mark.filterwarnings("error:.*envkit"))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import importlib.util
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -19,16 +18,6 @@ else:
     assert fakes.trl_run.AsyncGRPOTrainer  # imports all that the tests use of TRL
     datasets.disable_progress_bars()
     torch.set_num_threads(1)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let TRL and torch warn: only our own warnings are errors."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.trl)
-            item.add_marker(pytest.mark.filterwarnings("ignore"))
-            item.add_marker(pytest.mark.filterwarnings("error:.*envkit"))
 
 
 @pytest.fixture(autouse=True, scope="session")

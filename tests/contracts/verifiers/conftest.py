@@ -13,14 +13,6 @@ if (
     collect_ignore_glob.append("test_*.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let verifiers and what is below it warn: only our own warnings are errors."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.verifiers)
-            item.add_marker(pytest.mark.filterwarnings("ignore"))
-
-
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `load_environment` find the environments of this folder by their names."""

@@ -22,16 +22,6 @@ else:
         importlib.import_module("fakes.verl_worker")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let verl, ray and torch warn: only our own warnings are errors."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.verl)
-            item.add_marker(pytest.mark.filterwarnings("ignore"))
-            item.add_marker(pytest.mark.filterwarnings("error:.*envkit"))
-
-
 @pytest.fixture(params=["v0", "v1"])
 def version(request: pytest.FixtureRequest) -> str:
     """verl's two workers."""
