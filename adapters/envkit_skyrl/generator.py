@@ -127,7 +127,7 @@ class EnvGenerator(GeneratorInterface):
             client=client,
             engine=arguments,
             make_codec=make_codec,
-            config=replace(config, workers=0, ray={}),
+            config=config.of_worker(),
             imports=self._options.imports,
         )
 

@@ -11,7 +11,6 @@ from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -102,7 +101,7 @@ class Runtime:
             engine=self._engine_arguments,
             processor=self.state.processor or self.state.tokenizer,
             codec=self._codec_arguments(config),
-            config=replace(config, workers=0, ray={}),
+            config=config.of_worker(),
             wants_experts=self._wants_experts,
         )
         has_tensors = self.state.processor is not None  # of images, which training rows hold

@@ -55,8 +55,7 @@ async def remote_player(plan: "RolloutPlan") -> "AnyPlayer":
     points = entry_points(group=GROUP, name=_NAME)
     if not points:
         raise MissingDependencyError.for_extra("playing with workers", "envkit_ray", _NAME)
-    alone = replace(plan.config, workers=0, ray={})
-    make_player = partial(worker_player, plan.choice, plan.env_id, alone)
+    make_player = partial(worker_player, plan.choice, plan.env_id, plan.config.of_worker())
     (point,) = points
     player: Any = point.load()(make_player, plan.config)
     try:

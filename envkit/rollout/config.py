@@ -129,6 +129,10 @@ class RolloutConfig:
             )
         return config
 
+    def of_worker(self) -> "RolloutConfig":
+        """Return the settings of the player in a worker, which plays in its own process."""
+        return replace(self, workers=0, ray={})
+
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
         return {**asdict(self), "on_fault": self.on_fault.value}

@@ -14,18 +14,16 @@ envkit's adapter), 130 interrupted.
 import argparse
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 
 from environment import EnvironmentBuildError, Recipe, ensure_environment, say
 from recipes import RECIPES, TESTED
+from testing import EXIT_TESTS, ROOT, run_tests
 
-ROOT = Path(__file__).resolve().parents[2]
 TESTS_TIMEOUT_S = 20 * 60
-EXIT_TESTS, EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 1, 3, 130
+EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 3, 130
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 
@@ -44,7 +42,15 @@ def main() -> int:
         python = ensure_environment(recipe)
         if options.build_only:
             return 0
-        return EXIT_TESTS if _test(recipe, python, options.pytest_arguments) else 0
+        status = run_tests(
+            recipe.name,
+            str(python),
+            f"tests/contracts/{recipe.name}",
+            options.pytest_arguments,
+            variables=variables(recipe),
+            timeout_s=TESTS_TIMEOUT_S,
+        )
+        return EXIT_TESTS if status else 0
     except EnvironmentBuildError as error:
         say(recipe.name, f"the environment could not be built: {error}")
         return EXIT_ENVIRONMENT
@@ -72,25 +78,6 @@ def variables(recipe: Recipe) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         **dict(recipe.variables),
     }
-
-
-def _test(recipe: Recipe, python: Path, arguments: list[str]) -> int:
-    started = time.monotonic()
-    named = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
-    tests = [] if named else [f"tests/contracts/{recipe.name}"]
-    command = [str(python), "-m", "pytest", "-m", recipe.name, *tests, "--durations=5", *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, env=variables(recipe))
-    try:
-        status = process.wait(TESTS_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        say(recipe.name, f"tests: not finished after {TESTS_TIMEOUT_S} s")
-        status = EXIT_TESTS
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    say(recipe.name, f"tests: {time.monotonic() - started:.0f} s, status {status}")
-    return status
 
 
 if __name__ == "__main__":

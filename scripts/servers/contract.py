@@ -28,12 +28,13 @@ from environment import (  # noqa: E402
     tail,
 )
 from server import SERVERS, Server, ServerStartError, running_server  # noqa: E402
+from testing import EXIT_TESTS, run_tests  # noqa: E402
 
 SEEING = "seeing"
 """The built-in model: it is trained, so its greedy replies mean something."""
 ARCHITECTURES = ("qwen2_5_vl", "qwen3_vl", SEEING)
 TESTS_TIMEOUT_S = 15 * 60
-EXIT_TESTS, EXIT_ENVIRONMENT, EXIT_SERVER, EXIT_INTERRUPTED = 1, 3, 4, 130
+EXIT_ENVIRONMENT, EXIT_SERVER, EXIT_INTERRUPTED = 3, 4, 130
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 _MODEL = "import sys; from fakes.models import tiny_model_dir; print(tiny_model_dir(sys.argv[1]))"
@@ -137,23 +138,14 @@ def _serve(server: Server, url: str, model: Path) -> None:
 
 def _test(server: Server, url: str, model: Path, arguments: list[str]) -> int:
     say(server.name, f"tests: {model.name}")
-    started = time.monotonic()
-    environment = {**_variables(), **_tested(server, url, model)}
-    named = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
-    tests = [] if named else ["tests"]
-    command = [sys.executable, "-m", "pytest", "-m", server.name, *tests, "--durations=5"]
-    process = subprocess.Popen([*command, *arguments], cwd=ROOT, env=environment)
-    try:
-        status = process.wait(TESTS_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        say(server.name, f"tests: not finished after {TESTS_TIMEOUT_S} s")
-        status = EXIT_TESTS
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    say(server.name, f"tests: {time.monotonic() - started:.0f} s, status {status}")
-    return status
+    return run_tests(
+        server.name,
+        sys.executable,
+        "tests",
+        arguments,
+        variables={**_variables(), **_tested(server, url, model)},
+        timeout_s=TESTS_TIMEOUT_S,
+    )
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ async def playing(
     **options: Any,
 ) -> AsyncGenerator[RayPlayer]:
     config = config or settings()
-    alone = replace(config, workers=0, ray={})
+    alone = config.of_worker()
     make = make or partial(scripted_player, env_id, model=model, latency_s=latency_s, config=alone)
     player = RayPlayer(make, config, **options)
     try:

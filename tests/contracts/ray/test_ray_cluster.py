@@ -43,7 +43,7 @@ def settings(workers: int, **options: Any) -> RolloutConfig:
 async def playing(
     config: RolloutConfig, *, make: Any = scripted_player, env_id: str = CANARY, **options: Any
 ) -> AsyncGenerator[RayPlayer]:
-    alone = replace(config, workers=0, ray={})
+    alone = config.of_worker()
     player = RayPlayer(partial(make, env_id, model=VISION, config=alone, **options), config)
     try:
         yield player
