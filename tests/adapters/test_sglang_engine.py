@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from fakes.remote_requests import BLUE, BLUE_TOKENS, PAD, RED, RED_TOKENS, ask, reply
 from fakes.sglang_failures import Failure, FailurePlan
-from fakes.sglang_model import FakeRequest
 from fakes.sglang_server import FakeSGLang
 from PIL import Image as PilImage
 
@@ -18,36 +17,8 @@ from envkit.rollout.engine import (
     GenerateRequest,
     Generation,
     LogprobKind,
-    Sampling,
 )
 from envkit_sglang import SGLangEngine, create_engine
-
-PAD = 9
-RED = Image.from_pil(PilImage.new("RGB", (84, 56), "red"))
-BLUE = Image.from_pil(PilImage.new("RGB", (28, 28), "blue"))
-RED_TOKENS, BLUE_TOKENS = 6, 1
-
-
-def reply(_request: FakeRequest) -> list[int]:
-    return [20, 21, 22]
-
-
-def ask(
-    ids: Sequence[int] = (4, 5, 6),
-    images: Sequence[Image] = (),
-    *,
-    length: int | None = None,
-    name: str = "a" * 32,
-    **sampling: Any,
-) -> GenerateRequest:
-    return GenerateRequest(
-        request_id=name,
-        session_id="episode-1",
-        wire_ids=tuple(ids),
-        images=tuple(images),
-        train_length=len(ids) if length is None else length,
-        sampling=Sampling(**sampling),
-    )
 
 
 def one_token(_width: int, _height: int) -> int:

@@ -3,48 +3,20 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from fakes.remote_requests import BLUE, BLUE_TOKENS, PAD, RED, RED_TOKENS, ask, reply
 from fakes.sglang_failures import Failure, FailurePlan
-from fakes.sglang_model import FakeRequest
 from fakes.vllm_server import FakeVLLM
-from PIL import Image as PilImage
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
 from envkit.images import Image
 from envkit.remote import RemoteEngine, RoutedEngine
-from envkit.rollout.engine import FinishReason, GenerateRequest, LogprobKind, Sampling
+from envkit.rollout.engine import FinishReason, GenerateRequest, LogprobKind
 from envkit_vllm import VLLMEngine, create_engine
-
-PAD = 9
-RED = Image.from_pil(PilImage.new("RGB", (84, 56), "red"))
-BLUE = Image.from_pil(PilImage.new("RGB", (28, 28), "blue"))
-RED_TOKENS, BLUE_TOKENS = 6, 1
-
-
-def reply(_request: FakeRequest) -> list[int]:
-    return [20, 21, 22]
-
-
-def ask(
-    ids: Sequence[int] = (4, 5, 6),
-    images: Sequence[Image] = (),
-    *,
-    length: int | None = None,
-    name: str = "a" * 32,
-    **sampling: Any,
-) -> GenerateRequest:
-    return GenerateRequest(
-        request_id=name,
-        session_id="episode-1",
-        wire_ids=tuple(ids),
-        images=tuple(images),
-        train_length=len(ids) if length is None else length,
-        sampling=Sampling(**sampling),
-    )
 
 
 def seeing(**sampling: Any) -> GenerateRequest:

@@ -47,7 +47,7 @@ def build_answer(
         "reasoning_tokens": 0,
         "completion_tokens": len(sampled.ids),
         "cached_tokens": cached,
-        "weight_versions": _spans(sampled.versions[: len(sampled.ids)] or sampled.versions[:1]),
+        "weight_versions": spans(sampled.versions[: len(sampled.ids)] or sampled.versions[:1]),
         "cached_tokens_details": {"device": cached, "host": 0} if cached else None,
         "dp_rank": None,
         "queue_time": queue_seconds,
@@ -113,13 +113,14 @@ def _logprobs(
     return result
 
 
-def _spans(versions: Sequence[str]) -> list[dict[str, Any]]:
-    spans: list[dict[str, Any]] = []
+def spans(versions: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the weight versions of tokens as runs."""
+    runs: list[dict[str, Any]] = []
     for index, version in enumerate(versions):
-        if not spans or spans[-1]["version"] != version:
-            spans.append({"version": version, "start": index, "end": index})
-        spans[-1]["end"] = index + 1
-    return spans
+        if not runs or runs[-1]["version"] != version:
+            runs.append({"version": version, "start": index, "end": index})
+        runs[-1]["end"] = index + 1
+    return runs
 
 
 def _text(sampled: Sampled, params: Mapping[str, Any], decode: Decode) -> str:

@@ -12,20 +12,14 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
+from fakes.port_server import STATUS_FAILURES, PortServer
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_model import HangError
 from fakes.sglang_schema import Refusal, crash_refusal, http_refusal, parse_body
 from fakes.sglang_worker import CrashError, Script, Worker, WorkerSettings
-
-_STATUS_FAILURES = {
-    Failure.BAD_GATEWAY: 502,
-    Failure.UNAVAILABLE: 503,
-    Failure.GATEWAY_TIMEOUT: 504,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +31,7 @@ class Logged:
     headers: Mapping[str, str]
 
 
-class FakeSGLang:
+class FakeSGLang(PortServer):
     """One server on a free loopback port, in the running event loop."""
 
     def __init__(
@@ -67,38 +61,18 @@ class FakeSGLang:
         """What the server says that the prompt was, like one that re-tokenises."""
         self.info_requests = 0
         self.log: list[Logged] = []
-        self.port = 0
         self._has_server_info = has_server_info
         self._resumed = asyncio.Event()
         self._resumed.set()
-        self._runner: web.AppRunner | None = None
         self._crash: asyncio.Task[None] | None = None
-
-    @property
-    def url(self) -> str:
-        """Base address."""
-        return f"http://127.0.0.1:{self.port}"
 
     def payloads(self, path: str = "/generate") -> list[Mapping[str, Any]]:
         """Return the bodies that came to a path, in order."""
         return [entry.payload for entry in self.log if entry.path == path]
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        """Listen; after `stop` on the same port as before."""
-        app = web.Application(client_max_size=1 << 30)
-        app.add_routes([
+    def routes(self) -> list[web.RouteDef]:
+        """Return what it answers."""
+        return [
             web.post("/generate", self._generate), web.post("/abort_request", self._abort),
             web.get("/health", self._health), web.get("/health_generate", self._health),
             web.get("/ready", self._ready), web.get("/model_info", self._model_info),
@@ -107,20 +81,13 @@ class FakeSGLang:
             web.get("/flush_cache", self._flush), web.post("/flush_cache", self._flush),
             web.post("/pause_generation", self._pause),
             web.post("/continue_generation", self._continue),
-        ])  # fmt: skip
-        # A client that goes away cancels its handler; a real server notices within 4 s.
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self._runner.addresses[0][1]
+        ]  # fmt: skip
 
     async def stop(self) -> None:
-        """Close the port and every connection; new ones are refused."""
+        """Let a crash on its way happen, then close the port and every connection."""
         if self._crash is not None:
             await self._crash
-        if self._runner is not None:
-            runner, self._runner = self._runner, None
-            await runner.cleanup()
+        await super().stop()
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body: dict[str, Any] = {}
@@ -146,8 +113,8 @@ class FakeSGLang:
             return await _never()
 
     async def _fail_early(self, request: web.Request, failure: Failure | None) -> None:
-        if failure is not None and failure in _STATUS_FAILURES:
-            raise http_refusal(_STATUS_FAILURES[failure], "injected")
+        if failure is not None and failure in STATUS_FAILURES:
+            raise http_refusal(STATUS_FAILURES[failure], "injected")
         if failure is Failure.INTERNAL:
             raise crash_refusal()
         if failure is Failure.HANG:

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
+from fakes.port_server import STATUS_FAILURES, PortServer
+from fakes.sglang_answer import spans
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_model import (
     FakeRequest,
@@ -33,7 +34,6 @@ Script = Callable[[FakeRequest], Sequence[int]]
 _PREFIX = "generate-tokens-"
 _BLOCK = 4
 _RAW_SHIFT = 0.25
-_STATUS = {Failure.BAD_GATEWAY: 502, Failure.UNAVAILABLE: 503, Failure.GATEWAY_TIMEOUT: 504}
 
 
 @dataclass(kw_only=True)
@@ -71,7 +71,7 @@ class _Live:
     versions: list[str] = field(default_factory=list[str])
 
 
-class FakeVLLM:
+class FakeVLLM(PortServer):
     """One server on a free loopback port, in the running event loop."""
 
     def __init__(
@@ -97,54 +97,28 @@ class FakeVLLM:
         self.changes: dict[str, Any] = {}
         """Put over the first choice of every answer."""
         self.usage_changes: dict[str, Any] = {}
-        self.port = 0
         self._script = script
         self._live: dict[str, _Live] = {}
         self._slots = asyncio.Semaphore(self.settings.max_running)
         self._images: dict[str, Image.Image] = {}
         self._prefixes: set[int] = set()
-        self._runner: web.AppRunner | None = None
 
-    @property
-    def url(self) -> str:
-        """Base address."""
-        return f"http://127.0.0.1:{self.port}"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        """Listen; after `stop` on the same port as before, with empty caches."""
-        self._images.clear()
-        self._prefixes.clear()
-        app = web.Application(client_max_size=1 << 30)
-        app.add_routes([
+    def routes(self) -> list[web.RouteDef]:
+        """Return what it answers."""
+        return [
             web.post("/inference/v1/generate", self._generate),
             web.post("/inference/v1/abort_requests", self._abort),
             web.post("/tokenize", self._tokenize), web.get("/health", self._health),
             web.get("/version", self._version), web.get("/v1/models", self._models),
             web.get("/is_sleeping", self._is_sleeping),
             web.post("/reset_mm_cache", self._reset_images),
-        ])  # fmt: skip
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self._runner.addresses[0][1]
+        ]  # fmt: skip
 
-    async def stop(self) -> None:
-        """Close the port and every connection; new ones are refused."""
-        if self._runner is not None:
-            runner, self._runner = self._runner, None
-            await runner.cleanup()
+    async def start(self) -> None:
+        """Listen, with empty caches."""
+        self._images.clear()
+        self._prefixes.clear()
+        await super().start()
 
     # ---- routes
 
@@ -163,8 +137,8 @@ class FakeVLLM:
             return refusal.response()
 
     async def _fail(self, request: web.Request, failure: Failure | None) -> None:
-        if failure is not None and failure in _STATUS:
-            raise Refusal("injected", status=_STATUS[failure], kind="ServiceUnavailable")
+        if failure is not None and failure in STATUS_FAILURES:
+            raise Refusal("injected", status=STATUS_FAILURES[failure], kind="ServiceUnavailable")
         if failure is Failure.INTERNAL:
             raise internal_error("EngineCore encountered an issue")
         if failure is Failure.RESET and request.transport is not None:
@@ -333,7 +307,7 @@ class FakeVLLM:
         cached = self._cached(states, len(ids), body.get("cache_salt"))
         choice = {
             "index": 0, **finish, "token_ids": list(live.sampled), "routed_experts": None,
-            "sampling_mask": None, "weight_versions": _spans(live.versions) or None,
+            "sampling_mask": None, "weight_versions": spans(live.versions) or None,
             "logprobs": None if params.get("logprobs") is None else {"content": content},
             **self.changes,
         }  # fmt: skip
@@ -376,15 +350,6 @@ class FakeVLLM:
 
 def _decode(ids: Sequence[int]) -> str:
     return "".join(f"<{token}>" for token in ids)
-
-
-def _spans(versions: Sequence[str]) -> list[dict[str, Any]]:
-    spans: list[dict[str, Any]] = []
-    for index, version in enumerate(versions):
-        if not spans or spans[-1]["version"] != version:
-            spans.append({"version": version, "start": index, "end": index})
-        spans[-1]["end"] = index + 1
-    return spans
 
 
 async def _pause(aborted: asyncio.Event, seconds: float) -> None:
