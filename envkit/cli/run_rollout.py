@@ -20,7 +20,7 @@ from envkit.cli.trained_on import describe_training
 from envkit.errors import EnvkitError, RunFailedError, StorageError
 from envkit.files import storage_errors
 from envkit.metrics import Aggregator
-from envkit.rollout import Player, RolloutState, Run
+from envkit.rollout import Player, RolloutState, Run, Stale
 from envkit.rollout.boundary import describe
 from envkit.rollout.plan import Played
 from envkit.rollout.player import AnyPlayer
@@ -63,7 +63,7 @@ class _Outcome:
     faults: Counter[str] = field(default_factory=Counter[str])
     """Faulted episodes by what failed and its message."""
     dropped: int = 0
-    """Episodes of groups that on_fault "drop_group" withheld."""
+    """Episodes of groups that a fault or stale tokens withheld."""
     failure: RunFailedError | None = None
     """Why the run stopped by itself."""
 
@@ -325,7 +325,9 @@ def _metadata(plan: RolloutPlan, built: Playing) -> dict[str, object]:
 def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: StopSignals) -> int:
     """Verify, aggregate and report what was written; return the exit code."""
     if outcome.dropped:
-        note(f"{outcome.dropped} episodes were dropped with their groups, because some faulted")
+        drops_stale = plan.config.tail.stale is Stale.DROP
+        why = "some faulted or were stale" if drops_stale else "some faulted"
+        note(f"{outcome.dropped} episodes were dropped with their groups, because {why}")
     if outcome.count == 0:
         note("no episode was kept")
         return signals.exit_code or EXIT_ALL_FAULTED

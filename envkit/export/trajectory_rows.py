@@ -16,6 +16,7 @@ from envkit.rollout import role_of, rollout_id_of
 from envkit.text import optional_utf8, utf8
 from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory
 from envkit.trajectory.plain import json_text
+from envkit.trajectory.trajectory import TAIL
 
 IGNORED: Final = -100
 """The label of a token that is not trained, which PyTorch's losses leave out."""
@@ -38,6 +39,8 @@ class Selection:
 
     def refusal(self, trajectory: Trajectory) -> str | None:
         """Return why a trajectory is left out; None where it is taken."""
+        if TAIL in trajectory.metadata:
+            return "cut by the tail of their batch"
         if self.only_trained and trajectory.is_faulted:
             return "faulted"
         if self.only_terminated and trajectory.stop_reason is not StopReason.TERMINATED:

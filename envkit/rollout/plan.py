@@ -38,7 +38,9 @@ class RolloutState:
     retried: int = 0
     """Faulted episodes that were played again."""
     dropped: list[Trajectory] = field(default_factory=list[Trajectory])
-    """Members of groups that DROP_GROUP withheld, or that the tail cut."""
+    """Members of groups that a fault (DROP_GROUP) or stale tokens (`Stale.DROP`) withheld."""
+    cut: list[Trajectory] = field(default_factory=list[Trajectory])
+    """Members of groups that the tail stopped and left out."""
     parked: list[ParkedGroup] = field(default_factory=list[ParkedGroup])
     """Groups that the tail stopped, for the next run with this state."""
     availability: Watched | None = None

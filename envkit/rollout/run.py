@@ -396,7 +396,7 @@ class Run:
         if self._tail.then is Stragglers.PARK:
             self.state.parked.append(group.parked())
         else:
-            self.state.dropped.extend(one for member in group.held.values() for one in member)
+            self.state.cut.extend(one for member in group.held.values() for one in member)
         for episode in group.held.values():
             cut = tuple(marked(one, {TAIL: self._tail.then.value}) for one in episode)
             await self._deliver(cut, deliver)

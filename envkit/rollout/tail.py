@@ -28,7 +28,7 @@ class Stragglers(StrEnum):
     WAIT = "wait"
     """The batch is complete when all of them are."""
     DROP = "drop"
-    """They are stopped and left out; `RolloutState.dropped` has them."""
+    """They are stopped and left out; `RolloutState.cut` has them."""
     PARK = "park"
     """They are stopped, and continued by the next run that gets the same `RolloutState`."""
 

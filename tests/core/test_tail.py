@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError
+from envkit.export import Selection, TrajectoryFormat, export_trajectories
 from envkit.faults import FaultPlan
 from envkit.metrics import aggregate
 from envkit.rollout import (
@@ -37,7 +38,8 @@ from envkit.rollout import (
 )
 from envkit.rollout.plan import Played, Progress
 from envkit.rollout.run_folder import RunFolder
-from envkit.trajectory import StopReason, Trajectory, load, verify_file
+from envkit.rollout.tail import ParkedGroup, marked
+from envkit.trajectory import StopReason, Trajectory, load, save, verify_file
 from envkit.trajectory.trajectory import TAIL, TIMES_PARKED
 
 SLOW_S = 30.0
@@ -100,9 +102,9 @@ async def test_drop_completes_the_batch_without_its_stragglers(size: int) -> Non
     assert len(played) == 8 * size == state.finished == state.total
     assert all(one.stop_reason is StopReason.TERMINATED for one in played)
     kept = {one.episode_id for one in played}
-    assert state.dropped
-    assert not kept & {one.episode_id for one in state.dropped}
-    assert (state.parked, state.in_flight, world.open_envs) == ([], 0, 0)
+    assert state.cut
+    assert not kept & {one.episode_id for one in state.cut}
+    assert (state.dropped, state.parked, state.in_flight, world.open_envs) == ([], [], 0, 0)
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -175,10 +177,10 @@ async def test_group_that_completes_too_late_is_parked_whole_and_delivered_first
 
 async def test_dropped_group_with_a_fault_does_not_count_for_the_batch() -> None:
     world = World()
-    plan = FaultPlan(0.04, kinds=("permanent",), seed=1)
+    plan = FaultPlan(0.12, kinds=("permanent",), seed=1)
     state = RolloutState()
     config = RolloutConfig(
-        tail=Tail(oversample=3, then=Stragglers.DROP), on_fault=FaultPolicy.DROP_GROUP
+        tail=Tail(oversample=10, then=Stragglers.DROP), on_fault=FaultPolicy.DROP_GROUP
     )
     found = collect(
         lambda: ReplayEnv(world, plan), ScriptedEngine(text_codec(), say_turn), text_codec(),
@@ -191,12 +193,18 @@ async def test_dropped_group_with_a_fault_does_not_count_for_the_batch() -> None
 
 
 async def test_group_that_was_delivered_is_not_parked_any_more_when_the_run_fails() -> None:
-    state = RolloutState()
-    tail = Tail(oversample=4, then=Stragglers.PARK)
-    first, _, _ = await batch(ScriptedEngine(text_codec(), say_turn), tail, groups=2, state=state)
-    whole = {group.group_id for group in state.parked if group.is_complete(1)}
-    assert whole
-    seen: list[str | None] = [one.group_id for one in first]
+    state, tail = RolloutState(), Tail(oversample=4, then=Stragglers.PARK)
+    played, _, _ = await batch(ScriptedEngine(text_codec(), say_turn), Tail(), groups=3, seed=5)
+    # Whether a batch parks a group that is complete depends on the event loop's order.
+    state.parked += [
+        ParkedGroup(
+            group_id=str(one.group_id), seed=one.seed or 0, task=None,
+            initial_observation_hash=None, members={0: (one,)},
+        )
+        for one in played
+    ]  # fmt: skip
+    whole = {group.group_id for group in state.parked}
+    seen: list[str | None] = []
 
     class Broken(ScriptedEngine):
         async def check(self, codec: object, sampling: object) -> None:
@@ -297,6 +305,7 @@ def test_command_tells_what_the_tail_has_cut(tmp_path: Path) -> None:
     assert done.code == 0
     stored = load(tmp_path / "run")
     assert len([one for one in stored if TAIL not in one.metadata]) == 8
+    assert "faulted" not in done.err
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_bytes())
     assert metrics["episodes"] == 8
     assert metrics.get("tail/cut", 0) == len(stored) - 8
@@ -350,6 +359,19 @@ async def test_staleness_is_refused_where_weights_have_no_numbers() -> None:
     tail = Tail(max_staleness=1)
     with pytest.raises(ConfigurationError, match="by integers, got 'script'"):
         await batch(ScriptedEngine(text_codec(), say_turn), tail, groups=4)
+
+
+async def test_export_leaves_out_what_the_tail_has_cut(tmp_path: Path) -> None:
+    tail = Tail(oversample=2, then=Stragglers.DROP)
+    played, state, _ = await batch(Engine(), tail, groups=4)
+    cut = [marked(one, {TAIL: tail.then.value}) for one in state.cut]
+    assert any(one.turns for one in cut)
+    save([*played, *cut], tmp_path / "trajectories.jsonl")
+    out = tmp_path / "rows.jsonl"
+    tally = export_trajectories(
+        tmp_path / "trajectories.jsonl", out, TrajectoryFormat.SFT, Selection()
+    )
+    assert (tally.trajectories, sum(tally.left_out.values())) == (4, len(cut))
 
 
 def test_tail_refuses_what_makes_no_batch() -> None:
