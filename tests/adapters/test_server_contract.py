@@ -44,7 +44,7 @@ async def test_every_turn_with_images_has_the_expanded_prompt_length(
     block = KINDS[server_kind].cache_block
     for earlier, found in zip(talk.replies, cached[1:], strict=False):
         assert found >= earlier[0] // block * block
-    assert cached[1] > 0
+    assert max(cached) > 0  # the first prompt may be shorter than a block
     assert len(talk.train) - len(talk.wire) > 100
 
 

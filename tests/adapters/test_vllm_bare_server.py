@@ -49,6 +49,8 @@ async def test_bare_server_is_refused_before_an_episode_and_its_death_is_a_crash
     with pytest.raises(ConfigurationError, match="--logprobs-mode processed_logprobs"):
         await anext(episodes)
 
+    await engine.aclose()
+    engine = create_engine(vllm_model, base_url=url, timeout_s=120, check_logprobs=False)
     running = asyncio.create_task(
         engine.generate(ask([5, 6, 7], 1, max_new_tokens=4000, extras={"ignore_eos": True}))
     )
@@ -57,7 +59,7 @@ async def test_bare_server_is_refused_before_an_episode_and_its_death_is_a_crash
     os.kill(int(found[-1]), signal.SIGKILL)
     with pytest.raises(EngineFault) as caught:
         await running
-    assert (caught.value.kind, caught.value.is_away) == (FaultKind.CRASHED, True)
+    assert (caught.value.kind, caught.value.is_away) == (FaultKind.CRASHED, True), caught.value
     with pytest.raises(EngineFault) as caught:
         await engine.probe()
     assert caught.value.is_away

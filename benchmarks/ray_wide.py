@@ -1,0 +1,185 @@
+"""How close tens of thousands of episodes at once, in a few Ray workers, come to ideal.
+
+Environment and replies wait for log-normal times, long enough that CPU time is not the limit; the
+replies are tokens of a real tokenizer. Ideal is the longest episode's own waiting. Memory is the
+proportional set size of the driver and its workers, the most of samples taken every few seconds;
+Ray's own processes are not in it.
+
+    python benchmarks/ray_wide.py
+    python benchmarks/ray_wide.py --episodes 4096 --mean-s 10
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import re
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from ray_workers import cpu_of
+
+from envkit.async_env import AsyncEnv
+from envkit.env import PolicyContext, Turn
+from envkit.rollout import (
+    GenerateRequest,
+    Player,
+    RolloutConfig,
+    Run,
+    RunPlan,
+    ScriptedEngine,
+    delivered,
+)
+from envkit.rollout.sources import FunctionSource
+from envkit.seeds import derive_seed
+from envkit.tasks import Task
+from envkit.tokens import load_codec
+from envkit_ray import RayPlayer
+from envkit_transformers import builtin_model_dir
+
+TURNS = 4
+SIGMA = 0.5
+ENV_SHARE = 0.25
+"""What an environment's step takes of a reply's mean."""
+SAMPLE_S = 5.0
+MOST_OF_IDEAL = 1.05
+MOST_BYTES = 6e9
+
+
+def wait_s(seed: int, turn: int, mean_s: float, *, of_env: bool) -> float:
+    """Return how long a reply or a step takes; drawn from the episode's seed."""
+    rng = random.Random(derive_seed("wait", seed, turn, int(of_env)))
+    mean = mean_s * (ENV_SHARE if of_env else 1.0)
+    return rng.lognormvariate(math.log(mean) - SIGMA**2 / 2, SIGMA)
+
+
+class Waiting(AsyncEnv):
+    """Takes a while for each of its turns."""
+
+    def __init__(self, mean_s: float) -> None:
+        super().__init__(max_turns=TURNS)
+        self._mean_s = mean_s
+
+    async def on_areset(self, task: Task) -> Turn:
+        """Start at once."""
+        return Turn("You stand in a corridor.")
+
+    async def on_aturn(self, response_text: str) -> Turn:
+        """Wait and answer."""
+        await asyncio.sleep(wait_s(int(self.task["seed"]), self.turn, self._mean_s, of_env=True))
+        return Turn("Go on.", reward=0.25, done=self.turn + 1 >= TURNS)
+
+
+def reply(context: PolicyContext) -> str:
+    """Write a reply of constant length."""
+    return f"I open door {context.turn} and look for the key after it."
+
+
+def reply_s(request: GenerateRequest, *, mean_s: float) -> float:
+    """Return how long the engine takes."""
+    assert request.context is not None
+    task = request.context.task
+    return wait_s(int(task["seed"]), request.context.turn, mean_s, of_env=False)
+
+
+def waiting_player(config: RolloutConfig, *, model: str, mean_s: float) -> Player:
+    """Return a player whose engine waits."""
+    codec = load_codec(model)
+    engine = ScriptedEngine(codec, reply, latency=partial(reply_s, mean_s=mean_s))
+    return Player(engine, codec, config)
+
+
+def memory_of(pids: list[int]) -> int:
+    """Return the bytes that processes hold, pages that they share counted once."""
+    held = 0
+    for pid in pids:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+        assert found is not None
+        held += int(found[1]) * 1024
+    return held
+
+
+def ideal_s(tasks: Sequence[Task], mean_s: float) -> float:
+    """Return the longest episode's own waiting."""
+    return max(
+        sum(
+            wait_s(int(task["seed"]), turn, mean_s, of_env=of_env)
+            for turn in range(TURNS)
+            for of_env in (False, True)
+        )
+        for task in tasks
+    )
+
+
+async def wide(episodes: int, workers: int, mean_s: float, model: str) -> dict[str, float]:
+    """Play all episodes at once and return what was measured."""
+    config = RolloutConfig(workers=workers)
+    make = partial(waiting_player, RolloutConfig(), model=model, mean_s=mean_s)
+    player = RayPlayer(make, config)
+    await player.start()
+    pids = [pid for _, pid in player.processes]
+    tasks: list[Task] = [{"seed": number} for number in range(episodes)]
+    run = Run(
+        FunctionSource("waiting", partial(Waiting, mean_s)),
+        player,
+        RunPlan(episodes=episodes, tasks=tasks, concurrency=episodes),
+    )
+    most = 0
+
+    async def sample() -> None:
+        nonlocal most
+        while True:
+            most = max(most, await asyncio.to_thread(memory_of, [*pids, os.getpid()]))
+            await asyncio.sleep(SAMPLE_S)
+
+    sampling = asyncio.create_task(sample())
+    started, inside, outside = time.monotonic(), cpu_of(pids), time.process_time()
+    kept: set[str] = set()
+    async for one in delivered(run):
+        assert one.fault is None, one.fault
+        kept.add(one.episode_id)
+    took = time.monotonic() - started
+    sampling.cancel()
+    ideal = ideal_s(tasks, mean_s)
+    figures = {
+        "episodes": len(kept),
+        "seconds": took,
+        "ideal_s": ideal,
+        "of_ideal": took / ideal,
+        "memory_gb": most / 1e9,
+        "driver_cpu_s": time.process_time() - outside,
+        "workers_cpu_s": cpu_of(pids) - inside,
+    }
+    await player.aclose()
+    return figures
+
+
+def main() -> int:
+    """Print the figures; status 1 if one misses its target."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--episodes", type=int, default=65_536, help="at once")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--mean-s", type=float, default=60.0, help="mean seconds of a reply")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    figures = asyncio.run(
+        wide(options.episodes, options.workers, options.mean_s, str(builtin_model_dir()))
+    )
+    print(", ".join(f"{name} {value:.4g}" for name, value in figures.items()), flush=True)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    is_whole = figures["episodes"] == options.episodes
+    is_met = figures["of_ideal"] <= MOST_OF_IDEAL and figures["memory_gb"] * 1e9 <= MOST_BYTES
+    return 0 if is_whole and is_met else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
