@@ -59,10 +59,11 @@ test: $(VENV)/.dev templates  ## Run the fast tests; WORKERS=n shares them among
 test-slow: $(VENV)/.dev templates  ## Run the slow tests, and every property test with all its examples
 	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not sglang and not vllm and not gpu'
 
-check: $(VENV)/.dev  ## Lint, check types and layers
+check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/docs/phrases.py
 	$(BIN)/pyright
 
 format: $(VENV)/.dev  ## Format the code

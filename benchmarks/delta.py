@@ -2,7 +2,7 @@
 
 For each real template: the median time of `encode_observation` on a 200-token user observation
 minus the median time in which the tokenizer encodes the same text (Rust backend, called directly),
-at turn 1 and behind 100 turns of history, which is passed. Both are measured in alternation.
+at turn 1 and after 100 turns of history, which is passed. Both are measured in alternation.
 Goals: at most 25 us beyond encoding; turn 100 / turn 1 at most 1.1. "rendered" is the same through
 the template itself, which observations take that the template treats in a special way.
 

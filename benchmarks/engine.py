@@ -67,7 +67,7 @@ WARM_UP: Final = Workload(
 
 
 async def play_engine(engine: TransformersEngine, load: Workload) -> None:
-    """Play every conversation as a task of its own."""
+    """Play every conversation as its own task."""
 
     async def converse(number: int) -> None:
         wire: list[int] = []

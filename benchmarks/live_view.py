@@ -1,6 +1,6 @@
 """What the live view costs: CPU seconds of a rollout with it, and of the same one without.
 
-Both run the command in a process of its own, its standard error on a pseudo terminal of 120
+Both run the command in its own process, its standard error on a pseudo terminal of 120
 columns, one of them with --quiet. The pairs are interleaved; the episodes are scripted. On a busy
 machine CPU seconds of equal work differ by several percent, so the share of the process's CPU time
 that drawing took is measured too, inside the process.

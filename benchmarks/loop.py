@@ -90,7 +90,7 @@ class Waits:
 
 def reply(context: PolicyContext) -> str:
     """Write a reply of constant length."""
-    return f"I open door {context.turn} and look for the key behind it."
+    return f"I open door {context.turn} and look for the key after it."
 
 
 async def overhead(codec: ChatCodec, episodes: int, config: RolloutConfig) -> float:
@@ -130,7 +130,7 @@ def turn_cost(codec: ChatCodec) -> dict[str, float]:
 def codec_share(codec: ChatCodec, times: int = 2000) -> float:
     """Return microseconds that the codec takes for one turn's texts by itself."""
     message: Message = {"role": "user", "content": ANSWER}
-    text = "I open door 5 and look for the key behind it."
+    text = "I open door 5 and look for the key after it."
     sampled = codec.encode_reply(text)
     started = time.process_time()
     for _ in range(times):

@@ -1,4 +1,4 @@
-"""A server of SGLang's `/generate` that samples nothing: for load, in a process of its own.
+"""A server of SGLang's `/generate` that samples nothing: for load, in its own process.
 
 Replies are fixed ids and the client's stop token. Each takes a log-normal time that is a function
 of its session and its prompt's length, so that the client can say what the waiting came to.

@@ -59,7 +59,7 @@ def figure(rng: random.Random) -> Image:
 
 
 def episode(number: int) -> Trajectory:
-    """Return an episode of five turns, each with a picture of its own."""
+    """Return an episode of five turns, each with its own picture."""
     rng = random.Random(number)
     segments: list[Segment] = []
     turns: list[TurnRecord] = []

@@ -52,7 +52,7 @@ def interpreter(trainer: str) -> Path:
 
 
 def play(trainer: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one contest in a process of its own and return its figures.
+    """Run one contest in its own process and return its figures.
 
     Raises:
         SystemExit: It failed; its output was shown.

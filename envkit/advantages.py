@@ -98,11 +98,11 @@ class TurnRewards:
                 totals.append(total)
                 total = 0.0
         if totals:
-            totals[-1] += total  # a reward that stands behind the last reply
+            totals[-1] += total  # a reward after the last reply
         return cls(length=len(loss_mask), ends=tuple(ends), rewards=tuple(totals))
 
     def bounds(self) -> tuple[int, ...]:
-        """Return where turns begin and end; what follows the last reward is a turn of its own."""
+        """Return where turns begin and end; what follows the last reward is its own turn."""
         ends = (
             self.ends if self.ends and self.ends[-1] == self.length else (*self.ends, self.length)
         )

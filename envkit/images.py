@@ -288,7 +288,7 @@ class Image:
         lossless as PNG and WebP.
 
         Raises:
-            ImageError: The format is another one, or the bytes behind the image are broken.
+            ImageError: The format is another one, or the bytes after the image are broken.
         """
         name = image_format.lower()
         with self._lock:

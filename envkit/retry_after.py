@@ -46,12 +46,12 @@ def _header(headers: Mapping[str, str], name: str) -> str:
 
 
 def _decimal(value: str) -> float | None:
-    """Return a number, 0 for one below; None for what is no number."""
+    """Return a number, 0 for one below; None for what is not a number."""
     return max(0.0, float(value)) if _DECIMAL.fullmatch(value) else None
 
 
 def _until(value: str, wall_clock: Callable[[], float]) -> float | None:
-    """Return the seconds until a date, 0 for one in the past; None for what is no date."""
+    """Return the seconds until a date, 0 for one in the past; None for what is not a date."""
     try:
         date = parsedate_to_datetime(value)
         if date.tzinfo is None:  # "-0000": UTC from a machine that does not say where it is

@@ -62,7 +62,7 @@ def read_tasks(path: str | os.PathLike[str]) -> ListSource:
     """Return the tasks of a JSON lines file, one object a line; empty lines are skipped.
 
     Raises:
-        DatasetError: The file cannot be read, holds no task, or a line is no JSON object.
+        DatasetError: The file cannot be read, holds no task, or a line is not a JSON object.
     """
     rows: list[Task] = []
     try:
@@ -75,7 +75,9 @@ def read_tasks(path: str | os.PathLike[str]) -> ListSource:
         try:
             row: object = json.loads(line)
         except ValueError as error:
-            raise DatasetError(f"{str(path)!r}, line {number} is no JSON: {error}") from error
+            raise DatasetError(
+                f"{str(path)!r}, line {number} is not valid JSON: {error}"
+            ) from error
         if not isinstance(row, dict):
             raise DatasetError(
                 f"{str(path)!r}, line {number} must be a task, a JSON object, got {line:.80}"

@@ -119,7 +119,7 @@ class ToolSpec:
         """Return what is wrong with a call's arguments, one sentence each; empty when valid.
 
         Raises:
-            ConfigurationError: The tool's own schema is no valid JSON Schema.
+            ConfigurationError: The tool's own schema is not a valid JSON Schema.
         """
         if not isinstance(arguments, Mapping):
             return [f"arguments must be an object, got {type(arguments).__name__}"]

@@ -63,7 +63,7 @@ class StepKey(NamedTuple):
     """Identifies one attempt of one step, for backends that must not apply a step twice."""
 
     episode_id: str
-    """With a suffix of its own after every `resume`, whose replays are no repetitions."""
+    """With its own suffix after every `resume`, whose replays are not repetitions."""
     turn: int
     attempt: int
     """Counts the retries of the episode so far. After each, the state was put back, so a later

@@ -109,7 +109,7 @@ class Progress(TrainerCallback):
 
 def learn(policy: SmallModel, codec: ChatCodec, run: Run, options: argparse.Namespace) -> None:
     """Train by GRPO and evaluate the policy before and after."""
-    # The engine has a model of its own, as it would on another machine.
+    # The engine has its own model, as it would on another machine.
     engine = TransformersEngine(copy.deepcopy(policy.model), policy.processor, seed=options.seed)
     progress = Progress(run, options.steps)
     trainer = make_trainer(policy, engine, codec, progress, options)

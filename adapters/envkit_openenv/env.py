@@ -126,7 +126,7 @@ class OpenEnvEnv(AsyncEnv):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> Reset:
-        """Start an episode on a connection of its own; the arguments are those of `Env.reset`.
+        """Start an episode on its own connection; the arguments are those of `Env.reset`.
 
         Raises:
             EnvFault: The server cannot be reached, fails, or answers with something else.

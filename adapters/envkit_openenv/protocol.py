@@ -1,7 +1,7 @@
 """What an OpenEnv server says over its WebSocket, read strictly.
 
 The contract (openenv 0.10.0, openenv/core/env_server/http_server.py and serialization.py): one
-connection to `/ws` is one session with an environment of its own. `{"type": "reset" | "step",
+connection to `/ws` is one session with its own environment. `{"type": "reset" | "step",
 "data": {...}}` is answered by `{"type": "observation", "data": {"observation", "reward", "done"}}`,
 `{"type": "state"}` by `{"type": "state", "data"}`, all of it by `{"type": "error", "data":
 {"message", "code"}}` where it failed. An observation's `metadata`, which is for programs and often
@@ -64,7 +64,7 @@ def read_outcome(data: dict[str, Any]) -> Outcome:
     """Return the outcome of a reset or a step.
 
     Raises:
-        EnvFault: The answer is not the contract's, or its reward is no number.
+        EnvFault: The answer is not the contract's, or its reward is not a number.
     """
     observation, reward, done = data.get("observation"), data.get("reward"), data.get("done")
     if not isinstance(observation, dict) or not isinstance(done, bool):

@@ -1,6 +1,6 @@
 """An environment of envkit as an OpenEnv server, on OpenEnv's own application.
 
-A session is a WebSocket with an environment of its own, made at its reset and closed with it. The
+A session is a WebSocket with its own environment, made at its reset and closed with it. The
 action is the model's whole reply; fields of the observation carry everything that the environment
 returned, and its `metadata` stays empty. A typed fault becomes an error message that a client of
 envkit reads back as that fault, and that other clients raise.

@@ -169,7 +169,7 @@ async def fetch_schema(
                     response.raise_for_status()
                     found: Any = json.loads(await response.read())
         except (ValueError, RecursionError) as error:
-            what = "answered GET /schema with something that is no JSON"
+            what = "answered GET /schema with something that is not valid JSON"
             raise _fault(address, what, FaultKind.PERMANENT) from error
         except BaseException as error:
             raise _opening_fault(address, error, limits.connect_timeout_s) from error

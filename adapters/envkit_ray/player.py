@@ -40,7 +40,7 @@ _NAME: Final = "ray"
 class RayPlayer:
     """Plays episodes on Ray actors; used in place of an `envkit.rollout.Player`.
 
-    An episode whose worker dies starts again on another one, under an id of its own, and counts the
+    An episode whose worker dies starts again on another one, under its own id, and counts the
     loss in `env_restarts`. One that was lost too often is a faulted trajectory. A player belongs to
     the event loop that it was made on.
     """

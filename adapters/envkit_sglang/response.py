@@ -102,7 +102,7 @@ def _tokens(
 
 
 def _given_up(status: int, message: object) -> EngineFault:
-    """Return the fault of a request that the server gave up with a status of its own."""
+    """Return the fault of a request that the server gave up with its own status."""
     return EngineFault(
         f"SGLang gave the request up with status {status}: {shown(message)}",
         kind=FaultKind.TRANSIENT if status >= 500 else FaultKind.PERMANENT,

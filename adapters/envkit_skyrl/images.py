@@ -2,7 +2,7 @@
 
 The server takes expanded token ids and, for each picture, vLLM's own serialisation of what its
 processor made of it (`MultiModalFeatures` in skyrl/backends/skyrl_train/inference_servers/base.py).
-Only the server can write that, so each new picture is rendered there in a message of its own, as
+Only the server can write that, so each new picture is rendered there in its own message, as
 SkyRL's client does for its sampling interface (`_render_for_sample`). What was rendered is kept by
 the picture's hash: a group and its later turns render nothing again.
 """

@@ -34,7 +34,7 @@ def read_config(arguments: list[str]) -> EnvkitTrainConfig:
 
 @ray.remote(num_cpus=1)
 def train(cfg: EnvkitTrainConfig) -> None:
-    """Run the experiment in a task of its own, as SkyRL's entry point does."""
+    """Run the experiment in its own task, as SkyRL's entry point does."""
     EnvkitExp(cfg).run()
 
 

@@ -65,7 +65,7 @@ class Played:
     error: Exception | None = None
     """Why not; None where it was."""
     resumes: int = 0
-    """How often it was gone on with after an abort by the server."""
+    """How often it was resumed after an abort by the server."""
     seconds: float = 0.0
 
     @property

@@ -101,7 +101,7 @@ def _compare_turns(data: Any, discount: float, *, is_scaled: bool) -> None:  # n
 def without_faults(
     uids: Sequence[str], episodes: Sequence[int], faulted: Sequence[bool]
 ) -> list[str]:
-    """Return the group of each row, with a group of its own for a row without a reward.
+    """Return the group of each row, with its own group for a row without a reward.
 
     A group with fewer than two rewards stays as it is: SkyRL takes the bare reward of a group of
     one for its advantage, whereas the placeholders, which have the mean, make it 0.

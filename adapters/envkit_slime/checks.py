@@ -22,7 +22,7 @@ def check_prompt(
 ) -> None:
     """Refuse a task whose text is a prompt that the trainer has already rendered.
 
-    An evaluation dataset has a flag of its own, which does not reach a generate function.
+    An evaluation dataset has its own flag, which does not reach a generate function.
 
     Raises:
         ConfigurationError: See the message.

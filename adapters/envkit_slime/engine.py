@@ -73,7 +73,7 @@ class Call:
     def start_row(self, request: GenerateRequest) -> int:
         """Return the first position whose experts are missing.
 
-        Rows are those of every token but the last. What lies behind the prompt belongs to a reply
+        Rows are those of every token but the last. What follows the prompt belongs to a reply
         that was taken back.
         """
         known = self.known_rows.get(request.session_id, [])

@@ -83,7 +83,7 @@ def _add(
 ) -> None:
     if extra is not None:
         extra.update(metrics)
-    elif metrics:  # there is no mapping to add to: log a step of our own
+    elif metrics:  # there is no mapping to add to: log our own step
         steps, logs = _LOGS[trainer_of(samples[0])]
         step = require(steps).compute_rollout_step(args, rollout_id)
         require(logs).log(args, {**metrics, step_key: step}, step_key=step_key)

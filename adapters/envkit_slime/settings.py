@@ -63,7 +63,7 @@ class Settings:
         `template_kwargs` win over `--apply-chat-template-kwargs`, key by key.
 
         Raises:
-            ConfigurationError: It is no mapping, or has unknown keys or wrong values.
+            ConfigurationError: It is not a mapping, or has unknown keys or wrong values.
         """
         given: object = getattr(args, "envkit", None)
         if given is None:

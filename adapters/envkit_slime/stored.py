@@ -19,7 +19,7 @@ def freeze(trajectory: Trajectory) -> dict[str, Any]:
     """Return the trajectory as plain data.
 
     Raises:
-        StorageError: A task or an info holds something that is no JSON data.
+        StorageError: A task or an info holds something that is not JSON data.
     """
     images: dict[str, bytes] = {}
 

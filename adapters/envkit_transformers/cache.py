@@ -53,7 +53,7 @@ def check_cache() -> str:
     except OSError as error:
         raise StorageError(
             f"the cache {folder} cannot be written ({error.strerror or error}), so the built-in "
-            f"text model cannot be made. Mend it with: export {CACHE_VARIABLE}=/a/folder/of/yours"
+            f"text model cannot be made. Fix it with: export {CACHE_VARIABLE}=/a/folder/of/yours"
         ) from error
 
 

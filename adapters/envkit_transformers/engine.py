@@ -62,7 +62,7 @@ class TransformersEngine:
                 the device's free memory.
             device: Moves the model there; None leaves it where it is.
             dtype: Converts the model; None leaves it as it is.
-            seed: For requests without a seed of their own.
+            seed: For requests without their own seed.
             threads: Of the CPU; None leaves torch's setting alone.
             weight_version: Reported with every generation until `update_weights`.
 

@@ -99,7 +99,7 @@ class PackedForward:
         """Compare packed rows with the model's own forward and return the cache's bytes a token.
 
         Two short sequences are prefilled together, one of them in two parts, and go on by one
-        token each. A model with an attention of its own, or with state outside the cache, differs.
+        token each. A model with its own attention, or with state outside the cache, differs.
 
         Raises:
             ConfigurationError: The model's packed forward is not its own forward.

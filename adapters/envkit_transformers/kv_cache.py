@@ -39,7 +39,7 @@ class KeyValueCache:
         )
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write a layer's new columns (H, n, D) behind the valid ones and return all of them.
+        """Write a layer's new columns (H, n, D) after the valid ones and return all of them.
 
         The length stays as it is until `advance`, so a forward that fails changes nothing.
         """
@@ -56,7 +56,7 @@ class KeyValueCache:
         self.length += count
 
     def truncate(self, length: int) -> None:
-        """Forget everything behind a prefix."""
+        """Forget everything after a prefix."""
         self.length = min(self.length, length)
 
     def drop(self) -> None:

@@ -116,7 +116,7 @@ def _draw(probabilities: Tensor, draws: Sequence[Draw]) -> Tensor:
     # Below the total, so that the answer is always a token with a probability above zero.
     targets = torch.minimum(targets, torch.nextafter(total, torch.zeros_like(total)))
     drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0]
-    return drawn.clamp(max=probabilities.shape[-1] - 1)  # a row of NaN ends behind the last
+    return drawn.clamp(max=probabilities.shape[-1] - 1)  # a row of NaN ends past the last
 
 
 def _keep_top(probabilities: Tensor, draws: Sequence[Draw]) -> Tensor:

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own: TRL's trainers are synchronous, rollouts are not."""
+"""An event loop on its own thread: TRL's trainers are synchronous, rollouts are not."""
 
 import asyncio
 import threading

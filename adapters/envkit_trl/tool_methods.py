@@ -14,7 +14,7 @@ from envkit.errors import ConfigurationError
 from envkit.tools import ToolSpec
 
 RESERVED: Final = frozenset({"reset", "get_reward"})
-"""Names that TRL gives a meaning of its own."""
+"""Names that TRL gives its own meaning."""
 _HINTS: Final[Mapping[str, Any]] = {
     "string": str,
     "integer": int,
@@ -76,8 +76,7 @@ def check_tool_name(name: str) -> None:
         )
     if name in RESERVED:
         raise ConfigurationError(
-            f"TRL gives the methods {sorted(RESERVED)} a meaning of their own; rename the tool "
-            f"{name!r}"
+            f"TRL gives the methods {sorted(RESERVED)} their own meaning; rename the tool {name!r}"
         )
 
 

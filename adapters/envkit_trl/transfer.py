@@ -1,4 +1,4 @@
-"""Weights from TRL's trainers to an engine that has a copy of its own."""
+"""Weights from TRL's trainers to an engine that has its own copy."""
 
 import asyncio
 from collections.abc import Callable, Iterator

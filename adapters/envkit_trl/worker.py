@@ -1,6 +1,6 @@
 """A rollout worker for TRL's AsyncGRPOTrainer: text episodes, any number of rows each.
 
-It runs in the trainer's process, on a thread of its own, and samples while the trainer trains.
+It runs in the trainer's process, on its own thread, and samples while the trainer trains.
 Contracts: `RolloutWorkerProtocol` and `RolloutSample` of trl/experimental/async_grpo (1.16). Rows
 are joined where a prompt extends what came before it exactly, and fork elsewhere: TRL's own
 realignment gives sampled tokens up.

@@ -1,7 +1,7 @@
 """The event loop that environments of the verifiers library run on.
 
 Their reward functions and tools are often synchronous and compute on the loop that called them. One
-loop on a thread of its own has them all: they hold up each other, never a rollout.
+loop on its own thread has them all: they hold up each other, never a rollout.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ _REQUIRES: str = r"verifiers\b(?![-_.])"
 def member_ids() -> list[str]:
     """Return the ids of installed environments; imports none of them.
 
-    An environment is a distribution that requires verifiers and brings a module of its own name,
+    An environment is a distribution that requires verifiers and brings its own module name,
     which is how verifiers finds it.
     """
     names = {dist.name for dist in distributions() if _is_environment(dist)}

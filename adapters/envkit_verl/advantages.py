@@ -26,7 +26,7 @@ def turn_estimator(
 
     Args:
         token_level_rewards: Each turn's reward on its reply's last token, (B, R).
-        response_mask: 1 for sampled tokens, (B, R). A row without any counts nowhere.
+        response_mask: 1 for sampled tokens, (B, R). A row without any is excluded.
         index: Each row's group, (B,).
         config: `gamma` discounts later turns (1 sums them); `norm_adv_by_std_in_grpo` divides by
             the deviation.

@@ -67,7 +67,7 @@ class Groups:
 
     @contextmanager
     def member(self, uid: str | None) -> Generator[Member]:
-        """Join a prompt's group for as long as the block runs; None is a group of its own."""
+        """Join a prompt's group for as long as the block runs; None is its own group."""
         group = Group() if uid is None else self._running.setdefault(uid, Group())
         member = group.join()
         try:

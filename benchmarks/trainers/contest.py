@@ -96,7 +96,7 @@ def _draw(rng: random.Random) -> bytes:
 
 
 class Clock:
-    """Counts CPU time that is no part of the rollout; what it counts must not wait."""
+    """Counts CPU time that is not part of the rollout; what it counts must not wait."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

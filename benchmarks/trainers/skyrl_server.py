@@ -1,6 +1,6 @@
 """The fake server of SkyRL's contest: vLLM's render and generate endpoints, strict, at once.
 
-A process of its own, so that its time counts for nobody. Prints its port and answers until it is
+Its own process, so that its time counts for nobody. Prints its port and answers until it is
 terminated. `/counts` gives and clears how many turns and pictures came.
 """
 

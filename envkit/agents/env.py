@@ -69,7 +69,7 @@ class MultiAgentEnv(Env):
         """Return rewards that are known at the end only, by role; nothing by default.
 
         They are added to each role's last reply, also where the role has long stopped speaking.
-        Called once, behind the last `on_replies`, also when `max_turns` rounds ended the episode.
+        Called once, after the last `on_replies`, also when `max_turns` rounds ended the episode.
         """
         return {}
 

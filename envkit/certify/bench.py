@@ -24,7 +24,7 @@ Script = list[dict[str, Any]]
 
 
 class Replays(Protocol):
-    """Plays scripts in a process of its own."""
+    """Plays scripts in its own process."""
 
     def rows(self, target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[str]]:
         """Return the rows of each episode of the script."""

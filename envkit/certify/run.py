@@ -1,4 +1,4 @@
-"""Certify an environment in a process of its own, line by line."""
+"""Certify an environment in its own process, line by line."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

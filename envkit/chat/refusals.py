@@ -9,7 +9,7 @@ from envkit.retry_after import retry_after
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 _SPENT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-"""Codes of a 429 that no waiting mends (OpenAI's guide to error codes)."""
+"""Codes of a 429 that no waiting fixes (OpenAI's guide to error codes)."""
 
 
 def status_failure(
@@ -49,7 +49,7 @@ def answer_failure(body: bytes) -> CallFailure:
 
 
 def _error_of(body: bytes) -> tuple[str, str | None]:
-    """Return an error body's message and code; an excerpt where it is no JSON error."""
+    """Return an error body's message and code; an excerpt where it is not a JSON error."""
     try:
         error: Any = json.loads(body)["error"]
         if isinstance(error, str):

@@ -37,7 +37,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class _Commands(TyperGroup):
-    """Ends every expected error in one line, and takes --debug behind the command too.
+    """Ends every expected error in one line, and takes --debug after the command too.
 
     Plugins are asked for their commands only where envkit's own do not suffice.
     """

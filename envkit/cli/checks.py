@@ -1,8 +1,8 @@
-"""What `envkit doctor` checks: each finding says what is wrong, why it matters and what mends it.
+"""What `envkit doctor` checks: each finding says what is wrong, why it matters and what fixes it.
 
 A plugin brings a check by an entry point of the group `envkit.checks`: the place of a function
 without arguments that returns what it found and raises an EnvkitError, whose message says what is
-wrong and ends with "Mend it with: COMMAND".
+wrong and ends with "Fix it with: COMMAND".
 """
 
 import platform
@@ -46,7 +46,7 @@ class Check:
     matters: str = ""
     """What does not work because of it; empty when all is well."""
     fix: str = ""
-    """The command that mends it; empty when all is well."""
+    """The command that fixes it; empty when all is well."""
 
 
 def all_checks() -> Iterator[Check]:
@@ -228,8 +228,8 @@ def _plugin_check(point: EntryPoint) -> Check:
 
 
 def _mending(message: str) -> str:
-    """Return the command behind "Install it with:" or "Mend it with:" of an error's message."""
-    line = re.search(r"(?:Install|Mend) it with: (.*?)(?: \(or .*)?$", message, re.S)
+    """Return the command after "Install it with:" or "Fix it with:" of an error's message."""
+    line = re.search(r"(?:Install|Fix) it with: (.*?)(?: \(or .*)?$", message, re.S)
     return "" if line is None else line[1].strip()
 
 

@@ -28,9 +28,9 @@ def doctor(
     base_url: BaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what is installed, and with an engine whether it answers; say how to mend the rest.
+    """Check what is installed, and with an engine whether it answers; say how to fix the rest.
 
-    A line "no" ought to work and does not: what is wrong, why it matters and the command that mends
+    A line "no" ought to work and does not: what is wrong, why it matters and the command that fixes
     it follow, and the exit code is 1. A line "off" is an optional part that is not installed.
     """
     from envkit.cli import checks

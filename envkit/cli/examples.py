@@ -58,7 +58,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "import": ("import dump.pt --from slime --model DIR --out runs/slime --allow-pickle",),
 }
-"""Command -> what to type behind `envkit`."""
+"""Command -> what to type after `envkit`."""
 
 
 _ATTRIBUTE: Final = "envkit_examples"
@@ -69,7 +69,7 @@ def with_examples(*lines: str) -> Callable[[Command], Command]:
     """Mark a plugin's command with examples for the end of its help.
 
     Args:
-        lines: What to type behind `envkit`.
+        lines: What to type after `envkit`.
     """
 
     def mark(command: Command) -> Command:

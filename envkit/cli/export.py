@@ -74,7 +74,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Tasks of your own, one JSON object per line, instead of the environment's.",
+            help="Your own tasks, one JSON object per line, instead of the environment's.",
             rich_help_panel=_TASKS_PANEL,
         ),
     ] = None,

@@ -46,7 +46,7 @@ def import_dump(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
 ) -> None:
-    """Turn a debug dump into trajectories, as far as it holds what they need.
+    """Turn a debug dump into trajectories, and name the fields that it lacks.
 
     What is missing is named, and noted in each trajectory's metadata.
     """

@@ -1,4 +1,4 @@
-"""`envkit new`: a package for an environment of one's own."""
+"""`envkit new`: a package for your own environment."""
 
 from pathlib import Path
 from typing import Annotated

@@ -44,7 +44,7 @@ class PluginCommand(TyperCommand):
         """Import the command and let it read its arguments.
 
         Raises:
-            ContractError: It fails to import, is no function, or two distributions bring it.
+            ContractError: It fails to import, is not a function, or two distributions bring it.
             MissingDependencyError: What it stands for is not installed.
         """
         return self.load().make_context(info_name, args, parent=parent, **extra)

@@ -1,4 +1,4 @@
-"""`envkit view`: page through the episodes of a run in the terminal."""
+"""`envkit view`: browse the episodes of a run in the terminal."""
 
 import sys
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def view(
         str, typer.Option(help="How pictures are shown: auto, blocks, sixel or none.")
     ] = "auto",
 ) -> None:
-    """Page through a run's episodes: messages, pictures, rewards, times.
+    """Browse a run's episodes in the terminal: messages, images, rewards, times.
 
     Where no terminal reads, all are written, pictures as a line each unless --images says how.
     """

@@ -61,7 +61,7 @@ def _ids(name: str, expected: Sequence[int], got: Sequence[int]) -> str | None:
     if place == len(got):
         return f"{name} ids end after {len(got)} of {_count(len(expected), 'token')}"
     if place == len(expected):
-        behind = " (an observation behind the last reply?)" if name == "response" else ""
+        behind = " (an observation after the last reply?)" if name == "response" else ""
         return (
             f"{name} ids go on after the {_count(place, 'token')} expected, got {-missing} more"
             + (behind)

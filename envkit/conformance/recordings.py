@@ -109,7 +109,7 @@ def save_recordings(trajectories: Iterable[Trajectory], directory: str | os.Path
                     if not _equal(features.setdefault(image.sha256, made), made):
                         raise ConfigurationError(
                             f"image {image.sha256[:12]} has two kinds of features; record each "
-                            "image processor in a folder of its own"
+                            "image processor in its own folder"
                         )
     columns: dict[str, NDArray[Any]] = {}
     for sha256, made in sorted(features.items()):

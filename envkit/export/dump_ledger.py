@@ -102,7 +102,7 @@ def rebuild(columns: Columns, decode: Decode | None = None) -> RebuiltLedger:
 
 
 def conversation(ledger: RebuiltLedger, decode: Decode) -> tuple[Message, ...]:
-    """Return the segments behind the prompt as messages, decoded one by one."""
+    """Return the segments after the prompt as messages, decoded one by one."""
     return tuple(
         message(
             "assistant" if segment.kind is SegmentKind.MODEL else "user", decode(segment.train_ids)

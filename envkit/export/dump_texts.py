@@ -185,7 +185,7 @@ def _json_row(line: str, needed: tuple[str, ...], where: str) -> dict[str, Any]:
     try:
         row: object = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{where} is no JSON: {error}") from error
+        raise StorageError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(row, dict):
         raise StorageError(f"{where} must be a JSON object, got {type(row).__name__}")
     found = cast("dict[str, Any]", row)

@@ -202,7 +202,7 @@ def _json_line(row: Row) -> bytes:
     try:
         text = json.dumps(_plain(row), separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise StorageError(f"a row is no JSON: {error}; write .parquet instead") from error
+        raise StorageError(f"a row is not valid JSON: {error}; write .parquet instead") from error
     return text.encode("ascii") + b"\n"
 
 

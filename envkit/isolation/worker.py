@@ -1,7 +1,7 @@
 """The worker: one process that has one environment and answers its calls, one at a time.
 
 It runs in a fork of its supervisor, or in a Python of its own where a fork is not safe. Its channel
-is a socket of its own, so what the environment prints cannot damage an answer.
+is its own socket, so what the environment prints cannot damage an answer.
 """
 
 import ctypes

@@ -128,7 +128,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise MalformedVerdict(f"{name} is no JSON")
+    raise MalformedVerdict(f"{name} is not valid JSON")
 
 
 def _check_keys(fields: Mapping[str, object], wanted: Sequence[str], where: str) -> None:

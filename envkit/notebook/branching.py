@@ -84,7 +84,7 @@ def _same_prompt(env: AnyEnv, trajectory: Trajectory) -> AnyEnv:
 
 
 def branch_point(trajectory: Trajectory, turn: int, reply_ids: tuple[int, ...]) -> Trajectory:
-    """Return the episode cut behind a changed reply, before the step that answers it.
+    """Return the episode cut after a changed reply, before the step that answers it.
 
     Args:
         trajectory: The recorded episode.
@@ -141,7 +141,7 @@ async def rerun(
         trajectory: The recorded episode.
         turn: Index of the reply to change, from 0.
         reply: What is said instead.
-        engine: Samples the replies behind it.
+        engine: Samples the replies after it.
         codec: Of the model that the episode was recorded with.
         env: Instead of the environment that the trajectory names.
         limits: As for `envkit.rollout.play`.

@@ -37,7 +37,7 @@ def factory_for(
 
     Raises:
         UnknownNameError: No environment has that id.
-        ConfigurationError: Keyword arguments beside something that is no id.
+        ConfigurationError: Keyword arguments beside something that is not an id.
     """
     if isinstance(env, str):
         spec(env)
@@ -259,7 +259,7 @@ class Game:
     async def _bring_back(
         self, first: str | None, replies: list[str], hashes: list[str], snapshot: bytes | None
     ) -> None:
-        """Reset, and go to the state behind some replies; the episode is over where that fails."""
+        """Reset, and go to the state after some replies; the episode is over where that fails."""
         await self._reset()
         self.is_over = True
         if first != self._first:

@@ -46,7 +46,7 @@ def model_facts(model: str | os.PathLike[str]) -> dict[str, int]:
     """Return `image_token_id` and `vocabulary_size` as far as the model's config has them.
 
     Raises:
-        ConfigurationError: The folder has no config.json, or it is no JSON object.
+        ConfigurationError: The folder has no config.json, or it is not a JSON object.
     """
     path = _config_path(model)
     if path is None:

@@ -150,7 +150,7 @@ def _explanations(matching: Matching, sides: Sequence[_Side], shown_pairs: int) 
             more = f" and {len(alone) - _LISTED} more" if len(alone) > _LISTED else ""
             yield (
                 f"Only in {letter} ({side.run.origin}): {len(alone)} episodes, which have no "
-                f"counterpart and count nowhere here. Episode {shown}{more}."
+                f"counterpart and are excluded here. Episode {shown}{more}."
             )
     changed = sum(Flip.OTHER_TASK in pair.flips for pair in matching.pairs)
     if changed:

@@ -355,7 +355,7 @@ class EnvHost:
         timeout_s: float | None,
         name: str,
     ) -> T:
-        """Await a method on the event loop, in a task of its own.
+        """Await a method on the event loop, in its own task.
 
         A hook that swallows its cancellation, or raises SystemExit, harms that task alone.
         """

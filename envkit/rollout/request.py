@@ -63,7 +63,7 @@ class EpisodeRequest:
         """Return the request as JSON text for `ENVKIT_COLUMN`.
 
         Raises:
-            ConfigurationError: Arguments or task hold something that is no JSON.
+            ConfigurationError: Arguments or task hold something that is not valid JSON.
         """
         data: dict[str, Any] = {"env_id": self.env_id}
         if self.env_kwargs:

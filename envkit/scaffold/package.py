@@ -37,8 +37,8 @@ class PackageName:
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None or keyword.iskeyword(self.module):
             raise ConfigurationError(
-                "a name must be words of small letters and digits with hyphens between, such as "
-                f"count-dots, got {self.name!r}"
+                "a name must be lowercase letters, digits and single hyphens, such as count-dots, "
+                f"got {self.name!r}"
             )
 
     @property

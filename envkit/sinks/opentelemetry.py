@@ -29,7 +29,7 @@ class OpenTelemetrySink:
     """
 
     def __init__(self, exporter: Any = None) -> None:  # noqa: ANN401  # a span exporter of the SDK
-        """Make a tracer of its own; the process's global one stays as it is.
+        """Make its own tracer; the process's global one stays as it is.
 
         Args:
             exporter: Takes the spans; None takes those that OTEL_TRACES_EXPORTER names: "otlp"

@@ -1,4 +1,4 @@
-"""Let callers in a few at a time, and those behind slow ones a little later."""
+"""Let callers in a few at a time, and those queued after slow ones a little later."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,8 @@
 """Threads that share the blocking calls of a rollout: as few as the calls need.
 
 Waking a thread costs more than a quick call. So one thread works through the calls as they come,
-and another is woken only when a call has waited for a few milliseconds: a slow call then holds up
-none behind it.
+and another is woken only when a call has waited for a few milliseconds: a slow call delays
+none of the calls queued after it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ DEFAULT_MAX_THREADS: Final = 256
 FEW_THREADS: Final = max(2, min(4, os.cpu_count() or 2))
 """For calls that compute: each may keep the event loop waiting for a switch interval, 5 ms."""
 _PATIENCE_S: Final = 0.002
-"""How long a call may wait behind another before a further thread takes it."""
+"""How long a call may wait for another before a further thread takes it."""
 _numbers = itertools.count()
 
 
@@ -67,7 +67,7 @@ class WorkerPool:
         return self._computing
 
     async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """Run a function on a thread; one that hangs or is given up on costs the pool nothing.
+        """Run a function on a thread; one that hangs or is abandoned costs the pool nothing.
 
         Args:
             function: The blocking call.

@@ -1,4 +1,4 @@
-"""A thread that runs blocking calls for the event loop and may be given up on.
+"""A thread that runs blocking calls for the event loop; a call that hangs is abandoned.
 
 `concurrent.futures` cannot forget a hung call: its threads are joined at exit. A worker here is a
 daemon thread; when a call outlives its deadline the worker is abandoned, and a clean-up runs on it
@@ -131,7 +131,7 @@ def outcome(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 def deliver(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
     """Settle a future, unless somebody gave it up. On the event loop."""
     if future.done():
-        return  # given up on in the meantime
+        return  # abandoned in the meantime
     if error is None:
         future.set_result(result)  # type: ignore[arg-type]  # None is T's own value then
     else:

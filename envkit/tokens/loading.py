@@ -28,7 +28,7 @@ def load_codec(
         options: Anything else that `ChatCodec` takes.
 
     Raises:
-        ConfigurationError: It is no model folder, or no such model can be loaded.
+        ConfigurationError: It is not a model folder, or no such model can be loaded.
         MissingDependencyError: transformers is not installed.
         TemplateError: The model's chat template cannot be made exact.
     """
@@ -59,7 +59,7 @@ def _check_folder(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     if not names & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}:
         raise ConfigurationError(
-            f"{str(folder)!r} is no model folder: it has no tokenizer.json or "
+            f"{str(folder)!r} is not a model folder: it has no tokenizer.json or "
             f"tokenizer_config.json, got {sorted(names)[:8]}"
         )
 

@@ -78,7 +78,7 @@ def _decode_block(text: str, body: int, limit: int, rereads: _Budget) -> tuple[A
     try:
         return decode_prefix(text, body, limit)
     except MalformedJson as error:
-        # The closing tag may stand inside a string of the JSON, which then goes on behind it.
+        # The closing tag may stand inside a string of the JSON, which then continues after it.
         if not error.is_open_string or limit == len(text) or not rereads.spend():
             raise
         try:

@@ -53,13 +53,13 @@ _MAX_DIGITS: Final = 400  # a longer integer is no argument of any tool, and slo
 
 
 class MalformedJson(ValueError):
-    """The text is no JSON, not even a forgivable one."""
+    """The text is not valid JSON, not even a forgivable one."""
 
     def __init__(self, what: str, position: int, *, is_open_string: bool = False) -> None:
         super().__init__(f"{what} at character {position}")
         self.position = position
         self.is_open_string = is_open_string
-        """Whether the text ended inside a string, so that more text might mend it."""
+        """Whether the text ended inside a string, so that more text might fix it."""
 
 
 def decode(text: str) -> Any:  # noqa: ANN401  # any JSON
@@ -76,7 +76,7 @@ def decode(text: str) -> Any:  # noqa: ANN401  # any JSON
 
 
 def decode_prefix(text: str, start: int = 0, limit: int | None = None) -> tuple[Any, int]:
-    """Return the JSON value that begins at `start`, and the position behind it.
+    """Return the JSON value that begins at `start`, and the position after it.
 
     Args:
         text: The text around the value.

@@ -149,7 +149,7 @@ def _read_config(path: Path) -> object:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigurationError(f"{str(path)!r} is no JSON: {error}") from error
+            raise ConfigurationError(f"{str(path)!r} is not valid JSON: {error}") from error
     try:
         yaml: Any = import_module("yaml")
     except ImportError as error:

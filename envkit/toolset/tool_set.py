@@ -43,7 +43,7 @@ class ToolSet:
                 raise ConfigurationError(
                     f"tool {spec.name!r} has a schema but no function: build it with @envkit.tool"
                 )
-            spec.validate({})  # a schema that is no JSON Schema raises here
+            spec.validate({})  # a schema that is not a JSON Schema raises here
         for name in self.timeouts:
             if name not in names:
                 raise UnknownNameError.suggest("tool", name, names)
@@ -79,7 +79,7 @@ class ToolSet:
                 what the model sees and what its arguments are held to.
 
         Raises:
-            DatasetError: It is no list, a definition is broken, or names no tool of this set.
+            DatasetError: It is not a list, a definition is broken, or names no tool of this set.
         """
         if not isinstance(definitions, list):
             raise DatasetError(

@@ -138,7 +138,7 @@ def placeholder_row(segments: Sequence[Segment], reward: float | None, *, filler
 def merge_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], MergeTally]:
     """Join the rows of one trajectory where a prompt begins with exactly what came before it.
 
-    One differing token or image forks: the row stays a row of its own. Nothing is realigned, so
+    One differing token or image forks: the row stays its own row. Nothing is realigned, so
     no sampled token is given up.
 
     Args:

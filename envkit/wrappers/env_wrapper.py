@@ -5,7 +5,7 @@ crash, and replays episodes in it. So a wrapper keeps no state of an episode tha
 would lose: what it does is a function of its arguments and of what passes through it. What several
 instances share, such as a fault plan, is an argument that every instance gets.
 
-An `AsyncEnv` inside a wrapper is played by its synchronous methods, on a thread of its own.
+An `AsyncEnv` inside a wrapper is played by its synchronous methods, on its own thread.
 """
 
 from typing import Any, cast

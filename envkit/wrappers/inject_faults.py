@@ -79,7 +79,7 @@ class InjectFaults(EnvWrapper):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Play one reply, or fail before or behind it.
+        """Play one reply, or fail before or after it.
 
         Raises:
             EnvFault: The plan says so.
@@ -94,7 +94,7 @@ class InjectFaults(EnvWrapper):
             self._fail(kind, where)
         answer = self.env.step(action)
         if is_lost_answer:
-            self._fail(kind, f"{where}, behind the step")
+            self._fail(kind, f"{where}, after the step")
         return answer
 
     def _fail(self, kind: str | None, where: str) -> None:

@@ -83,7 +83,7 @@ class RescaleReward(EnvWrapper):
         Args:
             env: An `envkit.Env`, wrapped or not.
             scale: Factor of each step's reward.
-            shift: Added to each step's reward behind the factor, also to one of 0.
+            shift: Added to each step's reward after the factor, also to one of 0.
             low: Least reward of a step; None is unbounded.
             high: Greatest reward of a step; None is unbounded.
 

@@ -102,7 +102,7 @@ class CanaryEnv(Env):
         """Show the first code.
 
         Raises:
-            DatasetError: The task holds no codes that can be drawn, or a look that is no integer.
+            DatasetError: The task has no codes that can be drawn, or its look is not an integer.
         """
         codes = _checked_codes(task)
         return Turn(_question(codes[0]), images=(self._picture(0),))

@@ -103,7 +103,7 @@ class BandedPng:
     def _packed(
         self, picture: PilImage.Image, bands: list[int]
     ) -> Iterator[tuple[int, memoryview]]:
-        """Yield the bands with their rows, each behind its filter byte.
+        """Yield the bands with their rows, each after its filter byte.
 
         Bands next to each other are taken out of the picture at once.
         """

@@ -40,7 +40,7 @@ def noisy_oracle(
 
     Args:
         p: Probability that an episode ends with the right answer.
-        malformed: Probability of a reply that is no valid call and no answer, before the last turn.
+        malformed: Probability of a reply that is not a valid call or answer, before the last turn.
         zoom: Probability of a look at a part of the figure at the first turn.
         check: Probability of a scored attempt before the last turn.
 

@@ -19,7 +19,7 @@ _LEFT_OUT: Final = frozenset(
         "version history",
     }
 )
-"""Sections, in small letters, that say nothing about how to play what is seen here."""
+"""Sections, in lowercase letters, that say nothing about how to play what is seen here."""
 _HEADING: Final = re.compile(r"^[ \t]*##+[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _CODE: Final = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$\n?", re.MULTILINE | re.DOTALL)
 _HTML: Final = re.compile(r"<[^<>\n]{1,200}>")

@@ -37,7 +37,7 @@ class RefineEnv(MultiAgentEnv):
         what the solution scored that it picked, 0.0 where it picked none. Every role's score is
         multiplied by `correct_weight` where the picked solution scored `solved_at` or more, else by
         `incorrect_weight`. All rewards are given at the end of the episode, on the last reply.
-    Episode end: behind the selector's reply, or where nobody is left to ask.
+    Episode end: after the selector's reply, or when no role is left to ask.
     Source: slime's examples/multi_agent (roles, reward weights); prompts are our own.
     """
 

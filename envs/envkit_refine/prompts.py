@@ -9,7 +9,7 @@ _THOUGHT_END: Final = "</think>"
 
 
 def solution_of(reply: str) -> str:
-    """Return what a reply gives to the next roles: the part behind its thoughts, stripped."""
+    """Return what a reply gives to the next roles: the part after its thoughts, stripped."""
     return reply.rpartition(_THOUGHT_END)[2].strip()
 
 

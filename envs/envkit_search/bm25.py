@@ -183,7 +183,7 @@ def _ordered(documents: Iterable[Document]) -> list[Document]:
         raise DatasetError("an index needs at least one document, got none")
     for left, right in itertools.pairwise(ordered):
         if left.id == right.id:
-            raise DatasetError(f"every document needs an id of its own, got {left.id!r} twice")
+            raise DatasetError(f"every document needs its own id, got {left.id!r} twice")
     return ordered
 
 

@@ -118,7 +118,7 @@ class CachedBackend:
         await self._inner.aclose()
 
     def _start(self, loop: asyncio.AbstractEventLoop, queries: list[str], topk: int) -> _Flight:
-        # A task of its own: the caller may be cancelled while others wait for the same answer.
+        # Its own task: the caller may be cancelled while others wait for the same answer.
         flight = _Flight(task=loop.create_task(self._fetch(queries, topk)))
         flight.keys = [(loop, query, topk) for query in queries]
         for key in flight.keys:

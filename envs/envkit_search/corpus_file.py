@@ -1,4 +1,4 @@
-"""A corpus of one's own: a file of documents, one JSON object a line.
+"""Your own corpus: a file of documents, one JSON object a line.
 
 A line is `{"id", "title", "text"}`, or `{"id", "contents"}` as in the corpora of Search-R1
 (search_r1/search/retrieval_server.py), where the first line of `contents` is the title in quotes.

@@ -1,4 +1,4 @@
-"""A search over whatever holds documents: a corpus that ships, a file of one's own, an index."""
+"""A search over whatever holds documents: a corpus that ships, your own file, an index."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

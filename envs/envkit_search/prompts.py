@@ -45,7 +45,7 @@ _TOOLS: Final = (
 )
 MISUNDERSTOOD: Final = {
     Protocol.TAGS: Trusted(
-        "The reply could not be understood. To search, write <search>query</search> behind your "
+        "The reply could not be understood. To search, write <search>query</search> after your "
         "thoughts. To answer, write <answer>text</answer>."
     ),
     Protocol.TOOLS: Trusted(

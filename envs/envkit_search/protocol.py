@@ -30,7 +30,7 @@ MAX_TOPK: Final = 20
 MAX_REPLY_CHARACTERS: Final = 1_000_000
 """A longer reply is not read."""
 _MAX_TAGS: Final = 500
-"""What stands behind so many tags counts as text: such a reply is a loop, and slow to read."""
+"""What follows so many tags counts as text: such a reply is a loop, and slow to read."""
 _MAX_CALLS: Final = 64
 """A reply with more marks of calls is not read either."""
 
@@ -245,7 +245,7 @@ def _first_action(reply: str) -> tuple[str, str] | None:
 
 
 def _behind_given_thoughts(tags: Sequence[_Tag]) -> int:
-    """Return the first tag behind thoughts that the prompt had opened already; 0 without such."""
+    """Return the first tag after thoughts that the prompt had opened already; 0 without such."""
     for number, tag in enumerate(tags):
         if tag.name == "think":
             return number + 1 if tag.is_closing else 0

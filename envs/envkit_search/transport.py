@@ -7,7 +7,7 @@ What happens to a failure:
 | connection refused or reset, body cut off | retried, then TRANSIENT |
 | no answer in time, slow drip | retried, then TIMEOUT |
 | 408, 425, 429, 5xx | retried, 429 and 503 not before their Retry-After; then TRANSIENT |
-| 200 that is no JSON, such as a proxy's page | retried, then TRANSIENT |
+| 200 that is not valid JSON, such as a proxy's page | retried, then TRANSIENT |
 | 400, 413, 422 | PERMANENT at once, as `RefusedFault` |
 | any other status, redirects included | PERMANENT at once |
 | a body beyond `max_bytes` | PERMANENT at once |
@@ -227,7 +227,7 @@ class JsonService:
             return await asyncio.to_thread(_decode, answer, charset)
         except (ValueError, RecursionError) as error:
             shown = answer[: 4 * _SHOWN].decode(errors="replace")[:80]
-            what = f"answered 200 with something that is no JSON: {shown!r}"
+            what = f"answered 200 with something that is not valid JSON: {shown!r}"
             raise _Failed(self._fault(what, FaultKind.TRANSIENT)) from error
 
     def _fault(self, what: str, kind: FaultKind) -> EnvFault:

@@ -96,7 +96,7 @@ class Thing:
     name: str
     """Also the title of its page."""
     alias: str
-    """Its second name, the title of a page of its own; empty for none."""
+    """Its second name, the title of its own page; empty for none."""
     namesake: str
     """Title of a page about something else that bears its name; empty for none."""
     values: tuple[int, ...]

@@ -28,7 +28,7 @@ Router.from_args(
     RouterArgs(worker_urls=[worker], host="127.0.0.1", port=port, prometheus_port=metrics)
 ).start()
 """
-"""The package's command line imports a balancer of its own, which needs more packages."""
+"""The package's command line imports its own balancer, which needs more packages."""
 
 
 class ServerStartError(Exception):

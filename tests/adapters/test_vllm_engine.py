@@ -247,7 +247,7 @@ async def test_health_decides_what_an_internal_error_means(
             await engine.generate(ask())
         assert (caught.value.kind, caught.value.is_away) == (kind, is_away)
         server.is_healthy = True
-        assert (await engine.generate(ask())).token_ids  # over a connection of its own
+        assert (await engine.generate(ask())).token_ids  # over its own connection
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every red line of `envkit doctor`: made to fail, explained, and mended by one command."""
+"""Every red line of `envkit doctor`: made to fail, explained, and fixed by one command."""
 
 import json
 import shutil

@@ -59,7 +59,7 @@ class BlankingEngine:
 
 @contextmanager
 def serving(model: Path, **settings: Any) -> Generator[str]:
-    """Run the fake server of a model on a thread of its own, and give its address."""
+    """Run the fake server of a model on its own thread, and give its address."""
     codec = load_codec(model)
     server = FakeSGLang(
         _answer(codec), image_token_id=codec.media_ids[0], eos_ids=codec.stop_ids[:1], **settings
@@ -99,7 +99,7 @@ def test_doctor_says_that_a_server_does_not_answer() -> None:
 def test_doctor_says_that_a_model_folder_is_wrong(tmp_path: Path) -> None:
     shown = run_envkit("doctor", "--model", tmp_path)
     assert shown.code == 1
-    assert "is no model folder" in shown.out
+    assert "is not a model folder" in shown.out
     assert "fix      envkit doctor --model DIR_OR_NAME" in shown.out
 
 

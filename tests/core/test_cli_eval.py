@@ -39,7 +39,7 @@ class SlowEnv(EchoEnv):
 
 
 def register_all() -> None:
-    """Register every environment that the tests here play, also in a process of its own."""
+    """Register every environment that the tests here play, also in its own process."""
     register_toys({"toy-flaky-v0": FlakyEnv, "toy-slow-v0": SlowEnv})
 
 

@@ -58,7 +58,7 @@ TOYS = {
 
 
 def register_all() -> None:
-    """Register every environment that the tests here play, also in a process of its own."""
+    """Register every environment that the tests here play, also in its own process."""
     register_toys(TOYS)
 
 
@@ -155,8 +155,8 @@ def test_rollout_with_the_embedded_engine_and_limits(model: Path) -> None:
         (["toy-echo-v0", "--base-url", "http://127.0.0.1:9"], "drop --base-url"),
         (["toy-echo-v0", "--engine", "sglang", "--base-url", "localhost"], "http://127.0.0.1"),
         (["toy-echo-v0", "--model", "/no/such/folder"], "no model folder '/no/such/folder'"),
-        (["toy-echo-v0", "--model", "empty"], "is no model folder"),
-        (["toy-echo-v0", "--policy", "oracle", "--model", "empty"], "is no model folder"),
+        (["toy-echo-v0", "--model", "empty"], "is not a model folder"),
+        (["toy-echo-v0", "--policy", "oracle", "--model", "empty"], "is not a model folder"),
         (["toy-echo-v0", "--out", "file"], "must be a folder"),
         (["geo3k-v0", "--env-kwargs", "data=broken.jsonl"], "broken.jsonl"),
         (["geo3k-v0", "--env-kwargs", "data=nowhere.parquet"], "nowhere.parquet"),

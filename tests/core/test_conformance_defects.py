@@ -34,7 +34,7 @@ def recording(name: str) -> Recording:
 
 
 def newline_place(name: str) -> int:
-    """Return where the newline behind the first reply's closing token is, in the response."""
+    """Return where the newline after the first reply's closing token is, in the response."""
     row = whole_row(recording(name).trajectory, filler_id=0)
     place = row.loss_mask.index(0)
     assert row.response_ids[place] == 198  # "\n" in Qwen's vocabulary
@@ -124,7 +124,7 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
         "tool_calls",
         on_row(0, add_observation),
         "response ids go on after the 102 tokens expected, got 3 more "
-        "(an observation behind the last reply?)",
+        "(an observation after the last reply?)",
     ),
     "rows in another order": (
         STEPS,
@@ -139,7 +139,7 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
         without_last_row,
         "row 1 of 3: the row is marked as the last one, which is wrong",
     ),
-    "row lost behind a good one": (
+    "row lost after a good one": (
         STEPS,
         "thinking_rerender",
         lambda rows: rows[:-1],

@@ -201,7 +201,7 @@ def test_tasks_of_ones_own_are_played_instead_of_the_environments(tmp_path: Path
     [
         (b"", "at least one row"),
         (b'{"word": "a"}\n["b"]\n', r"line 2 must be a task, a JSON object, got \[\"b\"\]"),
-        (b'{"word": \n', "line 1 is no JSON"),
+        (b'{"word": \n', "line 1 is not valid JSON"),
         (b"\xff", "cannot read the tasks in"),
         (None, "cannot read the tasks in"),
     ],

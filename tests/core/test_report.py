@@ -94,7 +94,7 @@ def test_report_shows_hostile_content_as_text(tmp_path: Path) -> None:
 @given(st.lists(trajectories(), max_size=2))
 def test_report_of_anything_can_be_read_by_a_browser(rows: list[Trajectory]) -> None:
     def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not valid JSON")
 
     with tempfile.TemporaryDirectory() as folder:
         found = Page(write_report(rows, Path(folder) / "report.html"))

@@ -187,7 +187,7 @@ def test_a_wrong_place_says_why(folder: Path, place: str, sentence: str) -> None
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ("[]", "must be a mapping, got list"),
         ({}, "needs 'tools'"),
         ({"tools": "tools.py"}, "'tools' must be list"),

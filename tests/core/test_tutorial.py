@@ -1,4 +1,4 @@
-"""The tutorial works as it is written, in a folder of its own."""
+"""The tutorial works as it is written, in its own folder."""
 
 import os
 import re

@@ -174,7 +174,7 @@ async def test_pictures_of_an_asynchronous_environment_are_replaced_too(wrap: Wr
 
 
 class DecoratingEnv(DotsEnv):
-    """Adds a picture of its own where it formats an observation."""
+    """Adds its own picture where it formats an observation."""
 
     def format_observation(self, observation: Observation) -> Message:
         return message("user", observation["text"], (*observation["images"], _flat(self.dots)))

@@ -333,7 +333,10 @@ def test_gymnasium_info_is_json_and_options_reach_the_inner_environment() -> Non
     env, inner = corridor()
     info = env.reset(options={"task": {"seed": 1, "options": {"level": 2}}})[1]
 
-    assert info["env_info"] == {"options": {"level": 2}, "at": 3}  # what is no JSON is left out
+    assert info["env_info"] == {
+        "options": {"level": 2},
+        "at": 3,
+    }  # what is not valid JSON is left out
     json.dumps(info)
     env.close()
     env.close()

@@ -1,4 +1,4 @@
-"""A corpus of one's own: what lines it may have, and what opens it."""
+"""Your own corpus: what lines it may have, and what opens it."""
 
 import json
 from pathlib import Path

@@ -43,7 +43,7 @@ _HEAR_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_h
 
 
 def start_envkit(*arguments: object, before: str = "") -> "subprocess.Popen[str]":
-    """Start the command in a process of its own, with pipes for its output.
+    """Start the command in its own process, with pipes for its output.
 
     Args:
         arguments: As on the command line.

@@ -61,7 +61,7 @@ def drop_token(place: int) -> Change:
 
 
 def add_observation(row: DeliveredRow) -> DeliveredRow:
-    """Leave the environment's last words behind the last reply."""
+    """Leave the environment's last words after the last reply."""
     assert row.logprobs is not None
     return replace(
         row,

@@ -41,7 +41,7 @@ class Trouble(StrEnum):
     RATE_LIMIT_LONG = "long rate limit"
     """429 with `Retry-After: 3600`."""
     QUOTA = "quota"
-    """429 that no waiting mends."""
+    """429 that no waiting fixes."""
     SERVER_ERROR = "server error"
     """500 with a JSON body."""
     BAD_GATEWAY = "bad gateway"

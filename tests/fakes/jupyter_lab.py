@@ -49,7 +49,7 @@ class Lab:
 
 @contextlib.contextmanager
 def jupyter_lab(folder: Path, *, theme: str = "JupyterLab Light") -> Generator[Lab]:
-    """Start JupyterLab on a folder of its own, and a browser; both end with the block."""
+    """Start JupyterLab on its own folder, and a browser; both end with the block."""
     home, work = folder / "home", folder / "work"
     work.mkdir(parents=True)
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"

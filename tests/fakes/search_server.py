@@ -44,7 +44,7 @@ class Failure(StrEnum):
     WRONG_LIST = "200 with an object for each query"
     WRONG_ITEM = "200 with numbers for documents"
     NO_CONTENTS = "200 with documents without contents"
-    NAN_SCORE = "200 with a score that is no number"
+    NAN_SCORE = "200 with a score that is not a number"
     FEWER = "200 with a list less than queries"
     NULL = "200 with null for a query's list"
     HUGE = "200 with a body that does not end"

@@ -23,7 +23,7 @@ from envkit.tokens import ChatCodec
 
 
 class BrokenEnv(EchoEnv):
-    """Fails where it is told to, in a way that no retry mends."""
+    """Fails where it is told to, in a way that no retry fixes."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
 

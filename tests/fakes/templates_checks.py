@@ -111,7 +111,7 @@ def _is_rewritten(name: str, said: str, tools: Any) -> bool:
     except NotApplicableError:
         return False
     reply = sampled(name, want, len(first))
-    # behind the prompt must stand what the model says there: its reasoning, answer and stop token
+    # what the model says there must follow the prompt: its reasoning, answer and stop token
     kept = literal_codec(name).decode(reply).startswith(said)
     return want.ids[: len(first)] != first or reply[-1] != want.ids[want.closer_index] or not kept
 

@@ -1,7 +1,7 @@
 """Random conversations, and the ids that must follow each reply: no codec involved.
 
 Every reply ends with a marker. The truth about what follows a reply comes from one render of the
-whole conversation by transformers: find the marker, cut behind the first end-of-turn token after
+whole conversation by transformers: find the marker, cut after the first end-of-turn token after
 it, take the ids that follow.
 """
 

@@ -275,7 +275,7 @@ def gold_of(task: Mapping[str, Any], reply: str) -> str | None:
 
 
 def holds(text: str, answer: str) -> bool:
-    """Return whether an answer stands in a text, as a word of its own."""
+    """Return whether an answer stands in a text, as its own word."""
     if answer.lower() not in text.lower():
         return False
     pattern = rf"(?<![\w.])(?<!\w-){re.escape(answer)}(?!\w|\.\d|-\w)"

@@ -97,7 +97,7 @@ def _episode_changes(env: Env, episode: Mapping[str, Any], task: Any) -> Iterato
 
 
 def _replayed(env: Env, episode: Mapping[str, Any], task: Any) -> dict[str, Any] | Change:  # noqa: ANN401  # any JSON data
-    """Play the recorded replies; a reply that raises or comes behind the end is a change."""
+    """Play the recorded replies; a reply that raises or comes after the end is a change."""
     replies = [turn["reply"] for turn in episode["turns"]]
     where = f"{episode['policy']}, seed {episode['seed']}"
 

@@ -144,7 +144,7 @@ class RowList {
     link.closest("tr").scrollIntoView({ block: "nearest" });
   }
 
-  /** Returns the row that stands so many before or behind the one of a place, or undefined. */
+  /** Returns the row that stands so many before or after the one at a place, or undefined. */
   beside(place, step) {
     const position = this.position(place);
     return position < 0 ? undefined : this.shown[position + step];

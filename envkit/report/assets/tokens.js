@@ -61,7 +61,7 @@ function drawSegment(segment, trains) {
     strip(segment, trains, FIRST_TOKENS[segment.kind]));
 }
 
-/** Draws segments up to a number of tokens, and a button for those behind them. */
+/** Draws segments up to a number of tokens, and a button for the rest. */
 function drawSegments(segments, trains) {
   let nodes = 0;
   let count = 0;

@@ -20,7 +20,7 @@ from envkit_computer_use.actions.malformed import MalformedActionError
 from envkit_computer_use.actions.parsed import MAX_ACTIONS
 
 MAX_BODY: Final = 32_768
-"""Longest reply behind the thinking, in characters."""
+"""Longest reply after the thinking, in characters."""
 MAX_MARKS: Final = 1_500
 """Most opening brackets, commas and colons of JSON, and most backslashes."""
 CALL_OPEN: Final = "<tool_call>"
@@ -155,10 +155,10 @@ def _is_affordable(body: str, start: int) -> bool:
 
 
 def _decode(body: str, at: int) -> tuple[Any, int]:
-    """Return a JSON value and the position behind it.
+    """Return a JSON value and the position after it.
 
     Raises:
-        ValueError: It is no JSON, or has a key twice, NaN, an infinity or too deep a nesting.
+        ValueError: It is not valid JSON, repeats a key, nests too deeply, or has NaN or infinity.
     """
     try:
         return _DECODER.raw_decode(body, at)
@@ -174,7 +174,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _finite(digits: str) -> float:

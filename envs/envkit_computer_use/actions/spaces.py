@@ -151,7 +151,7 @@ class CoordinateSpace:
 
     @property
     def seen(self) -> Size:
-        """The size of the image behind the processor."""
+        """The size of the image after the processor."""
         return self.sent if self.resize is None else self.resize.apply(self.sent)
 
     @property

@@ -42,7 +42,7 @@ def find_browser() -> Path:
         if not is_binary(Path(chosen)):
             raise ConfigurationError(
                 f"{VARIABLE} must name an executable binary, not a launcher script, "
-                f"got {chosen!r}. Mend it with: unset {VARIABLE}"
+                f"got {chosen!r}. Fix it with: unset {VARIABLE}"
             )
         return Path(chosen)
     found = (Path(path) for name in _NAMES if (path := shutil.which(name)))

@@ -1,4 +1,4 @@
-"""The browser as a process: started in a group of its own, with a profile of its own.
+"""The browser as a process: started in its own group, with a profile of its own.
 
 Both are gone after `kill`, whatever happened: it runs when the object is collected and when the
 interpreter exits too. A guard (a shell that waits for the end of a pipe) does the same when this

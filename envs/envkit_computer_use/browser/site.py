@@ -80,7 +80,7 @@ class Site:
         return self.serve(f"{ORIGIN}/{path.lstrip('/')}").status == 200
 
     def serve(self, url: str) -> Served:
-        """Return the file behind an address of the origin, or a 404."""
+        """Return the file at an address of the origin, or a 404."""
         path = unquote(urlsplit(url).path).lstrip("/")
         if not path or path.endswith("/"):
             path += "index.html"

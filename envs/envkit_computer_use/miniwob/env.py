@@ -42,7 +42,7 @@ class MiniwobEnv(AsyncEnv):
     Budget: `max_turns` replies, one screenshot each; by default each task has its own, two for
         each action that the oracle needs.
     Dataset: the package miniwob 1.1.0, MIT licence.
-    Source: Farama-Foundation/miniwob-plusplus; its pages and rewards, on a clock of our own.
+    Source: Farama-Foundation/miniwob-plusplus; its pages and rewards, on our own clock.
     """
 
     capabilities = Capabilities(replay_safe=True, deterministic=True)

@@ -279,7 +279,7 @@ class PageEnv(AsyncEnv):
         await self._let_go()
 
     async def _let_go(self) -> None:
-        """Close the page; goes on behind a caller that is cancelled."""
+        """Close the page, even if the caller is cancelled."""
         page, self._page, self._hands, self.plan = self._page, None, None, None
         if page is not None and self._pool is not None:
             await asyncio.shield(asyncio.ensure_future(self._pool.release(page)))

@@ -1,4 +1,4 @@
-"""Tasks on pages: rows of JSON, each played with a seed of its own."""
+"""Tasks on pages: rows of JSON, each played with its own seed."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -231,7 +231,7 @@ async def test_verl_gsm8k_example_plays_its_own_dataset(
 ) -> None:
     if "my-gsm8k-v0" not in registry():
         register("my-gsm8k-v0", entry_point=SumEnv)
-    convert, loops, flags = documented("A dataset and an environment of your own")
+    convert, loops, flags = documented("A dataset and your own environment")
     rows = [
         {
             "data_source": "openai/gsm8k",

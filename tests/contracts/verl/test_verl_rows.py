@@ -58,7 +58,7 @@ async def test_verl_v0_gets_the_sum_on_the_last_token(bench: Make) -> None:
 
 
 async def test_verl_v1_takes_a_rewritten_history_as_several_rows(bench: Make) -> None:
-    """Thoughts of earlier turns vanish from later prompts, so each turn is a row of its own."""
+    """Thoughts of earlier turns vanish from later prompts, so each turn is its own row."""
     made = bench(
         "v1",
         lambda *_: "<think> hm </think>up",

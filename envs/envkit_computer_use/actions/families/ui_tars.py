@@ -89,7 +89,7 @@ class UITarsFamily(ActionFamily):
         self._vocabulary = vocabulary
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
-        """Read the calls behind `Action:`, or of the whole reply where the word is missing."""
+        """Read the calls after `Action:`, or of the whole reply where the word is missing."""
         return parse_code(
             reply, space, marks=("Action:", "Thought:"), extract=_extract, read=self._read_source
         )
@@ -118,7 +118,7 @@ class UITarsFamily(ActionFamily):
         reading.add(word.read(Fields(call.bind(word.parameters), reading, call.name)))
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return the actions behind `Action:`, apart by empty lines, without a thought.
+        """Return the actions after `Action:`, apart by empty lines, without a thought.
 
         Raises:
             InexpressibleActionError: The family has no word for an action.

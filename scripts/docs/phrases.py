@@ -1,0 +1,76 @@
+"""Find turns of phrase that native engineers do not write.
+
+    python scripts/docs/phrases.py [FILE ...]
+
+Reads all tracked text files by default. Prints file, line and what to write instead; exits with 1
+if it finds any. `# phrases: allow` on a line skips it.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+KINDS: Final = ("*.py", "*.md", "*.tmpl", "*.ipynb", "*.js", "*.css", "*.toml", "Makefile")
+UNREAD: Final = frozenset({"CHANGELOG.md", "scripts/docs/phrases.py"})
+_THING: Final = (
+    "JSON|valid|date|number|mapping|list|function|file|folder|class|integer|id|object|model|path"
+    "|string|text|trajectory|image|PNG|part of"
+)
+PHRASES: Final = {
+    rf"(?<!here )(?<!here, )\bis no (?:{_THING})\b": "is not ...",
+    r"\bis to be done\b": "task, or who does what",
+    r"\bof one's own\b": "your own ...",
+    r"\bmend(?:s|ed|ing)?\b(?!>)": "fix",
+    r"\bsmall letters\b": "lowercase letters",
+    r"\bgiven? up on\b": "abandon",
+    r"\b(?:is|was) gone on with\b": "is resumed",
+    r"\bcounts? nowhere\b": "is excluded",
+    r"\bstands? once\b": "appears once",
+    r"\bwhat flipped\b": "changed outcomes",
+    r"\b[Pp]age through\b": "browse",
+    r"\bbrings? the [a-z ]+ along\b": "bundles",
+    r"\bas far as it (?:holds|tells)\b": "name what is missing",
+    r"\b(?:stands?|stood|comes?|lies|cut|goes on|ends) behind\b": "after",
+    r"\bbehind (?:the|its|their) (?:last|first|end|reset|step|prompt|reply|turn)\b": "after",
+    r"\b(?:the|a) [Ss]eat\b": "slot, or who it is",
+    r"\bnobody came\b": "no ... replied",
+}
+_ALLOWED: Final = "phrases: allow"
+
+
+def tracked() -> list[Path]:
+    """Return the text files that git tracks."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *KINDS], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return [ROOT / name for name in listed.stdout.splitlines() if name not in UNREAD]
+
+
+def findings(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield line number, what was found and what to write instead."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if _ALLOWED in line:
+            continue
+        for phrase, better in PHRASES.items():
+            found = re.search(phrase, line)
+            if found is not None:
+                yield number, found[0], better
+
+
+def main() -> int:
+    """Print what was found; returns the exit status."""
+    is_clean = True
+    for path in [Path(name) for name in sys.argv[1:]] or tracked():
+        for number, found, better in findings(path.read_text(encoding="utf-8")):
+            is_clean = False
+            shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+            sys.stdout.write(f'{shown}:{number}: "{found}": {better}\n')
+    return 0 if is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
