@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # ruff: noqa: T201  # a script prints its progress
-"""Measure what six policies earn in every built-in environment, family and level.
+"""Measure what seven policies earn in every built-in environment, family and level.
 
     .venv/bin/python scripts/baselines.py                    # everything; writes the page
     .venv/bin/python scripts/baselines.py --only geo3k-v0 -n 8
@@ -11,6 +11,8 @@ interrupted script continues where it stopped. The columns:
 - random: the environment's own policy "random"; otherwise a reply that the oracle gave to another
   task, drawn anew each turn.
 - constant: the oracle's most frequent reply of that turn on other tasks.
+- text: what the oracle replied at that turn of the other task whose text reads most alike; text is
+  what the environment has said so far, without images.
 - model: the embedded engine's default model, greedy, on the tasks it was trained on.
 - blank, swapped: the same model with every image replaced by a gray one, or by another task's.
 - oracle: the environment's own.
@@ -23,8 +25,8 @@ import json
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -34,17 +36,22 @@ from typing import Any, Final
 
 import envkit
 from envkit.agents import MultiAgentEnv, RoleEnv
+from envkit.certify.audit.policies import most_similar
 from envkit.cli import main as envkit_command
 from envkit.env import Env, PolicyContext
 from envkit.errors import ConfigurationError
+from envkit.messages import Message, text_of
 from envkit.seeds import derive_seed
+from envkit.tasks import Task
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "environments" / "baselines.md"
 BEGIN, END = "<!-- baselines: begin -->", "<!-- baselines: end -->"
-COLUMNS: Final = ("random", "constant", "blank", "swapped", "model", "oracle")
+COLUMNS: Final = ("random", "constant", "text", "blank", "swapped", "model", "oracle")
 WRAPPERS: Final = {"blank": "blank-image", "swapped": "swap-image"}
-_LESSONS: Final = 24
+BLIND: Final = {"random": "random_reply", "constant": "constant", "text": "text_only"}
+"""Columns of policies that see no image, with their functions."""
+_LESSONS: Final = 500
 """Episodes of the oracle on other tasks."""
 _LONGEST: Final = 64
 _SIGNALLED: Final = 128
@@ -94,9 +101,19 @@ TARGETS: Final = (
 # ---- the policies without a model
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lesson:
+    """What the oracle replied at one turn of a task."""
+
+    text: str
+    """What the environment had said so far."""
+    reply: str
+    task: str
+
+
 def constant(context: PolicyContext) -> str:
     """Write the reply that the oracle gives most often at this turn of other tasks."""
-    replies = _replies_at(context)
+    replies = Counter(lesson.reply for lesson in _lessons_at(context))
     return replies.most_common(1)[0][0] if replies else ""
 
 
@@ -106,14 +123,29 @@ def random_reply(context: PolicyContext) -> str:
     own = getattr(env, "policies", {})
     if "random" in own:
         return own["random"]()(context)
-    replies = sorted(_replies_at(context).elements())
+    replies = sorted(lesson.reply for lesson in _lessons_at(context))
     if not replies:
         return ""
     return replies[derive_seed("random reply", context.seed, context.turn) % len(replies)]
 
 
-def _replies_at(context: PolicyContext) -> Counter[str]:
-    """Return the oracle's replies to other tasks at the context's turn."""
+def text_only(context: PolicyContext) -> str:
+    """Write the oracle's reply at this turn of the other task whose text reads most alike."""
+    return _finder(_lessons_at(context))(_said(context.messages)) or ""
+
+
+@cache
+def _finder(lessons: tuple[Lesson, ...]) -> Callable[[str], str | None]:
+    return most_similar([(lesson.text, lesson.reply) for lesson in lessons])
+
+
+def _said(messages: Iterable[Message]) -> str:
+    """Return the text of what the environment has said."""
+    return "\n".join(text_of(one) for one in messages if one["role"] not in ("system", "assistant"))
+
+
+def _lessons_at(context: PolicyContext) -> tuple[Lesson, ...]:
+    """Return what the oracle did at the context's turn of other tasks."""
     env: Any = context.env.unwrapped
     role = env.role if isinstance(env, RoleEnv) else None
     joint: Any = env.joint_env if isinstance(env, RoleEnv) else env
@@ -121,37 +153,50 @@ def _replies_at(context: PolicyContext) -> Counter[str]:
     arguments = json.dumps(spec.kwargs, sort_keys=True, default=str)
     with ThreadPoolExecutor(1) as thread:  # asynchronous environments want no running event loop
         learned = thread.submit(_learned, spec.id, arguments).result()
-    turns = learned.get(role, [])
-    return turns[min(context.turn, len(turns) - 1)] if turns else Counter()
+    turns = learned.get(role, [()])
+    return _of_others(turns[min(context.turn, len(turns) - 1)], _task_text(context.task))
 
 
 @cache
-def _learned(env_id: str, arguments: str) -> dict[str | None, list[Counter[str]]]:
-    """Return the oracle's replies by role and turn, each with how often it was given."""
+def _of_others(lessons: tuple[Lesson, ...], task: str) -> tuple[Lesson, ...]:
+    others = tuple(lesson for lesson in lessons if lesson.task != task)
+    return lessons if len(others) == len(lessons) else others
+
+
+def _task_text(task: Task) -> str:
+    return json.dumps(task, sort_keys=True, default=str)
+
+
+@cache
+def _learned(env_id: str, arguments: str) -> dict[str | None, list[tuple[Lesson, ...]]]:
+    """Return what the oracle did, by role and turn."""
     made: Any = envkit.make(env_id, **json.loads(arguments)).unwrapped
     env: Env = made
-    found: dict[str | None, list[Counter[str]]] = {}
+    found: defaultdict[str | None, defaultdict[int, list[Lesson]]]
+    found = defaultdict(lambda: defaultdict(list))
     for number in range(_LESSONS):
-        for role, turn, reply in _oracle_replies(env, derive_seed("baselines lesson", number)):
-            turns = found.setdefault(role, [])
-            turns += [Counter[str]() for _ in range(turn + 1 - len(turns))]
-            turns[turn][reply] += 1
+        for role, turn, lesson in _oracle_lessons(env, derive_seed("baselines lesson", number)):
+            found[role][turn].append(lesson)
     env.close()
-    return found
+    return {role: [tuple(turns[n]) for n in sorted(turns)] for role, turns in found.items()}
 
 
-def _oracle_replies(env: Env, seed: int) -> Iterator[tuple[str | None, int, str]]:
+def _oracle_lessons(env: Env, seed: int) -> Iterator[tuple[str | None, int, Lesson]]:
     oracle = env.oracle()
     observation, _ = env.reset(seed=seed)
+    task = _task_text(env.task)
     spoken: Counter[str | None] = Counter()
     messages = [env.format_observation(observation)]
     for turn in range(_LONGEST):
         text = oracle(
             PolicyContext(env=env, task=env.task, turn=turn, messages=messages, seed=seed)
         )
-        parts = json.loads(text) if isinstance(env, MultiAgentEnv) else {None: text}
-        for role, reply in parts.items():
-            yield role, spoken[role], reply
+        heard: Mapping[str | None, Sequence[Message]] = {None: messages}
+        if isinstance(env, MultiAgentEnv):
+            heard = {**env.conversations}
+        replies: dict[str | None, str] = {None: text} if None in heard else json.loads(text)
+        for role, reply in replies.items():
+            yield role, spoken[role], Lesson(text=_said(heard[role]), reply=reply, task=task)
             spoken[role] += 1
         step = env.step(text)
         messages.append(env.format_observation(step[0]))
@@ -164,12 +209,10 @@ def _oracle_replies(env: Env, seed: int) -> Iterator[tuple[str | None, int, str]
 
 def options_of(column: str, target: Target) -> list[str] | None:
     """Return the options of `envkit eval` for a cell; None where the table has none."""
-    if column == "random":
-        known = {"random", "oracle"} & _policies(target)
-        return ["--policy", "baselines:random_reply"] if known else None
-    if column in ("constant", "oracle"):
-        place = "oracle" if column == "oracle" else "baselines:constant"
-        return ["--policy", place] if "oracle" in _policies(target) else None
+    if column == "oracle" or column in BLIND:
+        place = f"baselines:{BLIND[column]}" if column in BLIND else column
+        needed = {"oracle", "random"} if column == "random" else {"oracle"}
+        return ["--policy", place] if needed & _policies(target) else None
     if not target.has_model:
         return None
     greedy = ["--temperature", "0"]

@@ -6,11 +6,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from envkit.cli.options import (
+    COUNTING,
     AsJson,
     BaseUrl,
     EngineName,
     EnvKwargs,
     ModelName,
+    SolvedAbove,
     complete_id,
     parse_env_kwargs,
 )
@@ -36,7 +38,6 @@ from envkit.cli.playing import (
 )
 
 _TASKS: Final = 64
-_COUNTING: Final = "Counting"
 
 
 def evaluate(
@@ -98,7 +99,7 @@ def evaluate(
             metavar="TAG",
             help="Also count by this entry of the tasks, such as hops; repeatable "
             "(default: family and level).",
-            rich_help_panel=_COUNTING,
+            rich_help_panel=COUNTING,
         ),
     ] = None,
     pass_at: Annotated[
@@ -106,17 +107,10 @@ def evaluate(
         typer.Option(
             metavar="K",
             help="Estimate pass@K; repeatable (default: 1, 2, 4, ... up to -k).",
-            rich_help_panel=_COUNTING,
+            rich_help_panel=COUNTING,
         ),
     ] = None,
-    solved_above: Annotated[
-        float | None,
-        typer.Option(
-            metavar="REWARD",
-            help="A higher reward counts as solved (default: 0).",
-            rich_help_panel=_COUNTING,
-        ),
-    ] = None,
+    solved_above: SolvedAbove = None,
     max_faults: Annotated[
         float | None,
         typer.Option(
@@ -124,7 +118,7 @@ def evaluate(
             max=1.0,
             metavar="SHARE",
             help="Exit with 1 if more episodes of an environment fault (default: 0.05).",
-            rich_help_panel=_COUNTING,
+            rich_help_panel=COUNTING,
         ),
     ] = None,
     prices: Annotated[
@@ -132,7 +126,7 @@ def evaluate(
         typer.Option(
             metavar="FILE",
             help="TOML or JSON: dollars per million tokens, by model.",
-            rich_help_panel=_COUNTING,
+            rich_help_panel=COUNTING,
         ),
     ] = None,
     concurrency: Concurrency = None,
@@ -175,14 +169,14 @@ def evaluate(
     if paired:
         from envkit.cli.eval_paired import show_comparison
         from envkit.evaluation import TAGS
+        from envkit.metrics import SOLVED_ABOVE
 
         others = {"--base-url": base_url, "--resume": resume, "--prices": prices}
         others |= {"--pass-at": pass_at, "--max-faults": max_faults}
         others |= {"--workers": workers, "--ray": ray}
         refuse_options("--paired plays nothing", {**others, **playing})
-        show_comparison(
-            targets or (), by=by or TAGS, solved_above=solved_above or 0.0, output=output
-        )
+        above = SOLVED_ABOVE if solved_above is None else solved_above
+        show_comparison(targets or (), by=by or TAGS, solved_above=above, output=output)
         return
     counting: dict[str, Any] = {
         "by": by and tuple(by),
@@ -198,6 +192,7 @@ def evaluate(
     read = read_config(
         config,
         settings,
+        policy=policy,
         seed=seed,
         on_fault=on_fault,
         env_kwargs=env_kwargs,

@@ -13,6 +13,7 @@ from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
 from envkit.evaluation import TAGS, Line, Price, check_pass_at, price_of, read_price
 from envkit.files import replace_file, storage_errors
+from envkit.metrics import SOLVED_ABOVE
 from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
 
@@ -29,7 +30,7 @@ class Counting:
     """Tags that results are grouped by."""
     pass_at: tuple[int, ...] = ()
     """Values of k; empty takes 1, 2, 4, ... and all samples."""
-    solved_above: float = 0.0
+    solved_above: float = SOLVED_ABOVE
     """A higher reward counts as solved."""
     max_faults: float = 0.05
     """Share of an environment's episodes that may fault, 0 to 1."""

@@ -7,7 +7,7 @@ import typer
 
 from envkit.cli.console import note, say, say_json
 from envkit.cli.counting import CountingBar
-from envkit.cli.options import AsJson
+from envkit.cli.options import AsJson, SolvedAbove
 from envkit.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ def filter_tasks(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The kept tasks, a .jsonl file.")],
     above: Annotated[float, typer.Option(help="Keep tasks with a solve rate above this.")] = 0.0,
     below: Annotated[float, typer.Option(help="Keep tasks with a solve rate below this.")] = 1.0,
-    success: Annotated[
-        float, typer.Option(help="Least reward of an episode that counts as solved.")
-    ] = 1.0,
+    solved_above: SolvedAbove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: AsJson = False,
@@ -37,12 +35,14 @@ def filter_tasks(
     """
     from envkit.export.solve_rates import rows_of, solve_rates
     from envkit.export.tables import check_target, write_table
+    from envkit.metrics import SOLVED_ABOVE
 
     if not above < below:
         raise ConfigurationError(f"--above must be less than --below, got {above:g} and {below:g}")
     check_target(out, is_folder=False, overwrite=overwrite, suffixes=(".jsonl",))
+    least = SOLVED_ABOVE if solved_above is None else solved_above
     with CountingBar("trajectories", is_quiet=quiet) as bar:
-        rates = solve_rates(runs, success=success, progress=bar.show)
+        rates = solve_rates(runs, solved_above=least, progress=bar.show)
     summary = rates.summary(above, below)
     if as_json:
         say_json(summary)

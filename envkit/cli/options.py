@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -11,6 +11,9 @@ from envkit.errors import ConfigurationError, ContractError, EnvkitError, descri
 
 if TYPE_CHECKING:
     from envkit.env import Env
+
+COUNTING: Final = "Counting"
+"""Panel of the options that decide how episodes become figures."""
 
 
 def complete_id(incomplete: str) -> list[str]:
@@ -68,6 +71,14 @@ EnvKwargs = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same tasks.")]
+SolvedAbove = Annotated[
+    float | None,
+    typer.Option(
+        metavar="REWARD",
+        help="A higher reward counts as solved (default: 0).",
+        rich_help_panel=COUNTING,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
 
 ServerKey = Annotated[

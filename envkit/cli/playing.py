@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 DEFAULT_CONCURRENCY: Final = 16
 _DEFAULT_NEW_TOKENS: Final = 96
 """Long enough for a short calculation and an answer, quick for a small model on two cores."""
+_WHOLE_REPLY: Final = 1_000_000
+"""Nothing samples a script's reply, so by default nothing cuts it."""
 _SETTINGS: Final = "Settings"
 RESUMED: Final = "--resume takes its settings from the run"
 """Why other options are refused beside --resume."""
@@ -122,7 +124,8 @@ MaxNewTokens = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help=f"Tokens per reply; a longer one is cut (default: {_DEFAULT_NEW_TOKENS}).",
+        help="Tokens per reply; a longer one is cut "
+        f"(default: {_DEFAULT_NEW_TOKENS}; a policy's replies are not cut).",
         rich_help_panel=_SETTINGS,
     ),
 ]
@@ -158,6 +161,7 @@ def read_config(
     pairs: Iterable[str] | None,
     *,
     env_id: str | None = None,
+    policy: str | None,
     seed: int | None,
     on_fault: OnFault | None,
     env_kwargs: Sequence[str] | None,
@@ -171,6 +175,7 @@ def read_config(
         file: The value of --config.
         pairs: Those of --set.
         env_id: The environment; None takes that of the file.
+        policy: As the option; None is a model, whose replies have a default length.
         seed: As the option; None was not given, as for those that follow.
         on_fault: As the option.
         env_kwargs: Pairs, as of the option.
@@ -204,5 +209,6 @@ def read_config(
         elif value is not None:
             data[name] = value
     config = RolloutConfig.from_mapping(data)
-    most = config.limits.max_tokens_per_turn or _DEFAULT_NEW_TOKENS
+    default = _DEFAULT_NEW_TOKENS if policy is None else _WHOLE_REPLY
+    most = config.limits.max_tokens_per_turn or default
     return replace(config, sampling={"max_new_tokens": most, **config.sampling})

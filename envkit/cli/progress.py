@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 from envkit.cli.console import note
 from envkit.closing import Closing
 from envkit.rollout import RolloutState
-from envkit.trajectory import Trajectory
+from envkit.rollout.plan import Played
 
 _REFRESH_S: Final = 0.25
 _SHARE: Final = 0.01
@@ -24,8 +24,8 @@ _LINES: Final = 10
 class Progress(Protocol):
     """Shows a rollout while it runs."""
 
-    def finished(self, trajectory: Trajectory) -> None:
-        """Count a finished episode."""
+    def finished(self, episode: Played) -> None:
+        """Count a finished episode, by its records: one for each role."""
         ...
 
     def tell(self, line: str) -> None:
@@ -34,15 +34,16 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress_for(state: RolloutState, *, is_quiet: bool) -> Generator[Progress]:
+def progress_for(state: RolloutState, *, done: int, is_quiet: bool) -> Generator[Progress]:
     """Show progress as it suits standard error, until the block ends.
 
     Args:
         state: Updated by the rollout; read while it runs.
+        done: Episodes that an interrupted run has already stored.
         is_quiet: Show only what `tell` is given.
     """
     if is_quiet or not sys.stderr.isatty():
-        yield PlainLines(state, is_quiet=is_quiet)
+        yield PlainLines(state, done=done, is_quiet=is_quiet)
         return
     with LiveBar(state) as bar:
         yield bar
@@ -57,13 +58,14 @@ class _Tally:
         self._turns, self._tokens = 0, 0
         self._endings = Counter[str]()
 
-    def add(self, trajectory: Trajectory) -> None:
-        if trajectory.reward is not None:
-            self._rewarded += 1
-            self._reward += trajectory.reward
-        self._turns += len(trajectory.turns)
-        self._tokens += sum(turn.response_tokens for turn in trajectory.turns)
-        self._endings[trajectory.stop_reason.value] += 1
+    def add(self, episode: Played) -> None:
+        for record in episode:
+            if record.reward is not None:
+                self._rewarded += 1
+                self._reward += record.reward
+            self._turns += len(record.turns)
+            self._tokens += sum(turn.response_tokens for turn in record.turns)
+        self._endings.update({record.stop_reason.value for record in episode})
 
     def text(self, state: RolloutState) -> str:
         mean = f"{self._reward / self._rewarded:.3f}" if self._rewarded else "-"
@@ -85,14 +87,14 @@ class _Tally:
 class PlainLines:
     """A line each time another tenth is done."""
 
-    def __init__(self, state: RolloutState, *, is_quiet: bool) -> None:
+    def __init__(self, state: RolloutState, *, done: int, is_quiet: bool) -> None:
         self._state, self._is_quiet = state, is_quiet
         self._tally = _Tally()
-        self._count = 0
+        self._count = done
 
-    def finished(self, trajectory: Trajectory) -> None:
+    def finished(self, episode: Played) -> None:
         """Write a line if this episode completes a tenth."""
-        self._tally.add(trajectory)
+        self._tally.add(episode)
         before, self._count = self._count, self._count + 1
         total = max(self._state.total, 1)
         if self._count * _LINES // total > before * _LINES // total and not self._is_quiet:
@@ -134,9 +136,9 @@ class LiveBar(Closing):
             self._refresher.cancel()
         self._live.stop()
 
-    def finished(self, trajectory: Trajectory) -> None:
+    def finished(self, episode: Played) -> None:
         """Count the episode; the next refresh shows it."""
-        self._tally.add(trajectory)
+        self._tally.add(episode)
 
     def tell(self, line: str) -> None:
         """Write a line above the bar."""

@@ -149,6 +149,7 @@ def rollout(
         config,
         settings,
         env_id=env_id,
+        policy=policy,
         seed=seed,
         on_fault=on_fault,
         env_kwargs=env_kwargs,

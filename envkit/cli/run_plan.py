@@ -11,7 +11,6 @@ from typing import Any, Final
 from envkit.cli.engines import EngineChoice
 from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
-from envkit.files import storage_errors
 from envkit.registration import make
 from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
@@ -38,7 +37,7 @@ class TaskList:
 
     file: Path
     sha256: str
-    """Of the file's bytes, so that a resumed run plays the same tasks."""
+    """Of the requests, so that a resumed run plays the same tasks."""
     requests: tuple[EpisodeRequest, ...]
 
     @classmethod
@@ -52,15 +51,15 @@ class TaskList:
 
         Raises:
             DatasetError: The file cannot be read.
-            ConfigurationError: A request does not fit the run, or the file changed.
+            ConfigurationError: A request does not fit the run, or its tasks changed.
         """
         requests = read_requests(file, env_id)
-        with storage_errors(f"cannot read {file}"):
-            found = hashlib.sha256(file.read_bytes()).hexdigest()
+        lines = "\n".join(request.to_column() for request in requests)
+        found = hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
         if sha256 not in (None, found):
             raise ConfigurationError(
-                f"{file} was changed after the run began, so its groups would play other tasks; "
-                "restore it, or begin a new run"
+                f"the tasks of {file} were changed after the run began, so its groups would play "
+                "others; restore it, or begin a new run"
             )
         return cls(file=file.resolve(), sha256=found, requests=requests)
 

@@ -210,9 +210,10 @@ async def _fill(
         state=state,
         progress=folder.progress,
     )
+    done = len(folder.progress.delivered)
     try:
         with (
-            progress_for(state, is_quiet=plan.is_quiet) as progress,
+            progress_for(state, done=done, is_quiet=plan.is_quiet) as progress,
             signals.installed(progress.tell),
         ):
             if not plan.is_quiet:
@@ -260,7 +261,7 @@ class _Delivery:
         stored = await self.folder.deliver(played, then=self.sinks.write)
         for trajectory in stored:
             self.outcome.add(trajectory)
-            self.progress.finished(trajectory)
+        self.progress.finished(stored)
 
 
 def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.evaluation.samples import by_number, tags_of
+from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import exact_p_value
 from envkit.report.facts import EpisodeFacts, episode_facts
 from envkit.report.pairs import MeanDifference, Pair, match, mean_difference
@@ -212,7 +213,7 @@ def _refuse(first: Side, second: Side, what: str) -> None:
 
 
 def compare(
-    first: Side, second: Side, *, by: Sequence[str], solved_above: float = 0.0
+    first: Side, second: Side, *, by: Sequence[str], solved_above: float = SOLVED_ABOVE
 ) -> Comparison:
     """Return what changed from the first side to the second.
 

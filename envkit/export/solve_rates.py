@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.export.trajectories import contents_of
+from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import Interval, wilson_interval
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.run_folder import RUN_FILE, read_settings
@@ -21,8 +22,6 @@ from envkit.trajectory import StopReason, Trajectory, read_trajectories
 from envkit.trajectory.storage import Source
 from envkit.trajectory.trajectory import role_of
 
-_TOLERANCE: Final = 1e-9
-"""Rewards such as three thirds need not add up to 1.0 exactly."""
 BUCKETS: Final = ("0", "0-0.25", "0.25-0.5", "0.5-0.75", "0.75-1", "1")
 """Of the histogram of solve rates; the open ones hold their lower bound, but not 0."""
 
@@ -94,7 +93,7 @@ class SolveRates:
 def solve_rates(
     sources: Sequence[Source],
     *,
-    success: float = 1.0,
+    solved_above: float = SOLVED_ABOVE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SolveRates:
     """Measure the tasks of finished or interrupted runs of one environment.
@@ -104,7 +103,7 @@ def solve_rates(
 
     Args:
         sources: Run directories or trajectory files.
-        success: Least reward of an episode that counts as solved.
+        solved_above: A higher reward counts as solved.
         progress: Called with the trajectories read so far and their number.
 
     Raises:
@@ -128,12 +127,12 @@ def solve_rates(
             number: object = trajectory.metadata.get("group")
             order.setdefault(key, (place, number if isinstance(number, int) else done))
             task = found.setdefault(key, TaskRate(request=request))
-            _count(trajectory, task, rates.left_out, success)
+            _count(trajectory, task, rates.left_out, solved_above)
     rates.tasks.extend(found[key] for key in sorted(found, key=lambda key: order[key]))
     return rates
 
 
-def _count(trajectory: Trajectory, task: TaskRate, left_out: Counter[str], success: float) -> None:
+def _count(trajectory: Trajectory, task: TaskRate, left_out: Counter[str], above: float) -> None:
     if trajectory.is_faulted:
         left_out["faulted"] += 1
     elif trajectory.stop_reason is StopReason.ABORTED:
@@ -142,7 +141,7 @@ def _count(trajectory: Trajectory, task: TaskRate, left_out: Counter[str], succe
         left_out["without a reward"] += 1
     else:
         task.episodes += 1
-        task.solved += trajectory.reward >= success - _TOLERANCE
+        task.solved += trajectory.reward > above
 
 
 def _env_kwargs(source: Source) -> Mapping[str, Any]:

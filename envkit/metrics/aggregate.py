@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from envkit.metrics.distribution import Distribution, Histogram, Moments
-from envkit.metrics.facts import EpisodeFacts
+from envkit.metrics.facts import SOLVED_ABOVE, EpisodeFacts
 from envkit.tokens import SanityStatus
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS, Trajectory
@@ -98,7 +98,7 @@ class Aggregator:
         if group is not None:
             group.add(facts.reward)
         self._distributions["reward"].add(facts.reward)
-        self._counts["successes"] += facts.reward > 0
+        self._counts["successes"] += facts.reward > SOLVED_ABOVE
         self._counts["truncated"] += facts.is_truncated
         for name, value in facts.reward_terms.items():
             self._terms[name].add(value)

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
 from envkit.trajectory.segment import SegmentKind
@@ -16,6 +16,9 @@ from envkit.trajectory.trajectory import (
     Trajectory,
     role_of,
 )
+
+SOLVED_ABOVE: Final = 0.0
+"""An episode with a higher reward counts as solved, in every command and figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import Interval, mean_interval
 from envkit.report.facts import EpisodeFacts
 
@@ -120,12 +121,12 @@ def mean_difference(
 
 
 def is_solved(facts: EpisodeFacts) -> bool:
-    """Whether the reward exceeds 0, which `success/rate` of the metrics counts too."""
-    return facts.reward is not None and facts.reward > 0
+    """Whether the reward exceeds `SOLVED_ABOVE`, as `success/rate` of the metrics counts."""
+    return facts.reward is not None and facts.reward > SOLVED_ABOVE
 
 
 def _is_failed(facts: EpisodeFacts) -> bool:
-    return facts.reward is not None and not facts.reward > 0
+    return facts.reward is not None and not is_solved(facts)
 
 
 def _rewards_differ(first: EpisodeFacts, second: EpisodeFacts) -> bool:

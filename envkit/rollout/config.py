@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast, get_args
+from typing import Any, Final, Literal, TypeVar, cast
 
 from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
@@ -18,7 +18,7 @@ from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
-from envkit.rollout.setting_types import check_types
+from envkit.rollout.setting_types import check_fields, check_types
 from envkit.rollout.setup import RolePlan
 from envkit.rollout.staleness import Stale
 from envkit.rollout.tail import Stragglers, Tail
@@ -96,16 +96,20 @@ class RolloutConfig:
         for name, read in _SECTIONS.items():
             if name in data:
                 nested[name] = read(data[name])
-        for name, choices in _CHOICES.items():
-            if name in data and data[name] not in choices:
-                raise ConfigurationError(f"{name} must be one of {choices}, got {data[name]!r}")
         if "on_fault" in data:
-            nested["on_fault"] = FaultPolicy(data["on_fault"])
-        config = _build(cls, {**data, **nested}, "the configuration")
-        _check_ranges(config)
-        config.sampling_over(Sampling())
-        config.role_plan()
-        return config
+            nested["on_fault"] = _member(FaultPolicy, data["on_fault"])
+        return _build(cls, {**data, **nested}, "the configuration")
+
+    def __post_init__(self) -> None:
+        """Refuse values that would fail only once episodes are played.
+
+        Raises:
+            ConfigurationError: A value of another type, out of range, or unknown.
+        """
+        check_fields(self, "the configuration")
+        _check_ranges(self)
+        self.sampling_over(Sampling())
+        self.role_plan()
 
     @classmethod
     def for_trainer(
@@ -182,12 +186,6 @@ _SAMPLING_RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = 
     ("top_k", lambda value: value >= 1, "at least 1, or null for every token"),
     ("max_new_tokens", lambda value: value >= 1, "at least 1"),
 )
-_CHOICES: Mapping[str, list[str]] = {
-    "history": ["keep", "rerender"],
-    "sanity": list(get_args(SanityMode)),
-    "on_fault": [policy.value for policy in FaultPolicy],
-    "isolation": ["none", "process"],
-}
 
 
 def _check_ranges(config: RolloutConfig) -> None:
@@ -266,13 +264,13 @@ def _retries(value: object) -> RetryBudget:
 def _tail(value: object) -> Tail:
     data = dict(_section(value, "tail"))
     choices: tuple[tuple[str, type[StrEnum]], ...] = (("then", Stragglers), ("stale", Stale))
-    for name, kind in choices:
-        known = [choice.value for choice in kind]
-        if name in data and data[name] not in known:
-            raise ConfigurationError(f"tail.{name} must be one of {known}, got {data[name]!r}")
-        if name in data:
-            data[name] = kind(data[name])
+    data |= {name: _member(kind, data[name]) for name, kind in choices if name in data}
     return _build(Tail, data, "tail")
+
+
+def _member(kind: type[StrEnum], value: object) -> object:
+    """Return the member with a value; anything else is returned for the constructor to refuse."""
+    return next((member for member in kind if member.value == value), value)
 
 
 def _section(value: object, name: str) -> Mapping[str, Any]:
@@ -286,11 +284,7 @@ def _section(value: object, name: str) -> Mapping[str, Any]:
 def _build(cls: type[T], value: object, where: str) -> T:
     data = _section(value, where)
     _check_keys(cls, data, where)
-    check_types(cls, data, where)
-    try:
-        return cls(**data)
-    except TypeError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
+    return cls(**data)
 
 
 def _check_keys(cls: type, data: Mapping[str, Any], where: str) -> None:

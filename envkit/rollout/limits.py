@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from envkit.errors import ConfigurationError
+from envkit.rollout.setting_types import check_fields
 from envkit.trajectory.stop import StopReason
 
 
@@ -36,8 +37,9 @@ class Limits:
         """Refuse bounds that leave no episode.
 
         Raises:
-            ConfigurationError: A bound that is not positive (`max_images` may be 0).
+            ConfigurationError: A bound of another type, or not positive (`max_images` may be 0).
         """
+        check_fields(self, "limits")
         for entry in fields(self):
             value = getattr(self, entry.name)
             floor = 0 if entry.name == "max_images" else 1e-9
@@ -69,8 +71,10 @@ class Backoff:
         """Refuse waiting times that are none.
 
         Raises:
-            ConfigurationError: A negative time or factor, or a jitter above 1.
+            ConfigurationError: A value of another type, a negative time or factor, or a jitter
+                above 1.
         """
+        check_fields(self, "retries.backoff")
         for name in ("initial_s", "factor", "maximum_s", "jitter"):
             value = getattr(self, name)
             if not value >= 0:
@@ -117,8 +121,10 @@ class RetryBudget:
         """Refuse negative budgets.
 
         Raises:
-            ConfigurationError: A negative count, or a timeout that is not positive.
+            ConfigurationError: A value of another type, a negative count, or a timeout that is not
+                positive.
         """
+        check_fields(self, "retries")
         for name in (
             "max_env_retries_per_turn",
             "max_env_retries_per_episode",

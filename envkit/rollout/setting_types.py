@@ -1,4 +1,4 @@
-"""Checks the values of settings that came from a file, a command line or a trainer's mapping.
+"""Checks the values of settings, whether they come from Python, a file, or a trainer's mapping.
 
 The annotations of the settings' dataclasses say what fits, so no setting is declared twice.
 """
@@ -6,7 +6,7 @@ The annotations of the settings' dataclasses say what fits, so no setting is dec
 import math
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -42,6 +42,20 @@ def check_types(cls: type, values: Mapping[str, Any], where: str) -> None:
             )
 
 
+def check_fields(settings: Any, where: str) -> None:  # noqa: ANN401  # any dataclass
+    """Refuse settings with a value of another type than its field; see `check_types`.
+
+    Args:
+        settings: An instance of a dataclass, from its `__post_init__`.
+        where: What the settings are called, for the message.
+
+    Raises:
+        ConfigurationError: A value of another type.
+    """
+    values = {entry.name: getattr(settings, entry.name) for entry in fields(settings)}
+    check_types(cast("type[Any]", type(settings)), values, where)
+
+
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
@@ -75,8 +89,10 @@ def _name(hint: Any) -> str:  # noqa: ANN401  # an annotation
         return f"one of {list(parts)}"
     if origin is tuple:
         return f"a list, each entry {_name(parts[0])}"
-    if origin is not None or is_dataclass(hint):
+    if origin is not None:
         return "a mapping of names to values"
+    if is_dataclass(hint):
+        return f"{cast('type', hint).__name__}(...), or a mapping for RolloutConfig.from_mapping"
     if isinstance(hint, type) and issubclass(hint, Enum):
         return f"one of {[entry.value for entry in hint]}"
     return _NAMES.get(cast("object", hint), str(cast("object", hint)))

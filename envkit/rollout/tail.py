@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from envkit.errors import ConfigurationError
+from envkit.rollout.setting_types import check_fields
 from envkit.rollout.staleness import Stale
 from envkit.tasks import Task
 from envkit.trajectory.stop import StopReason
@@ -54,6 +55,7 @@ class Tail:
         Raises:
             ConfigurationError: See the message.
         """
+        check_fields(self, "tail")
         if not 1 <= self.oversample < math.inf:
             raise ConfigurationError(f"tail.oversample must be at least 1, got {self.oversample}")
         if not 0 < self.stop_at <= 1:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.metrics import SOLVED_ABOVE
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
@@ -131,7 +132,7 @@ class _Instruments:
             self.faults.labels(env=env, kind=fault.kind, where=fault.where).inc()
         if trajectory.reward is not None:
             self.reward.labels(env=env).observe(trajectory.reward)
-            self.successes.labels(env=env).inc(trajectory.reward > 0)
+            self.successes.labels(env=env).inc(trajectory.reward > SOLVED_ABOVE)
         self.length.labels(env=env).observe(len(trajectory.turns))
         self.seconds.labels(env=env).observe(trajectory.duration_seconds)
         if trajectory.env_restarts:

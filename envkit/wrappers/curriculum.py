@@ -8,6 +8,7 @@ import gymnasium
 
 from envkit.env import Observation
 from envkit.errors import ConfigurationError
+from envkit.metrics import SOLVED_ABOVE
 from envkit.seeds import derive_seed
 from envkit.tasks import ENDLESS_INDEX_LIMIT, Task
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
@@ -36,7 +37,7 @@ class Curriculum(EnvWrapper):
         *,
         argument: str = "level",
         level_of: Callable[[Task], Level] | None = None,
-        success: float = 1.0,
+        solved_above: float = SOLVED_ABOVE,
     ) -> None:
         """Wrap an environment.
 
@@ -46,14 +47,18 @@ class Curriculum(EnvWrapper):
             argument: Of the environment's constructor, which takes a level.
             level_of: Returns a task's level; tasks of the environment's source are then chosen by
                 it, and `argument` is not used.
-            success: Least sum of an episode's rewards that counts as solved.
+            solved_above: A higher sum of an episode's rewards counts as solved.
 
         Raises:
             ConfigurationError: The environment has no spec to make it at another level by, or no
                 task source to choose from.
         """
         super().__init__(
-            env, progress=progress, argument=argument, level_of=level_of, success=success
+            env,
+            progress=progress,
+            argument=argument,
+            level_of=level_of,
+            solved_above=solved_above,
         )
         name = type(self.inner).__name__
         if level_of is None and env.spec is None:
@@ -69,7 +74,7 @@ class Curriculum(EnvWrapper):
         if level_of is not None and self.inner.tasks is None:
             raise ConfigurationError(f"level_of chooses from a task source; {name} has none")
         self.progress, self.argument, self.level_of = progress, argument, level_of
-        self.success = success
+        self.solved_above = solved_above
         self._given = env
         self._by_level: dict[Level, AnyEnv] = {}
         self._level: Level | None = None
@@ -108,8 +113,7 @@ class Curriculum(EnvWrapper):
             episode = local if key is None else key.episode_id
             total = self.progress.add_reward(episode, turn, float(reward))
             if terminated or truncated:
-                # Rewards such as three thirds need not add up to 1.0 exactly.
-                is_success = total >= self.success - 1e-9
+                is_success = total > self.solved_above
                 self.progress.record(self._level, is_success, episode=episode)
         return answer
 

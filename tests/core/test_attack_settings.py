@@ -20,7 +20,9 @@ from envkit.rollout import (
     Player,
     RetryBudget,
     RolloutConfig,
+    Sampling,
     ScriptedEngine,
+    Tail,
 )
 from envkit.tokens import load_codec
 from envkit.trajectory import StopReason
@@ -82,6 +84,37 @@ def test_from_mapping_reads_back_every_setting() -> None:
     read = RolloutConfig.from_mapping(config.to_mapping())
 
     assert dataclasses.asdict(read) == dataclasses.asdict(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (RolloutConfig, {"limits": {"max_turns": 3}}, "limits must be Limits(...), or a mapping"),
+        (RolloutConfig, {"retries": {}}, "retries must be RetryBudget(...), or a mapping"),
+        (RolloutConfig, {"tail": {"then": "drop"}}, "tail must be Tail(...), or a mapping"),
+        (RolloutConfig, {"limits": None}, "limits must be Limits(...)"),
+        (RolloutConfig, {"sampling": {"temprature": 1}}, "Did you mean 'temperature'?"),
+        (RolloutConfig, {"sampling": {"top_p": 7}}, "top_p must be above 0 and at most 1, got 7"),
+        (RolloutConfig, {"sampling": Sampling()}, "sampling must be a mapping"),
+        (RolloutConfig, {"on_fault": "retry"}, "on_fault must be one of ['mask', 'retry', "),
+        (RolloutConfig, {"history": "kept"}, "history must be one of ['keep', 'rerender']"),
+        (RolloutConfig, {"worker_memory_mb": -1}, "worker_memory_mb must be at least 1"),
+        (RolloutConfig, {"seed": None}, "seed must be an integer, got None"),
+        (Limits, {"max_turns": "3"}, "limits: max_turns must be an integer or null, got '3'"),
+        (RetryBudget, {"backoff": {"jitter": 0}}, "backoff must be Backoff(...)"),
+        (RetryBudget, {"max_episode_restarts": "1"}, "max_episode_restarts must be an integer"),
+        (Backoff, {"initial_s": None}, "initial_s must be a finite number, got None"),
+        (Tail, {"then": "drop"}, "then must be one of ['wait', 'drop', 'park'], got 'drop'"),
+        (Tail, {"oversample": "2"}, "oversample must be a finite number, got '2'"),
+    ],
+)
+def test_settings_made_in_python_refuse_values_that_do_not_fit(
+    kind: Any, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        kind(**values)
+
+    assert message in str(error.value)
 
 
 def test_budgets_refuse_nan() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from fakes.agents import register_agents
 from fakes.command import run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.hostile_runs import no_file_longer_than
@@ -16,6 +17,7 @@ from fakes.models import tiny_model_dir
 
 from envkit.env import Capabilities, Turn
 from envkit.errors import EnvFault, FaultKind
+from envkit.tasks import ListSource
 from envkit.trajectory import StopReason, load, verify_file
 
 
@@ -50,7 +52,16 @@ class HangingEnv(EchoEnv):
         return super().on_turn(response_text)
 
 
+class RecitalEnv(EchoEnv):
+    """Asks for a text of more than a thousand tokens."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_turns=1, **options)
+        self.tasks = ListSource([{"word": " ".join(map(str, range(600)))}])
+
+
 TOYS = {
+    "toy-recital-v0": RecitalEnv,
     "toy-failing-v0": FailingEnv,
     "toy-hanging-v0": HangingEnv,
     "toy-wrong-reply-v0": WrongTypeEnv,
@@ -60,6 +71,7 @@ TOYS = {
 def register_all() -> None:
     """Register every environment that the tests here play, also in its own process."""
     register_toys(TOYS)
+    register_agents()
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +131,40 @@ def test_rollout_writes_json_alone_on_standard_output(model: Path) -> None:
     assert answer["is_sound"] is True
     assert answer["metrics"]["reward/mean"] == 1.0
     assert Path(answer["files"]["report"]).is_file()
+
+
+def test_progress_counts_episodes_of_several_agents_also_after_a_resume(model: Path) -> None:
+    shown = run_envkit(
+        "rollout", "toy-guess-v0", "--policy", "oracle", "--model", model, "-n", 4, "--out", "run",
+    )  # fmt: skip
+    assert shown.code == 0, shown.err
+    assert len(load("run")) == 8
+    lines = [line for line in shown.err.splitlines() if "/4 episodes" in line]
+    assert [line.split(":")[0] for line in lines] == [f"{n}/4 episodes" for n in range(1, 5)]
+    assert lines[-1].endswith(", 4 terminated")
+    file = Path("run/trajectories.jsonl")
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:6]))
+    resumed = run_envkit("rollout", "--resume", "run")
+    assert resumed.code == 0, resumed.err
+    assert resumed.err.splitlines()[-1].startswith("4/4 episodes")
+
+
+@pytest.mark.parametrize("limit", [None, 8])
+def test_replies_of_a_policy_are_cut_only_on_request(model: Path, limit: int | None) -> None:
+    options = () if limit is None else ("--max-new-tokens", limit)
+    shown = run_envkit(
+        "rollout", "toy-recital-v0", "--policy", "oracle", "--model", model, "-n", 1, *options,
+        "--out", "run",
+    )  # fmt: skip
+    assert shown.code == 0, shown.err
+    (played,) = load("run")
+    (turn,) = played.turns
+    if limit is None:
+        assert turn.response_tokens > 1000
+        assert (turn.finish_reason, played.reward) == ("stop", 1.0)
+    else:
+        assert turn.response_tokens == limit
+        assert (turn.finish_reason, played.reward) == ("length", 0.0)
 
 
 def test_quiet_rollout_shows_no_progress(model: Path) -> None:

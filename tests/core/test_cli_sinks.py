@@ -69,7 +69,7 @@ def test_every_sink_holds_the_metrics_of_the_run(
     assert any(row.get("reward/mean") == metrics["reward/mean"] for row in uploaded.history())
     config = uploaded.config()
     assert (config["env_id"], config["episodes"]) == ("toy-adder-v0", 4)
-    assert config["config"]["sampling"] == {"max_new_tokens": 96}
+    assert config["config"]["sampling"] == {"max_new_tokens": 1_000_000}
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 from collections import defaultdict
 from dataclasses import astuple, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from fakes.trajectories import example
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit.cli.run_plan import TaskList
 from envkit.errors import ConfigurationError, DatasetError, FaultKind
 from envkit.export import solve_rates
 from envkit.export.solve_rates import BUCKETS
+from envkit.metrics import EpisodeFacts, aggregate
 from envkit.metrics.intervals import wilson_interval
 from envkit.rollout import read_requests
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, load, save
@@ -72,8 +76,8 @@ def test_faulted_and_aborted_episodes_are_no_failures() -> None:
         episode(0, "b", 1.0, group=1),
         episode(1, "b", None, group=1),
         episode(2, "a", 0.0),
-        episode(3, "a", 1.0 - 1e-12),
-        episode(4, "a", 0.4, stop_reason=StopReason.ENV_TRUNCATED),
+        episode(3, "a", 1.0),
+        episode(4, "a", -0.4, stop_reason=StopReason.ENV_TRUNCATED),
         episode(5, "c", None, group=2),
         replace(episode(6, "c", 0.0, group=2), stop_reason=StopReason.ABORTED, reward=None),
     ]
@@ -102,6 +106,20 @@ def test_runs_are_pooled_and_bounds_leave_themselves_out() -> None:
     assert len(rates.kept(0.5, 1)) == 0
     assert len(rates.kept(0.49, 0.51)) == 1
     assert len(rates.kept(-1, 2)) == 3
+
+
+def test_solved_is_the_same_in_every_command_and_figure() -> None:
+    """A reward of 0 is no success, a part of one is; `--solved-above` moves the bound."""
+    rewards = [0.0, 0.25, 1.0]
+    save([episode(n, "a", rewards[n]) for n in range(3)], "run.jsonl")
+    metrics = aggregate([EpisodeFacts.of(one) for one in load("run.jsonl")])
+    assert metrics["success/rate"] == pytest.approx(2 / 3)
+    for bound, solved in ((), 2), (("--solved-above", 0.5), 1), (("--solved-above", -1), 3):
+        shown = run_envkit(
+            "filter", "run.jsonl", "--below", 2, "--out", "kept.jsonl", "--overwrite", *bound
+        )
+        assert shown.code == 0, shown.err
+        assert rows("kept.jsonl")[0]["solved"] == solved
 
 
 def test_tasks_without_data_are_told_apart_by_their_seeds() -> None:
@@ -170,7 +188,7 @@ def test_a_resumed_run_plays_the_tasks_of_its_file() -> None:
         stream.write('{"word": "new"}\n')
     refused = run_envkit("rollout", "--resume", "run", "--quiet")
     assert refused.code == 1
-    assert "was changed after the run began" in refused.err
+    assert "were changed after the run began" in refused.err
 
 
 def test_task_files_are_read_with_their_requests() -> None:
@@ -181,6 +199,24 @@ def test_task_files_are_read_with_their_requests() -> None:
 
     assert [one.seed for one in found] == [3, 4, None]
     assert [one.task for one in found] == [{"word": "a"}, {"word": "a"}, {"word": "b"}]
+
+
+def test_task_list_reads_a_pipe_as_it_reads_a_file() -> None:
+    """A shell's `--tasks <(shuf tasks.jsonl)` can be read once."""
+    Path("tasks.jsonl").write_text('{"word": "\\ud800"}\n{"word": "b"}\n')
+    os.mkfifo("pipe")
+    writer = Thread(target=lambda: Path("pipe").write_bytes(Path("tasks.jsonl").read_bytes()))
+    writer.start()
+    found: list[TaskList] = []
+    reader = Thread(target=lambda: found.append(TaskList.read(Path("pipe"), "canary-v0")))
+    reader.daemon = True  # it would wait for a second writer
+    reader.start()
+    reader.join(timeout=20)
+    writer.join(timeout=20)
+
+    (piped,) = found
+    stored = TaskList.read(Path("tasks.jsonl"), "canary-v0")
+    assert (piped.requests, piped.sha256) == (stored.requests, stored.sha256)
 
 
 @pytest.mark.parametrize(

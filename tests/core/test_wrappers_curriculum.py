@@ -139,6 +139,22 @@ async def test_a_rollout_climbs_to_the_level_that_the_policy_cannot_do() -> None
     assert progress.success_rate == 0.0
 
 
+@pytest.mark.parametrize(("bound", "level"), [({}, 4), ({"solved_above": 0.5}, 1)])
+async def test_solved_means_more_than_a_bound(bound: dict[str, float], level: int) -> None:
+    progress = LevelProgress([1, 2, 3, 4], window=8, down=-1)
+    codec = text_codec()
+
+    def half_right(context: PolicyContext) -> str:
+        return str(context.task["number"]) if context.turn == 0 else "?"
+
+    stream = collected(
+        lambda: Curriculum(stairs(), progress, **bound),
+        ScriptedEngine(codec, half_right), codec, episodes=40, seed=1, concurrency=1,
+    )  # fmt: skip
+    assert {one.reward async for one in stream} == {0.5}
+    assert progress.level == level
+
+
 async def test_members_of_a_group_play_one_level_while_it_moves() -> None:
     progress = LevelProgress([1, 2, 3, 4], window=3, down=-1)
     codec = text_codec()

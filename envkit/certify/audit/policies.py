@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from envkit.certify.audit.hooks import AuditHooks
 from envkit.env import Env
@@ -15,6 +15,7 @@ from envkit.tasks import Task
 from envkit.tools import ToolSpec
 from envkit.turns import Step
 
+T = TypeVar("T")
 CONSTANTS: Final = ("1", "yes")
 _LONGEST_COPY: Final = 8000
 """Characters of a reply that repeats what was said."""
@@ -87,7 +88,7 @@ def trivial_policies(
         "most frequent reply": no_oracle if lessons is None else _by_turn(lessons.frequent),
         "reply of the most similar question": no_oracle
         if lessons is None
-        else _nearest(lessons.questions),
+        else _reply_to_similar(lessons.questions),
         "frequent answers with the scorer": no_oracle
         if lessons is None
         else _frequent_with_scorer(env, hooks, lessons.answers),
@@ -116,17 +117,35 @@ def _by_turn(replies: Sequence[str]) -> Reply:
     return lambda moment: replies[min(moment.turn, len(replies) - 1)]
 
 
-def _nearest(questions: Sequence[tuple[str, Sequence[str]]]) -> Reply:
-    known = [(_grams(text), replies) for text, replies in questions]
+def _reply_to_similar(questions: Sequence[tuple[str, Sequence[str]]]) -> Reply:
+    find = most_similar(questions)
 
     def reply(moment: Moment) -> str:
-        asked = _grams(moment.texts[0])
-        _, replies = max(
-            known, key=lambda entry: _overlap(asked, entry[0]), default=(set[str](), [""])
-        )
+        replies = find(moment.texts[0]) or [""]
         return replies[min(moment.turn, len(replies) - 1)]
 
     return reply
+
+
+def most_similar(known: Sequence[tuple[str, T]]) -> Callable[[str], T | None]:
+    """Return a function that finds what belongs to the text most like a given one.
+
+    Texts are alike if they share many of their distinct runs of four characters (Jaccard index).
+
+    Args:
+        known: Texts, each with what belongs to it; of equally similar texts, the first one counts.
+
+    Returns:
+        A function of a text; it returns None if no text is known.
+    """
+    learned = [(_grams(text), value) for text, value in known]
+
+    def find(text: str) -> T | None:
+        asked = _grams(text)
+        entry = max(learned, key=lambda entry: _overlap(asked, entry[0]), default=None)
+        return None if entry is None else entry[1]
+
+    return find
 
 
 def _grams(text: str) -> set[str]:
