@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-import uuid
+import pickle
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,12 +25,13 @@ from envkit.rollout.player import resumed_spec
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.rollout.supervision import Supervision
-from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 from envkit_ray.cluster import load_ray
+from envkit_ray.line import WorkerLostError
+from envkit_ray.messages import Answer, MakePlayer, Order, Packed, without_features
 from envkit_ray.options import RayOptions
-from envkit_ray.worker import Answer, MakePlayer, Order, Packed, without_features
-from envkit_ray.workers import WorkerLostError, Workers
+from envkit_ray.stop import Stop
+from envkit_ray.workers import Workers
 
 _STOP_S: Final = 15.0
 """How long a worker may take beyond an interrupt's grace period to hand over what it has."""
@@ -85,7 +86,7 @@ class RayPlayer:
         self._starting: asyncio.Task[None] | None = None
         self._episodes = Supervision(SelfCheck(config.sanity, config.sanity_share), _NAME)
         self._packed: dict[Source, Packed] = {}
-        self._stops: dict[Interrupt, _Stop] = {}
+        self._stops: dict[Interrupt, Stop] = {}
         self._names = itertools.count()
 
     async def start(self) -> None:
@@ -222,11 +223,11 @@ class RayPlayer:
                 return (self._episodes.without_play(order.spec, None),)
 
     @contextmanager
-    def _stopping(self, interrupt: Interrupt) -> Generator["_Stop"]:
+    def _stopping(self, interrupt: Interrupt) -> Generator[Stop]:
         """Give what fires the interrupt in the workers while an episode is played."""
         stop = self._stops.get(interrupt)
         if stop is None:
-            stop = self._stops[interrupt] = _Stop(interrupt, self._workers)
+            stop = self._stops[interrupt] = Stop(interrupt, self._workers)
             interrupt.enter(stop.name, stop)
         stop.users += 1
         try:
@@ -237,13 +238,12 @@ class RayPlayer:
                 interrupt.leave(stop.name)
                 del self._stops[interrupt]
 
-    async def _attempts(self, order: Order, stop: "_Stop") -> tuple[Trajectory, ...]:
+    async def _attempts(self, order: Order, stop: Stop) -> tuple[Trajectory, ...]:
         spec = order.spec
         for attempt in range(self._options.max_attempts):
             if attempt:  # servers and environments can tell it from the lost one
                 spec = replace(spec, episode_id=f"{order.spec.episode_id}~{attempt}")
-            name = str(next(self._names))
-            sent = replace(order, name=name, spec=spec, interrupt=stop.name, reason=stop.reason)
+            sent = replace(order, spec=spec, interrupt=stop.name, reason=stop.reason)
             try:
                 answer = await self._once(sent)
             except WorkerLostError:
@@ -258,11 +258,12 @@ class RayPlayer:
         )
 
     async def _once(self, order: Order) -> Answer:
+        name, data = str(next(self._names)), pickle.dumps(order, protocol=5)
         member = await self._workers.lend(order.spec.group_id)
         try:
-            return await self._workers.call(member, "play", order)
+            return await self._workers.ask(member, name, data)
         except asyncio.CancelledError:
-            self._workers.tell(member, "cancel", order.name)
+            self._workers.tell(member, "cancel", name)
             raise
         finally:
             self._workers.give_back(member)
@@ -277,7 +278,6 @@ class RayPlayer:
         sampling: Sampling | None,
     ) -> Order:
         return Order(
-            name="",
             source=self._pack(env),
             spec=spec,
             earlier=earlier,
@@ -329,28 +329,6 @@ class RayPlayer:
             "environment (ray.max_attempts)",
             kind=FaultKind.CRASHED,
         )
-
-
-class _Stop:
-    """Passes a caller's interrupt on to the workers; it stands where a request would."""
-
-    def __init__(self, interrupt: Interrupt, workers: Workers) -> None:
-        self.name = uuid.uuid4().hex
-        self.users = 0
-        """Episodes that the interrupt ends."""
-        self._interrupt, self._workers = interrupt, workers
-
-    @property
-    def reason(self) -> StopReason | None:
-        """Why the interrupt has fired; None if it has not."""
-        return self._interrupt.reason
-
-    async def abort(self, request_id: str) -> None:
-        """Fire it in every worker; the interrupt repeats this until all episodes are back."""
-        reason = self.reason
-        if reason is not None:
-            for member in self._workers.members:
-                self._workers.tell(member, "stop", request_id, reason, self._interrupt.grace_s)
 
 
 def _accepted(start: GroupStart | None, answer: Answer, lost: int) -> tuple[Trajectory, ...]:

@@ -72,7 +72,7 @@ class Actor:
         self.lives += 1
 
     def _call(self, name: str, *arguments: object) -> "asyncio.Future[Any]":
-        sent = pickle.dumps(arguments)
+        sent = pickle.dumps(arguments, protocol=5)
         task = asyncio.ensure_future(self._answered(name, sent))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
@@ -87,7 +87,7 @@ class Actor:
             if self.is_away:
                 raise ActorUnavailableError("it is being started")
             inside = asyncio.ensure_future(getattr(self._object, name)(*pickle.loads(sent)))
-            return pickle.loads(pickle.dumps(await asyncio.shield(inside)))
+            return pickle.loads(pickle.dumps(await asyncio.shield(inside), protocol=5))
         except asyncio.CancelledError as cancelled:
             if cancelled.args and isinstance(cancelled.args[0], RayActorError):
                 raise cancelled.args[0] from None
