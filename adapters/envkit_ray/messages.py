@@ -7,15 +7,14 @@ small objects. One that cannot be pickled fails alone, not with the others of it
 import pickle
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError
 from typing import Any, Final
 
-import envkit
-from envkit.errors import ConfigurationError, EnvkitError, describe
-from envkit.rollout import EpisodeSpec, Limits, Player, Sampling
+from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, describe, shown
+from envkit.rollout import EpisodeSpec, GroupStart, Limits, Player, Sampling
 from envkit.rollout.sources import EnvSource
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
+from envkit_ray.cluster import load_ray
 
 MakePlayer = Callable[[], Player | Awaitable[Player]]
 """Makes a worker's player, on its event loop. The worker closes the player and its engine."""
@@ -58,18 +57,6 @@ class Answer:
     """Hash that the group's next members must start with; None if it is not known yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """Which process answers."""
-
-    version: str
-    """Of its envkit."""
-    host: str
-    pid: int
-    error: EnvkitError | None = None
-    """Why it cannot play; None if it can."""
-
-
 def packed(answer: Answer) -> tuple[bytes, list[Any]]:
     """Return an answer's pickle, and its large buffers apart from it."""
     buffers: list[Any] = []
@@ -82,6 +69,21 @@ def packed(answer: Answer) -> tuple[bytes, list[Any]]:
         return False
 
     return pickle.dumps(answer, protocol=5, buffer_callback=is_small), buffers
+
+
+def pickled(value: object, what: str) -> bytes:
+    """Return an object as bytes.
+
+    Raises:
+        ConfigurationError: It cannot be pickled.
+    """
+    try:
+        return load_ray().cloudpickle.dumps(value)
+    except Exception as error:  # whatever the object's own code raises
+        raise ConfigurationError(
+            f"{what} must be a function of a module, or functools.partial of one, so that it can "
+            f"be sent to a worker, got {shown(value)}: {describe(error)}"
+        ) from error
 
 
 def loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled
@@ -99,18 +101,34 @@ def loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled
         ) from error
 
 
-def version() -> str:
-    """Return the version of this process's envkit; "unknown" for a source tree on its own."""
-    try:
-        return envkit.__version__
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def without_features(trajectory: Trajectory) -> Trajectory:
     """Return the trajectory without the processor's tensors."""
     segments = tuple(
-        replace(segment, features=()) if segment.features else segment
+        segment.without_features() if segment.features else segment
         for segment in trajectory.segments
     )
     return replace(trajectory, segments=segments)
+
+
+def accepted(start: GroupStart | None, answer: Answer, lost: int) -> tuple[Trajectory, ...]:
+    """Return the records of an answer.
+
+    Args:
+        start: What the group's members start from; None outside a group.
+        answer: Of a worker, which knows only of the members that had finished.
+        lost: Attempts before this one.
+
+    Raises:
+        EnvkitError: What the worker's player raised.
+        EnvFault: The episode started from another observation than its group.
+    """
+    if isinstance(answer.error, RunFailedError):
+        raise RunFailedError(str(answer.error), answer.played)
+    if answer.error is not None:
+        raise answer.error
+    if start is not None and answer.start is not None:
+        start.compare(answer.start)
+        start.expected = answer.start
+    if not lost:
+        return answer.played
+    return tuple(replace(one, env_restarts=one.env_restarts + lost) for one in answer.played)

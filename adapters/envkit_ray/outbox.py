@@ -49,11 +49,12 @@ class Outbox:
     def clear(self) -> None:
         """Drop all answers: the driver has given up those orders."""
         self._parcels.clear()
-        self._is_due = False
+        self._end_timer()
         self._release()
 
     def _send(self) -> None:
         """Hand over what there is, now or to the next call."""
+        self._end_timer()
         self._is_due = True
         self._release()
 
@@ -64,6 +65,9 @@ class Outbox:
             return
         waiting.set_result(tuple(self._parcels))
         self._parcels.clear()
+        self._end_timer()
+
+    def _end_timer(self) -> None:
         self._is_due = False
         if self._timer is not None:
             self._timer.cancel()

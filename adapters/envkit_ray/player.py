@@ -13,11 +13,8 @@ from envkit.errors import (
     EnvFault,
     EnvkitError,
     FaultKind,
-    RunFailedError,
-    describe,
-    shown,
 )
-from envkit.rollout import EpisodeSpec, GroupStart, Interrupt, Limits, RolloutConfig, Sampling
+from envkit.rollout import EpisodeSpec, Interrupt, Limits, RolloutConfig, Sampling
 from envkit.rollout.availability import Watched
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import CallCutError
@@ -28,7 +25,15 @@ from envkit.rollout.supervision import Supervision
 from envkit.trajectory.trajectory import Trajectory
 from envkit_ray.cluster import load_ray
 from envkit_ray.line import WorkerLostError
-from envkit_ray.messages import Answer, MakePlayer, Order, Packed, without_features
+from envkit_ray.messages import (
+    Answer,
+    MakePlayer,
+    Order,
+    Packed,
+    accepted,
+    pickled,
+    without_features,
+)
 from envkit_ray.options import RayOptions
 from envkit_ray.stop import Stop
 from envkit_ray.workers import Workers
@@ -75,7 +80,7 @@ class RayPlayer:
         self.config = config
         self._options = RayOptions.of(config)
         load_ray()
-        recipe = _pickled(make_player, "make_player")
+        recipe = pickled(make_player, "make_player")
         self._workers = Workers(
             config.workers,
             self._options,
@@ -249,7 +254,7 @@ class RayPlayer:
             except WorkerLostError:
                 self._workers.lost_calls += 1
                 continue
-            return _accepted(order.spec.group_start, answer, attempt)
+            return accepted(order.spec.group_start, answer, attempt)
         raise EnvFault(
             f"the episode's Ray worker was lost {self._options.max_attempts} times "
             "(ray.max_attempts); if its environment runs out of memory or ends the process, "
@@ -297,9 +302,9 @@ class RayPlayer:
                 f"({type(env).__name__}); pass its id, an EnvSource or a function of a module"
             )
         if not isinstance(env, FunctionSource):
-            return _pickled(env, "the environment's factory")
+            return pickled(env, "the environment's factory")
         if env not in self._packed:
-            self._packed[env] = _pickled(env, "the environment's factory")
+            self._packed[env] = pickled(env, "the environment's factory")
         return self._packed[env]
 
     async def _ask(self, method: str, env: AnyEnv | EnvFactory, *, most: int) -> list[Any]:
@@ -329,42 +334,3 @@ class RayPlayer:
             "environment (ray.max_attempts)",
             kind=FaultKind.CRASHED,
         )
-
-
-def _accepted(start: GroupStart | None, answer: Answer, lost: int) -> tuple[Trajectory, ...]:
-    """Return the records of an answer.
-
-    Args:
-        start: What the group's members start from; None outside a group.
-        answer: Of a worker, which knows only of the members that had finished.
-        lost: Attempts before this one.
-
-    Raises:
-        EnvkitError: What the worker's player raised.
-        EnvFault: The episode started from another observation than its group.
-    """
-    if isinstance(answer.error, RunFailedError):
-        raise RunFailedError(str(answer.error), answer.played)
-    if answer.error is not None:
-        raise answer.error
-    if start is not None and answer.start is not None:
-        start.compare(answer.start)
-        start.expected = answer.start
-    if not lost:
-        return answer.played
-    return tuple(replace(one, env_restarts=one.env_restarts + lost) for one in answer.played)
-
-
-def _pickled(value: object, what: str) -> bytes:
-    """Return an object as bytes.
-
-    Raises:
-        ConfigurationError: It cannot be pickled.
-    """
-    try:
-        return load_ray().cloudpickle.dumps(value)
-    except Exception as error:  # whatever the object's own code raises
-        raise ConfigurationError(
-            f"{what} must be a function of a module, or functools.partial of one, so that it can "
-            f"be sent to a worker, got {shown(value)}: {describe(error)}"
-        ) from error

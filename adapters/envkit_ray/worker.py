@@ -15,9 +15,9 @@ from envkit.rollout.host import EnvFactory
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
+from envkit_ray.greeting import Hello, version
 from envkit_ray.messages import (
     Answer,
-    Hello,
     MakePlayer,
     Order,
     Packed,
@@ -25,7 +25,6 @@ from envkit_ray.messages import (
     Sent,
     loaded,
     packed,
-    version,
     without_features,
 )
 from envkit_ray.outbox import Outbox

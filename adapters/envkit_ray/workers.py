@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
 from envkit.rollout import Outage
 from envkit_ray.cluster import Cluster
+from envkit_ray.greeting import Hello, check_hello, check_import, unusable
 from envkit_ray.line import Line, WorkerLostError
-from envkit_ray.messages import Answer, Hello, version
+from envkit_ray.messages import Answer
 from envkit_ray.options import RayOptions
 from envkit_ray.worker import NotStartedError, Worker
 
@@ -235,7 +236,7 @@ class Workers:
             if hello is None:
                 await asyncio.sleep(_RETRY_S)
                 continue
-            _check(hello)
+            check_hello(hello)
             self._greet(member, hello)
 
     async def _revive(self, member: Member) -> None:
@@ -246,7 +247,7 @@ class Workers:
             if hello is None:
                 continue
             try:
-                _check(hello)
+                check_hello(hello)
             except ConfigurationError as error:
                 self._reason = str(error)
                 continue
@@ -272,11 +273,11 @@ class Workers:
             self._reason = _first_line(error)
         except self._lost as error:
             self._reason = _first_line(error)
-            _check_import(str(error))
+            check_import(str(error))
             self._cluster.ray.kill(member.actor)  # Ray gave it up; it must not come back as well
             member.actor = None
         except Exception as error:  # a class that cannot be loaded raises what its import raised
-            raise _unusable(describe(error)) from error
+            raise unusable(describe(error)) from error
         return None
 
     def _new_actor(self) -> Any:  # noqa: ANN401  # Ray's handle
@@ -353,36 +354,6 @@ class Workers:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _check(hello: Hello) -> None:
-    """Refuse a worker that cannot play what this process asks for.
-
-    Raises:
-        ConfigurationError: It says why it cannot, or has another version of envkit.
-    """
-    if hello.version != version():
-        raise ConfigurationError(
-            f"the Ray worker on {hello.host} has envkit {hello.version} and this process has "
-            f"{version()}: install one version on every node of the cluster"
-        )
-    if hello.error is not None:
-        hello.error.add_note(f"raised by the Ray worker on {hello.host}, process {hello.pid}")
-        raise hello.error
-
-
-def _check_import(text: str) -> None:
-    """Raise if a worker's death was that it lacks a package, which no restart gives it."""
-    if "ModuleNotFoundError" in text or "ImportError" in text:
-        raise _unusable(text)
-
-
-def _unusable(reason: str) -> ConfigurationError:
-    lines = [line.strip() for line in reason.splitlines() if "Error" in line] or [reason]
-    return ConfigurationError(
-        f"a Ray worker cannot load envkit: {lines[-1]}. Install envkit-rl {version()} with the "
-        "extra ray on every node of the cluster, or name it in ray.runtime_env"
-    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ real Ray does is shown by `make contract-ray`.
 
 import asyncio
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -41,6 +42,8 @@ class Actor:
         self.lives = 1
         self.is_away = False
         self.is_killed = False
+        self.calls: Counter[str] = Counter()
+        """By method."""
         self._make, self._object = make, make()
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -73,6 +76,7 @@ class Actor:
 
     def _call(self, name: str, *arguments: object) -> "asyncio.Future[Any]":
         sent = pickle.dumps(arguments, protocol=5)
+        self.calls[name] += 1
         task = asyncio.ensure_future(self._answered(name, sent))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
