@@ -5,7 +5,9 @@ same seeds in turns. The replies come from the environment's oracle; environment
 are real. Each round plays new seeds on both sides; the figure of a side is its cheapest round,
 because other work on the machine only adds CPU time. What starting costs is printed apart, and so
 are Ray's own processes (raylet, gcs_server, agents), which neither side is charged for. CPU time is
-the kernel's count of all threads of a process.
+the kernel's count of all threads of a process. Ray's threads in driver and workers take some of it
+each second, whatever is played (idle_..._ms_per_s), so a slow machine has more per episode;
+driver_busy_ms is without it.
 
 Kills: a run whose workers are killed by SIGKILL again and again. The replies are text and the
 environment is small, so that a worker starts quickly. Every episode must be delivered once.
@@ -55,6 +57,7 @@ MOST_CPU: Final = 1.08
 MOST_DRIVER_MS: Final = 1.5
 EPISODES: Final = {"computer-use-v0": 60, "geo3k-v0": 200}
 """Of a round."""
+_IDLE_S: Final = 3.0
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -118,11 +121,20 @@ async def cost(
     }
     for player in (here, there):
         await play(player, env_id, range(4 * AT_ONCE))
-    spent = {name: list[float]() for name in ("one_process", "driver", "workers", "daemons")}
+    before, inside = time.process_time(), cpu_of(pids)
+    await asyncio.sleep(_IDLE_S)
+    idle = (time.process_time() - before) / _IDLE_S
+    figures["idle_driver_ms_per_s"] = 1000 * idle
+    figures["idle_workers_ms_per_s"] = 1000 * (cpu_of(pids) - inside) / _IDLE_S
+    spent = {
+        name: list[float]()
+        for name in ("one_process", "driver", "driver_busy", "workers", "daemons")
+    }
     for number in range(rounds):
         seeds = range(1000 + number * episodes, 1000 + (number + 1) * episodes)
         for player in (here, there) if number % 2 else (there, here):
             of_ray = daemons(pids)
+            began = time.monotonic()
             before = (time.process_time(), cpu_of(pids), cpu_of(of_ray))
             await play(player, env_id, seeds)
             after = (time.process_time(), cpu_of(pids), cpu_of(of_ray))
@@ -131,6 +143,7 @@ async def cost(
                 spent["one_process"].append(driver)
             else:
                 spent["driver"].append(driver)
+                spent["driver_busy"].append(driver - idle * (time.monotonic() - began))
                 spent["workers"].append(inside)
                 spent["daemons"].append(ray)
     await there.aclose()
