@@ -220,8 +220,9 @@ async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
     async for one in delivered(run):
         found[one.metadata["group"], one.metadata["member"]] += 1
         ends[one.stop_reason.value] += 1
-        restarts = one.env_restarts
-        ends["restarted"] += bool(restarts)
+        ends["restarted"] += bool(one.env_restarts)
+        if one.fault is not None:
+            ends["attempts used up" if "ray.max_attempts" in one.fault.message else "faulted"] += 1
         if len(killed) < found.total() * count // episodes:
             alive = [pid for _, pid in player.processes if pid not in killed]
             if alive:
@@ -234,6 +235,8 @@ async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
         "different": len(found),
         "terminated": ends["terminated"],
         "restarted": ends["restarted"],
+        "attempts_used_up": ends["attempts used up"],
+        "other_faults": ends["faulted"],
         "lost_calls": player.lost_calls,
         "seconds": time.monotonic() - started,
     }
