@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-import uuid
+import pickle
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,11 +13,8 @@ from envkit.errors import (
     EnvFault,
     EnvkitError,
     FaultKind,
-    RunFailedError,
-    describe,
-    shown,
 )
-from envkit.rollout import EpisodeSpec, GroupStart, Interrupt, Limits, RolloutConfig, Sampling
+from envkit.rollout import EpisodeSpec, Interrupt, Limits, RolloutConfig, Sampling
 from envkit.rollout.availability import Watched
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import CallCutError
@@ -25,12 +22,21 @@ from envkit.rollout.player import resumed_spec
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.rollout.supervision import Supervision
-from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 from envkit_ray.cluster import load_ray
+from envkit_ray.line import WorkerLostError
+from envkit_ray.messages import (
+    Answer,
+    MakePlayer,
+    Order,
+    Packed,
+    accepted,
+    pickled,
+    without_features,
+)
 from envkit_ray.options import RayOptions
-from envkit_ray.worker import Answer, MakePlayer, Order, Packed, without_features
-from envkit_ray.workers import WorkerLostError, Workers
+from envkit_ray.stop import Stop
+from envkit_ray.workers import Workers
 
 _STOP_S: Final = 15.0
 """How long a worker may take beyond an interrupt's grace period to hand over what it has."""
@@ -74,7 +80,7 @@ class RayPlayer:
         self.config = config
         self._options = RayOptions.of(config)
         load_ray()
-        recipe = _pickled(make_player, "make_player")
+        recipe = pickled(make_player, "make_player")
         self._workers = Workers(
             config.workers,
             self._options,
@@ -85,7 +91,7 @@ class RayPlayer:
         self._starting: asyncio.Task[None] | None = None
         self._episodes = Supervision(SelfCheck(config.sanity, config.sanity_share), _NAME)
         self._packed: dict[Source, Packed] = {}
-        self._stops: dict[Interrupt, _Stop] = {}
+        self._stops: dict[Interrupt, Stop] = {}
         self._names = itertools.count()
 
     async def start(self) -> None:
@@ -222,11 +228,11 @@ class RayPlayer:
                 return (self._episodes.without_play(order.spec, None),)
 
     @contextmanager
-    def _stopping(self, interrupt: Interrupt) -> Generator["_Stop"]:
+    def _stopping(self, interrupt: Interrupt) -> Generator[Stop]:
         """Give what fires the interrupt in the workers while an episode is played."""
         stop = self._stops.get(interrupt)
         if stop is None:
-            stop = self._stops[interrupt] = _Stop(interrupt, self._workers)
+            stop = self._stops[interrupt] = Stop(interrupt, self._workers)
             interrupt.enter(stop.name, stop)
         stop.users += 1
         try:
@@ -237,19 +243,18 @@ class RayPlayer:
                 interrupt.leave(stop.name)
                 del self._stops[interrupt]
 
-    async def _attempts(self, order: Order, stop: "_Stop") -> tuple[Trajectory, ...]:
+    async def _attempts(self, order: Order, stop: Stop) -> tuple[Trajectory, ...]:
         spec = order.spec
         for attempt in range(self._options.max_attempts):
             if attempt:  # servers and environments can tell it from the lost one
                 spec = replace(spec, episode_id=f"{order.spec.episode_id}~{attempt}")
-            name = str(next(self._names))
-            sent = replace(order, name=name, spec=spec, interrupt=stop.name, reason=stop.reason)
+            sent = replace(order, spec=spec, interrupt=stop.name, reason=stop.reason)
             try:
                 answer = await self._once(sent)
             except WorkerLostError:
                 self._workers.lost_calls += 1
                 continue
-            return _accepted(order.spec.group_start, answer, attempt)
+            return accepted(order.spec.group_start, answer, attempt)
         raise EnvFault(
             f"the episode's Ray worker was lost {self._options.max_attempts} times "
             "(ray.max_attempts); if its environment runs out of memory or ends the process, "
@@ -258,11 +263,12 @@ class RayPlayer:
         )
 
     async def _once(self, order: Order) -> Answer:
+        name, data = str(next(self._names)), pickle.dumps(order, protocol=5)
         member = await self._workers.lend(order.spec.group_id)
         try:
-            return await self._workers.call(member, "play", order)
+            return await self._workers.ask(member, name, data)
         except asyncio.CancelledError:
-            self._workers.tell(member, "cancel", order.name)
+            self._workers.tell(member, "cancel", name)
             raise
         finally:
             self._workers.give_back(member)
@@ -277,7 +283,6 @@ class RayPlayer:
         sampling: Sampling | None,
     ) -> Order:
         return Order(
-            name="",
             source=self._pack(env),
             spec=spec,
             earlier=earlier,
@@ -297,9 +302,9 @@ class RayPlayer:
                 f"({type(env).__name__}); pass its id, an EnvSource or a function of a module"
             )
         if not isinstance(env, FunctionSource):
-            return _pickled(env, "the environment's factory")
+            return pickled(env, "the environment's factory")
         if env not in self._packed:
-            self._packed[env] = _pickled(env, "the environment's factory")
+            self._packed[env] = pickled(env, "the environment's factory")
         return self._packed[env]
 
     async def _ask(self, method: str, env: AnyEnv | EnvFactory, *, most: int) -> list[Any]:
@@ -329,64 +334,3 @@ class RayPlayer:
             "environment (ray.max_attempts)",
             kind=FaultKind.CRASHED,
         )
-
-
-class _Stop:
-    """Passes a caller's interrupt on to the workers; it stands where a request would."""
-
-    def __init__(self, interrupt: Interrupt, workers: Workers) -> None:
-        self.name = uuid.uuid4().hex
-        self.users = 0
-        """Episodes that the interrupt ends."""
-        self._interrupt, self._workers = interrupt, workers
-
-    @property
-    def reason(self) -> StopReason | None:
-        """Why the interrupt has fired; None if it has not."""
-        return self._interrupt.reason
-
-    async def abort(self, request_id: str) -> None:
-        """Fire it in every worker; the interrupt repeats this until all episodes are back."""
-        reason = self.reason
-        if reason is not None:
-            for member in self._workers.members:
-                self._workers.tell(member, "stop", request_id, reason, self._interrupt.grace_s)
-
-
-def _accepted(start: GroupStart | None, answer: Answer, lost: int) -> tuple[Trajectory, ...]:
-    """Return the records of an answer.
-
-    Args:
-        start: What the group's members start from; None outside a group.
-        answer: Of a worker, which knows only of the members that had finished.
-        lost: Attempts before this one.
-
-    Raises:
-        EnvkitError: What the worker's player raised.
-        EnvFault: The episode started from another observation than its group.
-    """
-    if isinstance(answer.error, RunFailedError):
-        raise RunFailedError(str(answer.error), answer.played)
-    if answer.error is not None:
-        raise answer.error
-    if start is not None and answer.start is not None:
-        start.compare(answer.start)
-        start.expected = answer.start
-    if not lost:
-        return answer.played
-    return tuple(replace(one, env_restarts=one.env_restarts + lost) for one in answer.played)
-
-
-def _pickled(value: object, what: str) -> bytes:
-    """Return an object as bytes.
-
-    Raises:
-        ConfigurationError: It cannot be pickled.
-    """
-    try:
-        return load_ray().cloudpickle.dumps(value)
-    except Exception as error:  # whatever the object's own code raises
-        raise ConfigurationError(
-            f"{what} must be a function of a module, or functools.partial of one, so that it can "
-            f"be sent to a worker, got {shown(value)}: {describe(error)}"
-        ) from error

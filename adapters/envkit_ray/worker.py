@@ -1,74 +1,44 @@
-"""The actor: one `Player` in a process of the cluster, and what travels to it and back."""
+"""The actor: one `Player` in a process of the cluster."""
 
 import asyncio
 import inspect
 import os
-import pickle
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError
-from typing import Any, cast
+from contextlib import ExitStack
+from typing import Any, Final, cast
 
-import envkit
-from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, describe
-from envkit.rollout import EpisodeSpec, Interrupt, Limits, Outage, Player, Sampling
+from envkit.errors import ConfigurationError, EnvFault, EnvkitError, RunFailedError, describe
+from envkit.rollout import Interrupt, Outage, Player
+from envkit.rollout.collecting import collecting
 from envkit.rollout.host import EnvFactory
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
+from envkit_ray.greeting import Hello, version
+from envkit_ray.messages import (
+    Answer,
+    MakePlayer,
+    Order,
+    Packed,
+    Parcel,
+    Sent,
+    loaded,
+    packed,
+    without_features,
+)
+from envkit_ray.outbox import Outbox
 
-MakePlayer = Callable[[], Player | Awaitable[Player]]
-"""Makes a worker's player, on its event loop. The worker closes the player and its engine."""
-Packed = EnvSource | bytes
-"""What builds an environment, as it travels: pickled unless it is a registered one."""
+_BEGUN_AT_ONCE: Final = 16
+"""Episodes whose start may hold the event loop."""
+_AT_ONCE: Final = 256
+"""Episodes that the garbage collection of a worker is set for; more cost a full collection."""
+_MANY: Final = 1 << 30
+"""Episodes of a worker, whose number nobody knows."""
 
 
 class NotStartedError(Exception):
     """Ray has started the actor's process anew since `start` was called: what it had is lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One attempt at an episode."""
-
-    name: str
-    """Of the attempt, for `Worker.cancel`."""
-    source: Packed
-    spec: EpisodeSpec
-    """Its episode id is of this attempt alone."""
-    earlier: Trajectory | None
-    """To resume; None plays from the start."""
-    limits: Limits | None
-    sampling: Sampling | None
-    interrupt: str
-    """Name of the caller's interrupt; `Worker.stop` fires it."""
-    reason: StopReason | None
-    """Why that has fired already; None if it has not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What became of an order."""
-
-    played: tuple[Trajectory, ...] = ()
-    error: EnvkitError | None = None
-    """Why the player refused it, or ends the run; None if it was played."""
-    start: str | None = None
-    """Hash that the group's next members must start with; None if it is not known yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    """Which process answers."""
-
-    version: str
-    """Of its envkit."""
-    host: str
-    pid: int
-    error: EnvkitError | None = None
-    """Why it cannot play; None if it can."""
 
 
 class Worker:
@@ -88,7 +58,9 @@ class Worker:
         self._sources: dict[bytes, Source] = {}
         self._interrupts: dict[str, Interrupt] = {}
         self._users: Counter[str] = Counter()
-        self._running: dict[str, asyncio.Task[Answer]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._outbox = Outbox()
+        self._held = ExitStack()
 
     async def start(self, value: object) -> Hello:
         """Make the player if there is none, and drop what a lost connection has left running.
@@ -97,11 +69,13 @@ class Worker:
             value: As for `follow`.
         """
         self.drop(tuple(self._running))
+        self._outbox.clear()
         error: EnvkitError | None = None
         async with self._starting:
             if self._player is None:
                 try:
                     self._player = await _checked(await _made(self._recipe))
+                    self._held.enter_context(collecting(_MANY, at_once=_AT_ONCE))
                 except EnvkitError as caught:
                     error = caught
                 except Exception as caught:  # noqa: BLE001  # foreign code; the driver reports it
@@ -109,14 +83,21 @@ class Worker:
         await self.follow(value)
         return Hello(version=version(), host=platform.node(), pid=os.getpid(), error=error)
 
-    async def play(self, order: Order) -> Answer:
-        """Play or resume an episode; what a player raises is in the answer."""
-        task = asyncio.create_task(self._play(order))
-        self._running[order.name] = task
-        try:
-            return await task
-        finally:
-            del self._running[order.name]
+    async def exchange(self, orders: tuple[Sent, ...]) -> tuple[Parcel, ...]:
+        """Begin episodes, and return answers as soon as there are some, to these or older orders.
+
+        Of several calls only the latest waits: the others return at once.
+
+        Raises:
+            NotStartedError: What the caller knows about this process is no longer true.
+        """
+        self._ready()
+        for number, (name, data) in enumerate(orders, 1):
+            task = asyncio.create_task(self._work(name, data))
+            self._running[name] = task
+            if number % _BEGUN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return await self._outbox.take()
 
     async def max_sessions(self, source: Packed) -> int | EnvkitError | None:
         """Return how many instances this process may have, or why it cannot have any."""
@@ -164,6 +145,7 @@ class Worker:
     async def close(self) -> None:
         """Close environments and engine."""
         self.drop(tuple(self._running))
+        self._held.close()
         player, self._player = self._player, None
         if player is not None:
             await player.aclose()
@@ -174,6 +156,25 @@ class Worker:
         for name in names:
             if name in self._running:
                 self._running[name].cancel()
+
+    async def _work(self, name: str, data: bytes) -> None:
+        """Play an order and pack its answer; one that is dropped has none."""
+        try:
+            parts = packed(await self._answer(data))
+        except Exception as error:  # noqa: BLE001  # whatever a record's own data raises
+            fault = EnvFault(f"the worker cannot send the episode: {describe(error)}")
+            parts = packed(Answer(error=fault))
+        finally:
+            self._running.pop(name, None)
+        self._outbox.add((name, *parts), is_last=not self._running)
+
+    async def _answer(self, data: bytes) -> Answer:
+        """Return what became of an order; what a player raises is in the answer."""
+        try:
+            order: Order = loaded(data, "the episode's order")
+        except ConfigurationError as error:
+            return Answer(error=error)
+        return await self._play(order)
 
     async def _play(self, order: Order) -> Answer:
         spec, interrupt = order.spec, self._enter(order)
@@ -210,7 +211,7 @@ class Worker:
             return source
         known = self._sources.get(source)
         if known is None:
-            known = _loaded(source, "the environment's factory")
+            known = loaded(source, "the environment's factory")
             if not isinstance(known, FunctionSource):  # its environments are not kept
                 return cast("EnvFactory", known)
             self._sources[source] = known
@@ -229,25 +230,8 @@ class Worker:
             del self._users[name], self._interrupts[name]
 
 
-def version() -> str:
-    """Return the version of this process's envkit; "unknown" for a source tree on its own."""
-    try:
-        return envkit.__version__
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def without_features(trajectory: Trajectory) -> Trajectory:
-    """Return the trajectory without the processor's tensors."""
-    segments = tuple(
-        replace(segment, features=()) if segment.features else segment
-        for segment in trajectory.segments
-    )
-    return replace(trajectory, segments=segments)
-
-
 async def _made(recipe: bytes) -> Player:
-    make: MakePlayer = _loaded(recipe, "what makes the player")
+    make: MakePlayer = loaded(recipe, "what makes the player")
     made = make()
     return await made if inspect.isawaitable(made) else made
 
@@ -261,13 +245,3 @@ async def _checked(player: Player) -> Player:
         await player.engine.aclose()
         raise
     return player
-
-
-def _loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled
-    try:
-        return pickle.loads(data)
-    except Exception as error:  # whatever a module's import raises
-        raise ConfigurationError(
-            f"the worker cannot load {what}: {describe(error)}. Install the package that it comes "
-            "from on every node of the cluster, or name it in ray.runtime_env"
-        ) from error

@@ -10,18 +10,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
 from envkit.rollout import Outage
 from envkit_ray.cluster import Cluster
+from envkit_ray.greeting import Hello, check_hello, check_import, unusable
+from envkit_ray.line import Line, WorkerLostError
+from envkit_ray.messages import Answer
 from envkit_ray.options import RayOptions
-from envkit_ray.worker import Hello, NotStartedError, Worker, version
+from envkit_ray.worker import NotStartedError, Worker
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 100_000
-"""Calls that an actor takes at once; how many episodes there are is the run's choice."""
+_AT_ONCE: Final = 1000
+"""Calls that an actor takes at once, however many episodes it plays."""
 _GROUPS: Final = 4096
 """Groups whose worker is remembered."""
 _AHEAD: Final = 4
@@ -44,10 +48,6 @@ _LOST: Final = (
 """Exceptions of Ray, with their subclasses, which say that a call will never be answered."""
 
 
-class WorkerLostError(Exception):
-    """The worker of a call is gone; whether the call took effect is unknown."""
-
-
 @dataclass(kw_only=True, eq=False)
 class Member:
     """One worker."""
@@ -58,11 +58,17 @@ class Member:
     """Episodes that it plays."""
     lives: int = 0
     """How often it was lost. A late failure of an earlier life says nothing about this one."""
-    is_up: bool = False
+    line: Line | None = None
+    """To its present life; None while it is down."""
     hello: Hello | None = None
     """Which process it is; None before the first."""
     outage: Outage | None = None
     """Of its engine, when it was asked last."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answers, as far as is known."""
+        return self.line is not None
 
 
 class Workers:
@@ -144,6 +150,16 @@ class Workers:
         if self._follows is not None:
             self._spawn(self._pass_on(self._follows))
 
+    async def ask(self, member: Member, name: str, order: bytes) -> Answer:
+        """Have a worker that is up play an order.
+
+        Raises:
+            WorkerLostError: The worker went away before it answered.
+        """
+        if member.line is None:
+            raise WorkerLostError(self._reason)
+        return await member.line.ask(name, order)
+
     async def call(self, member: Member, method: str, *arguments: object) -> Any:  # noqa: ANN401  # as the method
         """Call a worker's method and return its answer.
 
@@ -208,7 +224,7 @@ class Workers:
         if closing:
             await asyncio.wait(map(asyncio.ensure_future, map(_quietly, closing)), timeout=_CLOSE_S)
         for one in self.members:
-            one.is_up = False
+            one.line = None
             if one.actor is not None:
                 cluster.ray.kill(one.actor)
         await asyncio.to_thread(cluster.leave)
@@ -220,8 +236,8 @@ class Workers:
             if hello is None:
                 await asyncio.sleep(_RETRY_S)
                 continue
-            _check(hello)
-            member.hello, member.is_up = hello, True
+            check_hello(hello)
+            self._greet(member, hello)
 
     async def _revive(self, member: Member) -> None:
         """Wait until a lost worker answers again, which it may do on another node."""
@@ -231,13 +247,18 @@ class Workers:
             if hello is None:
                 continue
             try:
-                _check(hello)
+                check_hello(hello)
             except ConfigurationError as error:
                 self._reason = str(error)
                 continue
-            member.hello, member.is_up = hello, True
+            self._greet(member, hello)
         async with self._changed:
             self._changed.notify_all()
+
+    def _greet(self, member: Member, hello: Hello) -> None:
+        """Take a worker that answers into use."""
+        exchange = partial(self.call, member, "exchange")
+        member.hello, member.line = hello, Line(exchange, self._spawn)
 
     async def _hello(self, member: Member) -> Hello | None:
         """Ask a worker whether it can play; None if it is not there."""
@@ -252,11 +273,11 @@ class Workers:
             self._reason = _first_line(error)
         except self._lost as error:
             self._reason = _first_line(error)
-            _check_import(str(error))
+            check_import(str(error))
             self._cluster.ray.kill(member.actor)  # Ray gave it up; it must not come back as well
             member.actor = None
         except Exception as error:  # a class that cannot be loaded raises what its import raised
-            raise _unusable(describe(error)) from error
+            raise unusable(describe(error)) from error
         return None
 
     def _new_actor(self) -> Any:  # noqa: ANN401  # Ray's handle
@@ -275,9 +296,10 @@ class Workers:
 
     def _note_lost(self, member: Member, life: int, error: Exception) -> None:
         self._reason = _first_line(error)
-        if not member.is_up or member.lives != life or self._cluster is None:
+        if member.line is None or member.lives != life or self._cluster is None:
             return
-        member.is_up = False
+        line, member.line = member.line, None
+        line.lose(WorkerLostError(self._reason))
         member.lives += 1
         if not any(one.is_up for one in self.members):
             self._down_since = time.monotonic()
@@ -332,36 +354,6 @@ class Workers:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _check(hello: Hello) -> None:
-    """Refuse a worker that cannot play what this process asks for.
-
-    Raises:
-        ConfigurationError: It says why it cannot, or has another version of envkit.
-    """
-    if hello.version != version():
-        raise ConfigurationError(
-            f"the Ray worker on {hello.host} has envkit {hello.version} and this process has "
-            f"{version()}: install one version on every node of the cluster"
-        )
-    if hello.error is not None:
-        hello.error.add_note(f"raised by the Ray worker on {hello.host}, process {hello.pid}")
-        raise hello.error
-
-
-def _check_import(text: str) -> None:
-    """Raise if a worker's death was that it lacks a package, which no restart gives it."""
-    if "ModuleNotFoundError" in text or "ImportError" in text:
-        raise _unusable(text)
-
-
-def _unusable(reason: str) -> ConfigurationError:
-    lines = [line.strip() for line in reason.splitlines() if "Error" in line] or [reason]
-    return ConfigurationError(
-        f"a Ray worker cannot load envkit: {lines[-1]}. Install envkit-rl {version()} with the "
-        "extra ray on every node of the cluster, or name it in ray.runtime_env"
-    )
 
 
 def _first_line(error: BaseException) -> str:

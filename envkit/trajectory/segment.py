@@ -122,10 +122,17 @@ class Segment:
 
     def with_reward(self, reward: float | None) -> "Segment":
         """Return the segment with the reward of its turn."""
-        changed = object.__new__(Segment)  # its columns were checked when they were recorded
+        return self._with("reward", reward)
+
+    def without_features(self) -> "Segment":
+        """Return the segment without the processor's outputs."""
+        return self._with("features", ())
+
+    def _with(self, changed: str, value: object) -> "Segment":
+        copy = object.__new__(Segment)  # its columns were checked when they were recorded
         for name in _STORED:
-            object.__setattr__(changed, name, reward if name == "reward" else getattr(self, name))
-        return changed
+            object.__setattr__(copy, name, value if name == changed else getattr(self, name))
+        return copy
 
     def _stored(self, name: ColumnName) -> Packed | None:
         return getattr(self, f"_{name}")

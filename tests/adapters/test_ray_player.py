@@ -34,8 +34,10 @@ from envkit.rollout import (
     delivered,
 )
 from envkit.trajectory import StopReason, Trajectory
-from envkit_ray import RayPlayer
+from envkit_ray import RayPlayer, greeting
 from envkit_ray import workers as ray_workers
+from envkit_ray.messages import Parcel
+from envkit_ray.outbox import Outbox
 
 ECHO = "toy-echo-v0"
 DOTS = "toy-dots-v0"
@@ -251,6 +253,54 @@ async def test_cancelled_play_is_cancelled_in_the_worker(ray: FakeRay) -> None:
         await until(lambda: not ray.actors[0]._object._running)
 
 
+async def test_episodes_share_calls_of_a_worker(ray: FakeRay) -> None:
+    async with playing(config=settings(1), latency_s=0.01) as player:
+        found = await played(player, RunPlan(episodes=64, concurrency=16))
+    assert len(found) == 64
+    assert 0 < ray.actors[0].calls["exchange"] < 32
+
+
+async def test_order_that_cannot_be_sent_faults_its_episode_alone(ray: FakeRay) -> None:
+    broken = EpisodeSpec(seed=1, metadata={"unsendable": lambda: None})
+    async with playing(config=settings(1)) as player:
+        (fine,), (one,) = await asyncio.gather(
+            player.play(EnvSource(ECHO), EpisodeSpec(seed=1)), player.play(EnvSource(ECHO), broken)
+        )
+    assert fine.reward == 1.0
+    assert one.fault is not None
+    assert "pickle" in one.fault.message
+
+
+def _parcel(name: str) -> Parcel:
+    return name, b"", []
+
+
+async def test_outbox_gives_each_answer_to_one_call_only() -> None:
+    outbox = Outbox()
+    first = asyncio.create_task(outbox.take())
+    await asyncio.sleep(0)
+    outbox.add(_parcel("a"), is_last=False)
+    assert not first.done()  # others may finish soon
+    second = asyncio.create_task(outbox.take())
+    assert await first == (_parcel("a"),)
+    outbox.add(_parcel("b"), is_last=False)
+    outbox.add(_parcel("c"), is_last=True)
+    assert await second == (_parcel("b"), _parcel("c"))
+    outbox.add(_parcel("d"), is_last=True)  # no call waits
+    assert await outbox.take() == (_parcel("d"),)
+
+
+async def test_outbox_forgets_what_the_driver_has_given_up() -> None:
+    outbox = Outbox()
+    waiting = asyncio.create_task(outbox.take())
+    await asyncio.sleep(0)
+    outbox.add(_parcel("a"), is_last=False)
+    outbox.clear()
+    assert await waiting == ()
+    outbox.add(_parcel("b"), is_last=True)
+    assert await outbox.take() == (_parcel("b"),)
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 async def test_tensors_travel_only_if_they_are_asked_for(ray: FakeRay, keeps: bool) -> None:
     config = settings(1)
@@ -340,7 +390,7 @@ def _following_player(config: RolloutConfig) -> Player:
 async def test_version_of_a_worker_must_be_this_process_s(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_workers, "version", lambda: "9.9")
+    monkeypatch.setattr(greeting, "version", lambda: "9.9")
     async with playing() as player:
         with pytest.raises(ConfigurationError, match=r"has envkit .* and this process has 9\.9"):
             await player.start()

@@ -6,6 +6,7 @@ real Ray does is shown by `make contract-ray`.
 
 import asyncio
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -41,6 +42,8 @@ class Actor:
         self.lives = 1
         self.is_away = False
         self.is_killed = False
+        self.calls: Counter[str] = Counter()
+        """By method."""
         self._make, self._object = make, make()
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -72,7 +75,8 @@ class Actor:
         self.lives += 1
 
     def _call(self, name: str, *arguments: object) -> "asyncio.Future[Any]":
-        sent = pickle.dumps(arguments)
+        sent = pickle.dumps(arguments, protocol=5)
+        self.calls[name] += 1
         task = asyncio.ensure_future(self._answered(name, sent))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
@@ -87,7 +91,7 @@ class Actor:
             if self.is_away:
                 raise ActorUnavailableError("it is being started")
             inside = asyncio.ensure_future(getattr(self._object, name)(*pickle.loads(sent)))
-            return pickle.loads(pickle.dumps(await asyncio.shield(inside)))
+            return pickle.loads(pickle.dumps(await asyncio.shield(inside), protocol=5))
         except asyncio.CancelledError as cancelled:
             if cancelled.args and isinstance(cancelled.args[0], RayActorError):
                 raise cancelled.args[0] from None

@@ -1,8 +1,6 @@
 """Players for Ray workers: functions of a module, as a worker's process must be able to load."""
 
-import sys
 from functools import cache
-from importlib.abc import MetaPathFinder
 from typing import Any
 
 from fakes.envs import register_toys
@@ -39,14 +37,3 @@ def toy_player(env_id: str, **options: Any) -> Player:
     """Do the same for a toy environment, which the worker's process has to register first."""
     register_toys()
     return scripted_player(env_id, **options)
-
-
-def hide_envkit_ray() -> None:
-    """Make a worker's process one without the package, as a node of an unprepared cluster has."""
-    sys.meta_path.insert(0, _Hidden())
-
-
-class _Hidden(MetaPathFinder):
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        if fullname.partition(".")[0] == "envkit_ray":
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)

@@ -1,7 +1,7 @@
 """Episodes on a real cluster of three simulated nodes, while workers and nodes are killed."""
 
 import asyncio
-import importlib
+import importlib.util
 import os
 import random
 import signal
@@ -11,12 +11,15 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import distribution
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from fakes.ray_players import scripted_player, toy_player
 
+import envkit
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.rollout import (
     EnvSource,
@@ -188,12 +191,38 @@ async def test_package_that_the_workers_lack_is_named(
     await player.aclose()
 
 
-async def test_cluster_without_envkit_is_refused(cluster: Any) -> None:
-    hidden = {"worker_process_setup_hook": "fakes.ray_players.hide_envkit_ray"}
-    async with playing(settings(1, runtime_env=hidden, start_timeout_s=100)) as player:
-        with pytest.raises(ConfigurationError, match="cannot load envkit") as error:
+async def test_cluster_without_envkit_is_refused(cluster: Any, tmp_path: Path) -> None:
+    unprepared = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
+    assert not _is_importable("envkit_ray", unprepared)
+    async with playing(settings(1, runtime_env=unprepared)) as player:
+        with pytest.raises(ConfigurationError, match="No module named 'envkit_ray'") as error:
             await player.start()
-    assert "Install envkit-rl" in str(error.value)
+    assert "a Ray worker cannot load envkit" in str(error.value)
+    assert f"Install envkit-rl {envkit.__version__}" in str(error.value)
+
+
+def _is_importable(module: str, runtime_env: dict[str, Any]) -> bool:
+    """Ask a process of the cluster, by a function that needs nothing of ours."""
+    ray = load_ray()
+    find = ray.remote(importlib.util.find_spec)
+    options = {"runtime_env": runtime_env, "num_cpus": 0}
+    return ray.get(find.options(**options).remote(module), timeout=60) is not None
+
+
+async def test_cluster_with_another_version_of_envkit_is_refused(
+    cluster: Any, tmp_path: Path
+) -> None:
+    installed = distribution("envkit-rl")
+    info = tmp_path / "envkit_rl-9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: envkit-rl\nVersion: 9.9\n")
+    (info / "entry_points.txt").write_text(installed.read_text("entry_points.txt") or "")
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    other = {"env_vars": {"PYTHONPATH": path}}
+    async with playing(settings(1, runtime_env=other)) as player:
+        with pytest.raises(ConfigurationError, match="install one version on every node") as error:
+            await player.start()
+    assert f"has envkit 9.9 and this process has {installed.version}:" in str(error.value)
 
 
 def test_trainer_whose_cpus_are_all_reserved_gets_workers(cluster: Any) -> None:
