@@ -25,7 +25,7 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CANARY_ID: Final = "canary-v0"
 DESKTOP_ID: Final = "computer-use-v0"
 GROUPS: Final = 32
-"""Episodes of each kind in a chunk."""
+"""Canary episodes in a chunk."""
 _PER_DRAW: Final = 4
 """Canary episodes that share lengths and alphabet."""
 
@@ -40,8 +40,7 @@ class Example:
 
 
 Chunk = dict[str, list[Example]]
-"""Kind -> examples, `GROUPS` of each; in the canary stage there are three times as many canaries
-and nothing else."""
+"""Kind -> examples; in the canary stage there are three times as many canaries and nothing else."""
 
 
 class RowMaker:
@@ -51,12 +50,12 @@ class RowMaker:
         self._codec = load_codec(folder)
         self._seed = seed
 
-    def chunk(self, number: int, families: Sequence[str]) -> Chunk:
+    def chunk(self, number: int, families: Mapping[str, int]) -> Chunk:
         """Return a chunk.
 
         Args:
             number: Differs by chunk.
-            families: Of desktop tasks; without any, codes are short.
+            families: Episodes of each family of desktop tasks; without any, codes are short.
         """
         rng = random.Random(derive_seed("chunk", self._seed, number))
         draws = (GROUPS if families else 3 * GROUPS) // _PER_DRAW
@@ -65,9 +64,9 @@ class RowMaker:
             arguments = canary_arguments(rng, is_mixed=bool(families))
             rows = oracle_rows(self._codec, CANARY_ID, arguments, _PER_DRAW, rng.getrandbits(40))
             made["canary"] += [self._example(row) for row in rows]
-        for family in families:
+        for family, count in families.items():
             arguments = {"level": 1, "families": [family]}
-            rows = oracle_rows(self._codec, DESKTOP_ID, arguments, GROUPS, rng.getrandbits(40))
+            rows = oracle_rows(self._codec, DESKTOP_ID, arguments, count, rng.getrandbits(40))
             made[family] = [self._example(row, cut=rng.random() >= 0.1) for row in rows]
         return made
 
@@ -155,7 +154,7 @@ def start_worker(folder: Path, seed: int) -> None:
     _maker = RowMaker(folder, seed)
 
 
-def worker_chunk(number: int, families: Sequence[str]) -> Chunk:
+def worker_chunk(number: int, families: Mapping[str, int]) -> Chunk:
     """Return a chunk, in a worker process."""
     assert _maker is not None
     return _maker.chunk(number, families)

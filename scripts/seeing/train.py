@@ -18,7 +18,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -54,10 +54,10 @@ class Stage:
 
     until: int
     """Steps from the beginning of the run."""
-    families: tuple[str, ...]
-    """Of desktop tasks, beside the codes; none in the first stage."""
+    families: Mapping[str, int]
+    """Examples of each family of desktop tasks in a step; none in the first stage."""
     batch: int
-    """Examples of each kind in a step."""
+    """Codes in a step."""
     rates: tuple[float, float]
     """Learning rate at its beginning and its end; linear in between."""
 
@@ -66,11 +66,24 @@ class Stage:
         """How many steps one chunk gives."""
         return _REPEATS * (GROUPS if self.families else 3 * GROUPS) // self.batch
 
+    @property
+    def episodes_of_chunk(self) -> dict[str, int]:
+        """How many episodes of each desktop family a chunk has."""
+        return {family: GROUPS * count // self.batch for family, count in self.families.items()}
 
+
+_MOVE, _RESIZE = FAMILIES
+_BOTH: Final[Mapping[str, int]] = {_MOVE: 4, _RESIZE: 4}
+_MORE_RESIZE: Final[Mapping[str, int]] = {_MOVE: 2, _RESIZE: 8}
+_MOSTLY_RESIZE: Final[Mapping[str, int]] = {_MOVE: 2, _RESIZE: 12}
 STAGES: Final = (
-    Stage(until=396, families=(), batch=16, rates=(1e-3, 1e-3)),
-    Stage(until=2412, families=FAMILIES, batch=4, rates=(1e-3, 1e-3)),
-    Stage(until=5796, families=FAMILIES, batch=4, rates=(1e-3, 3e-5)),
+    Stage(until=396, families={}, batch=16, rates=(1e-3, 1e-3)),
+    Stage(until=2412, families=_BOTH, batch=4, rates=(1e-3, 1e-3)),
+    Stage(until=5796, families=_BOTH, batch=4, rates=(1e-3, 3e-5)),
+    Stage(until=5856, families=_MORE_RESIZE, batch=4, rates=(3e-5, 5e-4)),
+    Stage(until=7800, families=_MORE_RESIZE, batch=4, rates=(5e-4, 2e-5)),
+    Stage(until=7848, families=_MOSTLY_RESIZE, batch=2, rates=(2e-5, 6e-4)),
+    Stage(until=9432, families=_MOSTLY_RESIZE, batch=2, rates=(6e-4, 1e-5)),
 )
 STEPS: Final = STAGES[-1].until
 
@@ -214,15 +227,16 @@ def chunk_starts() -> list[tuple[int, Stage]]:
 
 
 def batches(chunk: Chunk, stage: Stage, rng: random.Random) -> Iterator[list[list[Example]]]:
-    """Yield the parts of each step on a chunk: codes, and an equal mixture of the rest."""
+    """Yield the parts of each step on a chunk: codes, and a mixture of the rest."""
     for _ in range(_REPEATS):
         for examples in chunk.values():
             rng.shuffle(examples)
-        for start in range(0, len(chunk["canary"]), stage.batch):
-            chosen = slice(start, start + stage.batch)
-            codes = chunk["canary"][chosen]
-            rest = [one for family in stage.families for one in chunk[family][chosen]]
-            yield [codes, rest] if rest else [codes]
+        for number in range(len(chunk["canary"]) // stage.batch):
+            codes, *rest = (
+                chunk[kind][number * count : (number + 1) * count]
+                for kind, count in {"canary": stage.batch, **stage.families}.items()
+            )
+            yield [codes, list(itertools.chain(*rest))] if rest else [codes]
 
 
 def train(training: Training, pool: ProcessPoolExecutor) -> None:
@@ -236,7 +250,7 @@ def train(training: Training, pool: ProcessPoolExecutor) -> None:
             continue
         for later, (_, planned) in list(enumerate(plan))[number : number + 1 + _AHEAD]:
             if later not in ahead:
-                ahead[later] = pool.submit(worker_chunk, later, planned.families)
+                ahead[later] = pool.submit(worker_chunk, later, planned.episodes_of_chunk)
         chunk = ahead.pop(number).result()
         rng = random.Random(derive_seed("order", options.seed, number))
         for parts in itertools.islice(batches(chunk, stage, rng), STEPS - training.step):
