@@ -1,7 +1,7 @@
-"""Chat endpoints against a real SGLang server: what the strict fake of the tests stands on.
+"""Chat endpoints against a real SGLang or vLLM server: the strict fake of the tests follows them.
 
-Run by `make contract-sglang`. The model is tiny and random: replies mean nothing, but requests,
-counts, finish reasons and errors are the server's.
+Run by `make contract-sglang` and `make contract-vllm`. The model is tiny and random: replies mean
+nothing, but requests, counts, finish reasons and errors are the server's.
 """
 
 import pytest
@@ -12,8 +12,6 @@ from envkit.env import Env
 from envkit.errors import ConfigurationError
 from envkit.rollout import EpisodeSpec, Limits, Player, RolloutConfig
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
-
-pytestmark = pytest.mark.sglang
 
 
 async def played(url: str, model: str, env: Env, **sampling: object) -> Trajectory:
@@ -31,9 +29,9 @@ async def played(url: str, model: str, env: Env, **sampling: object) -> Trajecto
 
 @pytest.mark.parametrize("env_class", [EchoEnv, DotsEnv])
 async def test_real_server_plays_text_and_pictures(
-    sglang_url: str, sglang_model: str, env_class: type[Env]
+    server_url: str, server_model: str, env_class: type[Env]
 ) -> None:
-    one = await played(sglang_url, sglang_model, env_class())
+    one = await played(server_url, server_model, env_class())
     assert one.fault is None, one.fault
     assert not one.has_ledger
     assert not check_trajectory(one)
@@ -45,16 +43,16 @@ async def test_real_server_plays_text_and_pictures(
     assert second.prompt_tokens > first.prompt_tokens
 
 
-async def test_real_server_refuses_an_unknown_path(sglang_url: str, sglang_model: str) -> None:
+async def test_real_server_refuses_an_unknown_path(server_url: str, server_model: str) -> None:
     with pytest.raises(ConfigurationError, match="HTTP 404"):
-        await played(f"{sglang_url}/wrong", sglang_model, EchoEnv())
+        await played(f"{server_url}/wrong", server_model, EchoEnv())
 
 
 async def test_real_server_faults_a_setting_that_it_refuses(
-    sglang_url: str, sglang_model: str
+    server_url: str, server_model: str
 ) -> None:
     one = await played(
-        sglang_url, sglang_model, EchoEnv(), top_p=1.0, extras={"logit_bias": {"900000": 1}}
+        server_url, server_model, EchoEnv(), top_p=1.0, extras={"logit_bias": {"900000": 1}}
     )
     assert one.stop_reason is StopReason.ENGINE_FAULT
     assert one.fault is not None
