@@ -75,6 +75,9 @@ def register(
 ) -> None:
     """Make an environment known to `envkit.make` and `gymnasium.make` in this process.
 
+    Registering the same class or function again replaces its entry, so that a notebook cell can run
+    twice. The same means the same module and name: a class that was defined anew counts.
+
     Args:
         id: `name-vN`, with or without the namespace `envkit/`.
         entry_point: `module:Class` or the class itself.
@@ -83,8 +86,8 @@ def register(
         nondeterministic: Whether the same seed, task and replies may give another episode.
 
     Raises:
-        ConfigurationError: The id is malformed or taken, the entry point is no place, or the
-            arguments are no JSON data.
+        ConfigurationError: The id is malformed or belongs to something else, the entry point is not
+            a place, or the arguments are not JSON data.
     """
     name = _local_id(id)
     if "/" in name:
@@ -92,8 +95,6 @@ def register(
             f"an environment id must look like 'name-v0', got {id!r}: a namespace belongs to an "
             "installed collection"
         )
-    if _gym_id(name) in gymnasium.registry:
-        raise ConfigurationError(f"environment {name!r} is registered already; take the next -vN")
     added = EnvSpec(
         id=name,
         entry_point=_place_of(entry_point),
@@ -102,11 +103,35 @@ def register(
         nondeterministic=nondeterministic,
     )
     _check_json(added)
+    _make_room(added)
     try:
         _add_to_gymnasium(added)
     except gymnasium.error.Error as error:
         raise ConfigurationError(f"cannot register environment {name!r}: {error}") from error
     _registered[name] = added
+
+
+def _make_room(added: EnvSpec) -> None:
+    """Remove the entry that a spec replaces; refuse if the id belongs to something else."""
+    if _gym_id(added.id) not in gymnasium.registry:
+        return
+    known = _listing(added.id, gymnasium.registry[_gym_id(added.id)])
+    if known.distribution is not None or _name_of(known) != _name_of(added):
+        owner = f" by {known.distribution!r}" if known.distribution else ""
+        raise ConfigurationError(
+            f"environment {added.id!r} is registered already{owner}, as {_name_of(known)}, and "
+            f"{_name_of(added)} is something else; take another name or the next -vN"
+        )
+    del gymnasium.registry[_gym_id(added.id)]
+
+
+def _name_of(found: EnvSpec) -> str:
+    """Return the module and name of what a spec makes."""
+    point = found.entry_point
+    if isinstance(point, str):
+        return point
+    name = getattr(point, "__qualname__", type(point).__qualname__)
+    return f"{getattr(point, '__module__', '')}:{name}"
 
 
 def register_plugins() -> None:

@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -119,6 +120,40 @@ def test_class_that_cannot_be_named_works_in_this_process() -> None:
     assert isinstance(gymnasium.make("envkit/local-v0").unwrapped, Local)
 
 
+CELL = """
+class CellEnv(EchoEnv):
+    system_prompt = {prompt!r}
+
+envkit.register("cell-v0", CellEnv, kwargs={{"max_turns": {turns}}})
+"""
+
+
+@pytest.mark.parametrize("module", ["__main__", "plug_cells"])
+def test_registering_a_class_again_replaces_it(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = types.ModuleType(module)
+    vars(cells).update(envkit=envkit, EchoEnv=EchoEnv)
+    monkeypatch.setitem(sys.modules, module, cells)
+    for prompt, turns in (("first", 2), ("second", 5)):
+        exec(CELL.format(prompt=prompt, turns=turns), vars(cells))  # as a notebook does
+
+    made = envkit.make("cell-v0")
+    assert (made.system_prompt, made.max_turns) == ("second", 5)
+    assert envkit.registry()["cell-v0"].kwargs == {"max_turns": 5}
+    assert gymnasium.make("envkit/cell-v0").unwrapped.max_turns == 5  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_registering_a_function_again_replaces_it() -> None:
+    def built(turns: int) -> Callable[[], EchoEnv]:
+        return lambda: EchoEnv(max_turns=turns)
+
+    for turns in (2, 5):
+        envkit.register("built-v0", built(turns))
+
+    assert envkit.make("built-v0").max_turns == 5
+
+
 def test_environment_registered_with_gymnasium_is_known() -> None:
     gymnasium.register("envkit/direct-v0", "fakes.envs:EchoEnv", kwargs={"max_turns": 2})
 
@@ -154,7 +189,8 @@ def test_empty_id_is_told_what_is_registered() -> None:
         (5, EchoEnv, "must look like 'name-v0', got 5"),
         ("x-v0", "fakes.envs", "must be 'module:Class', got 'fakes.envs'"),
         ("x-v0", 5, "must be 'module:Class' or a class, got 5"),
-        ("toy-echo-v0", EchoEnv, "is registered already"),
+        ("toy-echo-v0", toys.DotsEnv, "already, as fakes.envs:EchoEnv, and fakes.envs:DotsEnv is"),
+        ("canary-v0", EchoEnv, "already by 'envkit-rl', as envkit_canary"),
         ("toy-echo", EchoEnv, "cannot register environment 'toy-echo'"),
     ],
 )
