@@ -29,7 +29,9 @@ from envkit.errors import (
     EnvkitError,
     MissingDependencyError,
     UnknownNameError,
+    did_you_mean,
 )
+from envkit.signature import known_arguments, takes
 
 NAMESPACE: Final = "envkit"
 ENTRY_POINT_GROUP: Final = "envkit.envs"
@@ -250,41 +252,40 @@ def make(
 
     Raises:
         UnknownNameError: No such environment; suggests the nearest.
-        ConfigurationError: `max_episode_steps` was given: an environment must know its last turn,
-            so the limit is the constructor argument `max_turns`.
+        ConfigurationError: The constructor does not take the arguments, or needs others. Write
+            `max_turns` instead of `max_episode_steps`: an environment must know its last turn.
         ContractError: The plugin fails to import, two distributions bring the same id, or what was
             made is no `envkit.Env`.
     """
     if "max_episode_steps" in kwargs:
         raise ConfigurationError("pass max_turns instead of max_episode_steps")
     found = spec(id)
-    _creator(found)
+    creator = _creator(found)
     plain = replace(_gym_spec(found), order_enforce=False)
-    made = gymnasium.make(plain, disable_env_checker=disable_env_checker, **kwargs)
+    try:
+        made = gymnasium.make(plain, disable_env_checker=disable_env_checker, **kwargs)
+    except TypeError as error:
+        if isinstance(error, EnvkitError) or takes(creator, {**found.kwargs, **kwargs}):
+            raise
+        raise _refused_arguments(found, creator, kwargs, error) from error
     return _checked(made, found)
 
 
-def make_configured(env_id: str, arguments: Mapping[str, Any]) -> AnyEnv:
-    """Make an environment as settings ask for it: wrong arguments are wrong settings.
-
-    Raises:
-        UnknownNameError: As `make` does.
-        ConfigurationError: The constructor does not take the arguments, or needs others.
-        ContractError: As `make` does.
-    """
-    try:
-        return make(env_id, **arguments)
-    except EnvkitError:
-        raise
-    except TypeError as error:
-        from envkit.signature import takes  # needed for the message of an error only
-
-        found = spec(env_id)
-        if takes(_creator(found), {**found.kwargs, **arguments}):
-            raise
-        raise ConfigurationError(
-            f"{env_id} cannot be made with {dict(arguments)}: {error}. See `envkit info {env_id}`"
-        ) from error
+def _refused_arguments(
+    found: EnvSpec, creator: Creator, given: Mapping[str, Any], error: TypeError
+) -> ConfigurationError:
+    known = known_arguments(creator)
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return ConfigurationError(
+            f"{found.id} cannot be made with {dict(given)}: {error}. See `envkit info {found.id}`"
+        )
+    names = ", ".join(map(repr, unknown))
+    meant = "".join(did_you_mean(name, known) for name in unknown)
+    return ConfigurationError(
+        f"{found.id} cannot be made with {dict(given)}: it takes no argument {names}.{meant} "
+        f"It takes {', '.join(sorted(known)) or 'none'}; see `envkit info {found.id}`"
+    )
 
 
 def make_plugin(plugin: str, **kwargs: Any) -> AnyEnv:  # noqa: ANN401  # as in make

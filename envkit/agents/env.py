@@ -110,7 +110,7 @@ class MultiAgentEnv(Env):
             EpisodeStateError: Before `reset`, or after the episode ended.
             ContractError: `on_replies` or `on_end` broke the contract.
         """
-        self._require_running()
+        self._require_running(action)
         replies = self._replies(action)
         self._left |= {role for role, reply in replies.items() if reply is None}
         for role, reply in replies.items():

@@ -182,6 +182,31 @@ def test_missing_hooks_and_wrong_arguments_say_what_to_do() -> None:
         Env().snapshot()
 
 
+@pytest.mark.parametrize("env_class", [EchoEnv, AsyncEchoEnv])
+def test_step_takes_a_reply_and_nothing_else(env_class: type[Env]) -> None:
+    env = env_class()
+    env.reset(seed=1)
+
+    with pytest.raises(ConfigurationError, match=r"such as step\('3'\), got int: 3"):
+        env.step(cast(str, 3))
+    assert env.step("3").info["turn"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"tsk": {}}, "the option 'task' alone, got options={'tsk': ...}. Did you mean 'task'?"),
+        ({"level": 3}, "got options={'level': ...}"),
+        ("task", "options={'task': {...}}, got str: 'task'"),
+    ],
+)
+def test_reset_refuses_options_it_would_ignore(options: Any, part: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        EchoEnv().reset(options=options)
+
+    assert part in str(caught.value)
+
+
 def test_info_is_never_shared_with_the_hook() -> None:
     terms = {"a": 1.0}
     env = FixedEnv(Turn("a"), *(Turn("b", info={"reward_terms": terms}) for _ in range(2)))

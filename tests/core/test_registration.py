@@ -6,7 +6,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import pytest
@@ -211,13 +211,30 @@ def test_arguments_that_no_spec_can_carry_are_refused() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     register_toys()
+    envkit.register("toy-mix-v0", "envkit.wrappers.mixture:MixEnv")
 
     with pytest.raises(ConfigurationError, match="pass max_turns"):
         envkit.make("toy-echo-v0", max_episode_steps=3)
-    with pytest.raises(TypeError, match=r"'sise' was raised from .* envkit/toy-dots-v0"):
-        envkit.make("toy-dots-v0", sise=3)
+    with pytest.raises(
+        ConfigurationError,
+        match=r"it takes no argument 'round'\. Did you mean 'rounds'\? It takes max_turns, render_",
+    ):
+        envkit.make("toy-dots-v0", round=3)
+    with pytest.raises(ConfigurationError, match=r"missing 1 required .* 'members'"):
+        envkit.make("toy-mix-v0")
     with pytest.raises(ConfigurationError, match="at least 1, got 0"):
         envkit.make("toy-dots-v0", max_turns=0)
+
+
+def test_error_within_a_constructor_is_not_an_argument_error() -> None:
+    class BrokenEnv(EchoEnv):
+        def __init__(self, *, level: int = 1) -> None:
+            super().__init__(max_turns=level + cast(int, None))
+
+    envkit.register("broken-v0", BrokenEnv)
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        envkit.make("broken-v0", level=2)
 
 
 def test_plugin_is_listed_without_its_import_and_made_with_it(
