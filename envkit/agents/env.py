@@ -184,7 +184,7 @@ class MultiAgentEnv(Env):
         for role in self._addressed:
             turn = turns[role]
             kind = "user" if turn.images else turn.role
-            entry = message(kind, turn.text, tuple(turn.images))
+            entry = message(kind, turn.text, turn.images)
             self.conversations.setdefault(role, []).append(entry)
         return Turn(
             json.dumps({role: turn.text for role, turn in turns.items()}, ensure_ascii=False),
