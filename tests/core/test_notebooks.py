@@ -101,7 +101,7 @@ def test_notebook_runs_in_another_folder(path: Path, tmp_path: Path) -> None:
 
 FINDINGS = {
     "01": [r"46XJ|0\.333", r"transformers stops on ids", r"\[assistant\]"],
-    "02": [r"sound: gymnasium", r"breaks the contract in \d+ ways", r"reward 1"],
+    "02": [r"sound: gymnasium", r"breaks the contract in \d+ way", r"reward 1"],
     "03": [
         r"[1-9]\d* of 8 replies have other ids",
         r"delta is exact: +True\ncut by length is exact: False",
