@@ -80,7 +80,7 @@ class _Commands(TyperGroup):
             if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
                 raise
             place = "" if error.filename is None else f"{error.filename}: "
-            note(f"envkit: error: {one_line(f'{place}{error.strerror or error}')}")
+            note(f"envkit: error: {printable(f'{place}{error.strerror or error}')}")
             raise typer.Exit(EXIT_ERROR) from error
         except SystemExit as error:  # no command raises it: an environment or an engine did
             if isinstance(error.__context__, BrokenPipeError):  # rich did: `envkit ... | head`

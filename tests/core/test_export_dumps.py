@@ -200,7 +200,7 @@ class Trap:
 def test_text_file_is_not_taken_for_a_dump_to_trust(tmp_path: Path) -> None:
     path = tmp_path / "notes.pt"
     path.write_text("not a dump\n")
-    with pytest.raises(StorageError, match="notes.pt is not a torch file") as caught:
+    with pytest.raises(StorageError, match=r"notes\.pt is not a torch file") as caught:
         list(read_dump(path, DumpFormat.SLIME, SlimeOptions(name="slime")))
     assert "allow-pickle" not in str(caught.value)
 
