@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -188,3 +189,23 @@ def test_wrong_usage_exits_with_two() -> None:
     assert run_envkit("rollout").code == 2
     assert run_envkit("rollout", "canary-v0", "-n", "0").code == 2
     assert run_envkit("frobnicate").code == 2
+
+
+def test_help_groups_commands_as_the_docs_do() -> None:
+    page = (Path(__file__).parents[2] / "docs/command-line.md").read_text(encoding="utf-8")
+    groups = re.findall(r"^## (.+)\n\n\| command (?:.*\n)+", page, re.M)
+    listed = {
+        group: re.findall(r"^\| `([\w-]+)`", page.split(f"## {group}\n")[1].split("\n## ")[0], re.M)
+        for group in groups
+    }
+    served = listed.pop("Serve")
+    shown = re.split(r"╭─ (.+?) ─+╮", run_envkit("--help").out)
+    panels = {
+        name: re.findall(r"^│ ([\w-]+)  ", body, re.M)
+        for name, body in zip(shown[1::2], shown[2::2], strict=True)
+    }
+
+    assert panels.pop("Commands of plugins") == served
+    panels.pop("Options")
+    assert panels == listed
+    assert list(panels) == list(listed)
