@@ -204,12 +204,14 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
     if collection is None:
         raise UnknownNameError.suggest("collection", namespace, collections())
     try:
-        names = list(collection.members())
+        listed = collection.members()
+        names = list(listed)
     except EnvkitError:
         raise
     except Exception as error:
         raise ContractError(f"the collection {namespace!r} cannot be listed: {error!r}") from error
     owner = collections()[namespace]
+    told: Mapping[str, str] = cast(Any, listed) if isinstance(listed, Mapping) else {}
     found: dict[str, EnvSpec] = {}
     for name in names:
         member = _ID.fullmatch(name)
@@ -220,7 +222,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
         found[f"{namespace}/{name}"] = EnvSpec(
             id=f"{namespace}/{name}",
             entry_point=collection.entry_point,
-            description=collection.description,
+            description=told.get(name, collection.description),
             kwargs={collection.argument: name if collection.keeps_version else member.group(1)},
             distribution=owner,
         )
