@@ -25,11 +25,12 @@ class Collection:
     argument: str
     """The constructor argument that says which member it is."""
     members: Callable[[], Iterable[str]]
-    """Returns the ids, `name-vN` without the namespace; the argument's value is the name."""
+    """Returns the ids, `name-vN` without the namespace; the argument's value is the name. A mapping
+    gives each id a description of its own."""
     keeps_version: bool = False
     """Whether the argument's value is the whole `name-vN`: the ids are another registry's."""
     description: str = ""
-    """One line."""
+    """One line, for members without their own."""
 
 
 def collections() -> Mapping[str, str]:

@@ -11,13 +11,19 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envkit.errors import ConfigurationError, ContractError, EpisodeStateError
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    EpisodeStateError,
+    did_you_mean,
+    shown,
+)
 from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.spaces import observation_space, response_space
@@ -122,6 +128,9 @@ class Env(gymnasium.Env[Observation, str]):
         Args:
             seed: Reseeds `np_random`; None goes on with the generator as it is.
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
+
+        Raises:
+            ConfigurationError: The options are not of that form.
         """
         return self._begin(self.on_reset(self._prepare(seed, options)))
 
@@ -129,9 +138,10 @@ class Env(gymnasium.Env[Observation, str]):
         """Play one reply.
 
         Raises:
+            ConfigurationError: The reply is not a string.
             EpisodeStateError: Before `reset`, or after the episode ended.
         """
-        self._require_running()
+        self._require_running(action)
         return self._advance(action, self.on_turn(action))
 
     def format_observation(self, observation: Observation) -> Message:
@@ -203,15 +213,13 @@ class Env(gymnasium.Env[Observation, str]):
         return self._choose_task(options)
 
     def _choose_task(self, options: dict[str, Any] | None) -> Task:
-        task: object = (options or {}).get("task")
+        task = _given_task(options)
         # Drawn even where a task is given, so that the recorded task with the same seed plays the
         # same episode.
         index = None if self.tasks is None else draw_index(self.tasks, self.np_random)
         if task is None:
             task = {} if self.tasks is None or index is None else self.tasks.task(index)
-        if not isinstance(task, dict):
-            raise ConfigurationError(f"options['task'] must be a dict, got {type(task).__name__}")
-        self.task = copy.deepcopy(task)  # pyright: ignore[reportUnknownArgumentType]  # any JSON
+        self.task = copy.deepcopy(task)
         return self.task
 
     def _begin(self, turn: Turn) -> Reset:
@@ -220,10 +228,16 @@ class Env(gymnasium.Env[Observation, str]):
         self._show(turn)
         return Reset(observation, self._info(turn))
 
-    def _require_running(self) -> None:
+    def _require_running(self, action: object) -> None:
+        """Refuse a step without an episode, or one that is not a model's reply."""
         if not self._running:
             raise EpisodeStateError(
                 "the episode is over or never began: call reset() before step()"
+            )
+        if not isinstance(action, str):
+            raise ConfigurationError(
+                f"step() takes the model's reply, a str such as step({str(action)!r:.40}), "
+                f"got {shown(action)}"
             )
 
     def _advance(self, action: str, turn: Turn) -> Step:
@@ -243,3 +257,20 @@ class Env(gymnasium.Env[Observation, str]):
     def _info(self, turn: Turn) -> dict[str, Any]:
         defaults: dict[str, Any] = {"tool_call": None, "parse_error": None, "reward_terms": {}}
         return {**defaults, **copy.deepcopy(dict(turn.info)), "turn": self.turn}
+
+
+def _given_task(options: object) -> Task | None:
+    if options is None:
+        return None
+    if not isinstance(options, dict):
+        raise ConfigurationError(f"reset() takes options={{'task': {{...}}}}, got {shown(options)}")
+    given = cast("dict[object, object]", options)
+    for key in given.keys() - {"task"}:
+        meant = did_you_mean(str(key), ["task"])
+        raise ConfigurationError(
+            f"reset() knows the option 'task' alone, got options={{{key!r}: ...}}.{meant}"
+        )
+    task = given.get("task")
+    if task is not None and not isinstance(task, dict):
+        raise ConfigurationError(f"options['task'] must be a dict, got {type(task).__name__}")
+    return cast("Task | None", task)

@@ -46,7 +46,8 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
             if durable:
                 _sync_folder(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder without access has no such file either
+            temporary.unlink(missing_ok=True)
 
 
 class LineFile(Closing):

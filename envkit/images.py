@@ -133,7 +133,7 @@ class Image:
     @classmethod
     def from_array(cls, array: NDArray[np.uint8]) -> "Image":
         """Take an array of shape (height, width) or (height, width, 3 or 4), dtype uint8."""
-        if array.dtype != np.uint8 or array.ndim not in (2, 3):
+        if array.dtype != np.uint8 or not (array.ndim == 2 or array.shape[2:] in ((3,), (4,))):
             raise ImageError(
                 "an image array must be uint8 of shape (height, width[, channels]), "
                 f"got {array.dtype} of shape {array.shape}"

@@ -29,7 +29,9 @@ from envkit.errors import (
     EnvkitError,
     MissingDependencyError,
     UnknownNameError,
+    did_you_mean,
 )
+from envkit.signature import known_arguments, takes
 
 NAMESPACE: Final = "envkit"
 ENTRY_POINT_GROUP: Final = "envkit.envs"
@@ -75,6 +77,9 @@ def register(
 ) -> None:
     """Make an environment known to `envkit.make` and `gymnasium.make` in this process.
 
+    Registering the same class or function again replaces its entry, so that a notebook cell can run
+    twice. The same means the same module and name: a class that was defined anew counts.
+
     Args:
         id: `name-vN`, with or without the namespace `envkit/`.
         entry_point: `module:Class` or the class itself.
@@ -83,8 +88,8 @@ def register(
         nondeterministic: Whether the same seed, task and replies may give another episode.
 
     Raises:
-        ConfigurationError: The id is malformed or taken, the entry point is no place, or the
-            arguments are no JSON data.
+        ConfigurationError: The id is malformed or belongs to something else, the entry point is not
+            a place, or the arguments are not JSON data.
     """
     name = _local_id(id)
     if "/" in name:
@@ -92,8 +97,6 @@ def register(
             f"an environment id must look like 'name-v0', got {id!r}: a namespace belongs to an "
             "installed collection"
         )
-    if _gym_id(name) in gymnasium.registry:
-        raise ConfigurationError(f"environment {name!r} is registered already; take the next -vN")
     added = EnvSpec(
         id=name,
         entry_point=_place_of(entry_point),
@@ -102,11 +105,35 @@ def register(
         nondeterministic=nondeterministic,
     )
     _check_json(added)
+    _make_room(added)
     try:
         _add_to_gymnasium(added)
     except gymnasium.error.Error as error:
         raise ConfigurationError(f"cannot register environment {name!r}: {error}") from error
     _registered[name] = added
+
+
+def _make_room(added: EnvSpec) -> None:
+    """Remove the entry that a spec replaces; refuse if the id belongs to something else."""
+    if _gym_id(added.id) not in gymnasium.registry:
+        return
+    known = _listing(added.id, gymnasium.registry[_gym_id(added.id)])
+    if known.distribution is not None or _name_of(known) != _name_of(added):
+        owner = f" by {known.distribution!r}" if known.distribution else ""
+        raise ConfigurationError(
+            f"environment {added.id!r} is registered already{owner}, as {_name_of(known)}, and "
+            f"{_name_of(added)} is something else; take another name or the next -vN"
+        )
+    del gymnasium.registry[_gym_id(added.id)]
+
+
+def _name_of(found: EnvSpec) -> str:
+    """Return the module and name of what a spec makes."""
+    point = found.entry_point
+    if isinstance(point, str):
+        return point
+    name = getattr(point, "__qualname__", type(point).__qualname__)
+    return f"{getattr(point, '__module__', '')}:{name}"
 
 
 def register_plugins() -> None:
@@ -177,12 +204,14 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
     if collection is None:
         raise UnknownNameError.suggest("collection", namespace, collections())
     try:
-        names = list(collection.members())
+        listed = collection.members()
+        names = list(listed)
     except EnvkitError:
         raise
     except Exception as error:
         raise ContractError(f"the collection {namespace!r} cannot be listed: {error!r}") from error
     owner = collections()[namespace]
+    told: Mapping[str, str] = cast(Any, listed) if isinstance(listed, Mapping) else {}
     found: dict[str, EnvSpec] = {}
     for name in names:
         member = _ID.fullmatch(name)
@@ -193,7 +222,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
         found[f"{namespace}/{name}"] = EnvSpec(
             id=f"{namespace}/{name}",
             entry_point=collection.entry_point,
-            description=collection.description,
+            description=told.get(name, collection.description),
             kwargs={collection.argument: name if collection.keeps_version else member.group(1)},
             distribution=owner,
         )
@@ -225,41 +254,40 @@ def make(
 
     Raises:
         UnknownNameError: No such environment; suggests the nearest.
-        ConfigurationError: `max_episode_steps` was given: an environment must know its last turn,
-            so the limit is the constructor argument `max_turns`.
+        ConfigurationError: The constructor does not take the arguments, or needs others. Write
+            `max_turns` instead of `max_episode_steps`: an environment must know its last turn.
         ContractError: The plugin fails to import, two distributions bring the same id, or what was
             made is no `envkit.Env`.
     """
     if "max_episode_steps" in kwargs:
         raise ConfigurationError("pass max_turns instead of max_episode_steps")
     found = spec(id)
-    _creator(found)
+    creator = _creator(found)
     plain = replace(_gym_spec(found), order_enforce=False)
-    made = gymnasium.make(plain, disable_env_checker=disable_env_checker, **kwargs)
+    try:
+        made = gymnasium.make(plain, disable_env_checker=disable_env_checker, **kwargs)
+    except TypeError as error:
+        if isinstance(error, EnvkitError) or takes(creator, {**found.kwargs, **kwargs}):
+            raise
+        raise _refused_arguments(found, creator, kwargs, error) from error
     return _checked(made, found)
 
 
-def make_configured(env_id: str, arguments: Mapping[str, Any]) -> AnyEnv:
-    """Make an environment as settings ask for it: wrong arguments are wrong settings.
-
-    Raises:
-        UnknownNameError: As `make` does.
-        ConfigurationError: The constructor does not take the arguments, or needs others.
-        ContractError: As `make` does.
-    """
-    try:
-        return make(env_id, **arguments)
-    except EnvkitError:
-        raise
-    except TypeError as error:
-        from envkit.signature import takes  # needed for the message of an error only
-
-        found = spec(env_id)
-        if takes(_creator(found), {**found.kwargs, **arguments}):
-            raise
-        raise ConfigurationError(
-            f"{env_id} cannot be made with {dict(arguments)}: {error}. See `envkit info {env_id}`"
-        ) from error
+def _refused_arguments(
+    found: EnvSpec, creator: Creator, given: Mapping[str, Any], error: TypeError
+) -> ConfigurationError:
+    known = known_arguments(creator)
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return ConfigurationError(
+            f"{found.id} cannot be made with {dict(given)}: {error}. See `envkit info {found.id}`"
+        )
+    names = ", ".join(map(repr, unknown))
+    meant = "".join(did_you_mean(name, known) for name in unknown)
+    return ConfigurationError(
+        f"{found.id} cannot be made with {dict(given)}: it takes no argument {names}.{meant} "
+        f"It takes {', '.join(sorted(known)) or 'none'}; see `envkit info {found.id}`"
+    )
 
 
 def make_plugin(plugin: str, **kwargs: Any) -> AnyEnv:  # noqa: ANN401  # as in make

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PilImage
 
-from envkit.errors import ContractError
+from envkit.errors import ContractError, ImageError
 from envkit.images import Image
 
 ObservationRole = Literal["user", "tool"]
@@ -39,24 +41,39 @@ class Step(NamedTuple):
     info: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Turn:
     """What an author's hook returns. A field of the wrong type raises `ContractError`."""
 
     text: str
-    images: Sequence[Image] = ()
-    role: ObservationRole = "user"
+    images: tuple[Image, ...]
+    """Given as a sequence of `Image`, Pillow pictures, or uint8 arrays of shape (height, width) or
+    (height, width, 3 or 4)."""
+    role: ObservationRole
     """"tool" for a tool's answer. It becomes a user message where the model's chat template does
     not render tool messages, or drops their images."""
-    reward: float = 0.0
-    done: bool = False
+    reward: float
+    done: bool
     """True when the task is over (termination). Truncation at `max_turns` is the base's work."""
-    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    info: Mapping[str, Any]
     """Deterministic JSON data: no clock, no random identifier, no latency. The base adds `turn`,
     and `tool_call` (None), `parse_error` (None) and `reward_terms` ({}) where they are missing."""
 
-    def __post_init__(self) -> None:
-        _check_turn(self.text, self.images, self.role, self.reward, self.done, self.info)
+    def __init__(
+        self,
+        text: str,
+        images: Sequence[Image | PilImage.Image | NDArray[np.uint8]] = (),
+        role: ObservationRole = "user",
+        reward: float = 0.0,
+        done: bool = False,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        info = {} if info is None else info
+        _check_turn(text, images, role, reward, done, info)
+        taken = tuple(map(_image, images))
+        fields = {"text": text, "images": taken, "role": role, "reward": reward, "done": done}
+        for name, value in {**fields, "info": info}.items():
+            object.__setattr__(self, name, value)  # the class is frozen
 
 
 class StepKey(NamedTuple):
@@ -80,7 +97,7 @@ def observe(turn: object, hook: str) -> Observation:
         raise ContractError(
             f"{hook} must return envkit.Turn(text, images=(), ...), got {type(turn).__name__}"
         )
-    return {"text": turn.text, "images": tuple(turn.images), "role": turn.role}
+    return {"text": turn.text, "images": turn.images, "role": turn.role}
 
 
 def _check_turn(
@@ -89,10 +106,7 @@ def _check_turn(
     if not isinstance(text, str):
         raise _refusal("text must be a str", text)
     if isinstance(images, str) or not isinstance(images, Sequence):
-        raise _refusal("images must be a tuple or list of envkit.Image", images)
-    for image in images:  # pyright: ignore[reportUnknownVariableType]  # checked right here
-        if not isinstance(image, Image):
-            raise _refusal("images must hold envkit.Image, such as Image.from_pil(...)", image)  # pyright: ignore[reportUnknownArgumentType]  # only shown
+        raise _refusal("images must be a tuple or list of images, such as [picture]", images)
     if role not in ("user", "tool"):
         raise _refusal("role must be 'user' or 'tool'", role)
     # A NaN reward would poison the advantages of a whole group without a trace.
@@ -102,6 +116,19 @@ def _check_turn(
         raise _refusal("done must be a bool", done)
     if not isinstance(info, Mapping):
         raise _refusal("info must be a mapping of JSON data", info)
+
+
+def _image(given: object) -> Image:
+    if isinstance(given, Image):
+        return given
+    try:
+        if isinstance(given, PilImage.Image):
+            return Image.from_pil(given)
+        if isinstance(given, np.ndarray):
+            return Image.from_array(cast("NDArray[np.uint8]", given))
+    except ImageError as error:
+        raise ContractError(f"Turn.images: {error}") from error
+    raise _refusal("images must hold envkit.Image, Pillow pictures or uint8 arrays", given)
 
 
 def _is_finite(reward: object) -> bool:

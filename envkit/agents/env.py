@@ -110,7 +110,7 @@ class MultiAgentEnv(Env):
             EpisodeStateError: Before `reset`, or after the episode ended.
             ContractError: `on_replies` or `on_end` broke the contract.
         """
-        self._require_running()
+        self._require_running(action)
         replies = self._replies(action)
         self._left |= {role for role, reply in replies.items() if reply is None}
         for role, reply in replies.items():
@@ -184,7 +184,7 @@ class MultiAgentEnv(Env):
         for role in self._addressed:
             turn = turns[role]
             kind = "user" if turn.images else turn.role
-            entry = message(kind, turn.text, tuple(turn.images))
+            entry = message(kind, turn.text, turn.images)
             self.conversations.setdefault(role, []).append(entry)
         return Turn(
             json.dumps({role: turn.text for role, turn in turns.items()}, ensure_ascii=False),

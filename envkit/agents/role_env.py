@@ -63,7 +63,7 @@ class RoleEnv(AsyncEnv):
         Raises:
             EpisodeStateError: The role has stopped speaking.
         """
-        self._require_running()
+        self._require_running(action)
         delivery = await self._exchange(action)
         step = self._advance(action, delivery.turn)
         if delivery.is_truncated and not step.terminated:

@@ -76,6 +76,12 @@ class _Commands(TyperGroup):
                 raise
             note(f"envkit: error: {one_line(error)}")
             raise typer.Exit(EXIT_ERROR) from error
+        except OSError as error:  # a file or folder that a command touches
+            if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
+                raise
+            place = "" if error.filename is None else f"{error.filename}: "
+            note(f"envkit: error: {printable(f'{place}{error.strerror or error}')}")
+            raise typer.Exit(EXIT_ERROR) from error
         except SystemExit as error:  # no command raises it: an environment or an engine did
             if isinstance(error.__context__, BrokenPipeError):  # rich did: `envkit ... | head`
                 raise
@@ -129,25 +135,25 @@ def _options(  # pyright: ignore[reportUnusedFunction]  # registered by the deco
     """Environments for language and vision-language models: list, play, roll out, look, check."""
 
 
-_COMMANDS: Final[dict[str, Callable[..., None]]] = {
-    "list": list_environments,
-    "info": info,
-    "check": check,
-    "certify": certify,
-    "new": new,
-    "play": play,
-    "rollout": rollout,
-    "eval": evaluate,
-    "report": report,
-    "view": view,
-    "verify": verify,
-    "audit": audit,
-    "golden": golden,
-    "conformance": conformance,
-    "doctor": doctor,
-    "export": export,
-    "filter": filter_tasks,
-    "import": import_dump,
+_COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
+    "Look": {"list": list_environments, "info": info, "play": play, "doctor": doctor},
+    "Roll out": {
+        "rollout": rollout,
+        "eval": evaluate,
+        "report": report,
+        "view": view,
+        "verify": verify,
+    },
+    "Write an environment": {"new": new, "check": check, "certify": certify, "golden": golden},
+    "Train": {
+        "export": export,
+        "filter": filter_tasks,
+        "import": import_dump,
+        "audit": audit,
+        "conformance": conformance,
+    },
 }
-for _name, _command in _COMMANDS.items():
-    app.command(_name, epilog=epilog(EXAMPLES[_name]))(_command)
+"""By the groups of the help, which are those of docs/command-line.md. Plugins come last."""
+for _group, _members in _COMMANDS.items():
+    for _name, _command in _members.items():
+        app.command(_name, epilog=epilog(EXAMPLES[_name]), rich_help_panel=_group)(_command)

@@ -53,11 +53,7 @@ def check(
         raise typer.Exit(1) from error
     finally:
         env.close()
-    say(f"{report.name} keeps the contract; {report.turns} turns were played")
-    for rule in report.passed:
-        say(f"  holds    {rule}")
-    for rule, reason in report.skipped:
-        say(f"  skipped  {rule}: {reason}")
+    say(str(report))
 
 
 def _codec(model: str, env: "Env") -> "ChatCodec":

@@ -1,13 +1,12 @@
 """Options that several commands share, and values read from the command line."""
 
 import json
-from collections.abc import Iterable, Sequence
-from pkgutil import resolve_name
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from envkit.errors import ConfigurationError, ContractError, EnvkitError, describe, did_you_mean
+from envkit.errors import ConfigurationError, ContractError, EnvkitError, describe
 
 if TYPE_CHECKING:
     from envkit.env import Env
@@ -128,20 +127,10 @@ def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
     except (EnvkitError, KeyboardInterrupt):
         raise
     except BaseException as error:  # foreign code; SystemExit would look like success
-        if isinstance(error, TypeError) and arguments:
+        if isinstance(error, TypeError | ValueError) and arguments:
+            typed = " ".join(f"{name}={value}" for name, value in arguments.items())
             raise ConfigurationError(
-                f"{env_id} cannot be made with {arguments}: {error}."
-                f"{_meant(env_id, arguments)} See `envkit info {env_id}`"
+                f"{env_id} cannot be made with {typed}: {describe(error)}. "
+                f"See `envkit info {env_id}`"
             ) from error
         raise ContractError(f"{env_id} cannot be built: {describe(error)}") from error
-
-
-def _meant(env_id: str, arguments: Iterable[str]) -> str:
-    """Return the nearest arguments that the environment takes, for those that it does not."""
-    from envkit.registration import spec
-    from envkit.signature import known_arguments
-
-    place = spec(env_id).entry_point
-    maker: Any = resolve_name(place) if isinstance(place, str) else place
-    known = known_arguments(maker)
-    return "".join(did_you_mean(name, known) for name in arguments if name not in known)

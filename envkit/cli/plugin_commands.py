@@ -29,7 +29,7 @@ class PluginCommand(TyperCommand):
     def __init__(self, name: str, points: Sequence[EntryPoint]) -> None:
         from rich.markup import escape  # here: slow, and most commands load no rich
 
-        super().__init__(name=name, callback=None)
+        super().__init__(name=name, callback=None, rich_help_panel="Commands of plugins")
         line = _first_line(points[0]) or f"From {_owners(points)}."
         self.short_help = escape(printable(line))
         self._points = points

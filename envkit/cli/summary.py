@@ -44,12 +44,14 @@ def summarise(
     replace_file(directory / METRICS_FILE, text.encode() + b"\n")
     checked = verify_file(directory)
     report = directory / REPORT_FILE
-    write_report(directory, report, decode=decode)
+    if checked.trajectories:
+        write_report(directory, report, decode=decode)
     paths = {
         "trajectories": str(directory / FILE_NAME),
         "metrics": str(directory / METRICS_FILE),
-        "report": str(report),
     }
+    if checked.trajectories:
+        paths["report"] = str(report)
     if output is Output.JSON:
         say_json({"metrics": dict(metrics), "is_sound": checked.is_sound, "files": paths})
     elif output is Output.TABLE:

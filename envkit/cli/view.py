@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from envkit.cli.console import note, say
+from envkit.cli.console import note
 from envkit.cli.stored import Run
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,8 @@ def view(
 ) -> None:
     """Browse a run's episodes in the terminal: messages, images, rewards, times.
 
-    Where no terminal reads, all are written, pictures as a line each unless --images says how.
+    If output is not a terminal, print every episode, pictures as a line each unless --images says
+    how. The exit code is 1 if no episode can be read.
     """
     from envkit.cli.pictures import PictureStyle, resolved
     from envkit.cli.rich_console import PrintableConsole
@@ -60,8 +61,8 @@ def view(
         number = 1
         while pages.show(number):
             number += 1
-        if pages.count == 0:
-            say(f"{run} holds no episodes")
+        if pages.readable == 0:
+            raise StorageError(f"{run} holds no readable episode")
 
 
 class _Pages:
@@ -78,6 +79,11 @@ class _Pages:
     def count(self) -> int:
         """How many were read."""
         return len(self._read)
+
+    @property
+    def readable(self) -> int:
+        """How many of them are episodes."""
+        return sum(line.trajectory is not None for line in self._read)
 
     def show(self, number: int) -> bool:
         """Print an episode, or why it cannot be read; False where there is none."""
@@ -101,8 +107,7 @@ class _Pages:
 def _page_through(pages: _Pages) -> None:
     number = 1
     if not pages.show(number):
-        say("there are no episodes")
-        return
+        raise StorageError("the run holds no episode")
     while True:
         try:
             asked = input(f"[{number}] {_HELP} > ").strip().lower()

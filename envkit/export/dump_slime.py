@@ -89,7 +89,9 @@ def _load(path: Path, *, allow_pickle: bool) -> Any:  # noqa: ANN401  # whatever
             return torch.load(path, map_location="cpu", weights_only=not allow_pickle)
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f"an object of {found[1]}" if found else f"more than plain data ({error!s:.100})"
+        if found is None:  # no class that could be allowed: text, or another format
+            raise StorageError(f"{path} is not a torch file, as slime writes its dumps") from error
+        what = f"an object of {found[1]}"
         raise StorageError(
             f"{path} holds {what}; loading it runs code of whoever wrote the file. If you trust "
             "it, add --allow-pickle"

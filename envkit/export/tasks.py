@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from envkit.closing import Closing
 from envkit.env import Env
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.export.tables import image_column, write_folder, write_table
 from envkit.export.task_rows import ROW_BUILDERS, TaskExample, TaskFormat
 from envkit.messages import Message, message
@@ -183,4 +183,12 @@ def _rows(
 
 
 def _made(env_id: str, arguments: Mapping[str, Any]) -> Env:
-    return cast(Env, make(env_id, **arguments).unwrapped)
+    try:
+        return cast(Env, make(env_id, **arguments).unwrapped)
+    except UnknownNameError as error:
+        if not Path(env_id).exists():
+            raise
+        raise ConfigurationError(
+            f"{env_id!r} is a stored run, and this format takes an environment's tasks; export the "
+            "run with the format sft, parquet, hf or inspect"
+        ) from error

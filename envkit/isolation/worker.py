@@ -31,7 +31,7 @@ from envkit.isolation.values import (
     outcome_out,
 )
 from envkit.messages import message
-from envkit.registration import NAMESPACE, AnyEnv, make_configured, register
+from envkit.registration import NAMESPACE, AnyEnv, make, register
 from envkit.turns import Observation, StepKey, Turn
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _build(call: Frame) -> AnyEnv:
         if f"{NAMESPACE}/{entry['id']}" not in gymnasium.registry:
             register(**entry)
     if data["env_id"] is not None:
-        env: AnyEnv = make_configured(data["env_id"], json.loads(data["arguments"]))
+        env: AnyEnv = make(data["env_id"], **json.loads(data["arguments"]))
     else:
         env = pickle.loads(call.blob)()  # the caller's own factory
     if not isinstance(env.unwrapped, Env):

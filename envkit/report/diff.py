@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from envkit.errors import ConfigurationError
 from envkit.report.charts import Bar, bar_chart
 from envkit.report.document import Decode, Document
 from envkit.report.episodes import Episode
 from envkit.report.facts import EpisodeFacts
 from envkit.report.markup import safe_html
-from envkit.report.page import MAX_EPISODES, check_max_episodes
+from envkit.report.page import MAX_EPISODES, check_max_episodes, check_not_empty
 from envkit.report.pairs import (
     Flip,
     Matching,
@@ -81,15 +82,23 @@ def write_diff(
         The path of the page.
 
     Raises:
-        StorageError: A run cannot be read or the page cannot be written.
-        ConfigurationError: `max_episodes` below 1.
+        StorageError: A run cannot be read or has no readable episode, or the page cannot be
+            written.
+        ConfigurationError: `max_episodes` below 1, or the runs share no environment and seed.
     """
     check_max_episodes(max_episodes)
     document = Document("diff")
     sides = [_Side(RunSource(given)) for given in (first, second)]
     for side in sides:
         side.read(document.notes, with_tokens=decode is not None)
+        check_not_empty(side.run, document.notes, is_empty=not side.episodes)
     matching = match(sides[0].facts, sides[1].facts)
+    if not matching.pairs:
+        played = [", ".join(sorted({facts.env_id for facts in side.facts})) for side in sides]
+        raise ConfigurationError(
+            "two runs are compared by environment and seed, and these share none: "
+            f"{sides[0].run.origin} plays {played[0]}, {sides[1].run.origin} plays {played[1]}"
+        )
     shown = matching.pairs[:max_episodes]
     document.notes[:0] = _explanations(matching, sides, len(shown))
     for pair in shown:

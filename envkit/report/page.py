@@ -1,10 +1,11 @@
 """The report of one run."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics.aggregate import Aggregator
 from envkit.report import overview
 from envkit.report.document import Decode, Document
@@ -39,7 +40,8 @@ def write_report(
         The path of the report.
 
     Raises:
-        StorageError: The source cannot be read or the report cannot be written.
+        StorageError: The source cannot be read or has no readable episode, or the report cannot be
+            written.
         ConfigurationError: `max_episodes` below 1.
     """
     check_max_episodes(max_episodes)
@@ -47,6 +49,7 @@ def write_report(
     origin = run.origin
     report = _Report(max_episodes, with_tokens=decode is not None)
     report.read(run)
+    check_not_empty(run, report.document.notes, is_empty=not report.environments)
     fields = {
         "title": safe_html(title or f"Rollout report: {run.name}"),
         "subtitle": safe_html(f"{', '.join(report.environments) or 'no episode'} · {origin}"),
@@ -64,6 +67,22 @@ def check_max_episodes(max_episodes: int) -> None:
     """
     if max_episodes < 1:
         raise ConfigurationError(f"max_episodes must be at least 1, got {max_episodes}")
+
+
+def check_not_empty(run: RunSource, notes: Sequence[str], *, is_empty: bool) -> None:
+    """Refuse a run without a readable episode.
+
+    Args:
+        run: What was read.
+        notes: Why its lines cannot be read.
+        is_empty: Whether no episode was read.
+
+    Raises:
+        StorageError: No episode was read.
+    """
+    if is_empty:
+        reason = f": {notes[0]}" if notes else ""
+        raise StorageError(f"{run.origin} holds no readable episode{reason}")
 
 
 class _Report:

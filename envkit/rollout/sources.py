@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import ConfigurationError, EnvFault
-from envkit.registration import make_configured
+from envkit.registration import make
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.threads.pool import WorkerPool
 
@@ -35,7 +35,7 @@ class EnvSource:
             UnknownNameError: No environment of this id is registered in this process.
             ConfigurationError: It does not take the arguments.
         """
-        return make_configured(self.env_id, json.loads(self.arguments))
+        return make(self.env_id, **json.loads(self.arguments))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +69,7 @@ def source_of(env: str | EnvFactory, arguments: Mapping[str, Any]) -> Source:
         try:
             return EnvSource(env, canonical_json(dict(arguments)))
         except ConfigurationError:  # objects that JSON cannot hold
-            return FunctionSource(env, partial(make_configured, env, dict(arguments)))
+            return FunctionSource(env, partial(make, env, **dict(arguments)))
     if arguments:
         raise ConfigurationError(
             "env_kwargs belong to a registered environment's id; put them into the function instead"

@@ -32,8 +32,8 @@ class VerifyReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong. A file without any trajectory is sound."""
-        return not self.problems
+        """Whether there are trajectories and nothing is wrong with them."""
+        return self.trajectories > 0 and not self.problems
 
     def __str__(self) -> str:
         counts = (
@@ -42,8 +42,10 @@ class VerifyReport:
         )
         if self.is_sound:
             return f"{counts}: all sound"
-        lines = "\n".join(f"  {problem}" for problem in self.problems)
-        return f"{counts}: {len(self.problems)} problems\n{lines}"
+        if not self.problems:
+            return f"{counts}: nothing to verify"
+        number = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        return "\n".join([f"{counts}: {number}", *(f"  {problem}" for problem in self.problems)])
 
 
 def verify_file(path: str | os.PathLike[str]) -> VerifyReport:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit_search.corpora import Corpus, Options, corpus_of, default_backend
-from envkit_search.corpus_file import SUFFIX, Progress, fingerprint, read_documents
+from envkit_search.corpus_file import Progress, fingerprint, read_documents
 from envkit_search.document import Document, SearchBackend
 
 _NAMES: Final = frozenset(Corpus)
@@ -30,9 +30,9 @@ def open_corpus(
         progress: Told while a file is read.
 
     Raises:
-        UnknownNameError: There is no such corpus, file or folder.
+        UnknownNameError: There is no such corpus.
         ConfigurationError: Options or an index for a corpus that takes none.
-        DatasetError: The file cannot be read.
+        DatasetError: There is no such file or folder, or the file cannot be read.
         StorageError: The index cannot be read or written, or is of another corpus.
         MissingDependencyError: The index needs tantivy, which is not installed.
     """
@@ -47,9 +47,9 @@ def open_corpus(
     if place.is_dir():
         return _opened(place, index)
     if not place.is_file():
-        raise UnknownNameError.suggest(
-            "search corpus, file of documents or index folder", corpus, [*_NAMES, f"FILE{SUFFIX}"]
-        )
+        if place.suffix or len(place.parts) > 1:
+            raise DatasetError(f"there is no file of documents or index folder {corpus!r}")
+        raise UnknownNameError.suggest("search corpus", corpus, map(str, _NAMES))
     if index is not None:
         return _indexed(index, fingerprint(place), lambda: read_documents(place, progress))
     from envkit_search.bm25 import Bm25Index

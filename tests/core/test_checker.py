@@ -1,5 +1,6 @@
 """check_env: it passes what is right, and names everything that is wrong."""
 
+import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ def test_check_passes_a_wrapped_environment_made_by_id() -> None:
 
     report = envkit.check_env(env)
 
-    assert report.name == "envkit/toy-adder-v0"
+    assert report.name == "toy-adder-v0"
     assert "tools" in report.passed
     env.close()
 
@@ -184,11 +185,11 @@ class ClosesOnce(EchoEnv):
         (RaisesOnBadReply, "replies", "a reply must not raise: .* raised KeyError"),
         (RaisesFault, "replies", "the backend is gone"),
         (ClockInInfo, "determinism", r"a second play on the same instance differs at turn 1.*time"),
-        (ClockInInfo, "gymnasium", "Deterministic step info are not equivalent"),
+        (ClockInInfo, "determinism", r"breaks too: gymnasium"),
         (SharedBetweenInstances, "independence", "an interleaved play differs"),
         (LosesState, "snapshot", "differs right after restore|differs from the original's"),
         (NewPicturesEachTime, "determinism", "differs at the start: .*images"),
-        (NewPicturesEachTime, "replay", "a replay of its seed, task and replies differs"),
+        (NewPicturesEachTime, "determinism", r"breaks too: .*replay"),
         (InfoIsNoJson, "replies", "info must be JSON data"),
         (InfoIsNoJson, "replies", r"info\['parse_error'\] must be a str, got 5"),
         (TupleInInfo, "replies", "must survive JSON unchanged"),
@@ -199,7 +200,7 @@ class ClosesOnce(EchoEnv):
         (NeverEnds, "replies", "the episode must end at max_turns=3"),
         (OtherKeys, "replies", "an observation must be a dict of text, images and role"),
         (BadTools, "tools", "two tools are named 'add'"),
-        (BadTools, "tools", "no valid JSON Schema"),
+        (BadTools, "replies", r"no valid JSON Schema.*breaks too: tools"),
         (UnsteadyTasks, "tasks", "task 0 differs when it is read twice"),
         (ClosesOnce, "order of calls", r"close\(\) must not raise"),
     ],
@@ -232,8 +233,70 @@ def test_episode_too_long_to_end_skips_the_rule_with_the_reason() -> None:
 def test_check_refuses_another_environment() -> None:
     env = gymnasium.make("CartPole-v1")
 
-    with pytest.raises(ContractError, match=r"needs an envkit\.Env, got CartPoleEnv"):
+    with pytest.raises(ContractError, match=r"needs an instance of envkit\.Env.* got CartPoleEnv"):
         check_env(env)
+
+
+@pytest.mark.parametrize("given", [EchoEnv, envkit.make, "toy-echo-v0", None])
+def test_check_refuses_what_is_not_an_environment(given: Any) -> None:
+    with pytest.raises(ContractError, match="needs an instance of envkit"):
+        check_env(given)
+
+
+class TypoEnv(EchoEnv):
+    def on_turn(self, response_text: str) -> Turn:
+        return Turn(cast(Any, self).missing)
+
+
+class StringEnv(EchoEnv):
+    def on_turn(self, response_text: str) -> Turn:
+        return cast(Turn, "next")
+
+
+class ForgetfulEnv(EchoEnv):
+    def on_reset(self, task: Task) -> Turn:
+        self._misses = 0
+        return Turn(f"{random.SystemRandom().random()}")
+
+
+@pytest.mark.parametrize(
+    ("env_class", "part"),
+    [
+        (TypoEnv, r"no attribute 'missing' \(on_turn, line \d+\) \[11 more like it; breaks too: g"),
+        (StringEnv, r"must return envkit\.Turn\(text, .*, got str"),
+        (
+            ForgetfulEnv,
+            r"determinism: a second play .*breaks too: .*independence, replay\]",
+        ),
+    ],
+)
+def test_check_shows_a_mistake_once(env_class: type[Env], part: str) -> None:
+    with pytest.raises(ContractError, match=r"breaks the contract in 1 way:") as caught:
+        check_env(env_class(), factory=env_class)
+
+    assert len(str(caught.value).splitlines()) == 2
+    assert re.search(part, str(caught.value)), str(caught.value)
+
+
+def test_check_keeps_two_mistakes_apart() -> None:
+    class Both(ForgetfulEnv):
+        def get_state(self) -> dict[str, Any]:
+            return {"state": cast(Any, self).absent}
+
+    with pytest.raises(ContractError, match=r"breaks the contract in 2 ways:") as caught:
+        check_env(Both(), factory=Both)
+
+    assert "  - determinism: " in str(caught.value)
+    assert "  - snapshot: AttributeError: 'Both' object has no" in str(caught.value)
+
+
+def test_check_report_prints_a_line_per_rule() -> None:
+    lines = str(check_env(EchoEnv())).splitlines()
+
+    assert re.fullmatch(r"EchoEnv keeps the contract \(\d+ turns played\)", lines[0])
+    assert "  holds    determinism" in lines
+    assert "  skipped  tools: it has no tools" in lines
+    assert len(lines) == 13
 
 
 def test_second_instance_that_cannot_be_made_skips_with_the_reason() -> None:

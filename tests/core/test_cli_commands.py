@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,12 @@ def test_env_kwargs_reach_the_environment_as_json_or_text() -> None:
     assert facts["max_turns"] == 5
 
 
+def test_an_env_kwarg_of_the_wrong_type_is_named_as_typed() -> None:
+    shown = run_envkit("info", "canary-v0", "--env-kwargs", "turns=abc")
+    assert shown.code == 1
+    assert "canary-v0 cannot be made with turns=abc: " in shown.err
+
+
 def test_an_unknown_env_kwarg_is_one_clear_line() -> None:
     shown = run_envkit("info", "canary-v0", "--env-kwargs", "colour=red")
     assert shown.code == 1
@@ -182,3 +189,23 @@ def test_wrong_usage_exits_with_two() -> None:
     assert run_envkit("rollout").code == 2
     assert run_envkit("rollout", "canary-v0", "-n", "0").code == 2
     assert run_envkit("frobnicate").code == 2
+
+
+def test_help_groups_commands_as_the_docs_do() -> None:
+    page = (Path(__file__).parents[2] / "docs/command-line.md").read_text(encoding="utf-8")
+    groups = re.findall(r"^## (.+)\n\n\| command ", page, re.M)
+    listed = {
+        group: re.findall(r"^\| `([\w-]+)`", page.split(f"## {group}\n")[1].split("\n## ")[0], re.M)
+        for group in groups
+    }
+    served = listed.pop("Serve")
+    shown = re.split(r"╭─ (.+?) ─+╮", run_envkit("--help").out)
+    panels = {
+        name: re.findall(r"^│ ([\w-]+)  ", body, re.M)
+        for name, body in zip(shown[1::2], shown[2::2], strict=True)
+    }
+
+    assert panels.pop("Commands of plugins") == served
+    panels.pop("Options")
+    assert panels == listed
+    assert list(panels) == list(listed)

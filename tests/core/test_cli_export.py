@@ -109,6 +109,27 @@ def test_what_was_left_out_is_said() -> None:
     assert outcome.out == "r.jsonl: 1 rows of 1 trajectories\n"
 
 
+def test_tasks_of_a_stored_run_name_the_formats_that_it_has() -> None:
+    save([example(0)], "run/trajectories.jsonl")
+    outcome = run_envkit("export", "run", "--format", "verl", "-n", 1, "--out", "r.jsonl")
+
+    assert outcome.code == 1
+    assert "'run' is a stored run" in outcome.err
+    assert "sft, parquet, hf or inspect" in outcome.err
+
+
+def test_folder_without_access_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    save([example(0)], "run.jsonl")
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    outcome = run_envkit("export", "run.jsonl", "--format", "sft", "--out", "kept/r.jsonl")
+
+    assert (outcome.code, outcome.err) == (1, "envkit: error: kept/r.jsonl: Permission denied\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -63,9 +63,19 @@ def test_view_shows_what_is_readable_and_names_what_is_not(run: Path, tmp_path: 
     assert result.out.count("image missing") == 6  # the pictures were left behind
 
 
-def test_view_of_an_empty_file_says_so(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_text("")
-    assert "no episodes" in run_envkit("view", tmp_path).out
+@pytest.mark.parametrize("content", ["", "notes\n", '{"a": 1}\n'])
+@pytest.mark.parametrize("command", ["view", "report", "verify"])
+def test_file_without_an_episode_is_an_error(command: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(content)
+    result = run_envkit(command, tmp_path)
+    assert result.code == 1
+    assert re.search(
+        "no readable episode|nothing to verify|1 problem$", result.out + result.err, re.M
+    )
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_view_of_no_file_is_an_error(tmp_path: Path) -> None:
     assert run_envkit("view", tmp_path / "nowhere").code == 1
 
 

@@ -115,6 +115,14 @@ def test_collection_that_is_broken_is_named(
         envkit.make("words/Say-v0")
 
 
+def test_collection_of_browser_tasks_describes_each() -> None:
+    found = envkit.registration.members("miniwob")
+    told = [member.description for member in found.values()]
+
+    assert len(set(told)) == len(told) > 100
+    assert found["miniwob/click-color-v0"].description.startswith("Click color: click, ")
+
+
 def test_collection_namespace_cannot_be_registered_by_hand() -> None:
     with pytest.raises(ConfigurationError, match="a namespace belongs to an installed collection"):
         envkit.register("words/Say-v0", "fakes.envs:EchoEnv")

@@ -132,7 +132,10 @@ def test_images_keep_the_role_of_their_turn() -> None:
     ("fields", "part"),
     [
         ({"text": None}, "text must be a str, got NoneType"),
-        ({"images": RED}, "images must be a tuple or list"),
+        ({"images": RED}, "images must be a tuple or list of images, such as [picture], got Image"),
+        ({"images": np.zeros((2, 4, 4, 3), np.uint8)}, "images must be a tuple or list"),
+        ({"images": [np.zeros((4, 4, 3))]}, "must be uint8 of shape (height, width[, channels])"),
+        ({"images": [np.zeros((4, 4, 7), np.uint8)]}, "got uint8 of shape (4, 4, 7)"),
         ({"images": "red.png"}, "images must be a tuple or list"),
         ({"images": [b"png"]}, "must hold envkit.Image"),
         ({"role": "assistant"}, "role must be 'user' or 'tool'"),
@@ -149,6 +152,20 @@ def test_turn_with_a_wrong_field_names_it(fields: dict[str, Any], part: str) -> 
         Turn(**cast(Any, {"text": "x", **fields}))
 
     assert part in str(caught.value)
+
+
+def test_turn_takes_pillow_pictures_and_arrays() -> None:
+    pixels = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+    picture = PilImage.fromarray(pixels)
+
+    turn = Turn("see", images=[Image.from_array(pixels), picture, pixels])
+
+    assert turn.images == (Image.from_array(pixels),) * 3
+    assert all(type(image) is Image for image in turn.images)
+    pixels[:] = 0
+    picture.paste((0, 0, 0), (0, 0, 5, 4))
+    assert turn.images[1].array().any()
+    assert turn.images[2].array().any()
 
 
 def test_numpy_numbers_become_plain_ones() -> None:
@@ -180,6 +197,31 @@ def test_missing_hooks_and_wrong_arguments_say_what_to_do() -> None:
         Env().oracle()
     with pytest.raises(ContractError, match="define get_state/set_state"):
         Env().snapshot()
+
+
+@pytest.mark.parametrize("env_class", [EchoEnv, AsyncEchoEnv])
+def test_step_takes_a_reply_and_nothing_else(env_class: type[Env]) -> None:
+    env = env_class()
+    env.reset(seed=1)
+
+    with pytest.raises(ConfigurationError, match=r"such as step\('3'\), got int: 3"):
+        env.step(cast(str, 3))
+    assert env.step("3").info["turn"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"tsk": {}}, "the option 'task' alone, got options={'tsk': ...}. Did you mean 'task'?"),
+        ({"level": 3}, "got options={'level': ...}"),
+        ("task", "options={'task': {...}}, got str: 'task'"),
+    ],
+)
+def test_reset_refuses_options_it_would_ignore(options: Any, part: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        EchoEnv().reset(options=options)
+
+    assert part in str(caught.value)
 
 
 def test_info_is_never_shared_with_the_hook() -> None:

@@ -197,6 +197,14 @@ class Trap:
         return Path.touch, (self.path,)
 
 
+def test_text_file_is_not_taken_for_a_dump_to_trust(tmp_path: Path) -> None:
+    path = tmp_path / "notes.pt"
+    path.write_text("not a dump\n")
+    with pytest.raises(StorageError, match=r"notes\.pt is not a torch file") as caught:
+        list(read_dump(path, DumpFormat.SLIME, SlimeOptions(name="slime")))
+    assert "allow-pickle" not in str(caught.value)
+
+
 def test_code_in_a_dump_never_runs_unless_the_file_is_trusted(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     path = stored(tmp_path, sample(), trap=Trap(mark))

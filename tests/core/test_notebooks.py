@@ -62,6 +62,20 @@ def test_notebook_links_to_notebooks_that_exist(path: Path) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_registers_no_id_that_another_page_installs(path: Path) -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *NOTEBOOKS]
+    installed = {
+        f"{name}-v0"
+        for page in pages
+        for name in re.findall(r"envkit new ([\w-]+)", page.read_text())
+    }
+    code = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "code")
+
+    assert "count-dots-v0" in installed
+    assert installed & set(re.findall(r'register\(\s*(?:id=)?"([^"]+)"', code)) == set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("default")  # of the kernel's client; a cell's warnings are checked
@@ -87,7 +101,7 @@ def test_notebook_runs_in_another_folder(path: Path, tmp_path: Path) -> None:
 
 FINDINGS = {
     "01": [r"46XJ|0\.333", r"transformers stops on ids", r"\[assistant\]"],
-    "02": [r"sound: gymnasium", r"breaks the contract in \d+ ways", r"reward 1"],
+    "02": [r"sound: gymnasium", r"breaks the contract in \d+ way", r"reward 1"],
     "03": [
         r"[1-9]\d* of 8 replies have other ids",
         r"delta is exact: +True\ncut by length is exact: False",

@@ -3,9 +3,10 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import pytest
@@ -119,6 +120,40 @@ def test_class_that_cannot_be_named_works_in_this_process() -> None:
     assert isinstance(gymnasium.make("envkit/local-v0").unwrapped, Local)
 
 
+CELL = """
+class CellEnv(EchoEnv):
+    system_prompt = {prompt!r}
+
+envkit.register("cell-v0", CellEnv, kwargs={{"max_turns": {turns}}})
+"""
+
+
+@pytest.mark.parametrize("module", ["__main__", "plug_cells"])
+def test_registering_a_class_again_replaces_it(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = types.ModuleType(module)
+    vars(cells).update(envkit=envkit, EchoEnv=EchoEnv)
+    monkeypatch.setitem(sys.modules, module, cells)
+    for prompt, turns in (("first", 2), ("second", 5)):
+        exec(CELL.format(prompt=prompt, turns=turns), vars(cells))  # as a notebook does
+
+    made = envkit.make("cell-v0")
+    assert (made.system_prompt, made.max_turns) == ("second", 5)
+    assert envkit.registry()["cell-v0"].kwargs == {"max_turns": 5}
+    assert gymnasium.make("envkit/cell-v0").unwrapped.max_turns == 5  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_registering_a_function_again_replaces_it() -> None:
+    def built(turns: int) -> Callable[[], EchoEnv]:
+        return lambda: EchoEnv(max_turns=turns)
+
+    for turns in (2, 5):
+        envkit.register("built-v0", built(turns))
+
+    assert envkit.make("built-v0").max_turns == 5
+
+
 def test_environment_registered_with_gymnasium_is_known() -> None:
     gymnasium.register("envkit/direct-v0", "fakes.envs:EchoEnv", kwargs={"max_turns": 2})
 
@@ -154,7 +189,8 @@ def test_empty_id_is_told_what_is_registered() -> None:
         (5, EchoEnv, "must look like 'name-v0', got 5"),
         ("x-v0", "fakes.envs", "must be 'module:Class', got 'fakes.envs'"),
         ("x-v0", 5, "must be 'module:Class' or a class, got 5"),
-        ("toy-echo-v0", EchoEnv, "is registered already"),
+        ("toy-echo-v0", toys.DotsEnv, "already, as fakes.envs:EchoEnv, and fakes.envs:DotsEnv is"),
+        ("canary-v0", EchoEnv, "already by 'envkit-rl', as envkit_canary"),
         ("toy-echo", EchoEnv, "cannot register environment 'toy-echo'"),
     ],
 )
@@ -175,13 +211,30 @@ def test_arguments_that_no_spec_can_carry_are_refused() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     register_toys()
+    envkit.register("toy-mix-v0", "envkit.wrappers.mixture:MixEnv")
 
     with pytest.raises(ConfigurationError, match="pass max_turns"):
         envkit.make("toy-echo-v0", max_episode_steps=3)
-    with pytest.raises(TypeError, match=r"'sise' was raised from .* envkit/toy-dots-v0"):
-        envkit.make("toy-dots-v0", sise=3)
+    with pytest.raises(
+        ConfigurationError,
+        match=r"it takes no argument 'round'\. Did you mean 'rounds'\? It takes max_turns, render_",
+    ):
+        envkit.make("toy-dots-v0", round=3)
+    with pytest.raises(ConfigurationError, match=r"missing 1 required .* 'members'"):
+        envkit.make("toy-mix-v0")
     with pytest.raises(ConfigurationError, match="at least 1, got 0"):
         envkit.make("toy-dots-v0", max_turns=0)
+
+
+def test_error_within_a_constructor_is_not_an_argument_error() -> None:
+    class BrokenEnv(EchoEnv):
+        def __init__(self, *, level: int = 1) -> None:
+            super().__init__(max_turns=level + cast(int, None))
+
+    envkit.register("broken-v0", BrokenEnv)
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        envkit.make("broken-v0", level=2)
 
 
 def test_plugin_is_listed_without_its_import_and_made_with_it(

@@ -91,7 +91,7 @@ def test_report_shows_hostile_content_as_text(tmp_path: Path) -> None:
 
 
 @quick
-@given(st.lists(trajectories(), max_size=2))
+@given(st.lists(trajectories(), min_size=1, max_size=2))
 def test_report_of_anything_can_be_read_by_a_browser(rows: list[Trajectory]) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not valid JSON")
@@ -107,10 +107,23 @@ def test_report_of_anything_can_be_read_by_a_browser(rows: list[Trajectory]) -> 
         assert episode["problems"] == []
 
 
-def test_report_of_no_episode_is_a_page(tmp_path: Path) -> None:
-    found = Page(write_report([], tmp_path / "report.html"))
-    assert "no episode" in found.text
-    assert found.count("figure") == 0
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no readable episode$"),
+        (b"notes\n", "line 1 .* valid JSON"),
+        (b"\xff\xfe\n", "line 1"),
+    ],
+)
+def test_report_of_no_readable_episode_is_refused(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(StorageError, match="no readable episode") as caught:
+        write_report(file, tmp_path / "report.html")
+    assert re.search(reason, str(caught.value))
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_report_shows_tokens_as_text_where_it_can(tmp_path: Path) -> None:
@@ -161,7 +174,7 @@ def test_report_refuses_wrong_arguments_and_leaves_nothing(tmp_path: Path) -> No
     with pytest.raises(StorageError, match="no trajectory file"):
         write_report(tmp_path / "none", tmp_path / "report.html")
     with pytest.raises(StorageError, match="cannot write"):
-        write_report([], tmp_path / "missing" / "report.html")
+        write_report([example()], tmp_path / "missing" / "report.html")
     assert not list(tmp_path.iterdir())
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -176,10 +177,14 @@ def test_diff_of_other_tasks_says_so(tmp_path: Path) -> None:
     assert "1 pairs have the same seed and another task" in found.text
 
 
-def test_diff_of_nothing_in_common_is_a_page(tmp_path: Path) -> None:
-    found = Page(write_diff([example(0, seed=1)], [], tmp_path / "diff.html"))
-    assert found.rows == []
-    assert "Only in A" in found.text
+def test_diff_of_nothing_in_common_is_refused(tmp_path: Path) -> None:
+    rows = [example(0, seed=1)]
+    with pytest.raises(StorageError, match="no readable episode"):
+        write_diff(rows, [], tmp_path / "diff.html")
+    others = [replace(row, env_id="other-v0") for row in rows]
+    with pytest.raises(ConfigurationError, match=r"these share none: .* plays .*plays other-v0"):
+        write_diff(rows, others, tmp_path / "diff.html")
+    assert not list(tmp_path.iterdir())
 
 
 def test_diff_shows_the_first_pairs_and_counts_all(tmp_path: Path) -> None:

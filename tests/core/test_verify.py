@@ -45,7 +45,7 @@ def _rewrite(file: Path, tamper: Tamper) -> None:
 
 
 @quick
-@given(st.lists(trajectories(), max_size=2))
+@given(st.lists(trajectories(), min_size=1, max_size=2))
 def test_verify_passes_what_was_saved(rows: list[Trajectory]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save([replace(row, group_id=None) for row in rows], Path(folder) / "run.jsonl")
@@ -54,6 +54,13 @@ def test_verify_passes_what_was_saved(rows: list[Trajectory]) -> None:
     assert report.is_sound
     assert report.trajectories == len(rows)
     assert report.tokens == sum(len(s.train_ids) for row in rows for s in row.segments)
+
+
+def test_verify_of_an_empty_file_is_not_sound(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text("")
+    report = verify_file(tmp_path / "run.jsonl")
+    assert not report.is_sound
+    assert str(report).endswith("0 images: nothing to verify")
 
 
 def test_verify_counts_what_it_checked(tmp_path: Path) -> None:

@@ -140,7 +140,8 @@ def test_index_on_disk_is_built_once_and_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "no search corpus"),
+        (["wrld"], "no search corpus 'wrld' is registered. Did you mean 'world'?"),
+        (["nosuch.jsonl"], "there is no file of documents or index folder 'nosuch.jsonl'"),
         (["world", "--key", "short"], "at least 16 printable"),
         (["world", "--no-key", "--host", "0.0.0.0"], "--allow-remote"),
         (["world", "--no-key", "--key", "k" * 20], "contradict"),

@@ -8,9 +8,11 @@ from typing import Any, Final, cast
 import gymnasium
 
 from envkit.certify.contract import conduct, promises
+from envkit.certify.contract.problems import Problem, mistakes, raised
 from envkit.certify.contract.subject import Budgets, Codec, Skip, Subject
 from envkit.env import Env
-from envkit.errors import ContractError
+from envkit.errors import ContractError, shown
+from envkit.registration import NAMESPACE
 
 __all__ = [
     "PROMISES",
@@ -23,7 +25,9 @@ __all__ = [
     "examine",
 ]
 
-_RULES: Final[MappingProxyType[str, Callable[[Subject], Iterator[str]]]] = MappingProxyType(
+Rule = Callable[[Subject], Iterator[str | Problem]]
+
+_RULES: Final[MappingProxyType[str, Rule]] = MappingProxyType(
     {
         "gymnasium": conduct.gymnasium_rule,
         "order of calls": conduct.order_rule,
@@ -41,9 +45,9 @@ _RULES: Final[MappingProxyType[str, Callable[[Subject], Iterator[str]]]] = Mappi
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckReport:
-    """What a check that found no problem looked at."""
+    """What a check that found no problem looked at; prints as a list of its rules."""
 
     name: str
     """The environment's id, or its class where it was not made by id."""
@@ -54,6 +58,14 @@ class CheckReport:
     turns: int
     """How many turns were played."""
 
+    def __repr__(self) -> str:
+        """Return the lines that `envkit check` prints."""
+        turns = "1 turn" if self.turns == 1 else f"{self.turns} turns"
+        lines = [f"{self.name} keeps the contract ({turns} played)"]
+        lines += [f"  holds    {rule}" for rule in self.passed]
+        lines += [f"  skipped  {rule}: {reason}" for rule, reason in self.skipped]
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
@@ -61,7 +73,7 @@ class Examination:
 
     report: CheckReport
     problems: tuple[str, ...]
-    """Each begins with its rule."""
+    """One line per mistake; each begins with its rule."""
 
 
 RULES: Final = tuple(_RULES)
@@ -72,10 +84,11 @@ PROMISES: Final = frozenset({"determinism", "independence", "snapshot", "replay"
 def examine(subject: Subject, rules: Collection[str] = RULES) -> Examination:
     """Play an environment through rules of the contract, and return what they found."""
     plain = subject.env
-    name = plain.spec.id if plain.spec is not None else type(plain).__name__
+    spec_id = type(plain).__name__ if plain.spec is None else plain.spec.id
+    name = spec_id.removeprefix(f"{NAMESPACE}/")
     passed: list[str] = []
     skipped: list[tuple[str, str]] = []
-    problems: list[str] = []
+    problems: list[tuple[str, Problem]] = []
     for rule, check in _RULES.items():
         if rule not in rules:
             continue
@@ -84,13 +97,13 @@ def examine(subject: Subject, rules: Collection[str] = RULES) -> Examination:
         except Skip as reason:
             skipped.append((rule, str(reason)))
             continue
-        problems += [f"{rule}: {problem}" for problem in found]
+        problems += [(rule, problem) for problem in found]
         if not found:
             passed.append(rule)
     report = CheckReport(
         name=name, passed=tuple(passed), skipped=tuple(skipped), turns=subject.turns
     )
-    return Examination(report=report, problems=tuple(problems))
+    return Examination(report=report, problems=tuple(mistakes(problems)))
 
 
 def check_env(
@@ -122,9 +135,12 @@ def check_env(
     Raises:
         ContractError: Lists every problem that was found.
     """
-    plain = cast(Any, env.unwrapped)
+    plain = cast(Any, env.unwrapped) if isinstance(env, gymnasium.Env) else env  # pyright: ignore[reportUnnecessaryIsInstance]  # a caller may pass anything
     if not isinstance(plain, Env):
-        raise ContractError(f"check_env needs an envkit.Env, got {type(plain).__name__}")
+        raise ContractError(
+            f"check_env needs an instance of envkit.Env, such as envkit.make('canary-v0'), "
+            f"got {shown(plain)}"
+        )
     subject = Subject(
         env=plain,
         factory=factory,
@@ -135,33 +151,36 @@ def check_env(
     )
     found = examine(subject)
     if found.problems:
+        count = len(found.problems)
         listed = "".join(f"\n  - {problem}" for problem in found.problems)
         raise ContractError(
-            f"{found.report.name} breaks the contract in {len(found.problems)} ways:{listed}"
+            f"{found.report.name} breaks the contract in "
+            f"{'1 way' if count == 1 else f'{count} ways'}:{listed}"
         )
     return found.report
 
 
-def _run(check: Callable[[Subject], Iterator[str]], subject: Subject) -> list[str]:
+def _run(check: Rule, subject: Subject) -> list[Problem]:
     """Return the problems that a rule found, counting what it raised as one.
 
     Raises:
         Skip: The rule does not apply, and found nothing before it noticed.
     """
-    found: list[str] = []
+    found: list[Problem] = []
     skipped: Skip | None = None
     try:
-        for problem in check(subject):
+        for told in check(subject):
+            problem = Problem(text=told, cause=told) if isinstance(told, str) else told
             if problem not in found:
                 found.append(problem)
     except Skip as reason:
         skipped = reason
     except Exception as error:  # noqa: BLE001  # an environment under check may raise anything
-        found.append(f"{type(error).__name__}: {error}")
+        found.append(raised(error, stops_rule=True))
     try:
         subject.close()
     except Exception as error:  # noqa: BLE001  # as above
-        found.append(f"close() must not raise, also when called twice: {error!r}")
+        found.append(raised(error, "close() must not raise, even when called twice: "))
     if skipped is not None and not found:
         raise skipped
     return found

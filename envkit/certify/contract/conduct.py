@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
+from envkit.certify.contract.problems import NOT_REPEATABLE, Problem, raised
 from envkit.certify.contract.subject import Episode, Player, Skip, Subject
 from envkit.env import Env, Observation
 from envkit.errors import EpisodeStateError
@@ -37,14 +38,19 @@ BAD_REPLIES: Final = (
 """What a model may write. None of it may raise, hang or break a later turn."""
 
 
-def gymnasium_rule(subject: Subject) -> Iterator[str]:
+def gymnasium_rule(subject: Subject) -> Iterator[str | Problem]:
     """Gymnasium's own checker passes, and warns about nothing."""
     env = subject.env
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         # Its render and close checks make further instances, which takes a spec.
         without_spec = env.spec is None
-        gymnasium_check_env(env, skip_render_check=without_spec, skip_close_check=without_spec)
+        try:
+            gymnasium_check_env(env, skip_render_check=without_spec, skip_close_check=without_spec)
+        except AssertionError as error:
+            if not str(error).startswith("Deterministic "):
+                raise
+            yield Problem(text=str(error), cause=NOT_REPEATABLE, stops_rule=True)
     for warning in caught:
         if issubclass(warning.category, UserWarning | DeprecationWarning):
             yield str(warning.message)
@@ -78,7 +84,7 @@ def _must_refuse_step(env: Env, when: str) -> Iterator[str]:
         yield f"step() {when} must raise EpisodeStateError, but it returned"
 
 
-def replies_rule(subject: Subject) -> Iterator[str]:
+def replies_rule(subject: Subject) -> Iterator[str | Problem]:
     """No reply raises, and everything returned has the contract's types."""
     calls = [f'<tool_call>{{"name": "{spec.name}"}}</tool_call>' for spec in subject.env.tools]
     pending = deque([*BAD_REPLIES, *calls])
@@ -90,7 +96,7 @@ def replies_rule(subject: Subject) -> Iterator[str]:
             try:
                 player.turn()
             except Exception as error:  # noqa: BLE001  # what an environment raises is its own
-                yield f"a reply must not raise: {written[:60]!r} raised {error!r}"
+                yield raised(error, f"a reply must not raise: {written[:60]!r} raised ")
                 break
         yield from episode_problems(player.episode(), subject.env)
         seed += 1

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from envkit.certify.contract.conduct import BAD_REPLIES
+from envkit.certify.contract.problems import NOT_REPEATABLE, Problem
 from envkit.certify.contract.subject import Episode, Player, Reply, Skip, Subject, play, row
 from envkit.env import Env, Policy, PolicyContext, Step
 from envkit.errors import ConfigurationError
@@ -14,7 +15,7 @@ _TURNS: Final = 8
 """Longest episode that these rules play."""
 
 
-def determinism_rule(subject: Subject) -> Iterator[str]:
+def determinism_rule(subject: Subject) -> Iterator[Problem]:
     """Give the same episode, image bytes included, for the same seed and replies."""
     if not subject.env.capabilities.deterministic:
         raise Skip("capabilities.deterministic is not declared")
@@ -25,7 +26,7 @@ def determinism_rule(subject: Subject) -> Iterator[str]:
             yield from _difference(first, again, f"a second play on {name} instance")
 
 
-def replay_rule(subject: Subject) -> Iterator[str]:
+def replay_rule(subject: Subject) -> Iterator[Problem]:
     """Where replay_safe is declared, seed, task and the recorded replies rebuild the episode."""
     if not subject.env.capabilities.replay_safe:
         raise Skip("capabilities.replay_safe is not declared")
@@ -35,7 +36,7 @@ def replay_rule(subject: Subject) -> Iterator[str]:
         yield from _difference(first, again, "a replay of its seed, task and replies")
 
 
-def independence_rule(subject: Subject) -> Iterator[str]:
+def independence_rule(subject: Subject) -> Iterator[Problem]:
     """Two instances played turn by turn in alternation do not disturb each other."""
     if not subject.env.capabilities.deterministic:
         raise Skip("capabilities.deterministic is not declared")
@@ -169,12 +170,12 @@ def _recorded(episode: Episode) -> Reply:
     return lambda context: episode.replies[context.turn]
 
 
-def _difference(first: Episode, again: Episode, what: str) -> Iterator[str]:
+def _difference(first: Episode, again: Episode, what: str) -> Iterator[Problem]:
     before, after = first.rows(), again.rows()
     if before == after and first.task == again.task:
         return
     if first.task != again.task:
-        yield f"{what} drew another task"
+        yield Problem(text=f"{what} drew another task", cause=NOT_REPEATABLE)
         return
     pairs = enumerate(zip(before, after, strict=False))
     turn, (left, right) = next(
@@ -182,7 +183,8 @@ def _difference(first: Episode, again: Episode, what: str) -> Iterator[str]:
         (min(len(before), len(after)), ("the end", "another turn")),
     )
     where = "the start" if turn == 0 else f"turn {turn}"
-    yield f"{what} differs at {where}: {_excerpt(left, right)} became {_excerpt(right, left)}"
+    text = f"{what} differs at {where}: {_excerpt(left, right)} became {_excerpt(right, left)}"
+    yield Problem(text=text, cause=NOT_REPEATABLE)
 
 
 def _excerpt(line: str, other: str) -> str:

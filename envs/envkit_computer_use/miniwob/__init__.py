@@ -16,9 +16,14 @@ SPEC = EnvSpec(
 COLLECTION = Collection(
     entry_point="envkit_computer_use.miniwob:MiniwobEnv",
     argument="task",
-    members=lambda: [f"{name}-v0" for name in TASKS],
+    members=lambda: {f"{name}-v0": _description(entry) for name, entry in TASKS.items()},
     description="One web task of MiniWoB++ in a real browser.",
 )
+
+
+def _description(entry: TaskEntry) -> str:
+    return f"{entry.name.replace('-', ' ').capitalize()}: {entry.kind}, {entry.turns} replies."
+
 
 __all__ = [
     "COLLECTION",

@@ -1,0 +1,72 @@
+"""What rules find wrong, with each mistake once.
+
+Several rules may fail because of one mistake: an error in `on_turn` stops every rule that plays.
+Problems with the same cause are one mistake, told in the words of the rule that looks for it.
+"""
+
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import envkit
+from envkit.errors import describe
+
+_OWN: Final = str(Path(envkit.__file__).parent)
+NOT_REPEATABLE: Final = "not repeatable"
+"""The cause of a play that cannot be repeated, whichever rule compares it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that a rule found."""
+
+    text: str
+    cause: str
+    """Problems with the same cause are one mistake."""
+    stops_rule: bool = False
+    """Whether an error ended the rule. Another rule's words for the same cause say more."""
+
+
+def raised(error: Exception, what: str = "", *, stops_rule: bool = False) -> Problem:
+    """Return the problem of an error, caused by the author's line that raised it.
+
+    Args:
+        error: What the environment raised.
+        what: What it must not have been raised by.
+        stops_rule: As in `Problem`.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_OWN) and "gymnasium" not in Path(frame.filename).parts
+    ]
+    text = f"{what}{describe(error)[:300]}"
+    if not frames:
+        return Problem(text=text, cause=describe(error), stops_rule=stops_rule)
+    last = frames[-1]
+    cause = f"{type(error).__name__} {last.filename}:{last.lineno}"
+    text += f" ({last.name}, line {last.lineno})"
+    return Problem(text=text, cause=cause, stops_rule=stops_rule)
+
+
+def mistakes(found: Iterable[tuple[str, Problem]]) -> list[str]:
+    """Return a line per mistake: its rule, its text, and what else it broke.
+
+    Args:
+        found: Pairs of a rule's name and a problem, in the order in which they were found.
+    """
+    by_cause: dict[str, list[tuple[str, Problem]]] = {}
+    for rule, problem in found:
+        by_cause.setdefault(problem.cause, []).append((rule, problem))
+    return [_line(same) for same in by_cause.values()]
+
+
+def _line(same: list[tuple[str, Problem]]) -> str:
+    rule, problem = min(same, key=lambda one: one[1].stops_rule)  # the first of the telling ones
+    again = sum(1 for other, _ in same if other == rule) - 1
+    others = dict.fromkeys(other for other, _ in same if other != rule)
+    more = [f"{again} more like it"] if again else []
+    more += [f"breaks too: {', '.join(others)}"] if others else []
+    return f"{rule}: {problem.text}" + (f" [{'; '.join(more)}]" if more else "")
