@@ -46,7 +46,9 @@ class Collector:
             survivors: How many of them must survive to be frozen.
         """
         self._objects, self._survivors = objects, survivors
-        self._lock = threading.Lock()  # runs may be played on event loops of several threads
+        # Runs may be played on event loops of several threads. A collection may end an abandoned
+        # run, which leaves while its thread holds the lock.
+        self._lock = threading.RLock()
         self._runs = 0
         self._threshold: tuple[int, int, int] | None = None
         self._allowed = 0
@@ -101,12 +103,13 @@ class Collector:
                 if self._frozen > self._limit:
                     gc.unfreeze()
                     gc.collect()
-                    gc.freeze()
-                    self._base = self._frozen = gc.get_freeze_count()
+                    if self.is_active:
+                        gc.freeze()
+                        self._base = self._frozen = gc.get_freeze_count()
             elif len(gc.get_objects(generation=2)) >= self._objects:
                 gc.collect()
                 survivors = len(gc.get_objects(generation=2))
-                if survivors >= self._survivors:
+                if self.is_active and survivors >= self._survivors:
                     gc.freeze()
                     self._frozen += survivors
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Generator
 
@@ -115,6 +116,32 @@ def test_collector_does_not_freeze_few_survivors(collector: Collector) -> None:
     collector.tend()
     assert first() is None
     assert gc.get_freeze_count() <= frozen
+
+
+class AbandonedRun(Knot):
+    """Leaves when it is collected, as the generator of a run that nobody has closed."""
+
+    def __init__(self, collector: Collector) -> None:
+        super().__init__()
+        self.collector = collector
+
+    def __del__(self) -> None:
+        self.collector.leave(1)
+
+
+def test_collector_may_end_an_abandoned_run() -> None:
+    one, threshold = Collector(objects=1_000, survivors=500), gc.get_threshold()
+    one.enter(1)
+    run, kept = AbandonedRun(one), [Knot() for _ in range(2_000)]
+    age()
+    del run
+    # In a thread: a collector that waits for itself must not hold up the tests.
+    tending = threading.Thread(target=one.tend, daemon=True)
+    tending.start()
+    tending.join(20)
+    assert not tending.is_alive()
+    assert (one.is_active, gc.get_freeze_count(), gc.get_threshold()) == (False, 0, threshold)
+    assert kept
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ async def test_a_rollout_climbs_to_the_level_that_the_policy_cannot_do() -> None
 
 
 @pytest.mark.parametrize(("bound", "level"), [({}, 4), ({"solved_above": 0.5}, 1)])
-async def test_solved_means_more_than_a_bound(bound: dict[str, float], level: int) -> None:
+async def test_solved_means_more_than_a_bound(bound: dict[str, Any], level: int) -> None:
     progress = LevelProgress([1, 2, 3, 4], window=8, down=-1)
     codec = text_codec()
 
