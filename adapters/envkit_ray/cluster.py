@@ -3,8 +3,10 @@
 import importlib
 import os
 import socket
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, MissingDependencyError
@@ -35,6 +37,8 @@ class Cluster:
     """Whether `leave` disconnects: False in a process that Ray or a trainer has connected."""
     default_cpus: float
     """What a worker reserves unless the options say otherwise."""
+    left: threading.Event = field(default_factory=threading.Event)
+    """Ends the thread that Ray was started on."""
 
     @classmethod
     def join(cls, address: str | None) -> "Cluster":
@@ -59,26 +63,45 @@ class Cluster:
         _check_listens(where)
         options: dict[str, Any] = {"include_dashboard": False} if where == _LOCAL else {}
         try:
-            ray.init(
-                address=where,
-                log_to_driver=False,
-                logging_level="ERROR",
-                **options,
-            )
+            left = _init(ray, address=where, log_to_driver=False, logging_level="ERROR", **options)
         except Exception as error:  # Ray has an exception for each of its layers
             raise _unreachable(where, error) from error
-        return cls(ray=ray, is_ours=True, default_cpus=0.0 if where == _LOCAL else 1.0)
+        return cls(ray=ray, is_ours=True, default_cpus=0.0 if where == _LOCAL else 1.0, left=left)
 
     def leave(self) -> None:
         """Disconnect, and end a cluster that was started for this; a trainer's stays."""
         if self.is_ours:
             self.ray.shutdown()
+            self.left.set()
 
     def resources(self) -> str:
         """Return how many CPUs the cluster has, for a message."""
         everything: Mapping[str, float] = self.ray.cluster_resources()
         free: Mapping[str, float] = self.ray.available_resources()
         return f"{free.get('CPU', 0.0):g} of the cluster's {everything.get('CPU', 0.0):g} are free"
+
+
+def _init(ray: Any, **options: Any) -> threading.Event:  # noqa: ANN401  # Ray has no types
+    """Call `ray.init` on a thread that lives until the event is set or the process ends.
+
+    Linux kills the processes of a local cluster when the thread that started them ends
+    (`set_kill_on_parent_death_linux` in ray/_private/utils.py, PR_SET_PDEATHSIG). A thread of an
+    event loop ends with the loop, before the error that ended the loop is printed.
+    """
+    started, left = Future[None](), threading.Event()
+
+    def hold() -> None:
+        try:
+            ray.init(**options)
+        except BaseException as error:  # noqa: BLE001  # the caller raises it
+            started.set_exception(error)
+        else:
+            started.set_result(None)
+            left.wait()
+
+    threading.Thread(target=hold, name="envkit-ray", daemon=True).start()
+    started.result()
+    return left
 
 
 def _check_listens(where: str) -> None:
