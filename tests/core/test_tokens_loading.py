@@ -30,9 +30,9 @@ def test_load_codec_reads_stop_ids_and_image_processor(folder: Path) -> None:
 
 
 def test_load_codec_names_a_wrong_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="(?:no|not a) model folder"):
+    with pytest.raises(ConfigurationError, match="is not a model folder"):
         load_codec(tmp_path)
-    with pytest.raises(ConfigurationError, match="(?:no|not a) model folder"):
+    with pytest.raises(ConfigurationError, match="there is no model folder"):
         load_codec(tmp_path / "missing")
     (tmp_path / "tokenizer.json").write_text("{broken")
     with pytest.raises(ConfigurationError, match="no tokenizer can be loaded"):
