@@ -20,6 +20,7 @@ import os
 import random
 import statistics
 import time
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -83,9 +84,20 @@ class Waits:
         self.engine = [draw(n, 1.0) for n in turns]
         self.env = [draw(n, 0.25) for n in turns]
 
+    def of_reply(self, request: GenerateRequest) -> float:
+        """Return how long the engine takes for a reply, in seconds."""
+        assert request.context is not None
+        return self.engine[int(request.context.task["number"])][request.context.turn]
+
     def ideal(self) -> float:
         """Return the longest episode's own waiting, in seconds."""
         return max(sum(a) + sum(b) for a, b in zip(self.engine, self.env, strict=True))
+
+
+@cache
+def drawn_waits(episodes: int, mean_s: float, sigma: float) -> Waits:
+    """Return the waiting times that all processes draw alike, once for each process."""
+    return Waits(episodes, mean_s, sigma)
 
 
 def reply(context: PolicyContext) -> str:
@@ -168,9 +180,8 @@ async def makespan(codec: ChatCodec, episodes: int, mean_s: float) -> dict[str, 
     waits, collections, left = Waits(episodes, mean_s, sigma=0.8), Collections(), episodes
 
     def latency(request: GenerateRequest) -> float:
-        assert request.context is not None
         collections.begin()
-        return waits.engine[int(request.context.task["number"])][request.context.turn]
+        return waits.of_reply(request)
 
     engine = ScriptedEngine(codec, reply, latency=latency)
     started = time.perf_counter()

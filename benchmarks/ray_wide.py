@@ -12,85 +12,38 @@ Ray's own processes are not in it.
 import argparse
 import asyncio
 import json
-import math
 import os
-import random
 import re
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from loop import Waiting, drawn_waits, reply
 from ray_workers import cpu_of
 
-from envkit.async_env import AsyncEnv
-from envkit.env import PolicyContext, Turn
-from envkit.rollout import (
-    GenerateRequest,
-    Player,
-    RolloutConfig,
-    Run,
-    RunPlan,
-    ScriptedEngine,
-    delivered,
-)
+from envkit.rollout import Player, RolloutConfig, Run, RunPlan, ScriptedEngine, delivered
 from envkit.rollout.sources import FunctionSource
-from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.tokens import load_codec
 from envkit_ray import RayPlayer
 from envkit_transformers import builtin_model_dir
 
-TURNS = 4
 SIGMA = 0.5
-ENV_SHARE = 0.1
-"""What an environment's step takes of a reply's mean; none reaches the deadline of a step."""
 SAMPLE_S = 5.0
 MOST_OF_IDEAL = 1.05
 MOST_BYTES = 6e9
 
 
-def wait_s(seed: int, turn: int, mean_s: float, *, of_env: bool) -> float:
-    """Return how long a reply or a step takes; drawn from the episode's seed."""
-    rng = random.Random(derive_seed("wait", seed, turn, int(of_env)))
-    mean = mean_s * (ENV_SHARE if of_env else 1.0)
-    return rng.lognormvariate(math.log(mean) - SIGMA**2 / 2, SIGMA)
+def waiting_env(episodes: int, mean_s: float) -> Waiting:
+    """Return an environment that waits."""
+    return Waiting(drawn_waits(episodes, mean_s, SIGMA))
 
 
-class Waiting(AsyncEnv):
-    """Takes a while for each of its turns."""
-
-    def __init__(self, mean_s: float) -> None:
-        super().__init__(max_turns=TURNS)
-        self._mean_s = mean_s
-
-    async def on_areset(self, task: Task) -> Turn:
-        """Start at once."""
-        return Turn("You stand in a corridor.")
-
-    async def on_aturn(self, response_text: str) -> Turn:
-        """Wait and answer."""
-        await asyncio.sleep(wait_s(int(self.task["seed"]), self.turn, self._mean_s, of_env=True))
-        return Turn("Go on.", reward=0.25, done=self.turn + 1 >= TURNS)
-
-
-def reply(context: PolicyContext) -> str:
-    """Write a reply of constant length."""
-    return f"I open door {context.turn} and look for the key after it."
-
-
-def reply_s(request: GenerateRequest, *, mean_s: float) -> float:
-    """Return how long the engine takes."""
-    assert request.context is not None
-    task = request.context.task
-    return wait_s(int(task["seed"]), request.context.turn, mean_s, of_env=False)
-
-
-def waiting_player(config: RolloutConfig, *, model: str, mean_s: float) -> Player:
+def waiting_player(config: RolloutConfig, *, model: str, episodes: int, mean_s: float) -> Player:
     """Return a player whose engine waits."""
     codec = load_codec(model)
-    engine = ScriptedEngine(codec, reply, latency=partial(reply_s, mean_s=mean_s))
-    return Player(engine, codec, config)
+    waits = drawn_waits(episodes, mean_s, SIGMA)
+    return Player(ScriptedEngine(codec, reply, latency=waits.of_reply), codec, config)
 
 
 def memory_of(pids: list[int]) -> int:
@@ -104,28 +57,18 @@ def memory_of(pids: list[int]) -> int:
     return held
 
 
-def ideal_s(tasks: Sequence[Task], mean_s: float) -> float:
-    """Return the longest episode's own waiting."""
-    return max(
-        sum(
-            wait_s(int(task["seed"]), turn, mean_s, of_env=of_env)
-            for turn in range(TURNS)
-            for of_env in (False, True)
-        )
-        for task in tasks
-    )
-
-
 async def wide(episodes: int, workers: int, mean_s: float, model: str) -> dict[str, float]:
     """Play all episodes at once and return what was measured."""
     config = RolloutConfig(workers=workers)
-    make = partial(waiting_player, RolloutConfig(), model=model, mean_s=mean_s)
+    make = partial(
+        waiting_player, config.of_worker(), model=model, episodes=episodes, mean_s=mean_s
+    )
     player = RayPlayer(make, config)
     await player.start()
     pids = [pid for _, pid in player.processes]
-    tasks: list[Task] = [{"seed": number} for number in range(episodes)]
+    tasks: list[Task] = [{"number": number} for number in range(episodes)]
     run = Run(
-        FunctionSource("waiting", partial(Waiting, mean_s)),
+        FunctionSource("waiting", partial(waiting_env, episodes, mean_s)),
         player,
         RunPlan(episodes=episodes, tasks=tasks, concurrency=episodes),
     )
@@ -145,7 +88,7 @@ async def wide(episodes: int, workers: int, mean_s: float, model: str) -> dict[s
             kept.add(one.episode_id)
     took = time.monotonic() - started
     sampling.cancel()
-    ideal = ideal_s(tasks, mean_s)
+    ideal = drawn_waits(episodes, mean_s, SIGMA).ideal()
     figures = {
         "episodes": len(kept),
         "seconds": took,
@@ -166,7 +109,12 @@ def main() -> int:
     )
     parser.add_argument("--episodes", type=int, default=65_536, help="at once")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--mean-s", type=float, default=60.0, help="mean seconds of a reply")
+    parser.add_argument(
+        "--mean-s",
+        type=float,
+        default=40.0,
+        help="mean seconds of a reply; longer steps than now come near their deadline of 120 s",
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     figures = asyncio.run(

@@ -198,7 +198,7 @@ def _failed(
         status=Status.OFF if is_off else Status.FAILED,
         found=str(problem),
         matters=matters,
-        fix=_mending(str(problem)) or f"pip install --force-reinstall --no-deps {distribution}",
+        fix=_fix_in(str(problem)) or f"pip install --force-reinstall --no-deps {distribution}",
     )
 
 
@@ -227,7 +227,7 @@ def _plugin_check(point: EntryPoint) -> Check:
     return Check(area="plugin", name=point.name, status=Status.OK, found=str(found))
 
 
-def _mending(message: str) -> str:
+def _fix_in(message: str) -> str:
     """Return the command after "Install it with:" or "Fix it with:" of an error's message."""
     line = re.search(r"(?:Install|Fix) it with: (.*?)(?: \(or .*)?$", message, re.S)
     return "" if line is None else line[1].strip()

@@ -43,14 +43,13 @@ def summarise(
     text = json.dumps(dict(metrics), indent=2)
     replace_file(directory / METRICS_FILE, text.encode() + b"\n")
     checked = verify_file(directory)
-    report = directory / REPORT_FILE
-    if checked.trajectories:
-        write_report(directory, report, decode=decode)
     paths = {
         "trajectories": str(directory / FILE_NAME),
         "metrics": str(directory / METRICS_FILE),
     }
     if checked.trajectories:
+        report = directory / REPORT_FILE
+        write_report(directory, report, decode=decode)
         paths["report"] = str(report)
     if output is Output.JSON:
         say_json({"metrics": dict(metrics), "is_sound": checked.is_sound, "files": paths})

@@ -36,8 +36,6 @@ from envkit.rollout import (
 from envkit.trajectory import StopReason, Trajectory
 from envkit_ray import RayPlayer, greeting
 from envkit_ray import workers as ray_workers
-from envkit_ray.messages import Parcel
-from envkit_ray.outbox import Outbox
 
 ECHO = "toy-echo-v0"
 DOTS = "toy-dots-v0"
@@ -269,36 +267,6 @@ async def test_order_that_cannot_be_sent_faults_its_episode_alone(ray: FakeRay) 
     assert fine.reward == 1.0
     assert one.fault is not None
     assert "pickle" in one.fault.message
-
-
-def _parcel(name: str) -> Parcel:
-    return name, b"", []
-
-
-async def test_outbox_gives_each_answer_to_one_call_only() -> None:
-    outbox = Outbox()
-    first = asyncio.create_task(outbox.take())
-    await asyncio.sleep(0)
-    outbox.add(_parcel("a"), is_last=False)
-    assert not first.done()  # others may finish soon
-    second = asyncio.create_task(outbox.take())
-    assert await first == (_parcel("a"),)
-    outbox.add(_parcel("b"), is_last=False)
-    outbox.add(_parcel("c"), is_last=True)
-    assert await second == (_parcel("b"), _parcel("c"))
-    outbox.add(_parcel("d"), is_last=True)  # no call waits
-    assert await outbox.take() == (_parcel("d"),)
-
-
-async def test_outbox_forgets_what_the_driver_has_given_up() -> None:
-    outbox = Outbox()
-    waiting = asyncio.create_task(outbox.take())
-    await asyncio.sleep(0)
-    outbox.add(_parcel("a"), is_last=False)
-    outbox.clear()
-    assert await waiting == ()
-    outbox.add(_parcel("b"), is_last=True)
-    assert await outbox.take() == (_parcel("b"),)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
