@@ -46,6 +46,7 @@ class Actor:
         """By method."""
         self._make, self._object = make, make()
         self._calls: set[asyncio.Task[Any]] = set()
+        self._endings: set[asyncio.Task[None]] = set()
 
     @property
     def running(self) -> int:
@@ -65,9 +66,21 @@ class Actor:
 
     def die(self) -> None:
         """Lose the object with all its calls; calls fail until `come_back`."""
-        self._object.drop(tuple(self._object._running))
+        self._end()
         self.lose_calls()
         self.is_away = True
+
+    def be_killed(self) -> None:
+        """Lose the object for good."""
+        self.is_killed = True
+        self._end()
+        self.lose_calls(ActorDiedError)
+
+    def _end(self) -> None:
+        """Free what a process holds and the system takes back: threads, episodes, a collector."""
+        ending = asyncio.ensure_future(self._object.close())
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
 
     def come_back(self) -> None:
         """Start a new object in its place."""
@@ -138,8 +151,7 @@ class FakeRay:
 
     def kill(self, actor: object) -> None:
         if isinstance(actor, Actor):
-            actor.is_killed = True
-            actor.lose_calls(ActorDiedError)
+            actor.be_killed()
 
     def remote(self, cls: type) -> Any:
         assert self.initialized, "an actor before ray.init"
