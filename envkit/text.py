@@ -9,3 +9,8 @@ def utf8(text: str) -> str:
 def optional_utf8(text: str | None) -> str | None:
     """Return the same; None stays None."""
     return None if text is None else utf8(text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 turn", "2 turns"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

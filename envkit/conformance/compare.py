@@ -9,6 +9,7 @@ import numpy as np
 from envkit.conformance.delivered import DeliveredRow
 from envkit.conformance.pictures import picture_difference
 from envkit.conformance.unscored import unscored_difference
+from envkit.text import counted
 from envkit.trajectory import RewardPlacement, Row
 
 
@@ -36,7 +37,7 @@ def first_difference(
             place = "" if len(expected) == 1 else f"row {number} of {len(expected)}: "
             return place + difference + _other_row(expected, got, number)
     if len(expected) != len(delivered):
-        return f"{_count(len(expected), 'row')} expected, got {len(delivered)}"
+        return f"{counted(len(expected), 'row')} expected, got {len(delivered)}"
     return None
 
 
@@ -59,18 +60,18 @@ def _ids(name: str, expected: Sequence[int], got: Sequence[int]) -> str | None:
         return None
     missing = len(expected) - len(got)
     if place == len(got):
-        return f"{name} ids end after {len(got)} of {_count(len(expected), 'token')}"
+        return f"{name} ids end after {len(got)} of {counted(len(expected), 'token')}"
     if place == len(expected):
         behind = " (an observation after the last reply?)" if name == "response" else ""
         return (
-            f"{name} ids go on after the {_count(place, 'token')} expected, got {-missing} more"
+            f"{name} ids go on after the {counted(place, 'token')} expected, got {-missing} more"
             + (behind)
         )
     text = f"{name} ids differ at token {place}: expected {expected[place]}, got {got[place]}"
     if missing > 0 and list(expected[place + missing :]) == list(got[place:]):
-        return f"{text}; {_count(missing, 'token')} missing there, the rest is equal"
+        return f"{text}; {counted(missing, 'token')} missing there, the rest is equal"
     if missing < 0 and list(expected[place:]) == list(got[place - missing :]):
-        return f"{text}; {_count(-missing, 'token')} too many there, the rest is equal"
+        return f"{text}; {counted(-missing, 'token')} too many there, the rest is equal"
     return text
 
 
@@ -130,7 +131,7 @@ def _rewards(row: Row, got: DeliveredRow, placement: RewardPlacement) -> str | N
 def _length(name: str, row: Row, column: Sequence[object]) -> str | None:
     if len(column) == len(row.response_ids):
         return None
-    ids = _count(len(row.response_ids), "response id")
+    ids = counted(len(row.response_ids), "response id")
     return f"{name} must have one entry for each of {ids}, got {len(column)}"
 
 
@@ -159,7 +160,3 @@ def _same(expected: float, got: float) -> bool:
     if not (math.isfinite(expected) and math.isfinite(got)):
         return expected == got
     return bool(np.float32(expected) == np.float32(got))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

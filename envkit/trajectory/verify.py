@@ -8,6 +8,7 @@ from pathlib import Path
 from envkit.errors import EnvkitError, ImageError, StorageError
 from envkit.images import Image
 from envkit.messages import images_of
+from envkit.text import counted
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import Problem, Rule, check_trajectory
 from envkit.trajectory.storage import StoredLine, read_lines, trajectory_file
@@ -44,7 +45,7 @@ class VerifyReport:
             return f"{counts}: all sound"
         if not self.problems:
             return f"{counts}: nothing to verify"
-        number = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        number = counted(len(self.problems), "problem")
         return "\n".join([f"{counts}: {number}", *(f"  {problem}" for problem in self.problems)])
 
 

@@ -13,6 +13,7 @@ from envkit.certify.contract.subject import Budgets, Codec, Skip, Subject
 from envkit.env import Env
 from envkit.errors import ContractError, shown
 from envkit.registration import NAMESPACE
+from envkit.text import counted
 
 __all__ = [
     "PROMISES",
@@ -60,8 +61,7 @@ class CheckReport:
 
     def __repr__(self) -> str:
         """Return the lines that `envkit check` prints."""
-        turns = "1 turn" if self.turns == 1 else f"{self.turns} turns"
-        lines = [f"{self.name} keeps the contract ({turns} played)"]
+        lines = [f"{self.name} keeps the contract ({counted(self.turns, 'turn')} played)"]
         lines += [f"  holds    {rule}" for rule in self.passed]
         lines += [f"  skipped  {rule}: {reason}" for rule, reason in self.skipped]
         return "\n".join(lines)
@@ -151,12 +151,9 @@ def check_env(
     )
     found = examine(subject)
     if found.problems:
-        count = len(found.problems)
+        ways = counted(len(found.problems), "way")
         listed = "".join(f"\n  - {problem}" for problem in found.problems)
-        raise ContractError(
-            f"{found.report.name} breaks the contract in "
-            f"{'1 way' if count == 1 else f'{count} ways'}:{listed}"
-        )
+        raise ContractError(f"{found.report.name} breaks the contract in {ways}:{listed}")
     return found.report
 
 
