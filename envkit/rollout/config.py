@@ -20,8 +20,7 @@ from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_fields, check_types
 from envkit.rollout.setup import RolePlan
-from envkit.rollout.staleness import Stale
-from envkit.rollout.tail import Stragglers, Tail
+from envkit.rollout.tail import Tail
 from envkit.tokens import SanityMode
 
 T = TypeVar("T")
@@ -96,8 +95,6 @@ class RolloutConfig:
         for name, read in _SECTIONS.items():
             if name in data:
                 nested[name] = read(data[name])
-        if "on_fault" in data:
-            nested["on_fault"] = _member(FaultPolicy, data["on_fault"])
         return _build(cls, {**data, **nested}, "the configuration")
 
     def __post_init__(self) -> None:
@@ -261,18 +258,6 @@ def _retries(value: object) -> RetryBudget:
     return _build(RetryBudget, data, "retries")
 
 
-def _tail(value: object) -> Tail:
-    data = dict(_section(value, "tail"))
-    choices: tuple[tuple[str, type[StrEnum]], ...] = (("then", Stragglers), ("stale", Stale))
-    data |= {name: _member(kind, data[name]) for name, kind in choices if name in data}
-    return _build(Tail, data, "tail")
-
-
-def _member(kind: type[StrEnum], value: object) -> object:
-    """Return the member with a value; anything else is returned for the constructor to refuse."""
-    return next((member for member in kind if member.value == value), value)
-
-
 def _section(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigurationError(
@@ -296,9 +281,9 @@ def _check_keys(cls: type, data: Mapping[str, Any], where: str) -> None:
 
 
 _SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
-    "limits": lambda value: _build(Limits, value, "limits"),
+    "limits": partial(_build, Limits, where="limits"),
     "retries": _retries,
-    "tail": _tail,
+    "tail": partial(_build, Tail, where="tail"),
     **{
         name: partial(_section, name=name)
         for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "ray")

@@ -45,6 +45,8 @@ def check_types(cls: type, values: Mapping[str, Any], where: str) -> None:
 def check_fields(settings: Any, where: str) -> None:  # noqa: ANN401  # any dataclass
     """Refuse settings with a value of another type than its field; see `check_types`.
 
+    The value of an Enum's member stands for the member, which takes its place.
+
     Args:
         settings: An instance of a dataclass, from its `__post_init__`.
         where: What the settings are called, for the message.
@@ -52,8 +54,14 @@ def check_fields(settings: Any, where: str) -> None:  # noqa: ANN401  # any data
     Raises:
         ConfigurationError: A value of another type.
     """
+    cls = cast("type[Any]", type(settings))
+    for name, hint in _hints(cls).items():
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            value = getattr(settings, name)
+            member = next((member for member in hint if member.value == value), value)
+            object.__setattr__(settings, name, member)  # the dataclasses are frozen
     values = {entry.name: getattr(settings, entry.name) for entry in fields(settings)}
-    check_types(cast("type[Any]", type(settings)), values, where)
+    check_types(cls, values, where)
 
 
 @cache

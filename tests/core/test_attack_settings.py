@@ -96,7 +96,7 @@ def test_from_mapping_reads_back_every_setting() -> None:
         (RolloutConfig, {"sampling": {"temprature": 1}}, "Did you mean 'temperature'?"),
         (RolloutConfig, {"sampling": {"top_p": 7}}, "top_p must be above 0 and at most 1, got 7"),
         (RolloutConfig, {"sampling": Sampling()}, "sampling must be a mapping"),
-        (RolloutConfig, {"on_fault": "retry"}, "on_fault must be one of ['mask', 'retry', "),
+        (RolloutConfig, {"on_fault": "again"}, "on_fault must be one of ['mask', 'retry', "),
         (RolloutConfig, {"history": "kept"}, "history must be one of ['keep', 'rerender']"),
         (RolloutConfig, {"worker_memory_mb": -1}, "worker_memory_mb must be at least 1"),
         (RolloutConfig, {"seed": None}, "seed must be an integer, got None"),
@@ -104,7 +104,7 @@ def test_from_mapping_reads_back_every_setting() -> None:
         (RetryBudget, {"backoff": {"jitter": 0}}, "backoff must be Backoff(...)"),
         (RetryBudget, {"max_episode_restarts": "1"}, "max_episode_restarts must be an integer"),
         (Backoff, {"initial_s": None}, "initial_s must be a finite number, got None"),
-        (Tail, {"then": "drop"}, "then must be one of ['wait', 'drop', 'park'], got 'drop'"),
+        (Tail, {"then": "cut"}, "then must be one of ['wait', 'drop', 'park'], got 'cut'"),
         (Tail, {"oversample": "2"}, "oversample must be a finite number, got '2'"),
     ],
 )

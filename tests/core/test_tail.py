@@ -5,6 +5,7 @@ import json
 import zlib
 from collections import Counter
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -413,3 +414,12 @@ def test_trainer_that_gets_a_tail_is_told_what_to_use_instead() -> None:
     with pytest.raises(ConfigurationError, match="use --partial"):
         RolloutConfig.for_trainer(RolloutConfig(tail=Tail(then=Stragglers.DROP)), tail="--partial")
     assert RolloutConfig.for_trainer(None, tail="--partial") == RolloutConfig()
+
+
+def test_settings_take_the_value_of_a_choice() -> None:
+    config = RolloutConfig(on_fault="retry", tail=Tail(then="park", stale="drop"))  # pyright: ignore[reportArgumentType]  # a user's text
+    assert (config.on_fault, config.tail.then, config.tail.stale) == (
+        FaultPolicy.RETRY, Stragglers.PARK, Stale.DROP,
+    )  # fmt: skip
+    assert all(isinstance(one, StrEnum) for one in (config.on_fault, config.tail.then))
+    assert RolloutConfig.from_mapping(config.to_mapping()) == config
