@@ -41,7 +41,7 @@ def test_check_passes_a_wrapped_environment_made_by_id() -> None:
 
     report = envkit.check_env(env)
 
-    assert report.name == "toy-adder-v0"
+    assert report.name == "envkit/toy-adder-v0"
     assert "tools" in report.passed
     env.close()
 

@@ -186,8 +186,13 @@ async def test_navigation_out_of_the_site_is_refused_and_counted() -> None:
     async with running_pool() as pool:
         page = await open_page(pool, BUTTON % 'location = "https://example.com/"')
         times = 12  # the page's clock stood still after two of five, once
-        for _ in range(times):
+        for number in range(times):
             await click(page, 20, 20)
+            async with asyncio.timeout(
+                10
+            ):  # an earlier click would replace the navigation
+                while page.events.counts[PageEvent.BLOCKED_NAVIGATION] <= number:
+                    await asyncio.sleep(0.001)
         assert page.left is None
         assert page.take_events().counts[PageEvent.BLOCKED_NAVIGATION] == times
         assert await page.evaluate("location.pathname") == "/index.html"

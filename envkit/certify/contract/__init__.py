@@ -84,8 +84,7 @@ PROMISES: Final = frozenset({"determinism", "independence", "snapshot", "replay"
 def examine(subject: Subject, rules: Collection[str] = RULES) -> Examination:
     """Play an environment through rules of the contract, and return what they found."""
     plain = subject.env
-    spec_id = type(plain).__name__ if plain.spec is None else plain.spec.id
-    name = spec_id.removeprefix(f"{NAMESPACE}/")
+    name = type(plain).__name__ if plain.spec is None else plain.spec.id
     passed: list[str] = []
     skipped: list[tuple[str, str]] = []
     problems: list[tuple[str, Problem]] = []
