@@ -188,9 +188,7 @@ async def test_navigation_out_of_the_site_is_refused_and_counted() -> None:
         times = 12  # the page's clock stood still after two of five, once
         for number in range(times):
             await click(page, 20, 20)
-            async with asyncio.timeout(
-                10
-            ):  # an earlier click would replace the navigation
+            async with asyncio.timeout(10):  # an earlier click would replace the navigation
                 while page.events.counts[PageEvent.BLOCKED_NAVIGATION] <= number:
                     await asyncio.sleep(0.001)
         assert page.left is None

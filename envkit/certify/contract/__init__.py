@@ -12,7 +12,6 @@ from envkit.certify.contract.problems import Problem, mistakes, raised
 from envkit.certify.contract.subject import Budgets, Codec, Skip, Subject
 from envkit.env import Env
 from envkit.errors import ContractError, shown
-from envkit.registration import NAMESPACE
 from envkit.text import counted
 
 __all__ = [
