@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from envkit_computer_use.actions import Action, ActionKind
-from envkit_computer_use.browser import BrowserPool, Hands, Page, PageOptions, Site
+from envkit_actions import Action, ActionKind
+from envkit_browser.driver import BrowserPool, Hands, Page, PageOptions, Site
 
 HTML: Final = """<!doctype html><body style="font:16px sans-serif">
 <h3>Which do you like?</h3><p id="state">0</p>

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from envkit.env import PolicyContext
-from envkit_computer_use import ComputerUseEnv, DesktopTasks
-from envkit_computer_use.screen import Screen
+from envkit_desktop import ComputerUseEnv, DesktopTasks
+from envkit_desktop.screen import Screen
 
 CLICK = '{"action": "click", "x": %d, "y": %d}'
 TYPE = '{"action": "type", "text": "%s"}'

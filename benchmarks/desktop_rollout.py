@@ -19,7 +19,7 @@ from typing import Any
 
 from envkit.rollout import Limits, RolloutConfig, ScriptedEngine, collect
 from envkit.tokens import ChatCodec, load_codec
-from envkit_computer_use.policies import oracle
+from envkit_desktop.policies import oracle
 from envkit_transformers import builtin_model_dir
 
 BEAT_S = 0.005

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from envkit.env import Policy, PolicyContext
-from envkit_computer_use.miniwob import PLANS, TASKS, MiniwobEnv
+from envkit_browser.miniwob import PLANS, TASKS, MiniwobEnv
 
 
 async def is_solved(env: MiniwobEnv, policy: Policy, name: str, seed: int) -> bool:

@@ -15,7 +15,7 @@ import statistics
 import time
 from pathlib import Path
 
-from envkit_computer_use.miniwob import MiniwobEnv
+from envkit_browser.miniwob import MiniwobEnv
 
 TASK = "click-checkboxes"
 CLICK = '{"action": "click", "x": %d, "y": %d}'

@@ -27,7 +27,7 @@ from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.report import write_report
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TurnRecord, save
-from envkit_computer_use.browser import find_browser
+from envkit_browser.driver import find_browser
 
 TURNS = 5
 IMAGE_TOKENS = 144

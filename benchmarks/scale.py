@@ -37,7 +37,7 @@ from envkit.rollout import Limits, RolloutConfig, ScriptedEngine, collect
 from envkit.tokens import ChatCodec, load_codec
 from envkit.tokens.encoded import Encoded
 from envkit.trajectory import Ledger, Trajectory
-from envkit_computer_use.policies import oracle
+from envkit_desktop.policies import oracle
 from envkit_transformers import builtin_model_dir
 
 SIZES = ((672, 448), (1280, 800))

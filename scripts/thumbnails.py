@@ -11,16 +11,16 @@ import argparse
 import io
 import textwrap
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from PIL import Image as PilImage
-from PIL import ImageDraw, ImageFont
+from PIL import ImageDraw
 
 import envkit
 from envkit.env import PolicyContext
-from envkit_computer_use import ComputerUseEnv
+from envkit.fonts import sans
+from envkit_desktop import ComputerUseEnv
 
 WIDTH: Final = 240
 HEIGHT: Final = 160
@@ -36,16 +36,10 @@ Exchange = tuple[tuple[str, str], ...]
 """Each is (side, text); a line feed begins a line."""
 
 
-def font() -> ImageFont.FreeTypeFont:
-    """Return the bundled font."""
-    path = str(files("envkit_computer_use") / "fonts" / "DejaVuSans.ttf")
-    return ImageFont.truetype(path, _TYPE, layout_engine=ImageFont.Layout.BASIC)
-
-
 def conversation(turns: Exchange) -> PilImage.Image:
     """Draw what was said in bubbles, the agent's on the right."""
     picture = PilImage.new("RGB", (WIDTH, HEIGHT), _PAPER)
-    pen, type_face, top = ImageDraw.Draw(picture), font(), 7
+    pen, type_face, top = ImageDraw.Draw(picture), sans(_TYPE), 7
     for side, text in turns:
         lines = [part for line in text.split("\n") for part in textwrap.wrap(line, _COLUMNS)]
         wide = max(round(pen.textlength(line, font=type_face)) for line in lines) + 14

@@ -3,19 +3,18 @@
 Pixels depend on the figure and on the bundled font only, never on fonts of the machine.
 """
 
-import functools
 import json
 import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from typing import Final
 
 from PIL import Image as PilImage
 from PIL import ImageDraw, ImageFont
 
 from envkit.errors import DatasetError
+from envkit.fonts import sans
 from envkit.images import Image
 from envkit_geo3k.figure import Figure, Frame
 from envkit_geo3k.measure import Point
@@ -30,19 +29,9 @@ FONT_PIXELS: Final = 17
 """Height of the font at the reference size."""
 
 
-@functools.cache
-def _font_path() -> str:
-    return str(files("envkit_geo3k") / "fonts" / "DejaVuSans.ttf")
-
-
-@functools.lru_cache(maxsize=16)
 def font(size: int) -> ImageFont.FreeTypeFont:
-    """Return the label font for a figure of this size.
-
-    The basic layout engine is used because the other one depends on libraries of the machine.
-    """
-    pixels = max(11, round(FONT_PIXELS * size / 384))
-    return ImageFont.truetype(_font_path(), pixels, layout_engine=ImageFont.Layout.BASIC)
+    """Return the label font for a figure of this size in pixels."""
+    return sans(max(11, round(FONT_PIXELS * size / 384)))
 
 
 def draw(figure: Figure) -> Image:

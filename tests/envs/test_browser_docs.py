@@ -8,7 +8,7 @@ import pytest
 from fakes.browsers import needs_browser
 from fakes.pages import python_blocks
 
-from envkit_computer_use.browser import Trouble
+from envkit_browser.driver import Trouble
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments" / "browser.md"
 DOC = PAGE.read_text("utf-8")

@@ -12,8 +12,8 @@ from fakes.browsers import click, kill_renderers, needs_browser, open_page, runn
 
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.faults import FaultPlan
-from envkit_computer_use.browser import BrowserFault, BrowserPool, Page, PageEvent, Trouble
-from envkit_computer_use.browser.injection import Injection, inject
+from envkit_browser.driver import BrowserFault, BrowserPool, Page, PageEvent, Trouble
+from envkit_browser.driver.injection import Injection, inject
 
 pytestmark = [needs_browser, pytest.mark.slow]
 

@@ -10,9 +10,9 @@ import pytest_asyncio
 from fakes.browsers import needs_browser, open_page, running_pool
 from PIL import Image as PilImage
 
-from envkit_computer_use.actions import Action, ActionKind, Button
-from envkit_computer_use.browser import BrowserFault, BrowserPool, Hands, Page, PageEvent, Trouble
-from envkit_computer_use.browser import browser as browser_module
+from envkit_actions import Action, ActionKind, Button
+from envkit_browser.driver import BrowserFault, BrowserPool, Hands, Page, PageEvent, Trouble
+from envkit_browser.driver import browser as browser_module
 
 pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -277,8 +277,8 @@ async def test_errors_of_a_page_are_counted(pool: BrowserPool) -> None:
 PLAYED = """
 import asyncio, hashlib, sys
 sys.path[:0] = ["tests"]
-from envkit_computer_use.actions import Action, ActionKind as K
-from envkit_computer_use.browser import Hands
+from envkit_actions import Action, ActionKind as K
+from envkit_browser.driver import Hands
 from fakes.browsers import open_page, running_pool
 HTML = '''<body style="margin:0"><style>@keyframes k { to { margin-left: 200px } }
 #m { width: 20px; height: 20px; background: teal; animation: k 3s linear infinite }</style>

@@ -7,8 +7,8 @@ import pytest
 from fakes.browsers import click, family_of, needs_browser, open_page, running_pool, wait_until_gone
 
 from envkit.errors import ConfigurationError
-from envkit_computer_use.actions import Action, ActionKind
-from envkit_computer_use.browser import (
+from envkit_actions import Action, ActionKind
+from envkit_browser.driver import (
     BrowserPool,
     Hands,
     PageOptions,

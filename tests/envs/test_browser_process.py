@@ -22,14 +22,14 @@ from fakes.browsers import (
 )
 
 from envkit.errors import ConfigurationError, MissingDependencyError
-from envkit_computer_use.browser import Browser, BrowserFault, Trouble, find_browser
-from envkit_computer_use.browser import binary as binary_module
+from envkit_browser.driver import Browser, BrowserFault, Trouble, find_browser
+from envkit_browser.driver import binary as binary_module
 
 pytestmark = pytest.mark.slow
 
 START = """
 import asyncio, sys
-from envkit_computer_use.browser import Browser
+from envkit_browser.driver import Browser
 async def main():
     browser = await Browser.start()
     print(browser.process.pid, browser.process.profile, flush=True)

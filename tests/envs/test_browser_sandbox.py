@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from fakes.browsers import click, needs_browser, open_page, running_pool
 
-from envkit_computer_use.browser import Browser, PageEvent, PageOptions, Site
-from envkit_computer_use.browser.page import Page
-from envkit_computer_use.browser.process import BrowserProcess
+from envkit_browser.driver import Browser, PageEvent, PageOptions, Site
+from envkit_browser.driver.page import Page
+from envkit_browser.driver.process import BrowserProcess
 
 pytestmark = [needs_browser, pytest.mark.slow]
 

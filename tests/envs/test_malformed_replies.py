@@ -10,14 +10,14 @@ from fakes.malformed_replies import feed, huge_replies, malformed_replies
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
-from envkit_computer_use import ComputerUseEnv
-from envkit_computer_use.actions import (
+from envkit_actions import (
     FAMILIES,
     Action,
     ActionKind,
     InexpressibleActionError,
     Status,
 )
+from envkit_desktop import ComputerUseEnv
 
 PER_ENVIRONMENT = 100_000
 

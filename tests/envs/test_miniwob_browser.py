@@ -17,10 +17,10 @@ import envkit
 from envkit.env import Policy, PolicyContext, Step
 from envkit.errors import EnvFault, FaultKind
 from envkit.seeds import derive_seed
-from envkit_computer_use.actions import FAMILIES
-from envkit_computer_use.miniwob import PLANS, TASKS, MiniwobEnv
-from envkit_computer_use.miniwob.policies import oracle
-from envkit_computer_use.random_clicks import random_clicks
+from envkit_actions import FAMILIES
+from envkit_actions.random_clicks import random_clicks
+from envkit_browser.miniwob import PLANS, TASKS, MiniwobEnv
+from envkit_browser.miniwob.policies import oracle
 
 pytestmark = needs_browser
 CLICK = '{"action": "click", "x": %d, "y": %d}'
@@ -208,8 +208,8 @@ async def test_killed_browser_is_a_fault_and_the_next_reset_plays_on(env: Miniwo
 _PIXELS = """
 import asyncio, hashlib, json, sys
 from envkit.env import PolicyContext
-from envkit_computer_use.miniwob import MiniwobEnv
-from envkit_computer_use.random_clicks import random_clicks
+from envkit_browser.miniwob import MiniwobEnv
+from envkit_actions.random_clicks import random_clicks
 
 async def main():
     env, found = MiniwobEnv(mix="all", max_turns=9), []

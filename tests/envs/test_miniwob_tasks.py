@@ -16,8 +16,8 @@ from envkit.errors import (
     MissingDependencyError,
     UnknownNameError,
 )
-from envkit_computer_use.actions import Action, ActionKind
-from envkit_computer_use.miniwob import (
+from envkit_actions import Action, ActionKind
+from envkit_browser.miniwob import (
     LEFT_OUT,
     PLANS,
     TASKS,
@@ -27,10 +27,10 @@ from envkit_computer_use.miniwob import (
     Scoring,
     moves,
 )
-from envkit_computer_use.miniwob.page import Element, Page
-from envkit_computer_use.miniwob.scoring import score
-from envkit_computer_use.miniwob.site import miniwob_site, page_path
-from envkit_computer_use.miniwob.source import check_task
+from envkit_browser.miniwob.page import Element, Page
+from envkit_browser.miniwob.scoring import score
+from envkit_browser.miniwob.site import miniwob_site, page_path
+from envkit_browser.miniwob.source import check_task
 
 
 def _row(tag: str, text: str = "", parent: int | None = None, **more: Any) -> dict[str, Any]:

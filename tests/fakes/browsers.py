@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from envkit.errors import ConfigurationError
-from envkit_computer_use.actions import Action, ActionKind
-from envkit_computer_use.browser import (
+from envkit_actions import Action, ActionKind
+from envkit_browser.driver import (
     BrowserPool,
     Hands,
     Page,
@@ -23,7 +23,7 @@ from envkit_computer_use.browser import (
     Site,
     find_browser,
 )
-from envkit_computer_use.browser.process import PROFILE_PREFIX
+from envkit_browser.driver.process import PROFILE_PREFIX
 
 
 def has_browser() -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from fakes.browsers import has_browser
 
-from envkit_computer_use.browser import find_browser
+from envkit_browser.driver import find_browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

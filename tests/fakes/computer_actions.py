@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from envkit_computer_use.actions import Action, ActionKind, Button, Status
-from envkit_computer_use.actions.keys import TABLE
+from envkit_actions import Action, ActionKind, Button, Status
+from envkit_actions.keys import TABLE
 
 SCREEN = (1280, 720)
 KEY_CHARACTERS = "abcxyz019+-/\\,.'\"`=[];é"

@@ -10,7 +10,7 @@ from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.tasks import Task, TaskSource
 from envkit_canary import CanaryEnv
-from envkit_computer_use import ComputerUseEnv
+from envkit_desktop import ComputerUseEnv
 from envkit_geo3k import Geo3kEnv
 from envkit_search import SearchEnv
 

@@ -1,0 +1,18 @@
+"""DejaVu Sans, bundled once, so that drawn text is the same pixels on every machine."""
+
+import functools
+from importlib.resources import files
+
+from PIL import ImageFont
+
+
+@functools.lru_cache(maxsize=32)
+def sans(pixels: int) -> ImageFont.FreeTypeFont:
+    """Return DejaVu Sans at a height.
+
+    Args:
+        pixels: Height of the font in pixels, at least 1.
+    """
+    path = str(files("envkit.fonts") / "DejaVuSans.ttf")
+    # Pillow's complex layout depends on a library that not every machine has.
+    return ImageFont.truetype(path, pixels, layout_engine=ImageFont.Layout.BASIC)

@@ -1,0 +1,118 @@
+"""Replies of families that act by JSON: tool calls, or objects that stand alone."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from envkit.tools import ToolSpec
+from envkit_actions.action import Action
+from envkit_actions.closing import closing_of, closing_text
+from envkit_actions.malformed import (
+    InexpressibleActionError,
+    MalformedActionError,
+    quoted,
+)
+from envkit_actions.parsed import MAX_ACTIONS, ParsedActions, Reading
+from envkit_actions.reply import (
+    CALL_CLOSE,
+    CALL_OPEN,
+    calls_of,
+    find_payloads,
+    is_prose,
+    split_reply,
+)
+from envkit_actions.spaces import CoordinateSpace
+from envkit_actions.writing import Writing
+
+ReadArguments = Callable[[dict[str, Any], Reading], None]
+
+
+def parse_calls(
+    reply: str,
+    space: CoordinateSpace,
+    read: ReadArguments,
+    *,
+    tool_names: Sequence[str],
+    tools: Sequence[ToolSpec] = (),
+    ends_in_text: bool = False,
+) -> ParsedActions:
+    """Read a reply's calls in order.
+
+    Args:
+        reply: Anything a model wrote.
+        space: What it counts in.
+        read: Adds the actions of one call's arguments to the reading.
+        tool_names: Names that a call may carry.
+        tools: Their schemas, for calls in Qwen3-Coder's XML.
+        ends_in_text: Whether a reply without any JSON ends the episode.
+    """
+    reading = Reading(space)
+    try:
+        body = split_reply(reply, ())
+    except MalformedActionError as error:
+        reading.problem(str(error))
+        return reading.finish()
+    found = find_payloads(body.text, tools)
+    before = found.before
+    is_silent = not found.values and found.problem is None
+    if ends_in_text and before and is_silent and is_prose(before):
+        reading.add(closing_of(before))
+        before = ""
+
+    def read_value(value: object) -> None:
+        for name, arguments in calls_of(value):
+            if name is not None and name not in tool_names:
+                raise MalformedActionError(
+                    f"there is no tool {quoted(name)}; call {quoted(tool_names[0])}"
+                )
+            read(arguments, reading)
+
+    reading.each(found.values, read_value)
+    if found.problem is not None:
+        reading.problem(found.problem)
+    return reading.finish("\n".join(part for part in (body.thinking, before) if part))
+
+
+def check_countable(family: str, actions: Sequence[Action]) -> None:
+    """Check that a reply can hold so many actions.
+
+    Raises:
+        InexpressibleActionError: There are none, or too many.
+    """
+    if not 1 <= len(actions) <= MAX_ACTIONS:
+        raise InexpressibleActionError(
+            f"{family} writes 1 to {MAX_ACTIONS} actions a reply, got {len(actions)}"
+        )
+
+
+def write_calls(tool_name: str, calls: Iterable[dict[str, Any]]) -> str:
+    """Return tool calls in the form of Hermes and Qwen."""
+    bodies = (
+        json.dumps({"name": tool_name, "arguments": arguments}, ensure_ascii=False)
+        for arguments in calls
+    )
+    return "\n".join(f"{CALL_OPEN}\n{body}\n{CALL_CLOSE}" for body in bodies)
+
+
+def write_ending(family: str, actions: Sequence[Action], space: CoordinateSpace) -> str | None:
+    """Return the text of a reply that ends the episode, or None where the actions don't.
+
+    Raises:
+        InexpressibleActionError: The text would be read as something else.
+    """
+    check_countable(family, actions)
+    text = closing_text(actions[-1])
+    if text is None:
+        return None
+    writing = Writing(family, actions[-1], space)
+    if len(actions) > 1:
+        raise writing.refusal("an end stands alone in its reply")
+    if parse_calls(text, space, _ignore, tool_names=(family,), ends_in_text=True).actions != (
+        actions[-1],
+    ):
+        raise writing.refusal("its text would not be read back as it is")
+    return text
+
+
+def _ignore(arguments: dict[str, Any], reading: Reading) -> None:
+    """Take no notice."""

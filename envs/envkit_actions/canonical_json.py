@@ -1,0 +1,263 @@
+"""The canonical JSON form of actions: its schema, its writer and its reader.
+
+The keys of an object are `action`, `x`, `y`, `to` or `path`, `button`, `dx`, `dy`, `text`, `keys`,
+`seconds`, `status` and `relative`. A list of objects is a batch. What equals the default of
+`Action` is left out when written.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from envkit_actions.action import Action, ActionKind, Button, Status
+from envkit_actions.fields import MAX_PATH, MAX_SCROLL, MAX_SECONDS, Fields
+from envkit_actions.keys import MAX_KEYS
+from envkit_actions.malformed import MalformedActionError, quoted
+from envkit_actions.parsed import MAX_ACTIONS, Reading
+from envkit_actions.spaces import CoordinateSpace, SpaceKind
+
+_AIMED: Final = frozenset(
+    {
+        ActionKind.CLICK,
+        ActionKind.DOUBLE_CLICK,
+        ActionKind.TRIPLE_CLICK,
+        ActionKind.MOVE,
+        ActionKind.MOUSE_DOWN,
+        ActionKind.MOUSE_UP,
+        ActionKind.DRAG,
+        ActionKind.SCROLL,
+        ActionKind.ZOOM,
+    }
+)
+_NEEDED: Final[dict[ActionKind, tuple[str, ...]]] = {
+    ActionKind.MOVE: ("x", "y"),
+    ActionKind.ZOOM: ("x", "y", "to"),
+    ActionKind.TYPE: ("text",),
+    ActionKind.ANSWER: ("text",),
+    ActionKind.KEY: ("keys",),
+    ActionKind.HOLD_KEY: ("keys", "seconds"),
+    ActionKind.WAIT: ("seconds",),
+    ActionKind.TERMINATE: ("status",),
+}
+_WITH_BUTTON: Final = (
+    ActionKind.CLICK,
+    ActionKind.MOUSE_DOWN,
+    ActionKind.MOUSE_UP,
+    ActionKind.DRAG,
+)
+_HOLDING: Final = (
+    ActionKind.CLICK,
+    ActionKind.DOUBLE_CLICK,
+    ActionKind.TRIPLE_CLICK,
+    ActionKind.DRAG,
+    ActionKind.SCROLL,
+)
+"""Mouse actions during which `keys` are held."""
+_RELATIVE: Final = (ActionKind.MOVE, ActionKind.DRAG)
+
+_POINT: Final[dict[str, Any]] = {
+    "type": "array",
+    "items": {"type": "number"},
+    "minItems": 2,
+    "maxItems": 2,
+}
+
+
+def _action_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            "action": {"enum": [kind.value for kind in ActionKind], "description": "What to do."},
+            "x": {"type": "number", "description": "From the left. Without x and y: the cursor."},
+            "y": {"type": "number", "description": "From the top."},
+            "to": {**_POINT, "description": "[x, y]: the end of a drag, a zoom's other corner."},
+            "path": {
+                "type": "array",
+                "items": _POINT,
+                "minItems": 1,
+                "maxItems": MAX_PATH,
+                "description": "All points of a drag after its start, instead of to.",
+            },
+            "button": {"enum": [button.value for button in Button], "description": "Default left."},
+            "dx": _amount("Scroll this many pixels to the right."),
+            "dy": _amount("Scroll this many pixels down; one click of a wheel is 120."),
+            "text": {"type": "string", "description": "To type (a line feed is Enter) or answer."},
+            "keys": {
+                "type": "array",
+                "items": {"type": "string"},
+                "minItems": 1,
+                "maxItems": MAX_KEYS,
+                "description": 'Pressed together, such as ["ctrl", "c"], or held during a click.',
+            },
+            "seconds": {"type": "number", "minimum": 0, "maximum": MAX_SECONDS},
+            "status": {"enum": [status.value for status in Status]},
+            "relative": {"type": "boolean", "description": "A move or drag from the cursor."},
+        },
+        "required": ["action"],
+        "additionalProperties": False,
+        "dependentRequired": {"x": ["y"], "y": ["x"]},
+        "allOf": [*map(_needs, _NEEDED), _DRAG_RULE, _SCROLL_RULE],
+    }
+
+
+def _amount(description: str) -> dict[str, Any]:
+    bounds = {"minimum": -MAX_SCROLL, "maximum": MAX_SCROLL}
+    return {"type": "number", **bounds, "description": description}
+
+
+def _is(kind: ActionKind) -> dict[str, Any]:
+    return {"properties": {"action": {"const": kind.value}}, "required": ["action"]}
+
+
+def _needs(kind: ActionKind) -> dict[str, Any]:
+    return {"if": _is(kind), "then": {"required": list(_NEEDED[kind])}}
+
+
+_DRAG_RULE: Final[dict[str, Any]] = {
+    "if": _is(ActionKind.DRAG),
+    "then": {"oneOf": [{"required": ["to"]}, {"required": ["path"]}]},
+}
+_SCROLL_RULE: Final[dict[str, Any]] = {
+    "if": _is(ActionKind.SCROLL),
+    "then": {"anyOf": [{"required": ["dx"]}, {"required": ["dy"]}]},
+}
+ACTION_SCHEMA: Final[Mapping[str, Any]] = _action_schema()
+"""JSON Schema (2020-12) of one action."""
+BATCH_SCHEMA: Final[Mapping[str, Any]] = {
+    "oneOf": [
+        ACTION_SCHEMA,
+        {"type": "array", "items": ACTION_SCHEMA, "minItems": 1, "maxItems": MAX_ACTIONS},
+    ]
+}
+"""JSON Schema of a reply: one action or a list of them."""
+
+
+def to_json(action: Action, space: CoordinateSpace | None = None) -> dict[str, Any]:
+    """Return an action as plain JSON data.
+
+    Args:
+        action: Any action.
+        space: What to count in; None is pixels of the screen.
+    """
+    written: dict[str, Any] = {"action": action.kind.value}
+    if action.x is not None and action.y is not None:
+        written["x"], written["y"] = _place(action, (action.x, action.y), space)
+    points = [_place(action, point, space) for point in action.path]
+    if points:
+        written |= {"to": points[0]} if len(points) == 1 else {"path": points}
+    return written | _details(action)
+
+
+def _details(action: Action) -> dict[str, Any]:
+    """Return what has no place: each field that the kind needs, or that is not the default."""
+    needed = _NEEDED.get(action.kind, ())
+    scrolls_nowhere = action.kind is ActionKind.SCROLL and not action.dx
+    kept: dict[str, tuple[Any, bool]] = {
+        "button": (action.button.value, action.button is not Button.LEFT),
+        "dx": (action.dx, action.dx != 0),
+        "dy": (action.dy, action.dy != 0 or scrolls_nowhere),
+        "text": (action.text, action.text != "" or "text" in needed),
+        "keys": (list(action.keys), bool(action.keys)),
+        "seconds": (action.seconds, action.seconds != 0 or "seconds" in needed),
+        "status": (action.status.value, action.kind is ActionKind.TERMINATE),
+        "relative": (True, action.is_relative),
+    }
+    return {key: value for key, (value, is_kept) in kept.items() if is_kept}
+
+
+def from_json(value: object, space: CoordinateSpace | None = None) -> Action:
+    """Return the action of an object that follows `ACTION_SCHEMA`.
+
+    Args:
+        value: JSON data.
+        space: What it counts in; None is pixels of a screen of any size.
+
+    Raises:
+        MalformedActionError: It does not follow the schema.
+    """
+    return read_action(value, Reading(_ANY_SCREEN if space is None else space))
+
+
+_ANY_SCREEN: Final = CoordinateSpace.of(SpaceKind.SCREEN, (1 << 20, 1 << 20))
+_KINDS: Final = {kind.value: kind for kind in ActionKind}
+_STATUSES: Final = {status.value: status for status in Status}
+_KEYS: Final = frozenset(ACTION_SCHEMA["properties"])
+
+
+def read_action(value: object, reading: Reading) -> Action:
+    """Return an action, its points taken through the reading's space.
+
+    Raises:
+        MalformedActionError: It does not follow the schema.
+    """
+    if not isinstance(value, dict):
+        raise MalformedActionError(f"an action must be an object, got {quoted(value)}")
+    values = cast(dict[str, Any], value)
+    kind = Fields(values, reading, "an action").choice("action", _KINDS)
+    if unknown := next((key for key in values if key not in _KEYS), None):
+        raise MalformedActionError(
+            f"{kind.value} has an unknown field {quoted(unknown)}; known: {', '.join(_KEYS_SHOWN)}"
+        )
+    is_relative = kind in _RELATIVE and _is_true(values.get("relative"))
+    fields = Fields(values, reading, kind.value, is_relative=is_relative)
+    for key in _NEEDED.get(kind, ()):
+        fields.get(key)
+    x, y = fields.optional_point() if kind in _AIMED else (None, None)
+    return Action(
+        kind=kind,
+        x=x,
+        y=y,
+        path=_path(kind, fields),
+        button=fields.button() if kind in _WITH_BUTTON else Button.LEFT,
+        dx=fields.amount("dx", 0) if kind is ActionKind.SCROLL else 0,
+        dy=_dy(kind, fields),
+        text=fields.text("text") if "text" in _NEEDED.get(kind, ()) else "",
+        keys=_keys(kind, fields),
+        seconds=fields.seconds("seconds") if "seconds" in _NEEDED.get(kind, ()) else 0.0,
+        status=_status(kind, fields),
+        is_relative=is_relative,
+    )
+
+
+_KEYS_SHOWN: Final = sorted(_KEYS)
+
+
+def _is_true(value: object) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise MalformedActionError(f"'relative' must be true or false, got {quoted(value)}")
+    return bool(value)
+
+
+def _path(kind: ActionKind, fields: Fields) -> tuple[tuple[int, int], ...]:
+    if kind is ActionKind.ZOOM:
+        return (fields.pair("to"),)
+    if kind is not ActionKind.DRAG:
+        return ()
+    if fields.has("to") == fields.has("path"):
+        raise MalformedActionError("drag needs either 'to' or 'path'")
+    return (fields.pair("to"),) if fields.has("to") else fields.path("path")
+
+
+def _dy(kind: ActionKind, fields: Fields) -> int:
+    if kind is not ActionKind.SCROLL:
+        return 0
+    return fields.amount("dy", 0 if fields.has("dx") else None)
+
+
+def _keys(kind: ActionKind, fields: Fields) -> tuple[str, ...]:
+    held = kind in _HOLDING and fields.has("keys")
+    return fields.keys("keys") if held or "keys" in _NEEDED.get(kind, ()) else ()
+
+
+def _status(kind: ActionKind, fields: Fields) -> Status:
+    if kind is not ActionKind.TERMINATE:
+        return Status.SUCCESS
+    return fields.choice("status", _STATUSES)
+
+
+def _place(
+    action: Action, point: tuple[int, int], space: CoordinateSpace | None
+) -> list[int | float]:
+    if space is None:
+        return list(point)
+    convert = space.offset_from_screen if action.is_relative else space.from_screen
+    return list(convert(*point))

@@ -1,0 +1,52 @@
+"""How replies become actions and actions become replies: the only way to `actions`."""
+
+from collections.abc import Sequence
+
+from envkit.tools import ToolSpec
+from envkit_actions import Action, ActionKind, ParsedActions, find_family
+
+
+class Dialect:
+    """The actions of one model family, for a screen of one size."""
+
+    def __init__(self, name: str, width: int, height: int) -> None:
+        """Choose the family.
+
+        Args:
+            name: A key of `actions.FAMILIES`.
+            width: Of the screen, in pixels; screenshots are sent in full size.
+            height: Of the screen, in pixels.
+
+        Raises:
+            UnknownNameError: There is no such family.
+        """
+        self.size = (width, height)
+        """Of the screen, in pixels."""
+        self._family = find_family(name)
+        self._space = self._family.space((width, height))
+
+    @property
+    def prompt(self) -> str:
+        """What the model must be told."""
+        return self._family.system_prompt(self._space)
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What the chat template lists; none for families whose actions are text."""
+        return self._family.tools(self._space)
+
+    def read(self, reply: str) -> ParsedActions:
+        """Read a reply; never raises."""
+        return self._family.parse(reply, self._space)
+
+    def write(self, actions: Sequence[Action]) -> str:
+        """Return a reply that reads back as the actions.
+
+        Raises:
+            InexpressibleActionError: The family has no words for an action.
+        """
+        return self._family.write(actions, self._space)
+
+    def write_click(self, x: int, y: int) -> str:
+        """Return a reply that clicks at a pixel of the screen."""
+        return self.write([Action(kind=ActionKind.CLICK, x=x, y=y)])

@@ -1,0 +1,201 @@
+"""OSWorld: pyautogui calls, and the words WAIT, DONE and FAIL.
+
+After xlang-ai/OSWorld, desktop_env/desktop_env.py and mm_agents/prompts.py. Coordinates are pixels
+of the screenshot.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from envkit.tools import ToolSpec
+from envkit_actions.action import Action, ActionKind, Button
+from envkit_actions.call_reply import check_countable
+from envkit_actions.closing import DONE, FAIL, closing_of, closing_text
+from envkit_actions.code_reply import Code, fenced, parse_code
+from envkit_actions.families.pyautogui import read_pyautogui
+from envkit_actions.family import ActionFamily
+from envkit_actions.keys import KeyColumn
+from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.spaces import CoordinateSpace
+from envkit_actions.writing import Writing
+
+WAIT: Final = "WAIT"
+WAIT_SECONDS: Final = 2.0
+"""What `step` of desktop_env.py sleeps for WAIT unless told otherwise."""
+
+_WORDS: Final = (WAIT, DONE, FAIL)
+_PROMPT: Final = """\
+You operate a computer and see its screen as a picture of {width}x{height} pixels. Reply with \
+Python code between ``` fences that calls pyautogui, with numbers and strings written out: no \
+variables, no loops, no other modules but time. The screen may look different after a call, so \
+do few things at a time. For instance:
+```python
+import pyautogui
+pyautogui.click(x=100, y=200)
+pyautogui.write('some text')
+pyautogui.press('enter')
+pyautogui.hotkey('ctrl', 's')
+pyautogui.moveTo(50, 60)
+pyautogui.dragTo(150, 60, button='left')
+pyautogui.scroll(-3)  # clicks of the wheel, negative is down
+```
+Instead of code reply {wait} to wait, {done} when the task is done, {fail} when it cannot be done.
+"""
+
+
+class OSWorldFamily(ActionFamily):
+    """OSWorld's action space "pyautogui"."""
+
+    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+        """Read the first block between ``` fences, else the whole reply."""
+        return parse_code(
+            reply,
+            space,
+            marks=("pyautogui.", "import ", "time.", *_WORDS),
+            extract=_extract,
+            read=_read_source,
+        )
+
+    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
+        """Return the calls, one a line.
+
+        Raises:
+            InexpressibleActionError: pyautogui has no call for an action.
+        """
+        check_countable(self.name, actions)
+        return "\n".join(
+            line for action in actions for line in _write(Writing(self.name, action, space))
+        )
+
+    def system_prompt(self, space: CoordinateSpace) -> str:
+        """Return the form of the code and the three words."""
+        extent = space.extent
+        return _PROMPT.format(
+            width=extent.width, height=extent.height, wait=WAIT, done=DONE, fail=FAIL
+        )
+
+    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
+        """Return none: actions are text."""
+        return ()
+
+
+def _extract(body: str) -> Code:
+    if body.lstrip().startswith(("pyautogui.", "import ", "time.")):
+        return Code(body.strip(), "")
+    code = fenced(body)
+    before, _, last = code.source.rpartition("\n")
+    return Code(last.strip(), before.strip()) if _is_prose_and_word(before, last) else code
+
+
+def _is_prose_and_word(before: str, last: str) -> bool:
+    return last.strip() in _WORDS and "(" not in before
+
+
+def _read_source(source: str, reading: Reading) -> None:
+    *lines, last = source.split("\n")
+    word = last.strip()
+    code = "\n".join(lines) if word in _WORDS else source
+    read_pyautogui(code, reading)
+    if word == WAIT:
+        reading.add(Action(kind=ActionKind.WAIT, seconds=WAIT_SECONDS))
+    elif word in _WORDS:
+        reading.add(closing_of(word))
+
+
+_CLICK_WORDS: Final = {
+    ActionKind.CLICK: "click",
+    ActionKind.DOUBLE_CLICK: "doubleClick",
+    ActionKind.TRIPLE_CLICK: "tripleClick",
+    ActionKind.MOUSE_DOWN: "mouseDown",
+    ActionKind.MOUSE_UP: "mouseUp",
+}
+_HAS_BUTTON: Final = (ActionKind.CLICK, ActionKind.MOUSE_DOWN, ActionKind.MOUSE_UP)
+
+
+def _write(writing: Writing) -> list[str]:
+    """Return the lines of one action."""
+    action = writing.action
+    word = _CLICK_WORDS.get(action.kind)
+    if word is not None:
+        writing.plain(button=action.kind in _HAS_BUTTON, keys=not word.startswith("mouse"))
+        return _held(writing, [_call(word, *_place(writing), **_named_button(action))])
+    write = _WRITERS.get(action.kind)
+    if write is None:
+        raise writing.refusal("pyautogui has no such call")
+    return write(writing)
+
+
+def _call(word: str, *values: object, **named: object) -> str:
+    written = [*map(repr, values), *(f"{key}={value!r}" for key, value in named.items())]
+    return f"pyautogui.{word}({', '.join(written)})"
+
+
+def _place(writing: Writing) -> list[int | float]:
+    return [] if writing.at_cursor else writing.point()
+
+
+def _named_button(action: Action) -> dict[str, object]:
+    return {} if action.button is Button.LEFT else {"button": action.button.value}
+
+
+def _held(writing: Writing, lines: list[str]) -> list[str]:
+    """Return lines between the keys' going down and up."""
+    if not writing.action.keys:
+        return lines
+    keys = writing.keys(KeyColumn.PYAUTOGUI)
+    down = [_call("keyDown", key) for key in keys]
+    return [*down, *lines, *(_call("keyUp", key) for key in reversed(keys))]
+
+
+def _write_move(writing: Writing) -> list[str]:
+    if writing.action.is_relative:
+        return [_call("move", *_offset(writing, writing.action.x, writing.action.y))]
+    return [_call("moveTo", *writing.point())]
+
+
+def _offset(writing: Writing, dx: int | None, dy: int | None) -> tuple[float, float]:
+    return writing.space.offset_from_screen(dx or 0, dy or 0)
+
+
+def _write_drag(writing: Writing) -> list[str]:
+    action = writing.action
+    if action.is_relative and writing.at_cursor and len(action.path) == 1:
+        drag = _call("drag", *_offset(writing, *action.path[0]), **_named_button(action))
+        return _held(writing, [drag])
+    before = [] if writing.at_cursor else _write_move(writing)
+    drag = _call("dragTo", *writing.end(), **_named_button(action))
+    return [*before, *_held(writing, [drag])]
+
+
+def _write_scroll(writing: Writing) -> list[str]:
+    direction, clicks = writing.wheel_clicks()
+    word = "hscroll" if direction in ("left", "right") else "scroll"
+    signed = clicks if direction in ("up", "right") else -clicks
+    return _held(writing, [_call(word, signed, *_place(writing))])
+
+
+def _write_end(writing: Writing) -> list[str]:
+    text = closing_text(writing.action)
+    if text is None or writing.action.kind is ActionKind.ANSWER:
+        raise writing.refusal(f"an episode ends with {DONE} or {FAIL}")
+    return [text]
+
+
+def _sleep(writing: Writing) -> str:
+    return f"time.sleep({writing.action.seconds!r})"
+
+
+_WRITERS: Final[dict[ActionKind, Callable[[Writing], list[str]]]] = {
+    ActionKind.MOVE: _write_move,
+    ActionKind.DRAG: _write_drag,
+    ActionKind.SCROLL: _write_scroll,
+    ActionKind.TYPE: lambda writing: [_call("write", writing.action.text)],
+    ActionKind.KEY: lambda writing: [_call("hotkey", *writing.keys(KeyColumn.PYAUTOGUI))],
+    ActionKind.HOLD_KEY: lambda writing: _held(writing, [_sleep(writing)]),
+    ActionKind.WAIT: lambda writing: [_sleep(writing)],
+    ActionKind.SCREENSHOT: lambda _writing: [_call("screenshot")],
+    ActionKind.TERMINATE: _write_end,
+    ActionKind.ANSWER: _write_end,
+}
+
+OSWORLD: Final = OSWorldFamily("osworld")

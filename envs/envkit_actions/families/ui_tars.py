@@ -1,0 +1,165 @@
+"""UI-TARS 1.0 and 1.5: `Thought: ...` and `Action: click(start_box='(x,y)')`.
+
+After bytedance/UI-TARS, codes/ui_tars/{prompt,action_parser}.py, where a scroll is five clicks of
+the wheel and a wait five seconds. 1.0 counts thousandths, 1.5 pixels of the resized image. Places
+come as `(x,y)`, `[x1,y1,x2,y2]` (its middle), `<point>x y</point>` and between box marks.
+
+A model has one `Vocabulary` for a computer and one for a phone, which is in `ui_tars_mobile`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from envkit.tools import ToolSpec
+from envkit_actions.action import Action, ActionKind, Button
+from envkit_actions.call_reply import check_countable
+from envkit_actions.code_reply import Code, parse_code
+from envkit_actions.family import ActionFamily
+from envkit_actions.fields import Fields
+from envkit_actions.malformed import MalformedActionError, quoted
+from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.python_calls import (
+    MAX_ESCAPES,
+    PythonCall,
+    calls_in,
+    read_statements,
+)
+from envkit_actions.spaces import UI_TARS_RESIZE, CoordinateSpace, SpaceKind
+from envkit_actions.writing import Place, Writing
+
+_ACTION: Final = re.compile(r"^[ \t]*Action:[ \t]*", re.MULTILINE)
+_LOOSE_TEXT: Final = re.compile(
+    r"(?P<word>type|finished)\(\s*content\s*=\s*(?P<quote>['\"])(?P<text>.*)(?P=quote)\s*\)",
+    re.DOTALL,
+)
+_NEXT_CALL: Final = re.compile(r"['\"][ \t]*\)\s*\n\s*\w+\(")
+_ESCAPE: Final = re.compile(r"\\([nt'\"\\])")
+_ESCAPED: Final = {"n": "\n", "t": "\t"}
+
+
+class Word(NamedTuple):
+    """One action word and how its arguments are read."""
+
+    parameters: tuple[str, ...]
+    """Argument names, in order."""
+    read: Callable[[Fields], Action]
+
+
+class PlaceForm(NamedTuple):
+    """How a vocabulary writes places."""
+
+    name: str
+    """The argument of an action at one place."""
+    start: str
+    end: str
+    """The arguments of a drag."""
+    template: str
+    """Filled with x and y."""
+
+    def argument(self, name: str, place: Place) -> str:
+        """Return the argument `name` for a place."""
+        return f"{name}='{self.template.format(*place)}'"
+
+
+Writer = Callable[[Writing, PlaceForm], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The action words of one kind of device."""
+
+    prompt: str
+    """Names the form of the reply and the words; has `{width}` and `{height}`."""
+    words: Mapping[str, Word]
+    form: PlaceForm
+    clicks: Mapping[tuple[ActionKind, Button], str]
+    """The words of clicks without further arguments."""
+    writers: Mapping[ActionKind, Writer]
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Words of the source that mean nothing here: word -> why, and what to do instead."""
+
+
+class UITarsFamily(ActionFamily):
+    """One generation on one kind of device."""
+
+    def __init__(self, name: str, kind: SpaceKind, vocabulary: Vocabulary) -> None:
+        super().__init__(name, counts=kind, resize=UI_TARS_RESIZE)
+        self._vocabulary = vocabulary
+
+    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+        """Read the calls after `Action:`, or of the whole reply where the word is missing."""
+        return parse_code(
+            reply, space, marks=("Action:", "Thought:"), extract=_extract, read=self._read_source
+        )
+
+    def _read_source(self, source: str, reading: Reading) -> None:
+        try:
+            statements = read_statements(source)
+        except MalformedActionError as error:
+            call = _loose_call(source)
+            if call is None:
+                raise error from None
+            self._read(call, reading)
+            return
+        for call in calls_in(statements):
+            self._read(call, reading)
+
+    def _read(self, call: PythonCall, reading: Reading) -> None:
+        words = self._vocabulary.words
+        if call.name in self._vocabulary.refused:
+            raise MalformedActionError(f"{call.name}: {self._vocabulary.refused[call.name]}")
+        word = words.get(call.name)
+        if word is None:
+            raise MalformedActionError(
+                f"there is no action {quoted(call.name)}; the actions are {', '.join(words)}"
+            )
+        reading.add(word.read(Fields(call.bind(word.parameters), reading, call.name)))
+
+    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
+        """Return the actions after `Action:`, apart by empty lines, without a thought.
+
+        Raises:
+            InexpressibleActionError: The family has no word for an action.
+        """
+        check_countable(self.name, actions)
+        calls = (self._write(Writing(self.name, action, space)) for action in actions)
+        return "Action: " + "\n\n".join(calls)
+
+    def _write(self, writing: Writing) -> str:
+        action, form = writing.action, self._vocabulary.form
+        word = self._vocabulary.clicks.get((action.kind, action.button))
+        if word is not None:
+            writing.plain(button=True)
+            return f"{word}({form.argument(form.name, writing.point())})"
+        write = self._vocabulary.writers.get(action.kind)
+        if write is None:
+            raise writing.refusal(f"its actions are {', '.join(self._vocabulary.words)}")
+        return write(writing, form)
+
+    def system_prompt(self, space: CoordinateSpace) -> str:
+        """Return the form of the reply and the action list."""
+        extent = space.extent
+        return self._vocabulary.prompt.format(width=extent.width, height=extent.height)
+
+    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
+        """Return none: actions are text."""
+        return ()
+
+
+def _extract(body: str) -> Code:
+    found = _ACTION.search(body)
+    if found is None:
+        return Code(body.strip(), "")
+    thought = body[: found.start()].strip().removeprefix("Thought:").strip()
+    return Code(body[found.end() :].strip(), thought)
+
+
+def _loose_call(source: str) -> PythonCall | None:
+    """Return the one call with a text whose quotes or line breaks were left unescaped."""
+    found = _LOOSE_TEXT.fullmatch(source)
+    if found is None or _NEXT_CALL.search(found["text"]) or source.count("\\") > MAX_ESCAPES:
+        return None
+    text = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[1]), found["text"])
+    return PythonCall(name=found["word"], arguments=(), keywords={"content": text})

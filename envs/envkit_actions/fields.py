@@ -1,0 +1,195 @@
+"""Typed access to the fields that a model wrote for one action."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from envkit.toolcalls.tolerant_json import scrub
+from envkit_actions.action import Button
+from envkit_actions.keys import chord, split_chord
+from envkit_actions.malformed import MalformedActionError, quoted
+from envkit_actions.parsed import Reading
+
+MAX_SECONDS: Final = 600.0
+"""Longest wait."""
+MAX_SCROLL: Final = 100_000
+"""Longest scroll in pixels."""
+MAX_PATH: Final = 100
+"""Most points of a drag."""
+_FAR: Final = 10**9
+_NUMBER: Final = re.compile(r"\s*([+-]?\d{1,12}(?:\.\d{0,12})?)\s*", re.ASCII)
+_POINT: Final = re.compile(
+    r"\s*[(\[]?\s*([+-]?\d{1,12}(?:\.\d{0,12})?)\s*[,\s]\s*([+-]?\d{1,12}(?:\.\d{0,12})?)\s*[)\]]?\s*",
+    re.ASCII,
+)
+
+V = TypeVar("V")
+
+
+def as_number(value: object, name: str) -> float:
+    """Return a finite number; a string of digits counts, a boolean does not.
+
+    Raises:
+        MalformedActionError: It is none.
+    """
+    if isinstance(value, str) and (found := _NUMBER.fullmatch(value[:64])):
+        return float(found.group(1))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(min(max(value, -_FAR), _FAR))  # a huge one has no float, and is as far away
+    if isinstance(value, float) and math.isfinite(value):
+        return min(max(value, -_FAR), _FAR)
+    raise MalformedActionError(f"'{name}' must be a number, got {quoted(value)}")
+
+
+def as_pair(value: object, name: str) -> tuple[float, float]:
+    """Return x and y from [x, y], {"x": x, "y": y} or "(x, y)".
+
+    Raises:
+        MalformedActionError: It is no such pair.
+    """
+    if isinstance(value, str) and (found := _POINT.fullmatch(value[:128])):
+        return float(found.group(1)), float(found.group(2))
+    if isinstance(value, Mapping):
+        fields = cast(Mapping[str, Any], value)
+        if "x" in fields and "y" in fields:
+            return as_number(fields["x"], f"{name}.x"), as_number(fields["y"], f"{name}.y")
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        pair = cast(Sequence[object], value)
+        if len(pair) == 2:
+            return as_number(pair[0], f"{name}[0]"), as_number(pair[1], f"{name}[1]")
+    shown = quoted(cast(object, value))
+    raise MalformedActionError(f"'{name}' must be [x, y], got {shown}")
+
+
+class Fields:
+    """The fields of one action. Every method raises `MalformedActionError` with a sentence."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        reading: Reading,
+        name: str,
+        *,
+        is_relative: bool = False,
+    ) -> None:
+        self.is_relative = is_relative
+        """Whether places count from the cursor."""
+        self._values = values
+        self._reading = reading
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """What the action is called, for its sentences."""
+        return self._name
+
+    def has(self, key: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._values.get(key) is not None
+
+    def get(self, key: str) -> Any:  # noqa: ANN401  # any JSON
+        """Return the field as it is.
+
+        Raises:
+            MalformedActionError: It is missing.
+        """
+        if not self.has(key):
+            raise MalformedActionError(f"{self._name} needs '{key}'")
+        return self._values[key]
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a number; `default` None makes the field mandatory."""
+        if default is not None and not self.has(key):
+            return default
+        return as_number(self.get(key), key)
+
+    def seconds(self, key: str, default: float | None = None, *, per_second: float = 1.0) -> float:
+        """Return a duration between 0 and `MAX_SECONDS`.
+
+        Args:
+            key: The field.
+            default: In the field's unit; None makes it mandatory.
+            per_second: How many of the field's units make a second.
+        """
+        value = self.number(key, default) / per_second
+        if not 0 <= value <= MAX_SECONDS:
+            raise MalformedActionError(
+                f"'{key}' must be 0 to {MAX_SECONDS * per_second:g}, got {value * per_second:.10g}"
+            )
+        return value
+
+    def amount(self, key: str, default: float | None = None) -> int:
+        """Return a distance to scroll, in whole pixels or clicks."""
+        value = self.number(key, default)
+        if abs(value) > MAX_SCROLL:
+            raise MalformedActionError(f"'{key}' must be at most {MAX_SCROLL}, got {value:.10g}")
+        return round(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a string without lone surrogates; `default` None makes the field mandatory."""
+        if default is not None and not self.has(key):
+            return default
+        value = self.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _FAR:
+            return str(value)  # models write the text 42 without quotes
+        if not isinstance(value, str):
+            raise MalformedActionError(f"'{key}' must be a string, got {quoted(value)}")
+        return scrub(value)
+
+    def choice(self, key: str, options: Mapping[str, V], default: V | None = None) -> V:
+        """Return what a word stands for."""
+        if default is not None and not self.has(key):
+            return default
+        value = self.get(key)
+        if isinstance(value, str) and value.lower() in options:
+            return options[value.lower()]
+        raise MalformedActionError(
+            f"'{key}' must be one of {', '.join(options)}, got {quoted(value)}"
+        )
+
+    def button(self, key: str = "button") -> Button:
+        """Return a mouse button; left where the field is missing."""
+        return self.choice(key, {button.value: button for button in Button}, Button.LEFT)
+
+    def keys(self, key: str) -> tuple[str, ...]:
+        """Return keys from a list of names, or from a string such as "ctrl+c"."""
+        value = self.get(key)
+        if isinstance(value, str):
+            return chord(split_chord(value))
+        if not isinstance(value, list):
+            raise MalformedActionError(f"'{key}' must be a list of key names, got {quoted(value)}")
+        names = cast(list[object], value)[:50]
+        if not all(isinstance(name, str) for name in names):
+            raise MalformedActionError(f"'{key}' must hold strings, got something else")
+        return chord(part for name in cast(list[str], names) for part in split_chord(name))
+
+    def place(self, pair: tuple[float, float]) -> tuple[int, int]:
+        """Return the pixel of the screen, or the distance, that two numbers mean."""
+        if self.is_relative:
+            return self._reading.space.offset_to_screen(*pair)
+        return self._reading.point(*pair)
+
+    def pair(self, key: str) -> tuple[int, int]:
+        """Return a pixel of the screen from a field [x, y]."""
+        return self.place(as_pair(self.get(key), key))
+
+    def optional_pair(self, key: str) -> tuple[int, int] | tuple[None, None]:
+        """Return a pixel, or two None for where the cursor is."""
+        return self.pair(key) if self.has(key) else (None, None)
+
+    def point(self) -> tuple[int, int]:
+        """Return a pixel from the fields `x` and `y`."""
+        return self.place((self.number("x"), self.number("y")))
+
+    def optional_point(self) -> tuple[int, int] | tuple[None, None]:
+        """Return a pixel, or two None where both `x` and `y` are missing."""
+        return self.point() if self.has("x") or self.has("y") else (None, None)
+
+    def path(self, key: str) -> tuple[tuple[int, int], ...]:
+        """Return the pixels of a list of points."""
+        value = self.get(key)
+        if not isinstance(value, list) or not 1 <= len(cast(list[object], value)) <= MAX_PATH:
+            raise MalformedActionError(f"'{key}' must be a list of 1 to {MAX_PATH} points [x, y]")
+        points = cast(list[object], value)
+        return tuple(self.place(as_pair(point, key)) for point in points)

@@ -1,0 +1,76 @@
+"""Fold keys that go down and up in separate calls into actions that hold them."""
+
+from dataclasses import replace
+from typing import Final
+
+from envkit_actions.action import Action, ActionKind
+from envkit_actions.keys import chord
+from envkit_actions.malformed import MalformedActionError
+
+_HOLDING: Final = (
+    ActionKind.CLICK,
+    ActionKind.DOUBLE_CLICK,
+    ActionKind.TRIPLE_CLICK,
+    ActionKind.DRAG,
+    ActionKind.SCROLL,
+)
+
+
+class HeldKeys:
+    """The keys that are down between two calls of one reply.
+
+    A click between carries them, a key press joins them, a wait holds them; keys that go down and
+    up without anything between are one chord.
+    """
+
+    def __init__(self) -> None:
+        self._down: list[str] = []
+        self._is_used = True
+
+    def press(self, key: str) -> None:
+        """Put a key down."""
+        if key not in self._down:
+            self._down.append(key)
+            self._is_used = False
+
+    def release(self, key: str) -> Action | None:
+        """Let a key go; return the chord where nothing has used it."""
+        if key not in self._down:
+            return None
+        pressed = Action(kind=ActionKind.KEY, keys=chord(self._down))
+        self._down.remove(key)
+        if self._is_used:
+            return None
+        self._is_used = True
+        return pressed
+
+    def applied(self, action: Action) -> Action:
+        """Return an action as it is while the keys are down.
+
+        Raises:
+            MalformedActionError: It cannot be done while keys are down.
+        """
+        if not self._down or action.kind is ActionKind.MOVE:
+            return action
+        self._is_used = True
+        held = tuple(self._down)
+        if action.kind in _HOLDING:
+            return replace(action, keys=held)
+        if action.kind is ActionKind.KEY:
+            return replace(action, keys=chord([*held, *action.keys]))
+        if action.kind is ActionKind.WAIT:
+            return Action(kind=ActionKind.HOLD_KEY, keys=held, seconds=action.seconds)
+        raise MalformedActionError(
+            f"{'+'.join(held)} is still down: release it before {action.kind.value}"
+        )
+
+    def check_released(self) -> None:
+        """Check that nothing stays down at the end of a reply.
+
+        Raises:
+            MalformedActionError: A key does.
+        """
+        if self._down:
+            raise MalformedActionError(
+                f"{'+'.join(self._down)} is never released: release it in the same reply"
+            )

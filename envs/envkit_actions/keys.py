@@ -1,0 +1,211 @@
+"""One table of key names: what each family calls the keys of a keyboard.
+
+Names are read without regard to case, `_` and `-`, from any column of the table and from the
+aliases, because models mix conventions. They are written from the family's own column.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from envkit_actions.malformed import MalformedActionError, quoted
+
+MAX_KEYS: Final = 6
+"""Most keys of one chord."""
+
+
+class KeyNames(NamedTuple):
+    """What one key is called."""
+
+    pyautogui: str
+    xdotool: str
+    playwright: str
+    openai: str
+
+
+class KeyColumn(IntEnum):
+    """A convention of names; the value is its position in `KeyNames`."""
+
+    PYAUTOGUI = 0
+    """OSWorld, Qwen and UI-TARS: asweigart/pyautogui, `KEYBOARD_KEYS`."""
+    XDOTOOL = 1
+    """Anthropic: X11's keysym names."""
+    PLAYWRIGHT = 2
+    """BrowserGym: `KeyboardEvent.key`."""
+    OPENAI = 3
+    """OpenAI: upper-case names."""
+
+
+TABLE: Final[dict[str, KeyNames]] = {
+    "ctrl": KeyNames("ctrl", "ctrl", "Control", "CTRL"),
+    "shift": KeyNames("shift", "shift", "Shift", "SHIFT"),
+    "alt": KeyNames("alt", "alt", "Alt", "ALT"),
+    "meta": KeyNames("win", "super", "Meta", "CMD"),
+    "enter": KeyNames("enter", "Return", "Enter", "ENTER"),
+    "tab": KeyNames("tab", "Tab", "Tab", "TAB"),
+    "escape": KeyNames("esc", "Escape", "Escape", "ESC"),
+    "backspace": KeyNames("backspace", "BackSpace", "Backspace", "BACKSPACE"),
+    "delete": KeyNames("delete", "Delete", "Delete", "DELETE"),
+    "insert": KeyNames("insert", "Insert", "Insert", "INSERT"),
+    "space": KeyNames("space", "space", "Space", "SPACE"),
+    "home": KeyNames("home", "Home", "Home", "HOME"),
+    "end": KeyNames("end", "End", "End", "END"),
+    "pageup": KeyNames("pageup", "Prior", "PageUp", "PAGEUP"),
+    "pagedown": KeyNames("pagedown", "Next", "PageDown", "PAGEDOWN"),
+    "up": KeyNames("up", "Up", "ArrowUp", "ARROWUP"),
+    "down": KeyNames("down", "Down", "ArrowDown", "ARROWDOWN"),
+    "left": KeyNames("left", "Left", "ArrowLeft", "ARROWLEFT"),
+    "right": KeyNames("right", "Right", "ArrowRight", "ARROWRIGHT"),
+    **{f"f{n}": KeyNames(f"f{n}", f"F{n}", f"F{n}", f"F{n}") for n in range(1, 13)},
+}
+"""Canonical name of a key -> its names elsewhere. A single character is its own name."""
+
+_SYMBOLS: Final = {
+    "plus": "+",
+    "minus": "-",
+    "comma": ",",
+    "period": ".",
+    "dot": ".",
+    "slash": "/",
+    "backslash": "\\",
+    "semicolon": ";",
+    "colon": ":",
+    "apostrophe": "'",
+    "grave": "`",
+    "backquote": "`",
+    "equal": "=",
+    "equals": "=",
+    "bracketleft": "[",
+    "bracketright": "]",
+    "asterisk": "*",
+    "underscore": "_",
+    "exclam": "!",
+    "question": "?",
+    "numbersign": "#",
+    "percent": "%",
+    "ampersand": "&",
+    "dollar": "$",
+    "at": "@",
+}
+_ALIASES: Final = {
+    "control": "ctrl",
+    "controll": "ctrl",
+    "controlr": "ctrl",
+    "ctrlleft": "ctrl",
+    "ctrlright": "ctrl",
+    "ctrll": "ctrl",
+    "controlormeta": "ctrl",
+    "shiftl": "shift",
+    "shiftr": "shift",
+    "shiftleft": "shift",
+    "shiftright": "shift",
+    "altl": "alt",
+    "altr": "alt",
+    "altleft": "alt",
+    "altright": "alt",
+    "altgr": "alt",
+    "option": "alt",
+    "command": "meta",
+    "superl": "meta",
+    "superr": "meta",
+    "windows": "meta",
+    "winleft": "meta",
+    "winright": "meta",
+    "metal": "meta",
+    "metaleft": "meta",
+    "return": "enter",
+    "kpenter": "enter",
+    "del": "delete",
+    "kpdelete": "delete",
+    "ins": "insert",
+    "spacebar": "space",
+    "pgup": "pageup",
+    "pgdn": "pagedown",
+    "pgdown": "pagedown",
+    "uparrow": "up",
+    "downarrow": "down",
+    "leftarrow": "left",
+    "rightarrow": "right",
+    **_SYMBOLS,
+    **{f"digit{n}": str(n) for n in range(10)},
+    **{f"key{letter}": letter for letter in "abcdefghijklmnopqrstuvwxyz"},
+}
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+_NAMES: Final = {
+    **_ALIASES,
+    **{_folded(name): key for key, names in TABLE.items() for name in (key, *names)},
+}
+_KEYSYMS: Final = {symbol: name for name, symbol in reversed(_SYMBOLS.items())}
+
+
+def canonical_key(name: str) -> str:
+    """Return the canonical name of one key.
+
+    Raises:
+        MalformedActionError: There is no such key; the sentence suggests the nearest.
+    """
+    if len(name) == 1:
+        return "space" if name == " " else _character(name)
+    known = _NAMES.get(_folded(name[:32])) if len(name) <= 32 else None
+    if known is not None:
+        return known
+    nearest = difflib.get_close_matches(_folded(name[:32]), TABLE, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"such as {', '.join(list(TABLE)[:7])}"
+    raise MalformedActionError(
+        f"there is no key {quoted(name)}; a key is one character or a name: {hint}"
+    )
+
+
+def chord(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the canonical names of keys that are pressed together.
+
+    A capital letter alone is pressed with shift; within a chord its case means nothing.
+
+    Raises:
+        MalformedActionError: A key is unknown or twice there, or there are none or too many.
+    """
+    written = list(names)
+    if not 1 <= len(written) <= MAX_KEYS:
+        raise MalformedActionError(f"keys must name 1 to {MAX_KEYS} keys, got {len(written)}")
+    keys = tuple(canonical_key(name) for name in written)
+    if len(set(keys)) < len(keys):
+        raise MalformedActionError(f"a key is there twice in {quoted('+'.join(keys))}")
+    if len(written) == 1 and len(written[0]) == 1 and written[0] != keys[0] != "space":
+        return ("shift", *keys)
+    return keys
+
+
+def split_chord(text: str) -> list[str]:
+    """Take `ctrl+shift+t` or `ctrl c` apart; a `+` at the end is the key itself."""
+    stripped = text.strip()[:256]
+    if len(stripped) <= 1:
+        return [stripped] if stripped else ([" "] if text else [])
+    if stripped.endswith("++"):
+        return [*split_chord(stripped[:-2]), "+"]
+    return [name for part in stripped.split("+") for name in part.split()]
+
+
+def key_name(key: str, column: KeyColumn) -> str:
+    """Return what a family calls a canonical key."""
+    names = TABLE.get(key)
+    if names is not None:
+        return names[column]
+    return _KEYSYMS.get(key, key) if column is KeyColumn.XDOTOOL else key
+
+
+def key_names(keys: Sequence[str], column: KeyColumn) -> list[str]:
+    """Return what a family calls canonical keys, in their order."""
+    return [key_name(key, column) for key in keys]
+
+
+def _character(name: str) -> str:
+    lowered = name.lower()
+    if len(lowered) != 1 or not lowered.isprintable():
+        raise MalformedActionError(f"there is no key {quoted(name)}: press a printable character")
+    return lowered

@@ -1,0 +1,89 @@
+"""What a reply was read as, and the collector that the parsers fill."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from envkit_actions.action import Action
+from envkit_actions.malformed import MalformedActionError
+from envkit_actions.spaces import CoordinateSpace
+
+MAX_ACTIONS: Final = 50
+"""Most actions of one reply."""
+_MAX_WARNINGS: Final = 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedActions:
+    """A reply, read."""
+
+    actions: tuple[Action, ...] = ()
+    """In order, up to the first problem: what follows a broken action was planned on its effect."""
+    problems: tuple[str, ...] = ()
+    """What could not be read, a sentence each, fit to be shown to the model. Empty: all was."""
+    warnings: tuple[str, ...] = ()
+    """What was read but is hardly meant, such as a point outside of the screen."""
+    out_of_range: int = 0
+    """Points that lay outside and were clamped to the edge."""
+    thought: str = ""
+    """What the model said before its actions, with its hidden thinking first."""
+
+
+class Reading:
+    """Gathers the actions of one reply."""
+
+    def __init__(self, space: CoordinateSpace) -> None:
+        self.space = space
+        self._actions: list[Action] = []
+        self._problems: list[str] = []
+        self._warnings: list[str] = []
+        self._out_of_range = 0
+
+    def point(self, x: float, y: float) -> tuple[int, int]:
+        """Return the pixel of the screen; a point outside is clamped, counted and reported."""
+        point = self.space.to_screen(x, y)
+        if not point.is_inside:
+            self._out_of_range += 1
+            if len(self._warnings) < _MAX_WARNINGS:
+                extent = self.space.extent
+                self._warnings.append(
+                    f"the point ({x:.10g}, {y:.10g}) lies outside of {extent.width}x{extent.height}"
+                    " and was moved to the nearest edge"
+                )
+        return point.x, point.y
+
+    def add(self, *actions: Action) -> None:
+        """Take actions in.
+
+        Raises:
+            MalformedActionError: There are too many.
+        """
+        if len(self._actions) + len(actions) > MAX_ACTIONS:
+            raise MalformedActionError(f"one reply may hold at most {MAX_ACTIONS} actions")
+        self._actions.extend(actions)
+
+    def problem(self, sentence: str) -> None:
+        """Note what could not be read."""
+        self._problems.append(sentence)
+
+    def each(self, values: Iterable[T], read: Callable[[T], None]) -> None:
+        """Read values in order until one is malformed, which becomes the problem."""
+        try:
+            for value in values:
+                read(value)
+        except MalformedActionError as error:
+            self.problem(str(error))
+
+    def finish(self, thought: str = "") -> ParsedActions:
+        """Return what was gathered; no action and no problem is a problem too."""
+        if not self._actions and not self._problems:
+            self.problem("the reply holds no action")
+        return ParsedActions(
+            actions=tuple(self._actions),
+            problems=tuple(self._problems),
+            warnings=tuple(self._warnings),
+            out_of_range=self._out_of_range,
+            thought=thought,
+        )

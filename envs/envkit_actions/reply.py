@@ -1,0 +1,243 @@
+r"""Take a reply apart: the hidden thinking, what was said, and the JSON of the actions.
+
+Every bound here keeps the time of a hostile reply linear and small: the body is refused beyond
+`MAX_BODY` characters, and JSON is decoded only when it has at most `MAX_MARKS` values and escapes.
+
+JSON is read strictly first. Only what fails goes to `envkit.toolcalls`, whose repair of LaTeX would
+turn the typed text "a\text" of a correct writer into something else.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, NoReturn, cast
+
+from envkit.toolcalls import ToolCallFormat, parse_tool_calls
+from envkit.toolcalls.tolerant_json import MalformedJson, decode_prefix, scrub, skip_space
+from envkit.tools import ToolSpec
+from envkit_actions.malformed import MalformedActionError
+from envkit_actions.parsed import MAX_ACTIONS
+
+MAX_BODY: Final = 32_768
+"""Longest reply after the thinking, in characters."""
+MAX_MARKS: Final = 1_500
+"""Most opening brackets, commas and colons of JSON, and most backslashes."""
+CALL_OPEN: Final = "<tool_call>"
+CALL_CLOSE: Final = "</tool_call>"
+
+_THINK_OPEN: Final = "<think>"
+_THINK_CLOSE: Final = "</think>"
+_MARK: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|([\[{,:<])', re.DOTALL)
+_START: Final = re.compile(r"""\{(?=\s*(?:["'}]|\w{1,40}\s*:))|\[(?=\s*[{\]])""")
+_BETWEEN: Final = re.compile(r"[\s,;]*")
+
+
+class Body(NamedTuple):
+    """A reply without its hidden thinking."""
+
+    text: str
+    thinking: str
+
+
+def split_reply(reply: str, action_marks: Sequence[str]) -> Body:
+    """Return the reply's body and what stands before `</think>`.
+
+    Args:
+        reply: Anything a model wrote.
+        action_marks: How a reply of the family begins; in one that begins so, `</think>` is text.
+
+    Raises:
+        MalformedActionError: The body is too long, or the thinking never ended.
+    """
+    head = reply[:256].lstrip()
+    opened = head.startswith(_THINK_OPEN)
+    is_action = not opened and head.startswith((*action_marks, "{", "[", "```", CALL_OPEN))
+    close = -1 if is_action else reply.find(_THINK_CLOSE)
+    if opened and close < 0:
+        raise MalformedActionError("the thinking is not closed by </think>: there is no action")
+    start = 0 if close < 0 else close + len(_THINK_CLOSE)
+    thinking = "" if close < 0 else reply[: min(close, MAX_BODY)].replace(_THINK_OPEN, "", 1)
+    length = len(reply) - start
+    if length > MAX_BODY:
+        raise MalformedActionError(
+            f"the reply has {length} characters; write at most {MAX_BODY}, thinking not counted"
+        )
+    return Body(scrub(reply[start:]), scrub(thinking).strip())
+
+
+def is_prose(text: str) -> bool:
+    """Whether a text without readable actions shows no trace of an attempt at one."""
+    return "{" not in text and "<tool" not in text
+
+
+class Payloads(NamedTuple):
+    """The JSON of a reply."""
+
+    values: list[Any]
+    before: str
+    """The text before it; all of the text where there is none."""
+    problem: str | None = None
+    """Why what follows the values cannot be read; None where nothing does."""
+
+
+def find_payloads(body: str, tools: Sequence[ToolSpec] = ()) -> Payloads:
+    """Return the tool calls of a body, or the JSON objects and lists that stand in it."""
+    called = body.find(CALL_OPEN)
+    start = _START.search(body)
+    if called >= 0 and (start is None or called < start.start()):
+        return _called(body[called:], body[:called].strip(), tools)
+    if start is None:
+        return Payloads([], body.strip())
+    before = body[: start.start()].removesuffix("\n").removesuffix("```json").strip("` \n")
+    if not _is_affordable(body, start.start()):
+        return Payloads([], before, "the JSON is too long: write fewer actions and shorter text")
+    values, problem = _values(body, start.start())
+    return Payloads(values, before, problem)
+
+
+def _values(body: str, at: int) -> tuple[list[Any], str | None]:
+    """Return the values from `at` on, as far as they follow each other."""
+    values: list[Any] = []
+    while len(values) <= MAX_ACTIONS and _START.match(body, at):
+        try:
+            value, at = _decode(body, at)
+        except ValueError:
+            try:
+                value, at = decode_prefix(body, at)
+            except MalformedJson as error:
+                return values, f"the JSON cannot be read: {error} of the reply"
+        values.append(value)
+        at = _end(_BETWEEN.match(body, at))
+    return values, None
+
+
+def _called(body: str, before: str, tools: Sequence[ToolSpec]) -> Payloads:
+    """Read a body that begins with a tool call."""
+    if body.count(CALL_OPEN) > MAX_ACTIONS:
+        return Payloads([], before, f"one reply may hold at most {MAX_ACTIONS} tool calls")
+    if not _is_affordable(body, 0):
+        return Payloads([], before, "the tool call is too long: write shorter arguments")
+    values = _strict_calls(body)
+    if values is not None:
+        return Payloads(values, before)
+    reply = parse_tool_calls(body, ToolCallFormat.HERMES, tools=tools)
+    calls = [{"name": call.name, "arguments": call.arguments} for call in reply.calls]
+    # The order of calls and errors is lost there, so a reply with any error counts as broken.
+    return Payloads([] if reply.errors else calls, before, next(iter(reply.errors), None))
+
+
+def _strict_calls(body: str) -> list[Any] | None:
+    """Return the calls where all of them are proper JSON in closed blocks, else None."""
+    values: list[Any] = []
+    at = 0
+    while (at := body.find(CALL_OPEN, at)) >= 0:
+        try:
+            value, end = _decode(body, skip_space(body, at + len(CALL_OPEN)))
+        except ValueError:
+            return None
+        at = skip_space(body, end)
+        if at < len(body) and not body.startswith((CALL_CLOSE, CALL_OPEN), at):
+            return None
+        values.append(value)
+    return values
+
+
+def _is_affordable(body: str, start: int) -> bool:
+    if body.count("\\", start) > MAX_MARKS:
+        return False
+    marks = 0
+    for found in _MARK.finditer(body, start):
+        marks += found.group(1) is not None
+        if marks > MAX_MARKS:
+            return False
+    return True
+
+
+def _decode(body: str, at: int) -> tuple[Any, int]:
+    """Return a JSON value and the position after it.
+
+    Raises:
+        ValueError: It is not valid JSON, repeats a key, nests too deeply, or has NaN or infinity.
+    """
+    try:
+        return _DECODER.raw_decode(body, at)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a key is there twice")
+    return fields
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError("a number out of range")
+    return value
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite, strict=False
+)
+
+
+def _end(found: re.Match[str] | None) -> int:
+    assert found is not None  # the pattern matches the empty string
+    return found.end()
+
+
+class Call(NamedTuple):
+    """One entry of a reply's JSON."""
+
+    name: str | None
+    """The tool's name; None for arguments that stand alone."""
+    arguments: dict[str, Any]
+
+
+def calls_of(value: object) -> list[Call]:
+    """Return the calls that one JSON value stands for.
+
+    A list stands for its entries. Read as calls are the chat-completions form, Hermes' `arguments`,
+    Llama's `parameters` and Anthropic's `input`. Anthropic's text blocks say nothing.
+
+    Raises:
+        MalformedActionError: It is neither an object nor a list of objects.
+    """
+    if isinstance(value, list):
+        return [call for entry in cast(list[object], value) for call in _call_of(entry)]
+    return _call_of(value)
+
+
+def _call_of(value: object) -> list[Call]:
+    if not isinstance(value, dict):
+        raise MalformedActionError("an action must be a JSON object, such as one with 'action'")
+    fields = cast(dict[str, Any], value)
+    if fields.get("type") in ("text", "thinking", "reasoning", "message"):
+        return []
+    inner: Any = fields.get("function")
+    if isinstance(inner, dict):
+        fields = cast(dict[str, Any], inner)
+    name: Any = fields.get("name")
+    given = next((key for key in ("arguments", "parameters", "input") if key in fields), None)
+    if not isinstance(name, str) or given is None:
+        return [Call(None, fields)]
+    return [Call(name, _arguments(fields[given]))]
+
+
+def _arguments(value: object) -> dict[str, Any]:
+    if isinstance(value, str):  # JSON inside a JSON string, as the chat-completions form has it
+        try:
+            value, _ = _decode(value, skip_space(value, 0))
+        except ValueError:
+            raise MalformedActionError("the call's arguments are a string, not JSON") from None
+    if not isinstance(value, dict):
+        raise MalformedActionError("the call's arguments must be an object")
+    return cast(dict[str, Any], value)

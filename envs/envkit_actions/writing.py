@@ -1,0 +1,120 @@
+"""Access to an action's fields for the writers, which refuse what their family cannot say."""
+
+from typing import Final
+
+from envkit_actions.action import Action, Button
+from envkit_actions.keys import KeyColumn, chord, key_names, split_chord
+from envkit_actions.malformed import InexpressibleActionError, MalformedActionError
+from envkit_actions.spaces import CoordinateSpace
+
+WHEEL_CLICK: Final = 120
+"""Pixels that one click of a wheel scrolls."""
+Place = list[int | float]
+"""x and y in the units of a space."""
+
+
+class Writing:
+    """One action on its way into a family's words.
+
+    Every method raises `InexpressibleActionError` where the family's form has no room.
+    """
+
+    def __init__(self, family: str, action: Action, space: CoordinateSpace) -> None:
+        self._family = family
+        self.action = action
+        self.space = space
+
+    def refusal(self, why: str) -> InexpressibleActionError:
+        """Return the error that says why there are no words."""
+        return InexpressibleActionError(
+            f"{self._family} cannot express {self.action.kind.value}: {why}"
+        )
+
+    def plain(self, *, button: bool = False, keys: bool = False) -> Action:
+        """Return the action, having checked that its form may leave these fields out.
+
+        Args:
+            button: Whether the form has room for other buttons than the left.
+            keys: Whether it has room for keys.
+        """
+        if not button and self.action.button is not Button.LEFT:
+            raise self.refusal(f"only with the left button, got {self.action.button.value}")
+        if not keys and self.action.keys:
+            raise self.refusal(f"no keys may be held meanwhile, got {'+'.join(self.action.keys)}")
+        return self.action
+
+    @property
+    def at_cursor(self) -> bool:
+        """Whether the action happens where the cursor is."""
+        return self.action.x is None or self.action.y is None
+
+    def point(self) -> Place:
+        """Return where the action happens."""
+        if self.action.x is None or self.action.y is None:
+            raise self.refusal("it needs a place, got x=None and y=None")
+        return self._place(self.action.x, self.action.y)
+
+    def path(self) -> list[Place]:
+        """Return the points after the start."""
+        if not self.action.path:
+            raise self.refusal("it needs a point to go to, got an empty path")
+        return [self._place(*point) for point in self.action.path]
+
+    def _place(self, x: int, y: int) -> Place:
+        if self.action.is_relative:
+            raise self.refusal("its places count from the corner of the screen, not the cursor")
+        return list(self.space.from_screen(x, y))
+
+    def end(self) -> Place:
+        """Return the only point after the start."""
+        if len(self.action.path) != 1:
+            raise self.refusal(f"it takes one point to go to, got {len(self.action.path)}")
+        return self.path()[0]
+
+    def keys(self, column: KeyColumn) -> list[str]:
+        """Return the family's names of the keys, at least one."""
+        names = key_names(self.action.keys, column)
+        self._check_keys(names)
+        return names
+
+    def joined_keys(self, column: KeyColumn, separator: str = "+") -> str:
+        """Return the names in one string, which must come apart again."""
+        text = separator.join(self.keys(column))
+        self._check_keys(split_chord(text))
+        return text
+
+    def _check_keys(self, names: list[str]) -> None:
+        try:
+            keys = chord(names)
+        except MalformedActionError as error:
+            raise self.refusal(str(error)) from None
+        if keys != self.action.keys:
+            raise self.refusal(f"its keys would be read as {'+'.join(keys)}")
+
+    def seconds(self, fixed: float) -> None:
+        """Check that the duration is the one that the family's word stands for."""
+        if self.action.seconds != fixed:
+            raise self.refusal(f"it always lasts {fixed:g} seconds, got {self.action.seconds:g}")
+
+    def one_axis(self) -> tuple[str, int]:
+        """Return the direction of a scroll, "up", "down", "left" or "right", and its pixels."""
+        dx, dy = self.action.dx, self.action.dy
+        if dx and dy:
+            raise self.refusal(f"it goes along one axis at a time, got dx={dx} and dy={dy}")
+        if dx:
+            return ("right" if dx > 0 else "left"), abs(dx)
+        return ("up" if dy < 0 else "down"), abs(dy)
+
+    def wheel_clicks(self) -> tuple[str, int]:
+        """Return the direction of a scroll and its whole clicks of a wheel."""
+        direction, pixels = self.one_axis()
+        if pixels % WHEEL_CLICK:
+            raise self.refusal(f"it counts clicks of {WHEEL_CLICK} pixels, got {pixels} pixels")
+        return direction, pixels // WHEEL_CLICK
+
+
+def direction_pixels(direction: str, pixels: int) -> tuple[int, int]:
+    """Return dx and dy of a scroll in a direction."""
+    if direction in ("left", "right"):
+        return (pixels if direction == "right" else -pixels), 0
+    return 0, (pixels if direction == "down" else -pixels)

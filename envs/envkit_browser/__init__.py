@@ -1,0 +1,1 @@
+"""A real browser: its driver, MiniWoB++, and any local page as an environment."""

@@ -1,0 +1,29 @@
+"""A real browser, driven over the DevTools protocol: pages, input, screenshots, faults, a pool."""
+
+from envkit_browser.driver.binary import find_browser
+from envkit_browser.driver.browser import Browser
+from envkit_browser.driver.events import Dialog, PageEvent, PageEvents
+from envkit_browser.driver.page import Page, PageOptions
+from envkit_browser.driver.performing import Hands
+from envkit_browser.driver.pool import BrowserPool, PoolOptions, join_pool, leave_pool
+from envkit_browser.driver.site import ORIGIN, Site
+from envkit_browser.driver.trouble import BrowserFault, Trouble
+
+__all__ = [
+    "ORIGIN",
+    "Browser",
+    "BrowserFault",
+    "BrowserPool",
+    "Dialog",
+    "Hands",
+    "Page",
+    "PageEvent",
+    "PageEvents",
+    "PageOptions",
+    "PoolOptions",
+    "Site",
+    "Trouble",
+    "find_browser",
+    "join_pool",
+    "leave_pool",
+]

@@ -1,0 +1,261 @@
+"""One browser: a process, a connection to it, and what its pages share.
+
+With BeginFrameControl the compositor draws a frame only when it is asked to, so frames come at once
+and are reproducible. Two frames at the same time kill the browser, so they are drawn one by one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from envkit_browser.driver.binary import find_browser
+from envkit_browser.driver.connection import Connection, EventHandler, Reply
+from envkit_browser.driver.process import BrowserProcess
+from envkit_browser.driver.trouble import BrowserFault, Trouble
+
+START_S: Final = 30.0
+_CLOSE_S: Final = 2.0
+_NOWHERE: Final = "nowhere.invalid"
+_FLAGS: Final = (
+    # One frame for each beginFrame, everything in it finished.
+    "--deterministic-mode",
+    "--enable-begin-frame-control",
+    "--run-all-compositor-stages-before-draw",
+    "--disable-threaded-animation",
+    "--disable-threaded-scrolling",
+    "--disable-smooth-scrolling",
+    "--disable-checker-imaging",
+    "--disable-gpu",
+    "--force-color-profile=srgb",
+    "--font-render-hinting=none",
+    "--disable-lcd-text",
+    "--hide-scrollbars",
+    "--lang=en-US",
+    "--mute-audio",
+    # Nothing leaves: no name resolves, everything goes to a proxy whose name does not either.
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    f"--proxy-server=socks5://{_NOWHERE}:1",
+    "--proxy-bypass-list=<-loopback>",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-domain-reliability",
+    "--disable-sync",
+    "--disable-quic",
+    "--dns-prefetch-disable",
+    "--no-pings",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    # A page and its frames in one process, which input and screenshots reach as one.
+    "--disable-site-isolation-trials",
+    "--disable-features=IsolateOrigins,site-per-process,IsolateSandboxedIframes,"
+    "MediaRouter,Translate,OptimizationHints,PaintHolding,BackForwardCache,"
+    "RenderDocument",  # a new host of the frame for every load: a third of a reload's time
+    "--disable-extensions",
+    "--disable-default-apps",
+    "--disable-breakpad",
+    "--disable-crash-reporter",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-hang-monitor",
+    "--block-new-web-contents",  # a page opens no other: it would be closed some time later
+    "--disable-prompt-on-repost",
+    "--disable-client-side-phishing-detection",
+    "--password-store=basic",
+    "--use-mock-keychain",
+)
+
+
+class Browser:
+    """A running browser; belongs to the event loop that started it."""
+
+    def __init__(self, process: BrowserProcess, connection: Connection, scale: float) -> None:
+        self.process, self.scale = process, scale
+        self._connection = connection
+        self.trouble: Trouble | None = None
+        """Why it can't be used any more; None while it can."""
+        self._frame_lock = asyncio.Lock()
+        self._on_target: dict[str, Callable[[str], None]] = {}
+        self.pages = 0
+        """Pages open now."""
+        self.opened = 0
+        """Pages opened so far."""
+        self.is_retired = False
+        """Whether it takes no more pages and ends with its last one."""
+        connection.on_lost = self._lose
+        connection.listen(None, self._hear)
+
+    @classmethod
+    async def start(cls, *, scale: float = 1.0, deadline_s: float = START_S) -> "Browser":
+        """Start a browser.
+
+        Args:
+            scale: Device pixels for each CSS pixel, of all its pages.
+            deadline_s: Seconds that it may take.
+
+        Raises:
+            MissingDependencyError: None is installed.
+            BrowserFault: It does not come up.
+        """
+        flags = (*_FLAGS, f"--force-device-scale-factor={scale:g}")
+        process = await asyncio.to_thread(BrowserProcess, find_browser(), flags)
+        connection: Connection | None = None
+        try:
+            connection = await Connection.open(process.take_end())
+            browser = cls(process, connection, scale)
+            await browser._discover(deadline_s)
+            await browser._require_frames(deadline_s)
+        except BaseException:
+            process.kill()
+            if connection is not None:
+                await connection.aclose()
+            raise
+        return browser
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether new pages can be opened."""
+        return self.trouble is None and self._connection.is_open and self.process.is_alive
+
+    async def send(
+        self,
+        method: str,
+        session: str | None = None,
+        *,
+        deadline_s: float = 10.0,
+        **params: Any,  # noqa: ANN401  # any JSON
+    ) -> Reply:
+        """Send a command and wait for its result.
+
+        Raises:
+            BrowserFault: As `Connection.send`; a browser that died is told from a closed socket.
+        """
+        try:
+            return await self._connection.send(method, session, deadline_s, params)
+        except BrowserFault as fault:
+            if fault.trouble is not Trouble.SOCKET_CLOSED:
+                raise
+            raise await self.loss(method) from fault
+
+    async def begin_frame(
+        self, session: str, params: dict[str, Any], *, deadline_s: float
+    ) -> Reply:
+        """Draw a frame of a page, when no other page of this browser draws one.
+
+        A caller that is cancelled leaves the frame to finish, as the next one must not overlap it.
+        """
+        return await asyncio.shield(
+            asyncio.ensure_future(self._begin_frame(session, params, deadline_s))
+        )
+
+    async def check(self, deadline_s: float = _CLOSE_S) -> bool:
+        """Whether the browser answers."""
+        if not self.is_usable:
+            return False
+        try:
+            await self.send("Browser.getVersion", deadline_s=deadline_s)
+        except BrowserFault as fault:
+            self.discard(fault.trouble)
+        return self.is_usable
+
+    def listen(self, session: str, handler: EventHandler | None) -> None:
+        """Set who gets the events of a page, or nobody."""
+        self._connection.listen(session, handler)
+
+    def fail(self, session: str, fault: BrowserFault) -> None:
+        """End what waits for a page that will not answer any more."""
+        self._connection.fail(session, fault)
+
+    def watch(self, target: str, handler: Callable[[str], None] | None) -> None:
+        """Set who hears of "crashed", "destroyed" and "lost" of a target, or nobody."""
+        if handler is None:
+            self._on_target.pop(target, None)
+        else:
+            self._on_target[target] = handler
+
+    def discard(self, trouble: Trouble) -> None:
+        """Kill it: it is of no use any more, to any of its pages."""
+        if self.trouble is None:
+            self.trouble = trouble
+        self.process.kill()
+
+    async def loss(self, doing: str) -> BrowserFault:
+        """Return the fault that says why the connection is gone."""
+        await self._wait_for_end()
+        trouble = self.trouble or Trouble.SOCKET_CLOSED
+        return BrowserFault(f"the browser is gone ({trouble.value}), at {doing}", trouble=trouble)
+
+    def close_socket(self) -> None:
+        """Break the connection while the process lives, for tests and drills."""
+        self.trouble = self.trouble or Trouble.SOCKET_CLOSED  # then the process ends by itself
+        self._connection.break_off()
+
+    async def aclose(self) -> None:
+        """End it and remove its profile; twice is fine."""
+        self.trouble = self.trouble or Trouble.PAGE_GONE
+        self._connection.on_lost = lambda: None
+        try:
+            await asyncio.to_thread(self.process.kill)
+        finally:
+            self.process.kill()
+            await self._connection.aclose()
+
+    async def _begin_frame(self, session: str, params: dict[str, Any], deadline_s: float) -> Reply:
+        async with self._frame_lock:
+            return await self.send(
+                "HeadlessExperimental.beginFrame", session, deadline_s=deadline_s, **params
+            )
+
+    async def _discover(self, deadline_s: float) -> None:
+        """Wait until it answers, and hear of what becomes of its pages.
+
+        Raises:
+            BrowserFault: It does not answer in time, or is gone already (`START_FAILED`).
+        """
+        try:
+            await self.send("Target.setDiscoverTargets", deadline_s=deadline_s, discover=True)
+        except BrowserFault as fault:
+            raise self.process.start_fault() from fault
+
+    async def _require_frames(self, deadline_s: float) -> None:
+        """Refuse a build that draws no frames on request: its pictures would depend on the clock.
+
+        Raises:
+            BrowserFault: It is such a build (`REFUSED`), or does not answer.
+        """
+        try:
+            created = await self.send(
+                "Target.createTarget", url="about:blank", enableBeginFrameControl=True
+            )
+            target = created["targetId"]
+            attached = await self.send("Target.attachToTarget", targetId=target, flatten=True)
+            await self.begin_frame(attached["sessionId"], {}, deadline_s=deadline_s)
+        except BrowserFault as fault:
+            if fault.trouble is not Trouble.REFUSED:
+                raise
+            raise BrowserFault(
+                "this browser draws no frames on request (HeadlessExperimental.beginFrame), so its "
+                f"pictures could not be repeated; install chromium-headless-shell: {fault}",
+                trouble=Trouble.REFUSED,
+            ) from fault
+        await self.send("Target.closeTarget", targetId=target)
+
+    async def _wait_for_end(self) -> None:
+        """Give a process whose socket closed a moment to be seen dead."""
+        for _ in range(20):
+            if self.trouble is not None:
+                return
+            if not self.process.is_alive:
+                self.trouble = Trouble.BROWSER_DIED
+                return
+            await asyncio.sleep(0.005)
+        self.trouble = Trouble.SOCKET_CLOSED
+
+    def _lose(self) -> None:
+        for handler in list(self._on_target.values()):
+            handler("lost")
+
+    def _hear(self, name: str, params: Reply) -> None:
+        said = {"Target.targetCrashed": "crashed", "Target.targetDestroyed": "destroyed"}.get(name)
+        handler = self._on_target.get(params.get("targetId", ""))
+        if said is not None and handler is not None:
+            handler(said)

@@ -1,0 +1,109 @@
+"""Do to a browser what a `FaultPlan` says: the real failures, not pretended ones.
+
+The scope is "browser", the key the task's seed and the turn. A plan that names other kinds is
+refused when it draws one.
+"""
+
+import contextlib
+import signal
+from enum import StrEnum
+from typing import Final
+
+from envkit.errors import ConfigurationError
+from envkit.faults import FaultPlan
+from envkit_browser.driver.page import Page
+from envkit_browser.driver.trouble import BrowserFault
+
+SCOPE: Final = "browser"
+"""The scope of the plan's calls."""
+
+
+class Injection(StrEnum):
+    """What can be done."""
+
+    KILL_BROWSER = "kill_browser"
+    """SIGKILL to the whole process group."""
+    STOP_BROWSER = "stop_browser"
+    """SIGSTOP to the whole process group: it lives and does not answer."""
+    CRASH_RENDERER = "crash_renderer"
+    """The page's own process crashes."""
+    HANG_PAGE = "hang_page"
+    """An endless loop in the page."""
+    CLOSE_SOCKET = "close_socket"
+    """The DevTools connection breaks."""
+    DIALOG = "dialog"
+    """The page shows an alert."""
+    NAVIGATE = "navigate"
+    """The page goes to about:blank."""
+    CLOSE_PAGE = "close_page"
+    """The page closes."""
+
+
+async def inject(plan: FaultPlan, page: Page, key: tuple[int, int, int | None]) -> Injection | None:
+    """Do what the plan deals out to this call, and return it.
+
+    Args:
+        plan: With kinds of `Injection` for the scope "browser".
+        page: Whose browser, process or document it happens to.
+        key: Seed, turn and attempt; without an attempt the plan counts.
+
+    Raises:
+        ConfigurationError: The plan names another kind.
+    """
+    seed, turn, attempt = key
+    kind = plan.draw(SCOPE, seed, turn, attempt=attempt)
+    if kind is None:
+        return None
+    try:
+        injection = Injection(kind)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"kinds of the scope {SCOPE!r} must be in {[k.value for k in Injection]}, got {kind!r}"
+        ) from error
+    with contextlib.suppress(BrowserFault):  # what follows meets the failure itself
+        await _INJECTIONS[injection](page)
+    return injection
+
+
+async def _kill(page: Page) -> None:
+    page.browser.process.signal(signal.SIGKILL)
+
+
+async def _stop(page: Page) -> None:
+    page.browser.process.signal(signal.SIGSTOP)
+
+
+async def _crash(page: Page) -> None:
+    await page.send("Page.crash")
+
+
+async def _hang(page: Page) -> None:
+    await page.evaluate("void setTimeout(() => { for (;;); }, 1)")
+
+
+async def _close_socket(page: Page) -> None:
+    page.browser.close_socket()
+
+
+async def _alert(page: Page) -> None:
+    await page.evaluate("void setTimeout(() => alert('injected'), 1)")
+
+
+async def _navigate(page: Page) -> None:
+    await page.evaluate("void setTimeout(() => { location = 'about:blank'; }, 1)")
+
+
+async def _close_page(page: Page) -> None:
+    await page.send("Page.close")
+
+
+_INJECTIONS: Final = {
+    Injection.KILL_BROWSER: _kill,
+    Injection.STOP_BROWSER: _stop,
+    Injection.CRASH_RENDERER: _crash,
+    Injection.HANG_PAGE: _hang,
+    Injection.CLOSE_SOCKET: _close_socket,
+    Injection.DIALOG: _alert,
+    Injection.NAVIGATE: _navigate,
+    Injection.CLOSE_PAGE: _close_page,
+}

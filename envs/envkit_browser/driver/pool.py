@@ -1,0 +1,217 @@
+"""Browsers that the environments of a process and event loop share.
+
+A browser holds several pages and is replaced when it dies, has served long enough or grown too
+large. The last environment that lets the pool go ends all browsers.
+"""
+
+import asyncio
+import contextlib
+import weakref
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from envkit.errors import ConfigurationError
+from envkit_browser.driver.browser import START_S, Browser
+from envkit_browser.driver.page import Page, PageOptions
+from envkit_browser.driver.spares import Spares
+from envkit_browser.driver.trouble import BrowserFault, Trouble
+
+_ATTEMPTS: Final = 3
+_CHECK_EVERY: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions:
+    """How many browsers there are, and for how long."""
+
+    pages_per_browser: int = 8
+    """Pages that are open in one browser at a time."""
+    recycle_pages: int = 500
+    """A browser that has opened so many pages takes no more, and ends with its last one."""
+    recycle_bytes: int = 3 * 2**30
+    """The same for its resident memory, looked at after every 16th page."""
+    start_s: float = START_S
+    """Seconds that a start may take."""
+    starts: int = 2
+    """Browsers that may start at the same time."""
+    spares: int = 1
+    """Blank pages of each shape that are kept ready once a page was released; 0 keeps none."""
+
+    def __post_init__(self) -> None:
+        counts = (self.pages_per_browser, self.recycle_pages, self.recycle_bytes, self.starts)
+        if min(counts) < 1 or self.start_s <= 0 or self.spares < 0:
+            raise ConfigurationError(
+                f"a pool's options must be positive and spares at least 0, got {self}"
+            )
+
+
+class BrowserPool:
+    """Opens pages in as few browsers as its options allow; belongs to one event loop."""
+
+    def __init__(self, options: PoolOptions | None = None) -> None:
+        self.options = options or PoolOptions()
+        self.troubles: Counter[Trouble] = Counter()
+        """Faults met so far, by kind; users add theirs with `count`."""
+        self.started = 0
+        """Browsers started so far."""
+        self._browsers: list[Browser] = []
+        self._promised: Counter[Browser] = Counter()
+        self._released = 0
+        self._closing: set[asyncio.Task[None]] = set()
+        self._spares = Spares(self._open_spare, self.options.spares)
+        self._starts = asyncio.Semaphore(self.options.starts)
+
+    @property
+    def browsers(self) -> tuple[Browser, ...]:
+        """Those that run now."""
+        return tuple(self._browsers)
+
+    def count(self, fault: BrowserFault) -> None:
+        """Count a fault by its kind."""
+        self.troubles[fault.trouble] += 1
+
+    async def open(self, options: PageOptions) -> Page:
+        """Open a page, in a new browser where those that run are full, worn or dead.
+
+        Raises:
+            MissingDependencyError: No browser is installed.
+            BrowserFault: Browsers fail again and again.
+        """
+        spare = self._spares.take(options)
+        if self._spares.knows(options):
+            self._spares.refill(options)
+        if spare is not None:
+            return spare
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._open(options)
+            except BrowserFault as fault:
+                self.count(fault)
+        return await self._open(options)
+
+    async def release(self, page: Page) -> None:
+        """Close a page, and its browser where that is broken or has served its time.
+
+        A page that works is closed in the background, while the next one is made ready.
+        """
+        if not page.is_usable:
+            await self._release(page)
+            return
+        self._spares.refill(page.options)
+        task = asyncio.ensure_future(self._release(page))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _release(self, page: Page) -> None:
+        await page.aclose()
+        self._released += 1
+        if self._released % _CHECK_EVERY == 0:
+            for browser in self._browsers:
+                if browser.process.memory() > self.options.recycle_bytes:
+                    browser.is_retired = True
+        await self._sweep()
+
+    async def aclose(self) -> None:
+        """End all browsers; twice is fine."""
+        await self._spares.aclose()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.gather(*(self._drop(browser) for browser in self.browsers))
+
+    async def _open(self, options: PageOptions) -> Page:
+        browser = await self._find(options.scale)
+        try:
+            return await Page.open(browser, options)
+        except BrowserFault:
+            browser.discard(Trouble.START_FAILED)
+            raise
+        finally:
+            self._promised[browser] -= 1
+            if self._promised[browser] <= 0:
+                del self._promised[browser]  # a counter must not keep a dead browser
+            await self._sweep()
+
+    async def _open_spare(self, options: PageOptions) -> Page | None:
+        """Open a page in a browser that runs; beyond `pages_per_browser` by `spares` at most."""
+        for browser in self._browsers:
+            if browser.scale == options.scale and self._has_room(browser, self.options.spares):
+                return await Page.open(browser, options)
+        return None
+
+    async def _find(self, scale: float) -> Browser:
+        """Return a browser with room for a page, and promise the room."""
+        while True:
+            await self._sweep()
+            for browser in self._browsers:
+                if browser.scale == scale and self._has_room(browser):
+                    self._promised[browser] += 1
+                    return browser
+            await self._wait_for_start(scale)
+
+    async def _wait_for_start(self, scale: float) -> None:
+        """Start a browser, or wait for the one that somebody else starts."""
+        async with self._starts:
+            if any(b.scale == scale and self._has_room(b) for b in self._browsers):
+                return
+            browser = await Browser.start(scale=scale, deadline_s=self.options.start_s)
+            self.started += 1
+            self._browsers.append(browser)
+
+    def _has_room(self, browser: Browser, extra: int = 0) -> bool:
+        opened = browser.opened + self._promised[browser]
+        return (
+            browser.is_usable
+            and not browser.is_retired
+            and opened < self.options.recycle_pages
+            and self._load(browser) < self.options.pages_per_browser + extra
+        )
+
+    def _load(self, browser: Browser) -> int:
+        return browser.pages + self._promised[browser]
+
+    async def _sweep(self) -> None:
+        """End the browsers that are broken, and those that are worn and empty."""
+        for browser in self.browsers:
+            is_worn = browser.is_retired or browser.opened >= self.options.recycle_pages
+            is_idle = self._load(browser) == self._spares.count(browser)
+            if (is_worn and is_idle) or not browser.is_usable:
+                await self._drop(browser)
+
+    async def _drop(self, browser: Browser) -> None:
+        with contextlib.suppress(ValueError):
+            self._browsers.remove(browser)
+        self._spares.forget(browser)
+        await browser.aclose()
+        self._promised.pop(browser, None)
+
+
+_POOLS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, BrowserPool] = (
+    weakref.WeakKeyDictionary()
+)
+_USERS: weakref.WeakKeyDictionary[BrowserPool, weakref.WeakSet[object]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def join_pool(user: object) -> BrowserPool:
+    """Return the pool of the running event loop, on behalf of an environment that will leave it."""
+    loop = asyncio.get_running_loop()
+    pool = _POOLS.get(loop)
+    if pool is None:
+        pool = _POOLS[loop] = BrowserPool()
+    _USERS.setdefault(pool, weakref.WeakSet()).add(user)
+    return pool
+
+
+async def leave_pool(user: object, pool: BrowserPool) -> None:
+    """Let a pool go that `join_pool` gave; the last user ends its browsers. Twice is fine."""
+    users = _USERS.get(pool)
+    if users is None or user not in users:
+        return
+    users.discard(user)
+    if not users:
+        _USERS.pop(pool, None)
+        for loop, owned in list(_POOLS.items()):
+            if owned is pool:
+                del _POOLS[loop]
+        await pool.aclose()

@@ -1,0 +1,174 @@
+"""The browser as a process: started in its own group, with a profile of its own.
+
+Both are gone after `kill`, whatever happened: it runs when the object is collected and when the
+interpreter exits too. A guard (a shell that waits for the end of a pipe) does the same when this
+process is killed itself.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Final
+
+from envkit_browser.driver.trouble import BrowserFault, Trouble
+
+PROFILE_PREFIX: Final = "envkit-browser-"
+_GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null; sleep 0.2; rm -rf -- "$2"'
+_POLL_S: Final = 0.005
+_LOG: Final = "browser.log"
+_LAUNCH: Final = 'exec "$@" 3<&0 4>&0 </dev/null'
+"""The browser reads commands from descriptor 3 and answers on 4: a shell puts them there, as what
+`subprocess` runs between fork and exec would not be safe beside other threads."""
+_SMALL_SHARED_MEMORY: Final = 512 * 2**20
+
+
+class BrowserProcess:
+    """A running browser and its profile folder."""
+
+    def __init__(self, binary: Path, flags: tuple[str, ...]) -> None:
+        """Start it.
+
+        Args:
+            binary: What `find_browser` found.
+            flags: On top of those that concern the process itself.
+
+        Raises:
+            BrowserFault: The operating system refuses.
+        """
+        self.profile = Path(tempfile.mkdtemp(prefix=PROFILE_PREFIX))
+        command = [str(binary), *_process_flags(self.profile), *flags, "about:blank"]
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, (self.profile / _LOG).open("wb") as log:
+                self._process = subprocess.Popen(
+                    ["/bin/sh", "-c", _LAUNCH, "browser", *command],
+                    stdin=theirs.fileno(),
+                    stdout=log,
+                    stderr=log,
+                    env=_environment(self.profile),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            shutil.rmtree(self.profile, ignore_errors=True)
+            raise BrowserFault(
+                f"the browser {str(binary)!r} cannot be started: {error}",
+                trouble=Trouble.START_FAILED,
+            ) from error
+        self.pid = self._process.pid
+        self._ends = [ours]
+        self._finalizer = weakref.finalize(
+            self,
+            _end,
+            self._process,
+            _start_guard(self.pid, self.profile),
+            self.profile,
+            os.getpid(),
+            self._ends,
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the main process runs; a stopped one does."""
+        return self._process.poll() is None
+
+    def take_end(self) -> socket.socket:
+        """Hand over our end of the way to its DevTools; once."""
+        return self._ends.pop()
+
+    def start_fault(self) -> BrowserFault:
+        """Return the fault of a start in vain, with the browser's last words."""
+        state = "does not answer in time" if self.is_alive else "ended at once"
+        return BrowserFault(
+            f"the browser {state}; its last words: {self._last_words()!r}",
+            trouble=Trouble.START_FAILED,
+        )
+
+    def memory(self) -> int:
+        """Return the resident bytes of all its processes, shared pages counted once for each."""
+        total = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self.pid:
+                    total += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+        return total
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group; none where it is gone."""
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """End the group and remove the profile; blocks for some milliseconds. Twice is fine."""
+        self._finalizer()
+
+    def _last_words(self) -> str:
+        try:
+            return (self.profile / _LOG).read_text(errors="replace")[-600:].strip()
+        except OSError:
+            return ""
+
+
+def _start_guard(group: int, profile: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, "guard", str(group), str(profile)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _end(
+    process: subprocess.Popen[bytes],
+    guard: subprocess.Popen[bytes],
+    profile: Path,
+    owner: int,
+    ends: list[socket.socket],
+) -> None:
+    for end in ends:
+        end.close()
+    if os.getpid() != owner:  # a fork that exits must not take its parent's browser along
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for _ in range(20):  # the group's last members may still write while they die
+        shutil.rmtree(profile, ignore_errors=True)
+        if not profile.exists():
+            break
+        time.sleep(_POLL_S)
+    guard.kill()
+    guard.wait()
+    if guard.stdin is not None:
+        guard.stdin.close()
+
+
+def _process_flags(profile: Path) -> list[str]:
+    flags = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-pipe"]
+    if os.geteuid() == 0:  # Chromium refuses to sandbox what root starts
+        flags.append("--no-sandbox")
+    try:
+        shared = os.statvfs("/dev/shm")
+        is_small = shared.f_bavail * shared.f_frsize < _SMALL_SHARED_MEMORY
+    except OSError:
+        is_small = True
+    if is_small:  # containers have 64 MB there, which a few pages fill
+        flags.append("--disable-dev-shm-usage")
+    return flags
+
+
+def _environment(profile: Path) -> dict[str, str]:
+    """Return an environment that leaves no trace outside of the profile and knows no proxy."""
+    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    inside = ("HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+    return {**kept, **dict.fromkeys(inside, str(profile)), "LANG": "C.UTF-8", "TZ": "UTC"}

@@ -1,0 +1,201 @@
+"""One browser page that shows one MiniWoB++ problem after the other."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from envkit_actions import Action, ActionKind, Button
+from envkit_browser.driver import (
+    BrowserFault,
+    BrowserPool,
+    Hands,
+    PageOptions,
+    Site,
+    join_pool,
+    leave_pool,
+)
+from envkit_browser.driver import Page as BrowserPage
+from envkit_browser.miniwob.page import Page
+from envkit_browser.miniwob.site import page_path
+from envkit_browser.miniwob.tasks import HEIGHT, WIDTH, TaskEntry
+
+_LOOKS: Final = frozenset({ActionKind.SCREENSHOT, ActionKind.ZOOM})
+"""Actions that change nothing and take no time."""
+_STEP_MS: Final = 500
+"""How much of the page's time an action takes: jQuery UI's animations end in it."""
+_SETTLE_MS: Final = 5.0
+"""How much of the browser's own clock passes after an input; pictures are waited for in it."""
+_DEADLINE_S: Final = 20.0
+_WHEEL_MS: Final = 50.0
+_LONGEST_WAIT_S: Final = 60.0
+_LOAD_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a reset gave."""
+
+    goal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an action led to."""
+
+    is_over: bool = False
+    raw: float | None = None
+    """The page's reward before decay; None until the task is handed in."""
+    left: str | None = None
+    """Why the page is no longer shown, if so."""
+
+
+class Session:
+    """Keeps a page open over episodes, and replaces it after a fault."""
+
+    def __init__(self, *, site: Site, scale: int) -> None:
+        self._options = PageOptions(
+            width=WIDTH * scale,
+            height=HEIGHT * scale,
+            scale=float(scale),
+            site=site,
+            settle_ms=_SETTLE_MS,
+            deadline_s=_DEADLINE_S,
+        )
+        self._pool: BrowserPool | None = None
+        self._page: BrowserPage | None = None
+        self._hands: Hands | None = None
+        self._held: set[Button] = set()
+        self._name = ""
+
+    async def start(self, entry: TaskEntry, *, seed: int, mode: str, shows_goal: bool) -> Problem:
+        """Show the problem of a seed.
+
+        Raises:
+            BrowserFault: The browser is gone or hung.
+        """
+        try:
+            page = await self._ready_page()
+            if self._name != entry.name or entry.reloads:
+                self._name = ""
+                await page.goto(page_path(entry.name), seed=_LOAD_SEED)
+                self._name = entry.name
+            await self._rest_hands()
+            arguments = ", ".join(json.dumps(value) for value in (seed, mode, shows_goal))
+            problem = await page.evaluate(f"envkitPage.reset({arguments})")
+            await page.advance(_SETTLE_MS)
+            page.take_events()
+            return Problem(goal=problem["goal"])
+        except BrowserFault as fault:
+            await self._drop_page(fault)
+            raise
+
+    async def perform(self, action: Action) -> Outcome:
+        """Carry out an action and let its time pass.
+
+        Raises:
+            BrowserFault: The browser is gone or hung.
+        """
+        assert self._page is not None
+        assert self._hands is not None
+        try:
+            if action.kind is not ActionKind.WAIT:
+                await self._hands.perform(action)
+            if action.kind is ActionKind.SCROLL:  # the wheel takes hold with the next frames
+                await self._page.advance(_WHEEL_MS)
+            self._note_buttons(action)
+            if self._page.left is not None:
+                return Outcome(is_over=True, left=self._page.left)
+            state = await self._page.evaluate(f"envkitPage.pass({_milliseconds(action)})")
+        except BrowserFault as fault:
+            await self._drop_page(fault)
+            raise
+        return Outcome(is_over=state["done"], raw=state["raw"] if state["done"] else None)
+
+    async def screenshot(self) -> bytes:
+        """Return the page as PNG.
+
+        Raises:
+            BrowserFault: The browser is gone or hung.
+        """
+        assert self._page is not None
+        try:
+            return await self._page.screenshot()
+        except BrowserFault as fault:
+            await self._drop_page(fault)
+            raise
+
+    async def read(self, goal: str, performed: Sequence[Action]) -> Page:
+        """Return the page's elements, for the oracle.
+
+        Raises:
+            BrowserFault: The browser is gone or hung.
+        """
+        assert self._page is not None
+        data = await self._page.evaluate("envkitPage.read()")
+        return Page.from_json(
+            data,
+            task=self._name,
+            goal=goal,
+            scale=self._options.scale,
+            performed=tuple(performed),
+        )
+
+    def take_events(self) -> dict[str, Any]:
+        """Return the dialogs and mishaps of the page since the last call, as JSON data."""
+        assert self._page is not None
+        events = self._page.take_events()
+        found: dict[str, Any] = {kind.value: count for kind, count in sorted(events.counts.items())}
+        if events.dialogs:
+            found["dialogs"] = [dialog.text for dialog in events.dialogs]
+        return found
+
+    async def aclose(self) -> None:
+        """Close the page and let the pool go; twice is fine."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            if self._page is not None:
+                await pool.release(self._page)
+            await leave_pool(self, pool)
+        self._page, self._hands, self._name = None, None, ""
+
+    async def _ready_page(self) -> BrowserPage:
+        if self._pool is None:
+            self._pool = join_pool(self)
+        if self._page is not None and (not self._page.is_usable or self._page.left is not None):
+            await self._pool.release(self._page)
+            self._page = None
+        if self._page is None:
+            self._page, self._name = await self._pool.open(self._options), ""
+            self._hands, self._held = Hands(self._page), set()
+        return self._page
+
+    async def _drop_page(self, fault: BrowserFault) -> None:
+        """Give the page up after a fault; the next reset opens another."""
+        if self._pool is not None:
+            self._pool.count(fault)
+            if self._page is not None:
+                await self._pool.release(self._page)
+        self._page, self._hands, self._name = None, None, ""
+
+    async def _rest_hands(self) -> None:
+        """Let go of what an episode held, and move the pointer where nothing reacts."""
+        assert self._hands is not None
+        for button in sorted(self._held):
+            await self._hands.perform(Action(kind=ActionKind.MOUSE_UP, button=button))
+        self._held.clear()
+        await self._hands.perform(Action(kind=ActionKind.MOVE, x=0, y=0))
+
+    def _note_buttons(self, action: Action) -> None:
+        if action.kind is ActionKind.MOUSE_DOWN:
+            self._held.add(action.button)
+        elif action.kind is ActionKind.MOUSE_UP:
+            self._held.discard(action.button)
+
+
+def _milliseconds(action: Action) -> int:
+    if action.kind in _LOOKS:
+        return 0
+    if action.kind is not ActionKind.WAIT:
+        return _STEP_MS
+    return round(1000 * max(0.0, min(_LONGEST_WAIT_S, action.seconds)))

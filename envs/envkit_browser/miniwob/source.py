@@ -1,0 +1,89 @@
+"""Where tasks come from: every row names a page and the seed of what it shows."""
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
+from envkit.seeds import derive_seed
+from envkit.tasks import Task
+from envkit_browser.miniwob.tasks import TASKS, Kind
+
+VERSION: Final = "computer-use-miniwob-v0"
+"""Part of every seed: another version draws other tasks."""
+_SEED_LIMIT: Final = 2**31
+
+
+class MiniwobTasks:
+    """An endless source over one task, some or all."""
+
+    def __init__(
+        self,
+        *,
+        names: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+        split: str = "train",
+        seed: int = 0,
+    ) -> None:
+        """Choose what to draw from.
+
+        Args:
+            names: Tasks by name; None takes all.
+            kinds: Values of `Kind`, to take only tasks of these; None takes all.
+            split: "train" or "test": other seeds, and in the few pages that have one, the page's
+                own test data.
+            seed: Another seed gives another sequence.
+
+        Raises:
+            ConfigurationError: The split does not exist, or no task is left.
+            UnknownNameError: There is no such task or kind.
+        """
+        if split not in ("train", "test"):
+            raise ConfigurationError(f"split must be 'train' or 'test', got {split!r}")
+        for name in names or ():
+            if name not in TASKS:
+                raise UnknownNameError.suggest("MiniWoB++ task", name, TASKS)
+        for kind in kinds or ():
+            if kind not in list(Kind):
+                raise UnknownNameError.suggest("kind of MiniWoB++ tasks", kind, list(Kind))
+        self.names: Final = tuple(
+            name
+            for name, found in sorted(TASKS.items())
+            if (names is None or name in names) and (kinds is None or found.kind in kinds)
+        )
+        if not self.names:
+            raise ConfigurationError("names and kinds must leave at least one task, got none")
+        self._split, self._seed = split, seed
+
+    @property
+    def size(self) -> int | None:
+        """None: the source is endless."""
+        return None
+
+    def task(self, index: int) -> Task:
+        """Return the task of this index as JSON data."""
+        rng = random.Random(derive_seed(VERSION, self._split, self._seed, index))
+        name = rng.choice(self.names)
+        return {
+            "id": f"{VERSION}/{self._split}/{self._seed}/{index}",
+            "source": "miniwob",
+            "split": self._split,
+            "index": index,
+            "name": name,
+            "kind": TASKS[name].kind.value,
+            "seed": rng.randrange(_SEED_LIMIT),
+        }
+
+
+def check_task(task: Task) -> None:
+    """Refuse a row that names no page or no seed.
+
+    Raises:
+        DatasetError: It does.
+    """
+    name, seed = task.get("name"), task.get("seed")
+    if name not in TASKS or not isinstance(seed, int) or isinstance(seed, bool):
+        raise DatasetError(
+            "a MiniWoB++ task needs the 'name' of a task such as 'click-button' and a whole number "
+            f"as 'seed', got {name!r:.80} and {seed!r:.80}"
+        )

@@ -1,0 +1,312 @@
+"""The environment `computer-use-page-v0`: a page of the user's own, in a real browser."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from envkit.async_env import AsyncEnv
+from envkit.env import Capabilities, Policy, Turn
+from envkit.errors import DatasetError, EnvFault, FaultKind
+from envkit.faults import FaultPlan
+from envkit.images import Image
+from envkit.tasks import Task
+from envkit_actions import Action, ActionKind
+from envkit_actions.dialect import Dialect
+from envkit_actions.random_clicks import random_clicks
+from envkit_browser.driver import (
+    BrowserFault,
+    BrowserPool,
+    Hands,
+    Page,
+    PageEvent,
+    PageEvents,
+    PageOptions,
+    Site,
+    Trouble,
+    join_pool,
+    leave_pool,
+)
+from envkit_browser.driver.injection import inject
+from envkit_browser.pages.policies import oracle
+from envkit_browser.pages.scripts import Verdict, check_script, read_verdict, setup_script
+from envkit_browser.pages.source import DEMOS, PageTasks, check_task, read_rows
+
+WIDTH: Final = 672
+HEIGHT: Final = 448
+_SHOWN_DIALOGS: Final = 4
+
+
+class PageEnv(AsyncEnv):
+    """Do something on a web page with mouse and keyboard, seeing screenshots.
+
+    Task: a page, a goal and a checker in JavaScript: `html` (the page's text) or `path` (a file of
+        `folder`), `goal`, `check`, and optionally `setup`, `assets`, `oracle`, `seed`, `name`.
+    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first
+        and then what could not be read and which dialogs the page showed.
+    Action: one or several actions in the form of the model family that `action` names.
+    Reward: what the checker says: a number ends the episode when it is above 0; `{done, reward}`
+        ends it when `done`. It is asked after each action, and with `answer` and `status` at the
+        end.
+    Episode end: the checker's word, `terminate` or `answer`, or a page that was left or closed
+        (reward 0.0); `max_turns` replies truncate.
+    Budget: `max_turns` replies, one screenshot each.
+    Dataset: two demo pages, own, no licence needed.
+    Source: own.
+    """
+
+    capabilities = Capabilities(replay_safe=True, deterministic=True)
+    policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
+        "oracle": oracle,
+        "random": random_clicks,
+    }
+    """Named scripted policies: name -> a factory that takes no argument."""
+
+    def __init__(
+        self,
+        *,
+        tasks: str | Sequence[Mapping[str, Any]] | None = None,
+        folder: str | None = None,
+        action: str = "canonical",
+        max_turns: int = 20,
+        width: int = WIDTH,
+        height: int = HEIGHT,
+        scale: float = 1.0,
+        settle_ms: float = 100.0,
+        deadline_s: float = 10.0,
+        faults: FaultPlan | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        """Set up tasks and rules.
+
+        Args:
+            tasks: A file of JSON lines, or the rows themselves; None takes the demos.
+            folder: Whose files the pages may load; None with the demos is theirs.
+            action: The form of replies, by the name of a model family.
+            max_turns: Replies in an episode.
+            width: Of the screen in pixels.
+            height: Of the screen in pixels.
+            scale: Pixels for each CSS pixel.
+            settle_ms: How long the page lives on after each action, on its own clock.
+            deadline_s: Seconds after which a page that does not answer counts as hung.
+            faults: What is done to the browser by plan, see `browser.injection`; None is nothing.
+            render_mode: As for every environment.
+
+        Raises:
+            ConfigurationError: A value is out of range.
+            DatasetError: A row cannot be played.
+            UnknownNameError: There is no such action family.
+        """
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        self._options = PageOptions(
+            width=width, height=height, scale=scale, settle_ms=settle_ms, deadline_s=deadline_s
+        )
+        self._folder = str(DEMOS) if folder is None and tasks is None else folder
+        Site(folder=self._folder)
+        self.dialect = Dialect(action, width, height)
+        self.tools = self.dialect.tools
+        self.tasks = PageTasks(read_rows(tasks))
+        self.system_prompt = _PROMPT.format(turns=max_turns, actions=self.dialect.prompt)
+        self.plan: Any = None
+        """The next action by the task's own oracle, as canonical JSON; None without one."""
+        self._faults = faults
+        self._pool: BrowserPool | None = None
+        self._page: Page | None = None
+        self._hands: Hands | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Of the screen, in pixels."""
+        return self._options.width, self._options.height
+
+    @property
+    def page(self) -> Page | None:
+        """The page of the running episode; None before the first and after a fault."""
+        return self._page
+
+    async def on_areset(self, task: Task) -> Turn:
+        """Load the page in a fresh session and state the goal.
+
+        Raises:
+            DatasetError: The task cannot be played.
+            MissingDependencyError: No browser is installed.
+            EnvFault: The browser failed.
+        """
+        check_task(task)
+        site, path = self._site_of(task)
+        await self._let_go()
+        if self._pool is None:
+            self._pool = join_pool(self)
+        self._page = await self._pool.open(self._options.with_site(site))
+        self._hands = Hands(self._page)
+        try:
+            return await self._start(self._page, task, path)
+        except BaseException as error:
+            await self._fail(error)
+            raise
+
+    async def on_aturn(self, response_text: str) -> Turn:
+        """Carry out the actions of the reply.
+
+        Raises:
+            EnvFault: The browser failed, or the checker did.
+        """
+        if self._page is None or self._hands is None:
+            raise BrowserFault(
+                "the page of this episode is gone: reset the environment", trouble=Trouble.PAGE_GONE
+            )
+        try:
+            return await self._play(self._page, self._hands, response_text)
+        except BaseException as error:
+            await self._fail(error)
+            raise
+
+    async def aclose(self) -> None:
+        """Close the page; the last environment of the loop ends the browsers."""
+        try:
+            await self._let_go()
+        finally:
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                await leave_pool(self, pool)
+
+    def write_click(self, x: int, y: int) -> str:
+        """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
+        return self.dialect.write_click(x, y)
+
+    def oracle(self) -> Policy:
+        """Return a policy that follows the `oracle` of the tasks."""
+        return oracle()
+
+    def __getstate__(self) -> dict[str, Any]:
+        nothing = {"_pool": None, "_page": None, "_hands": None}
+        return {**super().__getstate__(), **nothing}  # a copy opens its own page
+
+    def _site_of(self, task: Task) -> tuple[Site, str]:
+        texts: dict[str, str] = dict(task.get("assets", {}))
+        path = task.get("path", "index.html")
+        if "html" in task:
+            texts[path] = task["html"]
+        site = Site(texts, folder=self._folder)
+        if not site.has(path):
+            raise DatasetError(f"the page {path!r} must be in 'assets' or in the folder, got none")
+        return site, path
+
+    async def _start(self, page: Page, task: Task, path: str) -> Turn:
+        await page.goto(path, seed=task.get("seed", 0))
+        prepared = await _run_script(page, setup_script(task, self._options.scale), "setup")
+        self.plan = prepared.get("oracle")
+        goal = prepared.get("setup")
+        goal = goal if isinstance(goal, str) and goal else task.get("goal", "")
+        if not goal:
+            raise DatasetError("the 'setup' of a page task without 'goal' must be the goal")
+        await page.pass_time(self._options.settle_ms or 1.0)
+        info = {key: task[key] for key in ("id", "name", "seed") if key in task}
+        return await self._turn(page, f"Task: {goal}", info)
+
+    async def _play(self, page: Page, hands: Hands, reply: str) -> Turn:
+        if self._faults is not None:
+            await inject(self._faults, page, self._key())
+        parsed = self.dialect.read(reply)
+        end: Action | None = None
+        verdict = Verdict(done=False, reward=0.0)
+        actions = parsed.actions or (Action(kind=ActionKind.SCREENSHOT),)
+        for action in actions:
+            if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
+                end = action
+            found = await self._act(page, hands, action, end)
+            if found is None:
+                break
+            verdict = found
+            if verdict.done or end is not None:
+                break
+        done = verdict.done or end is not None or page.left is not None
+        reward = 0.0 if page.left is not None else verdict.reward
+        events = page.take_events()
+        info = {
+            "parse_error": parsed.problems[0] if parsed.problems else None,
+            "out_of_range": parsed.out_of_range,
+            "actions": len(parsed.actions),
+            "events": {kind.value: count for kind, count in sorted(events.counts.items())},
+            "left": page.left,
+            "reward_terms": {"task": reward},
+        }
+        said = [*parsed.problems, *parsed.warnings, *_sentences(events)]
+        text = "The task is over." if done else "\n".join(said[:8]) or "Done."
+        return await self._turn(page, text, info, reward=reward, done=done)
+
+    async def _act(
+        self, page: Page, hands: Hands, action: Action, end: Action | None
+    ) -> Verdict | None:
+        """Carry out an action and judge the page; None where the page was left or closed."""
+        try:
+            if end is None:
+                await hands.perform(action)
+            return await self._judge(page, end) if page.left is None else None
+        except BrowserFault:
+            if page.left is None:
+                raise
+            return None
+
+    async def _judge(self, page: Page, end: Action | None) -> Verdict:
+        answer = end.text if end is not None and end.kind is ActionKind.ANSWER else None
+        is_status = end is not None and end.kind is ActionKind.TERMINATE
+        status = end.status.value if end is not None and is_status else None
+        script = check_script(self.task, self._options.scale, answer=answer, status=status)
+        judged = await _run_script(page, script, "check")
+        self.plan = judged.get("oracle")
+        return read_verdict(judged.get("check"))
+
+    async def _turn(
+        self,
+        page: Page,
+        text: str,
+        info: Mapping[str, Any],
+        *,
+        reward: float = 0.0,
+        done: bool = False,
+    ) -> Turn:
+        shot = page.last_screenshot if page.left == "closed" else await page.screenshot()
+        images = () if shot is None else (Image.from_bytes(shot),)
+        return Turn(text, images=images, reward=reward, done=done, info=info)
+
+    def _key(self) -> tuple[int, int, int | None]:
+        attempt = None if self.step_key is None else self.step_key.attempt
+        return self.task.get("seed", 0), self.turn, attempt
+
+    async def _fail(self, error: BaseException) -> None:
+        if isinstance(error, BrowserFault) and self._pool is not None:
+            self._pool.count(error)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Close the page, even if the caller is cancelled."""
+        page, self._page, self._hands, self.plan = self._page, None, None, None
+        if page is not None and self._pool is not None:
+            await asyncio.shield(asyncio.ensure_future(self._pool.release(page)))
+
+
+_PROMPT: Final = """You use a web page by mouse and keyboard. You see a screenshot after each reply.
+{actions}
+Some tasks end by themselves when they are solved or handed in. End the others yourself: with
+answer where a question is asked, else with terminate. You have {turns} replies."""
+
+
+async def _run_script(page: Page, script: str, what: str) -> dict[str, Any]:
+    """Run a script of the task; its exception is the task's fault, not the browser's."""
+    try:
+        return await page.evaluate(script)
+    except BrowserFault as fault:
+        if fault.trouble is not Trouble.SCRIPT_FAILED:
+            raise
+        kind = FaultKind.GRADER if what == "check" else FaultKind.PERMANENT
+        raise EnvFault(f"the {what!r} of this page task fails: {fault}", kind=kind) from fault
+
+
+def _sentences(events: PageEvents) -> list[str]:
+    sentences = [
+        f'The page showed this {dialog.kind}: "{dialog.text[:200]}". It was answered with OK.'
+        for dialog in events.dialogs[:_SHOWN_DIALOGS]
+    ]
+    if events.counts[PageEvent.BLOCKED_NAVIGATION] or events.counts[PageEvent.POPUP]:
+        sentences.append("The page tried to open another address, which is not allowed.")
+    return sentences

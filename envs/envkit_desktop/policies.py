@@ -1,0 +1,59 @@
+"""A scripted policy that knows the state."""
+
+import contextlib
+from typing import Any
+
+from envkit.env import Policy, PolicyContext
+from envkit_actions.action import Action, ActionKind, Status
+from envkit_actions.dialect import Dialect
+from envkit_actions.malformed import InexpressibleActionError
+from envkit_desktop import hands
+from envkit_desktop.desktop import Desktop
+from envkit_desktop.popups import Popup
+from envkit_desktop.rephrasing import rephrased
+from envkit_desktop.widgets import Button
+
+
+def oracle() -> Policy:
+    """Return a policy that solves every task by the plan of its family, one action a turn."""
+
+    def reply(context: PolicyContext) -> str:
+        env: Any = context.env.unwrapped  # a wrapper hides the desktop
+        return _written(env.dialect, env.desk, next_action(env))
+
+    return reply
+
+
+def _written(dialect: Dialect, desk: Desktop, action: Action) -> str:
+    """Return a reply that does the action, or as much of it as the dialect has words for.
+
+    Raises:
+        InexpressibleActionError: It has none at all.
+    """
+    try:
+        return dialect.write([action])
+    except InexpressibleActionError:
+        for others in rephrased(desk, action):
+            with contextlib.suppress(InexpressibleActionError):
+                return dialect.write(others)
+        raise
+
+
+def next_action(env: Any) -> Action:  # noqa: ANN401  # importing the environment would be a circle
+    """Return what the oracle does in the environment's present state."""
+    data, desk = env.task["data"], env.desk
+    if not data.get("feasible", True):
+        return Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)
+    put_away = _put_away(desk)
+    if put_away is not None:
+        return put_away
+    planned = next(env.family.plan(desk, data), None)
+    return planned or Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
+
+
+def _put_away(desk: Desktop) -> Action | None:
+    """Return the press that closes a dialog which came up in between; None without one."""
+    top = desk.top
+    if not top.name.startswith(Popup.PREFIX):
+        return None
+    return next(hands.press(desk, desk.find(Button, top.name, "button0")), None)

@@ -1,0 +1,457 @@
+"""Replies as the models of each family write them."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from envkit.errors import UnknownNameError
+from envkit.toolcalls import call_errors, parse_tool_calls
+from envkit_actions import (
+    FAMILIES,
+    Action,
+    ActionKind,
+    Button,
+    ParsedActions,
+    Status,
+    find_family,
+)
+
+SCREEN = (1280, 720)
+
+
+def _act(kind: str, **fields: Any) -> Action:
+    return Action(kind=ActionKind(kind), **fields)
+
+
+def _parse(name: str, reply: str, **space: Any) -> ParsedActions:
+    family = find_family(name)
+    return family.parse(reply, family.space(SCREEN, **space))
+
+
+def _call(name: str, **arguments: Any) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+CLICK = _act("click", x=100, y=50)
+DRAG = _act("drag", x=10, y=20, path=((30, 40),))
+READS: list[tuple[str, str, list[Action]]] = [
+    ("canonical", 'I click. {"action": "click", "x": 100, "y": 50} Good.', [CLICK]),
+    ("canonical", "{'action': 'click', 'x': 100.9, 'y': '50',}", [CLICK]),
+    ("canonical", '```json\n[{"action":"click","x":100,"y":50}]\n```', [CLICK]),
+    (
+        "canonical",
+        '{"action":"click","x":100,"y":50}\n{"action":"type","text":"a\tb\\theta"}',
+        [CLICK, _act("type", text="a\tb\theta")],
+    ),
+    ("canonical", '{"action": "drag", "x": 10, "y": 20, "to": [30, 40]}', [DRAG]),
+    ("openai", _call("computer", actions=[{"type": "click", "x": 100, "y": 50}]), [CLICK]),
+    (
+        "openai",
+        '{"type":"computer_call","call_id":"c","action":'
+        '{"type":"click","button":"wheel","x":100,"y":50}}',
+        [_act("click", x=100, y=50, button=Button.MIDDLE)],
+    ),
+    (
+        "openai",
+        '{"type":"computer_call","actions":[{"type":"keypress","keys":["CTRL","A"]},'
+        '{"type":"scroll","x":100,"y":50,"scroll_x":0,"scroll_y":-240},'
+        '{"type":"click","button":"back","x":1,"y":1},{"type":"wait"},'
+        '{"type":"drag","path":[{"x":10,"y":20},{"x":30,"y":40}]}]}',
+        [
+            _act("key", keys=("ctrl", "a")),
+            _act("scroll", x=100, y=50, dy=-240),
+            _act("key", keys=("alt", "left")),
+            _act("wait", seconds=1.0),
+            DRAG,
+        ],
+    ),
+    ("openai", "The total is 42.", [_act("answer", text="The total is 42.")]),
+    ("openai", "<think>done</think> DONE", [_act("terminate")]),
+    (
+        "anthropic-20250124",
+        '[{"type":"text","text":"I click."},{"type":"tool_use","id":"t","name":"computer",'
+        '"input":{"action":"left_click","coordinate":[100,50],"text":"shift"}}]',
+        [_act("click", x=100, y=50, keys=("shift",))],
+    ),
+    (
+        "anthropic-20250124",
+        _call(
+            "computer",
+            action="scroll",
+            coordinate=[100, 50],
+            scroll_direction="down",
+            scroll_amount=3,
+        ),
+        [_act("scroll", x=100, y=50, dy=360)],
+    ),
+    (
+        "anthropic-20250124",
+        _call("computer", action="key", text="Down Down  ctrl+a Delete"),
+        [_act("key", keys=(name,)) for name in ("down", "down")]
+        + [_act("key", keys=("ctrl", "a")), _act("key", keys=("delete",))],
+    ),
+    (
+        "anthropic-20251124",
+        _call("computer", action="key", text="ctrl + shift + t")
+        + _call("computer", action="key", text=" "),
+        [_act("key", keys=("ctrl", "shift", "t")), _act("key", keys=("space",))],
+    ),
+    (
+        "anthropic-20251124",
+        _call("computer", action="key", text="ctrl++ + ctrl+ a"),
+        [_act("key", keys=keys) for keys in (("ctrl", "+"), ("+",), ("ctrl", "a"))],
+    ),
+    (
+        "anthropic-20250124",
+        _call("computer", action="key", text="ctrl+Page_Down"),
+        [_act("key", keys=("ctrl", "pagedown"))],
+    ),
+    (
+        "anthropic-20250124",
+        _call("computer", action="left_click_drag", start_coordinate=[10, 20], coordinate=[30, 40]),
+        [DRAG],
+    ),
+    (
+        "anthropic-20251124",
+        _call("computer", action="zoom", region=[10, 20, 1280, 720]),
+        [_act("zoom", x=10, y=20, path=((1279, 719),))],
+    ),
+    ("anthropic-20251124", "FAIL", [_act("terminate", status=Status.FAILURE)]),
+    ("anthropic-20251124", '{"action": "cursor_position"}', [_act("screenshot")]),
+    (
+        "qwen2.5-vl",
+        "Action: click it\n" + _call("computer_use", action="left_click", coordinate=[644, 364]),
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "qwen3-vl",
+        _call("computer_use", action="left_click", coordinate=[500, 500]),
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "qwen3-vl",
+        "<tool_call>\n<function=computer_use>\n<parameter=action>\nleft_click\n</parameter>\n"
+        "<parameter=coordinate>\n[500, 500]\n</parameter>\n</function>\n</tool_call>",
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "qwen3-vl",
+        _call("computer_use", action="left_click_drag", coordinate=[500, 500]),
+        [_act("drag", path=((640, 360),))],
+    ),
+    ("qwen3-vl", _call("computer_use", action="scroll", pixels=-300), [_act("scroll", dy=300)]),
+    ("qwen3-vl", _call("computer_use", action="hscroll", pixels=-300), [_act("scroll", dx=-300)]),
+    (
+        "qwen3-vl",
+        _call("computer_use", action="terminate", status="failure"),
+        [_act("terminate", status=Status.FAILURE)],
+    ),
+    (
+        "ui-tars-1.0",
+        "Thought: I see.\nAction: click(start_box='(500,500)')",
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "ui-tars-1.0",
+        "Thought: x\nAction: click(start_box='<|box_start|>(500, 500)<|box_end|>')",
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "ui-tars-1.0",
+        "Action: left_double(start_box='[400, 400, 600, 600]')",
+        [_act("double_click", x=640, y=360)],
+    ),
+    (
+        "ui-tars-1.5",
+        "Action: drag(start_point='<point>10 20</point>', end_point='<point>30 40</point>')",
+        [_act("drag", x=9, y=19, path=((29, 39),))],
+    ),
+    (
+        "ui-tars-1.5",
+        "Action: hotkey(key='ctrl c')\n\ntype(content='it\\'s\\n')",
+        [_act("key", keys=("ctrl", "c")), _act("type", text="it's\n")],
+    ),
+    ("ui-tars-1.5", "Action: type(content='it's\n')", [_act("type", text="it's\n")]),
+    (
+        "ui-tars-1.0",
+        "Action: scroll(start_box='(500,500)', direction='down')",
+        [_act("scroll", x=640, y=360, dy=600)],
+    ),
+    ("ui-tars-1.0", "Action: wait()", [_act("wait", seconds=5.0)]),
+    ("ui-tars-1.0", "Action: finished(content='7')", [_act("answer", text="7")]),
+    ("ui-tars-1.0", "Action: finished()", [_act("terminate")]),
+    (
+        "ui-tars-1.5-mobile",
+        "Thought: I tap.\nAction: click(point='<point>644 364</point>')",
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "ui-tars-1.5-mobile",
+        "Action: long_press(start_box='<|box_start|>(644,364)<|box_end|>', time='2')\n\n"
+        "drag(start_point='<point>10 20</point>', end_point='<point>30 40</point>')",
+        [
+            _act("click", x=640, y=360, button=Button.RIGHT),
+            _act("drag", x=9, y=19, path=((29, 39),)),
+        ],
+    ),
+    (
+        "ui-tars-1.5-mobile",
+        "Action: scroll(point='<point>644 364</point>', direction='right')\n\npress_back()\n\n"
+        "press_enter()\n\nwait()\n\nfinished(content='7')",
+        [
+            _act("scroll", x=640, y=360, dx=600),
+            _act("key", keys=("escape",)),
+            _act("key", keys=("enter",)),
+            _act("wait", seconds=5.0),
+            _act("answer", text="7"),
+        ],
+    ),
+    (
+        "browsergym",
+        "I click.\n```\nmouse_click(100.4, 50, 'right')\n```",
+        [_act("click", x=100, y=50, button=Button.RIGHT)],
+    ),
+    (
+        "browsergym",
+        "<action>mouse_drag_and_drop(10, 20, to_x=30, to_y=40)</action>",
+        [DRAG],
+    ),
+    (
+        "browsergym",
+        "keyboard_press('Control+Shift+t')\nscroll(0, -200)\nnoop()",
+        [
+            _act("key", keys=("ctrl", "shift", "t")),
+            _act("scroll", dy=-200),
+            _act("wait", seconds=1.0),
+        ],
+    ),
+    ("browsergym", "send_msg_to_user('7 days')", [_act("answer", text="7 days")]),
+    (
+        "browsergym",
+        'report_infeasible("no such field")',
+        [_act("terminate", status=Status.FAILURE)],
+    ),
+    (
+        "osworld",
+        "Let me click.\n```python\nimport pyautogui\nimport time\n# the button\n"
+        "pyautogui.click(x=100, y=50, duration=0.2); time.sleep(0.5)\n```",
+        [CLICK, _act("wait", seconds=0.5)],
+    ),
+    (
+        "osworld",
+        "pyautogui.click(100, 50, 2)\npyautogui.rightClick((100, 50))\n"
+        "pyautogui.click(button='middle', clicks=1)",
+        [
+            _act("double_click", x=100, y=50),
+            _act("click", x=100, y=50, button=Button.RIGHT),
+            _act("click", button=Button.MIDDLE),
+        ],
+    ),
+    (
+        "osworld",
+        "pyautogui.moveTo(10, 20)\npyautogui.dragTo(30, 40, duration=1, button='left')",
+        [_act("move", x=10, y=20), _act("drag", path=((30, 40),))],
+    ),
+    (
+        "osworld",
+        "pyautogui.press(['tab', 'A'], presses=2)",
+        [_act("key", keys=("tab",)), _act("key", keys=("shift", "a"))] * 2,
+    ),
+    (
+        "osworld",
+        "pyautogui.keyDown('ctrl')\npyautogui.click(100, 50)\npyautogui.keyUp('ctrl')\n"
+        "pyautogui.keyDown('shift')\npyautogui.press('end')\npyautogui.keyUp('shift')\n"
+        "pyautogui.keyDown('a')\ntime.sleep(2)\npyautogui.keyUp('a')\n"
+        "pyautogui.keyDown('esc')\npyautogui.keyUp('esc')",
+        [
+            _act("click", x=100, y=50, keys=("ctrl",)),
+            _act("key", keys=("shift", "end")),
+            _act("hold_key", keys=("a",), seconds=2),
+            _act("key", keys=("escape",)),
+        ],
+    ),
+    (
+        "osworld",
+        'pyautogui.hotkey(["ctrl", "s"])\npyautogui.typewrite("C:\\dir\\n", interval=0.1)',
+        [_act("key", keys=("ctrl", "s")), _act("type", text="C:\\dir\n")],
+    ),
+    ("osworld", "pyautogui.write(r'\\d')", [_act("type", text="\\d")]),
+    ("osworld", "pyautogui.scroll(-3, 100, y=50)", [_act("scroll", x=100, y=50, dy=360)]),
+    ("osworld", "pyautogui.hscroll(2)", [_act("scroll", dx=240)]),
+    (
+        "osworld",
+        "pyautogui.moveRel(5, -10)\npyautogui.move(yOffset=3)\npyautogui.move((1, 2))\n"
+        "pyautogui.dragRel(30, 0, duration=1)\npyautogui.drag(0, 9, button='right')",
+        [
+            _act("move", x=5, y=-10, is_relative=True),
+            _act("move", x=0, y=3, is_relative=True),
+            _act("move", x=1, y=2, is_relative=True),
+            _act("drag", path=((30, 0),), is_relative=True),
+            _act("drag", path=((0, 9),), button=Button.RIGHT, is_relative=True),
+        ],
+    ),
+    (
+        "canonical",
+        '[{"action":"move","x":-4,"y":2000,"relative":true},'
+        '{"action":"drag","to":[-7,9],"relative":true}]',
+        [
+            _act("move", x=-4, y=2000, is_relative=True),
+            _act("drag", path=((-7, 9),), is_relative=True),
+        ],
+    ),
+    ("osworld", "```\nWAIT\n```", [_act("wait", seconds=2.0)]),
+    ("osworld", "It is all done.\nDONE", [_act("terminate")]),
+    (
+        "osworld",
+        "pyautogui.click(100, 50)\nFAIL",
+        [CLICK, _act("terminate", status=Status.FAILURE)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "reply", "actions"), READS)
+def test_reply_reads_as_its_actions(name: str, reply: str, actions: list[Action]) -> None:
+    parsed = _parse(name, reply)
+
+    assert parsed.problems == ()
+    assert parsed.warnings == ()
+    assert list(parsed.actions) == actions
+
+
+PROBLEMS = [
+    ("canonical", "I don't know what to do.", "the reply holds no action"),
+    ("canonical", "", "the reply holds no action"),
+    ("canonical", "<think>so", "thinking is not closed"),
+    ("canonical", '{"action": "click", "x": 1, "y"', "JSON cannot be read: expected ':'"),
+    ("canonical", '[{"action": "wait", "seconds": 1}, 5]', "must be a JSON object"),
+    ("canonical", "{'a': 1, 'a': 2}", "duplicate key 'a'"),
+    ("canonical", "{action: click}", "JSON cannot be read: expected a quoted key"),
+    ("canonical", '{"action": "screenshot"}\n' * 51, "at most 50 actions"),
+    ("openai", '{"type": "click", "x": 1}', "click needs 'y'"),
+    ("openai", "{type: click}", "JSON cannot be read: expected a quoted key"),
+    ("openai", "{ (click) }", "the reply holds no action"),
+    ("openai", '{"actions": 5}', "'actions' must be a list"),
+    ("openai", '{"type": "drag", "path": [[1, 2]]}', "at least one point more"),
+    ("openai", _call("browser"), "there is no tool 'browser'; call 'computer'"),
+    ("openai", "", "no action"),
+    ("anthropic-20251124", '{"action": "zoom", "region": [1, 2, 3]}', "'region' must be"),
+    ("anthropic-20251124", '{"action": "scroll", "scroll_direction": "in"}', "'scroll_direction'"),
+    ("qwen3-vl", _call("computer_use", action="fly"), "'action' must be one of"),
+    ("qwen3-vl", _call("computer_use", action="left_click", coordinate=[5]), "'coordinate'"),
+    ("qwen3-vl", '<tool_call>{"name": "computer_use", "argum', "tool call 1 cannot be read"),
+    ("qwen3-vl", _call("computer_use", action="key", keys=["entr"]), "did you mean 'enter'"),
+    ("ui-tars-1.5", "Action: click(start_box='(5)')", "must be '\\(x,y\\)'"),
+    ("ui-tars-1.5", "Action: click()", "click needs 'start_box'"),
+    ("ui-tars-1.5", "Action: open(app='x')", "no action 'open'"),
+    ("ui-tars-1.5", "Action: click(start_box='(1,2)'", "no Python calls"),
+    ("ui-tars-1.5-mobile", "Action: open_app(app_name='Mail')", "no apps to open.*brings a window"),
+    ("ui-tars-1.5-mobile", "Action: press_home()", "no home screen.*press_back"),
+    ("ui-tars-1.5-mobile", "Action: hotkey(key='ctrl c')", "no action 'hotkey'; .*long_press"),
+    ("browsergym", "click('a51')", "element's id.*mouse_click"),
+    ("browsergym", "mouse_click(1, 2, 'left', 4)", "at most 3 arguments, got 4"),
+    ("browsergym", "mouse_click(1, y=2, z=3)", "argument 'z' is unknown"),
+    ("browsergym", "mouse_click(1, x=2)", "argument 'x' is given twice"),
+    ("browsergym", "keyboard_down('a')", "never released"),
+    ("browsergym", "goto('http://example.org')", "no function 'goto'"),
+    ("osworld", "import os\nos.system('ls')", "only pyautogui and time.sleep"),
+    ("osworld", "x = 5\npyautogui.click(x, x)", "statement of kind assign"),
+    ("osworld", "pyautogui.click(x, 5)", "plain strings and numbers, got the name 'x'"),
+    ("osworld", "pyautogui.click(2 + 3, 5)", "expression of kind binop"),
+    ("osworld", "pyautogui.write(open('/etc/passwd').read())", "expression of kind call"),
+    ("osworld", "pyautogui.write(f'{1}')", "f-strings"),
+    ("osworld", "for i in range(3):\n    pyautogui.click(1, 2)", "statement of kind for"),
+    ("osworld", "pyautogui.__class__.mro()", "only plain functions"),
+    ("osworld", "pyautogui.moveRel(1, 2, x=5)", "argument 'x' is unknown"),
+    ("osworld", "pyautogui.move('left')", "'x' must be a number"),
+    ("anthropic-20250124", _call("computer", action="key", text="Down Dwn"), "no key 'Dwn'"),
+    ("anthropic-20250124", _call("computer", action="key", text=""), "1 to 6 keys"),
+    ("anthropic-20250124", _call("computer", action="key", text="a " * 51), "at most 50 actions"),
+    ("osworld", "pyautogui.click(1, 2, clicks=9)", "'clicks' must be 1, 2 or 3"),
+    ("osworld", "pyautogui.press('a', presses=1000)", "1 to 50 times"),
+    ("osworld", "pyautogui.keyDown('ctrl')\npyautogui.write('a')", "still down"),
+    ("osworld", "pyautogui.click(**{'x': 1})", "without \\*\\*"),
+    ("osworld", "click the button", "no Python calls"),
+]
+
+
+@pytest.mark.parametrize(("name", "reply", "sentence"), PROBLEMS)
+def test_unreadable_reply_says_why(name: str, reply: str, sentence: str) -> None:
+    parsed = _parse(name, reply)
+
+    assert parsed.problems
+    assert re.search(sentence, parsed.problems[0], re.DOTALL), parsed.problems
+
+
+def test_actions_before_a_problem_are_kept_and_those_behind_it_not() -> None:
+    reply = "pyautogui.click(100, 50)\npyautogui.fly()\npyautogui.click(1, 2)"
+
+    parsed = _parse("osworld", reply)
+
+    assert parsed.actions == (CLICK,)
+    assert len(parsed.problems) == 1
+
+
+def test_points_outside_are_clamped_counted_and_told() -> None:
+    reply = '[{"action": "click", "x": 5000, "y": -3}, {"action": "click", "x": 1280, "y": 0}]'
+
+    parsed = _parse("canonical", reply)
+
+    assert [(action.x, action.y) for action in parsed.actions] == [(1279, 0), (1279, 0)]
+    assert parsed.out_of_range == 1
+    assert parsed.warnings == (
+        "the point (5000, -3) lies outside of 1280x720 and was moved to the nearest edge",
+    )
+    assert parsed.problems == ()
+
+
+def test_thought_and_thinking_are_kept_apart_from_actions() -> None:
+    reply = '<think>{"action": "wait"}</think>Next: {"action": "click", "x": 100, "y": 50}'
+
+    parsed = _parse("canonical", reply)
+
+    assert parsed.actions == (CLICK,)
+    assert parsed.thought == '{"action": "wait"}\nNext:'
+
+
+def test_scaled_screenshot_is_scaled_back() -> None:
+    reply = '{"action": "click", "x": 50, "y": 25}'
+
+    assert _parse("canonical", reply, sent=(640, 360)).actions == (CLICK,)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_system_prompt_and_tools_tell_the_size(name: str) -> None:
+    family = find_family(name)
+    space = family.space(SCREEN)
+    told = family.system_prompt(space) + json.dumps(
+        [tool.to_json() for tool in family.tools(space)]
+    )
+
+    assert str(space.extent.width) in told
+    assert str(space.extent.height) in told
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FAMILIES if find_family(name).tools(find_family(name).space(SCREEN))]
+)
+def test_written_calls_satisfy_the_tool_schema(name: str) -> None:
+    family = find_family(name)
+    space = family.space(SCREEN)
+    tools = family.tools(space)
+    actions = [CLICK, DRAG, _act("type", text="x"), _act("key", keys=("ctrl", "a"))]
+
+    parsed = parse_tool_calls(family.write(actions, space), tools=tools)
+
+    for tool in tools:
+        Draft202012Validator.check_schema(dict(tool.parameters))
+    assert parsed.calls
+    assert [error for call in parsed.calls for error in call_errors(call, tools)] == []
+
+
+def test_unknown_family_suggests_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"action family 'qwen3vl'.*mean 'qwen3-vl'"):
+        find_family("qwen3vl")
