@@ -5,6 +5,8 @@ from importlib.resources import files
 
 from PIL import ImageFont
 
+__all__ = ["sans"]
+
 
 @functools.lru_cache(maxsize=32)
 def sans(pixels: int) -> ImageFont.FreeTypeFont:
