@@ -16,9 +16,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from envkit.judges import Criterion, Endpoint, Judge
 from envkit.messages import message
 from envkit.rewards import RewardContext
+from envkit_judges import Criterion, Endpoint, Judge
 
 CRITERIA = tuple(
     Criterion(name=name, text=f"The answer is {name}, as a careful reader would judge it.")

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from envkit.errors import EngineFault
-from envkit.remote import Dialect, Outgoing, ServerInfo
-from envkit.remote.answers import page_object
-from envkit.remote.body import encode_body
-from envkit.remote.dialect import Fetch
-from envkit.remote.faults import error_message
-from envkit.remote.transport import Answer, Transport
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
+from envkit_remote import Dialect, Outgoing, ServerInfo
+from envkit_remote.answers import page_object
+from envkit_remote.body import encode_body
+from envkit_remote.dialect import Fetch
+from envkit_remote.faults import error_message
+from envkit_remote.transport import Answer, Transport
 from envkit_sglang import payload, response
 
 _KEY: Final = "pass api_key=... as the server was started with --api-key"

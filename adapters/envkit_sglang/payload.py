@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from envkit.images import Image
-from envkit.remote.body import BodyRules
 from envkit.rollout.engine import GenerateRequest, Sampling
+from envkit_remote.body import BodyRules
 
 BAN_BIAS: Final = -10_000.0
 """Added to the logit of a banned token: probability 0 even in float16, and never infinite."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from envkit.errors import EngineFault, FaultKind
-from envkit.remote.answers import AnswerReader, check_tokens
-from envkit.remote.faults import shown
-from envkit.remote.prompt import check_length
 from envkit.retry_after import AWAY_STATUS
 from envkit.rollout.engine import FinishReason, Generation
+from envkit_remote.answers import AnswerReader, check_tokens
+from envkit_remote.faults import shown
+from envkit_remote.prompt import check_length
 
 # Read into fields of Generation, or repeated per token: not passed through as extras.
 _CONSUMED: Final = frozenset({

@@ -15,13 +15,13 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from envkit.errors import ConfigurationError, EnvkitError
-from envkit.remote.model import model_facts
 from envkit.rollout import GroupStart, Interrupt, Player
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.player import AnyPlayer
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory, TrajectoryWriter
 from envkit_ray import RayPlayer
+from envkit_remote.model import model_facts
 from envkit_sglang import SGLangEngine
 from envkit_slime.engine import GenerateState, SlimeEngine
 from envkit_slime.remote import WorkerRecipe

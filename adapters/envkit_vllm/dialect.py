@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from envkit.errors import EngineFault, FaultKind
-from envkit.remote import Dialect, FlagCheck, Outgoing, ServerInfo
-from envkit.remote.answers import page_object
-from envkit.remote.body import encode_body
-from envkit.remote.dialect import Fetch
-from envkit.remote.faults import CONNECTION_ERRORS, error_message
-from envkit.remote.transport import Answer, Transport
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
+from envkit_remote import Dialect, FlagCheck, Outgoing, ServerInfo
+from envkit_remote.answers import page_object
+from envkit_remote.body import encode_body
+from envkit_remote.dialect import Fetch
+from envkit_remote.faults import CONNECTION_ERRORS, error_message
+from envkit_remote.transport import Answer, Transport
 from envkit_vllm import payload, response
 from envkit_vllm.flags import read_flags
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from envkit.remote import RemoteEngine, RoutedEngine, connect
+from envkit_remote import RemoteEngine, RoutedEngine, connect
 from envkit_vllm.dialect import VLLMDialect
 
 

@@ -4,10 +4,10 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from envkit.errors import EngineFault
-from envkit.remote import FlagCheck
-from envkit.remote.faults import asking
-from envkit.remote.transport import Answer, Transport
 from envkit.rollout.engine import LogprobKind
+from envkit_remote import FlagCheck
+from envkit_remote.faults import asking
+from envkit_remote.transport import Answer, Transport
 
 if TYPE_CHECKING:
     from envkit_vllm.dialect import VLLMDialect

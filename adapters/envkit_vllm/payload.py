@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from envkit.images import Image
-from envkit.remote.body import BodyRules
 from envkit.rollout.engine import GenerateRequest, Sampling
+from envkit_remote.body import BodyRules
 
 BAN_BIAS: Final = -100.0
 """Added to the logit of a banned token; vLLM cuts a bias to [-100, 100]."""

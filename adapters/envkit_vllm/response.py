@@ -5,9 +5,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from envkit.errors import LedgerFault
-from envkit.remote.answers import AnswerReader, check_tokens
-from envkit.remote.prompt import check_length
 from envkit.rollout.engine import FinishReason, Generation
+from envkit_remote.answers import AnswerReader, check_tokens
+from envkit_remote.prompt import check_length
 
 _READER: Final = AnswerReader("vLLM", "0.32")
 _NO_LOGPROB: Final = -9998.0

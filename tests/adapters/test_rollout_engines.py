@@ -15,7 +15,6 @@ from fakes.models import tiny_model_dir
 from fakes.playing import collected
 
 import envkit
-from envkit.remote import RemoteEngine
 from envkit.rollout import (
     Engine,
     Limits,
@@ -25,6 +24,7 @@ from envkit.rollout import (
 )
 from envkit.tokens import ChatCodec, load_codec
 from envkit.trajectory import SegmentKind, StopReason, Trajectory, save, verify_file
+from envkit_remote import RemoteEngine
 from envkit_transformers import create_engine
 
 FAMILIES = (

@@ -19,9 +19,9 @@ from fakes.vllm_server import FakeVLLM
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.faults import FaultPlan
-from envkit.remote import RoutedEngine
 from envkit.rollout import Backoff, RetryBudget
 from envkit.rollout.engine import FinishReason, GenerateRequest, Sampling
+from envkit_remote import RoutedEngine
 from envkit_sglang import SGLangEngine
 from envkit_vllm import VLLMEngine, create_engine
 

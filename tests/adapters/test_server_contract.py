@@ -12,9 +12,9 @@ from fakes.real_servers import KINDS, PICTURES, Conversation, ask, until_idle
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
 from envkit.messages import message
-from envkit.remote import RemoteEngine
 from envkit.rollout.engine import FinishReason, GenerateRequest, LogprobKind, Sampling
 from envkit.tokens import ChatCodec, load_codec
+from envkit_remote import RemoteEngine
 
 # Sampling decodes with a cache and leaves banned ids out; scoring runs over the whole text at once.
 # In float32 on these models the two differ by up to 5.2e-5, nearly all of it from the bans.

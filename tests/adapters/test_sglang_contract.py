@@ -12,9 +12,9 @@ from fakes.sglang_server import FakeSGLang
 
 from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.messages import message
-from envkit.remote import RemoteEngine
 from envkit.rollout.engine import FinishReason, GenerateRequest, Sampling
 from envkit.tokens import ChatCodec
+from envkit_remote import RemoteEngine
 from envkit_sglang import SGLangEngine, create_engine
 
 pytestmark = pytest.mark.sglang

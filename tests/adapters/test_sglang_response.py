@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import EngineFault, Fault, FaultKind, LedgerFault
-from envkit.remote import faults
-from envkit.remote.prompt import check_prompt_ids, clamp_new_tokens
-from envkit.remote.transport import Answer
 from envkit.rollout.engine import FinishReason, LogprobKind, Sampling
+from envkit_remote import faults
+from envkit_remote.prompt import check_prompt_ids, clamp_new_tokens
+from envkit_remote.transport import Answer
 from envkit_sglang import payload
 from envkit_sglang.dialect import SGLangDialect, parse_server_info
 from envkit_sglang.response import parse_generation, parse_input_logprobs, parse_object

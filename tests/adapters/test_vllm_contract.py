@@ -15,9 +15,9 @@ from fakes.vllm_server import FakeVLLM
 from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.images import Image
 from envkit.messages import message
-from envkit.remote import RemoteEngine
 from envkit.rollout.engine import FinishReason, GenerateRequest, Sampling
 from envkit.tokens import ChatCodec
+from envkit_remote import RemoteEngine
 from envkit_trl import DiskHandOver
 from envkit_vllm import VLLMEngine
 

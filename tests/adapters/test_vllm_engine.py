@@ -14,8 +14,8 @@ from fakes.vllm_server import FakeVLLM
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
 from envkit.images import Image
-from envkit.remote import RemoteEngine, RoutedEngine
 from envkit.rollout.engine import FinishReason, GenerateRequest, LogprobKind
+from envkit_remote import RemoteEngine, RoutedEngine
 from envkit_vllm import VLLMEngine, create_engine
 
 

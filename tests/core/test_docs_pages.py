@@ -10,7 +10,7 @@ from fakes.command import run_envkit
 from fakes.pages import blocks, python_blocks, run_page
 
 from envkit import registration
-from envkit.judges import CallLimits
+from envkit_judges import CallLimits
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (

@@ -14,7 +14,10 @@ DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.M)
 INTERNAL = {"envkit.cli", "envkit.scaffold", "envkit.threads"}
 """Packages that nobody imports from."""
 ADAPTERS = (
+    "envkit_judges",
     "envkit_miles",
+    "envkit_notebook",
+    "envkit_remote",
     "envkit_sglang",
     "envkit_skyrl",
     "envkit_slime",

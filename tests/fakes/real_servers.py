@@ -10,9 +10,9 @@ from PIL import Image as PilImage
 
 from envkit.images import Image
 from envkit.messages import message
-from envkit.remote import RemoteEngine
 from envkit.rollout.engine import GenerateRequest, Generation, Sampling
 from envkit.tokens import ChatCodec
+from envkit_remote import RemoteEngine
 
 PICTURES = (
     Image.from_pil(PilImage.new("RGB", (320, 240), "red")),

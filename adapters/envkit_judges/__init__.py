@@ -1,0 +1,33 @@
+"""Language models as judges: reward terms whose scores another model gives.
+
+    judge = Judge(Endpoint("http://127.0.0.1:8000/v1", model="judge-32b"))
+    terms = judge.rubric(
+        Criterion(name="correct", text="The answer agrees with the reference."),
+        Criterion(name="brief", text="The answer has no needless sentence.", weight=0.2),
+    )
+    env = envkit.ToolEnv(tools, tasks, terms)
+
+A judge answers in a strict JSON form. One that does not, even when asked again, or that cannot be
+reached, is an `EnvFault` of kind GRADER, never a reward of 0.
+"""
+
+from envkit_judges.cache import CacheStatistics
+from envkit_judges.calls import CallLimits
+from envkit_judges.endpoint import Endpoint
+from envkit_judges.engine_model import EngineModel
+from envkit_judges.judge import Judge
+from envkit_judges.model import JudgeModel
+from envkit_judges.verdict import Criterion, MalformedVerdict, Verdict, read_verdict
+
+__all__ = [
+    "CacheStatistics",
+    "CallLimits",
+    "Criterion",
+    "Endpoint",
+    "EngineModel",
+    "Judge",
+    "JudgeModel",
+    "MalformedVerdict",
+    "Verdict",
+    "read_verdict",
+]

@@ -1,0 +1,157 @@
+"""Attempts to get one reply: a deadline, retries with back-off, a rate and a number at once.
+
+A server that asks to wait (429 with Retry-After) holds up every call of the judge, not only the one
+that it refused.
+"""
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from envkit.chat import CallFailure
+from envkit.errors import ConfigurationError
+from envkit.messages import Message
+from envkit.rollout.engine import Sampling
+from envkit.rollout.limits import Backoff
+from envkit_judges.model import JudgeModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """How patiently a judge is asked."""
+
+    timeout_s: float = 30.0
+    """Of one attempt."""
+    deadline_s: float = 100.0
+    """Of a verdict with all its attempts, waits and repeated questions. Below the rollout's
+    `step_timeout_s`, so that a slow judge is reported as one."""
+    max_retries: int = 6
+    """Attempts after the first, for each question."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, maximum_s=20.0))
+    """Between attempts, where the server does not say how long to wait."""
+    requests_per_minute: float | None = None
+    """Evenly spaced; None is unlimited."""
+    max_concurrency: int = 64
+    """Attempts that wait for an answer at the same time, on one event loop."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits that no call can keep.
+
+        Raises:
+            ConfigurationError: A limit is out of range.
+        """
+        for name in ("timeout_s", "deadline_s", "requests_per_minute", "max_concurrency"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"{name} must be above 0, got {value}")
+        if self.max_retries < 0:
+            raise ConfigurationError(f"max_retries must be 0 or more, got {self.max_retries}")
+
+
+class Turnstile:
+    """Spaces calls out, and stops them all for a while when a server says so. Thread-safe."""
+
+    def __init__(self, requests_per_minute: float | None) -> None:
+        self._interval_s = 60.0 / requests_per_minute if requests_per_minute else 0.0
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def reserve(self) -> float:
+        """Take the next place; return the seconds until it comes."""
+        with self._lock:
+            now = time.monotonic()
+            place = max(now, self._next)
+            if self._interval_s or self._next > now:
+                self._next = place + self._interval_s
+            return place - now
+
+    def pause(self, seconds: float) -> None:
+        """Let nobody through for a while."""
+        with self._lock:
+            self._next = max(self._next, time.monotonic() + seconds)
+
+
+class Calls:
+    """Gets replies of one model."""
+
+    def __init__(self, model: JudgeModel, limits: CallLimits) -> None:
+        self._model, self._limits = model, limits
+        self._turnstile = Turnstile(limits.requests_per_minute)
+        self._rng = random.Random(model.identity)
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._places = WeakKeyDictionary()
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        schema: Mapping[str, Any],
+        *,
+        deadline: float,
+    ) -> str:
+        """Return a reply, after as many attempts as the limits allow.
+
+        Args:
+            messages: The conversation.
+            sampling: As for the model.
+            schema: As for the model.
+            deadline: On the clock of the running event loop.
+
+        Raises:
+            CallFailure: The last attempt's failure, with the number of attempts.
+        """
+        loop = asyncio.get_running_loop()
+        for attempt in itertools.count():
+            try:
+                return await self._attempt(messages, sampling, schema, deadline)
+            except CallFailure as failure:
+                delay = failure.retry_after_s
+                if delay is None:
+                    delay = self._limits.backoff.delay(attempt, self._rng)
+                elif failure.is_retryable:
+                    self._turnstile.pause(min(delay, self._limits.deadline_s))
+                is_last = attempt >= self._limits.max_retries
+                if not failure.is_retryable or is_last or loop.time() + delay >= deadline:
+                    raise CallFailure(
+                        f"{failure} (attempt {attempt + 1})",
+                        is_retryable=failure.is_retryable,
+                        retry_after_s=failure.retry_after_s,
+                    ) from failure
+            await asyncio.sleep(delay)
+        raise CallFailure("no attempt was made", is_retryable=False)  # count() never ends
+
+    async def _attempt(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        schema: Mapping[str, Any],
+        deadline: float,
+    ) -> str:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(deadline), self._semaphore():
+                if wait := self._turnstile.reserve():
+                    await asyncio.sleep(wait)
+                async with asyncio.timeout(self._limits.timeout_s):
+                    return await self._model.complete(messages, sampling, schema)
+        except TimeoutError as error:
+            if loop.time() >= deadline:
+                raise CallFailure(
+                    f"no reply before the deadline of {self._limits.deadline_s:g} s",
+                    is_retryable=True,
+                ) from error
+            raise CallFailure(
+                f"no reply within {self._limits.timeout_s:g} s", is_retryable=True
+            ) from error
+
+    def _semaphore(self) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if loop not in self._places:
+            self._places[loop] = asyncio.Semaphore(self._limits.max_concurrency)
+        return self._places[loop]

@@ -1,0 +1,130 @@
+"""Widgets for JupyterLab, VS Code and Colab: play by hand, step through a record, branch it.
+
+The widgets need the extra `notebook` (anywidget, which brings its front end along: nothing is
+installed into JupyterLab). What they do without a front end, `Game` and `rerun`, does not.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from envkit.rollout import Engine, Limits, Sampling
+    from envkit.rollout.host import AnyEnv, EnvFactory
+    from envkit.tasks import Task
+    from envkit.tokens import ChatCodec
+    from envkit.trajectory import Trajectory
+    from envkit_notebook.branching import rerun
+    from envkit_notebook.comparing import BranchWidget
+    from envkit_notebook.game import Game
+    from envkit_notebook.playing import PlayWidget
+    from envkit_notebook.recorded import Source
+    from envkit_notebook.showing import ShowWidget
+
+__all__ = ["Game", "branch", "play", "rerun", "show"]
+
+_LAZY = {"Game": "envkit_notebook.game", "rerun": "envkit_notebook.branching"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class and a function
+    """Import the slower names on first use."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def play(
+    env: "str | AnyEnv | EnvFactory",
+    *,
+    seed: int | None = 0,
+    task: "Task | None" = None,
+    **kwargs: Any,  # noqa: ANN401  # whatever the constructor takes
+) -> "PlayWidget":
+    """Play an environment by hand, as the policy.
+
+    Args:
+        env: An id, an environment, or a function that builds one.
+        seed: The same seed gives the same task; None draws one.
+        task: Plays this task instead of the seed's.
+        kwargs: Constructor arguments of the environment.
+
+    Raises:
+        MissingDependencyError: The extra `notebook` is not installed.
+        UnknownNameError: No environment has that id.
+        ConfigurationError: No event loop runs here.
+    """
+    _require_anywidget()
+    from envkit_notebook.game import Game, factory_for
+    from envkit_notebook.playing import PlayWidget
+    from envkit_notebook.widget import require_loop
+
+    require_loop("playing")
+    title = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
+    return PlayWidget(Game(factory_for(env, **kwargs), seed=seed, task=task), title=title)
+
+
+def show(source: "Source", index: int = 0, *, codec: "ChatCodec | None" = None) -> "ShowWidget":
+    """Step through a recorded episode.
+
+    Args:
+        source: A trajectory, a trajectory file or a run directory.
+        index: Of the episode in a file, from 0; -1 is the last one.
+        codec: Shows tokens as text; None shows their ids.
+
+    Raises:
+        MissingDependencyError: The extra `notebook` is not installed.
+        ConfigurationError: There is no such episode.
+        StorageError: It cannot be read.
+    """
+    _require_anywidget()
+    from envkit_notebook.showing import ShowWidget
+
+    return ShowWidget(source, index, codec=codec)
+
+
+def branch(
+    trajectory: "Trajectory",
+    turn: int = 0,
+    reply: str | None = None,
+    *,
+    env: "str | AnyEnv | EnvFactory | None" = None,
+    engine: "Engine | None" = None,
+    codec: "ChatCodec | None" = None,
+    limits: "Limits | None" = None,
+    sampling: "Sampling | None" = None,
+    **kwargs: Any,  # noqa: ANN401  # whatever the constructor takes
+) -> "BranchWidget":
+    """Change one reply of a recorded episode, play on from there, and see both branches.
+
+    Args:
+        trajectory: The recorded episode.
+        turn: Index of the reply to change, from 0.
+        reply: What is said instead; None waits for it to be written.
+        env: Instead of the environment that the trajectory names.
+        engine: Plays the rest, through the rollout's own loop; None lets a person play.
+        codec: Of the model that the episode was recorded with; needed beside an engine.
+        limits: Of an engine's branch, as for `envkit.rollout.play`.
+        sampling: Of an engine's branch, as for `envkit.rollout.play`.
+        kwargs: Constructor arguments that the environment was recorded with.
+
+    Raises:
+        MissingDependencyError: The extra `notebook` is not installed.
+        ConfigurationError: The episode cannot be branched there, an engine came without a codec,
+            or no event loop runs here.
+    """
+    _require_anywidget()
+    from envkit_notebook.branching import env_of
+    from envkit_notebook.comparing import BranchWidget, Rest
+
+    if engine is not None and codec is None:
+        raise ConfigurationError("an engine needs the codec of its model: branch(..., codec=codec)")
+    made = env_of(trajectory, env, **kwargs)
+    rest = Rest(env=made, engine=engine, codec=codec, limits=limits, sampling=sampling)
+    return BranchWidget(trajectory, turn, reply, rest)
+
+
+def _require_anywidget() -> None:
+    if find_spec("anywidget") is None:
+        raise MissingDependencyError.for_extra("a notebook widget", "anywidget", "notebook")

@@ -1,0 +1,283 @@
+"""An episode that a person plays: one call a reply, off the event loop, and a way back.
+
+The environment is called through the rollout's own recovery ladder, so that faults are retried and
+a replay is compared outcome by outcome. No token is made here: an engine plays through
+`envkit.rollout` (see `branching.py`).
+"""
+
+import asyncio
+import secrets
+import uuid
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from envkit.agents import MultiAgentEnv
+from envkit.env import Env, Policy, PolicyContext
+from envkit.errors import ConfigurationError, EnvFault, EpisodeStateError
+from envkit.messages import Message, images_of, message, text_of
+from envkit.registration import make, spec
+from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
+from envkit.rollout.limits import RetryBudget
+from envkit.rollout.recovery import RecoveringEnv
+from envkit.seeds import derive_seed
+from envkit.tasks import Task
+from envkit.threads.pool import WorkerPool
+from envkit.trajectory.trajectory import Trajectory
+from envkit_notebook.clicks import Clickable
+from envkit_notebook.outcome import Outcome
+
+T = TypeVar("T")
+
+
+def factory_for(
+    env: str | AnyEnv | EnvFactory,
+    **kwargs: Any,  # noqa: ANN401  # whatever the constructor takes
+) -> AnyEnv | EnvFactory:
+    """Return what a game plays: the environment or function itself, or one that makes an id.
+
+    Raises:
+        UnknownNameError: No environment has that id.
+        ConfigurationError: Keyword arguments beside something that is not an id.
+    """
+    if isinstance(env, str):
+        spec(env)
+        return lambda: make(env, **kwargs)
+    if kwargs:
+        raise ConfigurationError(
+            f"keyword arguments go with an environment's id, got {sorted(kwargs)} beside "
+            f"{type(env).__name__}"
+        )
+    return env
+
+
+class Game:
+    """One environment and the conversation with it. Use it on the event loop that made it.
+
+    Calls follow each other: a second one waits for the first.
+    """
+
+    def __init__(
+        self, env: AnyEnv | EnvFactory, *, seed: int | None = None, task: Task | None = None
+    ) -> None:
+        """Prepare an episode; `start` begins it.
+
+        Args:
+            env: An environment, which stays the caller's to close, or a function that builds one.
+            seed: Of the environment; None draws one.
+            task: Plays this task; None draws one with the seed.
+        """
+        self.seed = secrets.randbits(31) if seed is None else seed
+        self.messages: list[Message] = []
+        self.outcomes: list[Outcome] = []
+        """One for each reply, in order."""
+        self.is_over = False
+        self._task = task
+        self._pool = WorkerPool()
+        self._host = (
+            EnvHost(self._pool, factory=env) if callable(env) else EnvHost(self._pool, env=env)
+        )
+        self._running = self._recovering()
+        self._hashes: list[str] = []
+        self._snapshots: list[bytes | None] = []
+        self._first = ""
+        self._oracle: Policy | None = None
+        self._takes_clicks = False
+        self.max_turns = 0
+        """Most replies of the episode; 0 before the start."""
+        self._turn_lock = asyncio.Lock()
+
+    @property
+    def env(self) -> Env:
+        """The environment itself, without wrappers. Only after `start`."""
+        return self._host.env
+
+    @property
+    def turn(self) -> int:
+        """Replies so far."""
+        return len(self.outcomes)
+
+    @property
+    def reward(self) -> float:
+        """Sum of the rewards so far."""
+        return sum(outcome.reward or 0.0 for outcome in self.outcomes)
+
+    @property
+    def replies(self) -> tuple[str, ...]:
+        """What was replied so far."""
+        return tuple(text_of(m) for m in self.messages if m["role"] == "assistant")
+
+    @property
+    def has_oracle(self) -> bool:
+        """Whether `oracle` can write the next reply."""
+        return self._oracle is not None
+
+    @property
+    def takes_clicks(self) -> bool:
+        """Whether `click` can write a reply."""
+        return self._takes_clicks
+
+    async def start(self) -> None:
+        """Start the episode, or restart it.
+
+        Raises:
+            EnvFault: The environment failed, and its retries are spent.
+            ConfigurationError: It has several agents.
+        """
+        async with self._turn_lock:
+            await self._reset()
+
+    async def reply(self, text: str) -> Outcome:
+        """Play one reply.
+
+        Raises:
+            EpisodeStateError: The episode is over, or did not start.
+            EnvFault: The environment failed and cannot continue; `start` starts again.
+        """
+        async with self._turn_lock:
+            if self.is_over or not self.messages:
+                raise EpisodeStateError("the episode is over or never began: start it anew")
+            snapshot = await self._running.snapshot()
+            played = await self._running.step(text)
+            step, entry = played.step, played.message
+            self._snapshots.append(snapshot)
+            self._hashes.append(played.hash)
+            outcome = Outcome.of_step(step, self._running.retries)
+            self.messages.append(message("assistant", text))
+            if text_of(entry) or images_of([entry]):
+                self.messages.append(entry)
+            self.outcomes.append(outcome)
+            self.is_over = step.terminated or step.truncated
+            return outcome
+
+    async def rewind(self, turn: int) -> None:
+        """Go back to before a reply: by its snapshot, or by a replay that is compared.
+
+        Args:
+            turn: Index of the first reply to take back.
+
+        Raises:
+            ConfigurationError: There is no such reply.
+            EnvFault: The environment has neither snapshot nor replay, or the replay differed.
+        """
+        async with self._turn_lock:
+            if not 0 <= turn < self.turn:
+                raise ConfigurationError(
+                    f"turn must be one of the {self.turn} replies so far, got {turn}"
+                )
+            kept = before_reply(self.messages, turn)
+            outcomes, hashes = self.outcomes[:turn], self._hashes[:turn]
+            snapshots, replies = self._snapshots[: turn + 1], list(self.replies[:turn])
+            await self._bring_back(self._first, replies, hashes, snapshots[turn])
+            self.messages, self.outcomes, self._hashes = kept, outcomes, hashes
+            self._snapshots = snapshots[:turn]
+
+    async def follow(self, trajectory: Trajectory, turn: int) -> None:
+        """Replay a recorded episode up to before one of its replies.
+
+        Args:
+            trajectory: Of the same environment, made with the same arguments.
+            turn: Index of the first reply that is not replayed.
+
+        Raises:
+            EnvFault: The replay differed from the record, or cannot be had.
+        """
+        async with self._turn_lock:
+            done = trajectory.turns[:turn]
+            hashes = [record.observation_hash or "" for record in done]
+            replies = [record.response_text for record in done]
+            await self._bring_back(trajectory.initial_observation_hash, replies, hashes, None)
+            self.messages = before_reply(trajectory.messages, turn)
+            self.outcomes = [Outcome.of_record(record) for record in done]
+            self._hashes, self._snapshots = hashes, [None] * turn
+
+    def oracle(self) -> str:
+        """Return what the environment's oracle replies now.
+
+        Raises:
+            ConfigurationError: It has none.
+        """
+        if self._oracle is None:
+            raise ConfigurationError("this environment has no oracle policy")
+        return self._oracle(
+            PolicyContext(
+                env=self.env,
+                task=dict(self.env.task),
+                turn=self.turn,
+                messages=self.messages,
+                seed=derive_seed(self.seed, 0),
+            )
+        )
+
+    def click(self, x: int, y: int) -> str:
+        """Return the reply that clicks at a pixel of the last screenshot.
+
+        Raises:
+            ConfigurationError: The environment takes no clicks.
+        """
+        env: object = self.env if self._takes_clicks else None
+        if not isinstance(env, Clickable):
+            raise ConfigurationError("this environment takes no clicks")
+        return env.write_click(x, y)
+
+    async def close(self) -> None:
+        """Close what was built here; closing twice is fine."""
+        async with self._turn_lock:
+            self.is_over, self._oracle, self._takes_clicks = True, None, False
+            await self._host.close()
+            self._pool.close()
+
+    async def _reset(self) -> None:
+        self.messages, self.outcomes, self._hashes, self._snapshots = [], [], [], []
+        self.is_over, self._oracle = False, None
+        self._running = self._recovering()
+        reset = await self._running.reset()
+        env = self.env
+        if isinstance(env, MultiAgentEnv):
+            raise ConfigurationError(
+                f"{type(env).__name__} has several agents, and one person is one policy: "
+                "play it with Player.play"
+            )
+        self._first = reset.hash
+        self.max_turns, self._takes_clicks = env.max_turns, isinstance(env, Clickable)
+        try:
+            self._oracle = env.oracle()
+        except ConfigurationError:
+            self._oracle = None
+        prompt = reset.system_prompt
+        system = [] if prompt is None else [message("system", prompt)]
+        self.messages = [*system, reset.message]
+
+    def _recovering(self) -> RecoveringEnv:
+        return RecoveringEnv(
+            self._host,
+            RetryBudget(),
+            episode_id=uuid.uuid4().hex,
+            seed=self.seed,
+            task=self._task,
+        )
+
+    async def _bring_back(
+        self, first: str | None, replies: list[str], hashes: list[str], snapshot: bytes | None
+    ) -> None:
+        """Reset, and go to the state after some replies; the episode is over where that fails."""
+        await self._reset()
+        self.is_over = True
+        if first != self._first:
+            raise EnvFault(
+                "the environment started from another observation than the recorded one; make it "
+                "with the arguments that the episode was recorded with",
+                retryable=False,
+            )
+        await self._running.take_over(replies, hashes, snapshot, first or "")
+        self.is_over = False
+
+
+def before_reply(messages: Sequence[Message], turn: int) -> list[Message]:
+    """Return the messages that stand before reply number `turn`."""
+    replies = 0
+    for index, entry in enumerate(messages):
+        if entry["role"] == "assistant":
+            if replies == turn:
+                return list(messages[:index])
+            replies += 1
+    return list(messages)

@@ -1,0 +1,100 @@
+"""The widget of an episode that a person plays."""
+
+from typing import Any
+
+from envkit.errors import ConfigurationError, EnvkitError
+from envkit.text import utf8
+from envkit_notebook.game import Game
+from envkit_notebook.pictures import Shelf
+from envkit_notebook.scene import steps_of
+from envkit_notebook.widget import EpisodeWidget, number_in, require_loop, text_in
+
+
+def game_view(game: Game, shelf: Shelf, *, title: str) -> dict[str, Any]:
+    """Return what is shown of a game."""
+    started = bool(game.messages)
+    return {
+        "title": utf8(f"{title}, seed {game.seed}"),
+        "facts": [
+            f"turn {game.turn} of at most {game.max_turns}" if started else "starting",
+            f"reward {game.reward:g}",
+        ],
+        "steps": steps_of(game.messages, game.outcomes, shelf),
+        "is_over": game.is_over,
+        "has_oracle": game.has_oracle,
+        "takes_clicks": game.takes_clicks,
+        "error": None,
+    }
+
+
+async def play_wish(game: Game, wish: dict[str, Any]) -> str | None:
+    """Do what a button of a game asks for; return a text for the reply's box, or None.
+
+    Args:
+        game: The episode.
+        wish: Foreign JSON data.
+
+    Raises:
+        ConfigurationError: The wish is unknown, or the environment cannot do it.
+        EnvFault: The environment failed.
+    """
+    match wish.get("do"):
+        case "reply":
+            await game.reply(text_in(wish, "text"))
+        case "oracle":
+            return game.oracle()
+        case "click":
+            return game.click(number_in(wish, "x"), number_in(wish, "y"))
+        case "undo":
+            await game.rewind(game.turn - 1)
+        case "give_up":
+            game.is_over = True
+        case "start":
+            await game.start()
+        case unknown:
+            raise ConfigurationError(f"a widget asked for {unknown!r}, which no button does")
+    return None
+
+
+class PlayWidget(EpisodeWidget):
+    """Plays an environment by hand. `game` is the episode; code may play it too."""
+
+    def __init__(self, game: Game, *, title: str) -> None:
+        """Begin the episode.
+
+        Raises:
+            ConfigurationError: No event loop runs.
+        """
+        require_loop("playing")
+        self.game = game
+        self._title = title
+        super().__init__("play", {"title": title, "steps": [], "is_busy": True})
+        self.spawn(self.act({"do": "start"}))
+
+    async def act(self, wish: dict[str, Any]) -> None:
+        """Do what a button asks for, and show what came of it."""
+        if self.view.get("is_busy") and wish.get("do") != "start":
+            return  # a second press, before the first was answered
+        self.view = {**self.view, "is_busy": True, "error": None}
+        error: EnvkitError | None = None
+        text = None
+        try:
+            text = await play_wish(self.game, wish)
+        except EnvkitError as raised:
+            error = raised
+        finally:
+            self.refresh()
+        if error is not None:
+            self.complain(error)
+        elif text is not None:
+            self.send({"fill": utf8(text)})
+
+    def refresh(self) -> None:
+        """Show the game as it is, such as after a reply that came from code."""
+        view = game_view(self.game, self.shelf, title=self._title)
+        self.view = {**view, "is_busy": False}
+
+    async def close_game(self) -> None:
+        """Close the environment, where it was made here."""
+        await self.game.close()
+        self.refresh()

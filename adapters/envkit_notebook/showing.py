@@ -1,0 +1,43 @@
+"""The widget that steps through recorded episodes."""
+
+import asyncio
+from typing import Any
+
+from envkit.tokens import ChatCodec
+from envkit.trajectory.trajectory import Trajectory
+from envkit_notebook.recorded import Recorded, Source, read_episode
+from envkit_notebook.scene import episode_view
+from envkit_notebook.widget import EpisodeWidget, number_in
+
+
+class ShowWidget(EpisodeWidget):
+    """Steps through an episode of a run, turn by turn."""
+
+    def __init__(self, source: Source, index: int, *, codec: ChatCodec | None) -> None:
+        """Read the episode.
+
+        Raises:
+            ConfigurationError: There is no such episode.
+            StorageError: It cannot be read.
+        """
+        self._source, self._codec = source, codec
+        super().__init__("show", {})
+        self._take(read_episode(source, index))
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The episode that is shown."""
+        return self._recorded.trajectory
+
+    async def act(self, wish: dict[str, Any]) -> None:
+        """Show another episode of the same run."""
+        if wish.get("do") == "episode":
+            index = number_in(wish, "index")
+            self._take(await asyncio.to_thread(read_episode, self._source, index))
+
+    def _take(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        view = episode_view(
+            recorded.trajectory, self.shelf, recorded=recorded.certificate, codec=self._codec
+        )
+        self.view = {**view, "index": recorded.index, "count": recorded.count, "error": None}

@@ -1,0 +1,137 @@
+"""One request: its deadline, its abort and its cancellation. Nothing is tried twice here.
+
+The rollout retries. Every request has its own name, so that a second attempt never collides with a
+first one that the server still works on. An abandoned request (deadline, cancellation,
+broken connection) is aborted at the server in the background.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from envkit.images import Image
+from envkit_remote import faults
+from envkit_remote.dialect import Dialect, Outgoing
+from envkit_remote.transport import Answer, Transport
+
+_INLINE_IDS: Final = 50_000
+_ABORT_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSettings:
+    """What all calls of an engine share."""
+
+    http: Transport
+    dialect: Dialect
+    timeout_s: float
+    abort_grace_s: float
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    """Runs something in the background and waits for it when the engine is closed."""
+
+
+class Call:
+    """A running request. `run` may be awaited once."""
+
+    def __init__(
+        self,
+        settings: CallSettings,
+        fields: Mapping[str, Any],
+        images: Sequence[Image],
+        *,
+        tokens: int,
+        session_id: str | None = None,
+    ) -> None:
+        self.rid = uuid.uuid4().hex
+        """What the request is called at the server."""
+        self._settings = settings
+        self._http, self._dialect = settings.http, settings.dialect
+        self._outgoing = Outgoing(rid=self.rid, fields=fields, images=images, tokens=tokens)
+        header = self._dialect.session_header
+        self._headers = {} if session_id is None else {header: session_id}
+        self._is_aborted = False
+        self._scope: asyncio.Timeout | None = None
+
+    async def run(self) -> Answer | None:
+        """Return the answer with status 200, or None when the call was aborted without one.
+
+        Raises:
+            EngineFault: No such answer came.
+        """
+        http = self._http
+        try:
+            answer = await self._answer()
+        except faults.CONNECTION_ERRORS as error:
+            if self._is_aborted:
+                return None
+            if isinstance(error, faults.BROKEN_CONNECTION):
+                self._give_up()
+            raise faults.connection_fault(
+                self._dialect.title, http.base_url, error, reached_before=http.reached
+            ) from error
+        except asyncio.CancelledError:
+            self._give_up()
+            raise
+        if answer is not None and answer.status != 200:
+            raise await self._dialect.status_fault(http, answer)
+        return answer
+
+    async def _answer(self) -> Answer | None:
+        timeout_s = self._settings.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as self._scope:
+                for is_again in (False, True):
+                    answer = await self._post(is_again=is_again)
+                    if answer is None or not self._dialect.settle(self._outgoing, answer):
+                        break
+                return answer
+        except TimeoutError as error:
+            if isinstance(error, faults.CONNECTION_ERRORS):
+                raise  # no connection within `connect_timeout_s`
+            self._give_up()
+            if self._is_aborted:
+                return None
+            raise faults.timeout_fault(
+                self._dialect.title,
+                self._http.base_url,
+                timeout_s,
+                self.rid,
+                self._dialect.timeout_hint,
+            ) from error
+        finally:
+            self._scope = None
+
+    async def _post(self, *, is_again: bool) -> Answer | None:
+        out, encode = self._outgoing, self._dialect.encode
+        if out.images or out.tokens > _INLINE_IDS:
+            # Encoding images takes tens of milliseconds each the first time.
+            body = await asyncio.to_thread(encode, out, is_again=is_again)
+        else:
+            body = encode(out, is_again=is_again)
+        if self._is_aborted:
+            return None
+        return await self._http.post(self._dialect.generate_path, body, headers=self._headers)
+
+    def _give_up(self) -> None:
+        self._settings.spawn(self._post_abort())
+
+    async def abort(self) -> None:
+        """Ask the server to stop; `run` then returns the tokens so far, or None after a grace."""
+        self._is_aborted = True
+        if self._scope is not None and not self._scope.expired():
+            grace_ends = asyncio.get_running_loop().time() + self._settings.abort_grace_s
+            ends = self._scope.when()
+            if ends is not None and grace_ends < ends:
+                self._scope.reschedule(grace_ends)
+            await self._post_abort()
+
+    async def _post_abort(self) -> None:
+        body = json.dumps(self._dialect.abort_fields(self.rid)).encode()
+        # A server that cannot be told is one that the request itself reports.
+        with suppress(TimeoutError, *faults.CONNECTION_ERRORS):
+            async with asyncio.timeout(_ABORT_TIMEOUT_S):
+                await self._http.post(self._dialect.abort_path, body, is_control=True)

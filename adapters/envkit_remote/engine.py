@@ -1,0 +1,304 @@
+"""An engine of one HTTP server: every turn is one request.
+
+What is sent and read is in the server's `Dialect`, deadlines and aborts in `call`.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from envkit.errors import ConfigurationError, ContractError, EngineFault
+from envkit.images import Image
+from envkit.rollout.engine import (
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    LogprobKind,
+    Sampling,
+)
+from envkit.tokens import ChatCodec
+from envkit_remote import prompt
+from envkit_remote.call import Call, CallSettings
+from envkit_remote.dialect import Dialect
+from envkit_remote.facts import FlagCheck, ServerHealth, ServerInfo
+from envkit_remote.preflight import check_server
+from envkit_remote.probe import ServerProbe
+from envkit_remote.transport import Answer, Transport
+
+_INLINE_BYTES: Final = 1 << 20
+
+
+class RemoteEngine:
+    """Samples over the HTTP API of one server. A subclass names the server's dialect."""
+
+    dialect_type: ClassVar[type[Dialect]]
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        image_token_id: int | None = None,
+        vocabulary_size: int | None = None,
+        context_length: int | None = None,
+        timeout_s: float = 600.0,
+        connect_timeout_s: float = 10.0,
+        abort_grace_s: float = 10.0,
+        max_connections: int = 512,
+        compare_prompts: int = 4,
+        check_logprobs: bool = True,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Note the settings; nothing is connected before the first request.
+
+        Args:
+            base_url: Address of a server or of its router, without a path such as /v1.
+            image_token_id: The placeholder of an image; None leaves placeholders uncounted, and a
+                server then takes a wrong number of images silently.
+            vocabulary_size: Ids must be below it. None is unchecked.
+            context_length: Bound on prompt plus new tokens. None asks the server once.
+            timeout_s: Seconds for one `generate`. The first request can take 20 s on a slow
+                machine.
+            connect_timeout_s: Seconds to make a connection.
+            abort_grace_s: Seconds that an aborted request has to return its tokens; after them it
+                counts as aborted without any.
+            max_connections: Requests in flight; more wait for a free connection.
+            compare_prompts: For so many first requests the server returns its prompt ids, and they
+                are compared with ours.
+            check_logprobs: Ask the server once which log-probabilities it reports, before the first
+                request for which that matters.
+            api_key: Sent as a bearer token.
+            headers: Sent with every request.
+
+        Raises:
+            ConfigurationError: The address is not an http(s) URL, or a number is out of range.
+        """
+        self._url = _checked_url(base_url)
+        for name, value, least in (
+            ("timeout_s", timeout_s, 1e-3), ("connect_timeout_s", connect_timeout_s, 1e-3),
+            ("abort_grace_s", abort_grace_s, 0),
+            ("max_connections", max_connections, 1), ("compare_prompts", compare_prompts, 0),
+        ):  # fmt: skip
+            if not value >= least:
+                raise ConfigurationError(f"{name} must be at least {least:g}, got {value!r}")
+        self._image_token_id = image_token_id
+        self._vocabulary_size = vocabulary_size
+        self._compare_left = compare_prompts
+        self._live: dict[str, Call] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = Transport(
+            self._url,
+            headers={**authorization, **(headers or {})},
+            max_connections=max_connections,
+            connect_timeout_s=connect_timeout_s,
+        )
+        self._dialect = self.dialect_type()
+        self._probe = ServerProbe(
+            self._http,
+            self._dialect,
+            context_length=context_length,
+            check_logprobs=check_logprobs,
+            timeout_s=timeout_s,
+        )
+        self._settings = CallSettings(
+            http=self._http,
+            dialect=self._dialect,
+            timeout_s=timeout_s,
+            abort_grace_s=abort_grace_s,
+            spawn=self._spawn,
+        )
+
+    @property
+    def name(self) -> str:
+        """The engine's name in records."""
+        return self.dialect_type.name
+
+    @property
+    def base_url(self) -> str:
+        """The address that requests go to."""
+        return self._url
+
+    @property
+    def logprob_kind(self) -> LogprobKind:
+        """SAMPLED; a server that reports others is refused."""
+        return LogprobKind.SAMPLED
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Sample one turn.
+
+        Raises:
+            EngineFault: TRANSIENT, TIMEOUT, CRASHED or PERMANENT. `is_away` if the server is
+                unreachable or takes no requests for now.
+            LedgerFault: The request's ids and images, or the server's counts, do not agree.
+            ConfigurationError: `sampling.extras` holds an unknown key.
+            ContractError: A request with this id is running already.
+        """
+        if request.request_id in self._live:
+            raise ContractError(f"request_id {request.request_id!r} is already running")
+        self._check(request.wire_ids, request.images)
+        info = await self._probe.prepare(request.sampling, token=request.wire_ids[0])
+        max_new_tokens = prompt.clamp_new_tokens(
+            request.sampling.max_new_tokens,
+            prompt_length=request.train_length,
+            context_length=info.context_length,
+        )
+        compare = self._compare_left > 0
+        fields = self._dialect.generate_fields(
+            request, max_new_tokens=max_new_tokens, with_prompt_ids=compare
+        )
+        call = Call(
+            self._settings,
+            fields,
+            request.images,
+            tokens=len(request.wire_ids),
+            session_id=request.session_id,
+        )
+        self._live[request.request_id] = call
+        try:
+            answer = await call.run()
+        except EngineFault as fault:
+            if fault.is_away:
+                self._probe.forget()
+            raise
+        finally:
+            del self._live[request.request_id]
+        if answer is None:
+            return Generation(
+                token_ids=(),
+                logprobs=(),
+                finish_reason=FinishReason.ABORT,
+                prompt_tokens=None,
+                extras={"rid": call.rid},
+            )
+        parsed = await self._parse(answer)
+        if compare and prompt.check_prompt_ids(
+            self._dialect.prompt_ids(parsed),
+            request.wire_ids,
+            image_token_id=self._image_token_id,
+            hint=self._dialect.changed_hint,
+        ):
+            self._compare_left = max(0, self._compare_left - 1)
+        return self._dialect.generation(parsed, train_length=request.train_length, rid=call.rid)
+
+    def _check(self, ids: Sequence[int], images: Sequence[Image]) -> None:
+        prompt.check_ids(
+            ids,
+            images,
+            image_token_id=self._image_token_id,
+            vocabulary_size=self._vocabulary_size,
+        )
+
+    async def score(
+        self, ids: Sequence[int], images: Sequence[Image] = ()
+    ) -> tuple[float | None, ...]:
+        """Return the log-probability of every token of a sequence at temperature 1, for checks.
+
+        Args:
+            ids: Wire ids: the server expands placeholders, and the result has the EXPANDED length.
+            images: One per placeholder.
+
+        Returns:
+            One value per token of the expanded sequence; None for the first. Banned ids are not
+            left out of the distribution here.
+
+        Raises:
+            EngineFault: See `generate`.
+            LedgerFault: The ids and the images do not agree.
+        """
+        self._check(ids, images)
+        call = Call(self._settings, self._dialect.score_fields(ids), images, tokens=len(ids))
+        answer = await call.run()
+        if answer is None:
+            raise EngineFault("the scoring request was aborted")
+        return self._dialect.prompt_logprobs(await self._parse(answer))
+
+    async def abort(self, request_id: str) -> None:
+        """Stop a running request; its `generate` returns the tokens so far with ABORT.
+
+        Unknown and finished requests are ignored.
+        """
+        call = self._live.get(request_id)
+        if call is not None:
+            await call.abort()
+
+    async def end_session(self, session_id: str) -> None:
+        """Do nothing: the server's prefix cache evicts by itself, and no session is opened."""
+
+    async def aclose(self) -> None:
+        """Wait for aborts on their way and close the connections; closing twice is fine."""
+        loop = asyncio.get_running_loop()
+        pending = [task for task in self._background if task.get_loop() is loop]
+        if pending:
+            await asyncio.gather(*pending, return_exceptions=True)
+        await self._http.aclose()
+
+    async def probe(self) -> None:
+        """Return if the server takes requests; the rollout asks while it waits for one.
+
+        Raises:
+            EngineFault: It does not, with `is_away`.
+        """
+        await self._probe.check_health()
+
+    async def server_info(self, *, timeout_s: float = 30.0) -> ServerInfo:
+        """Return what the server says about itself.
+
+        Raises:
+            EngineFault: It cannot be reached, or does not offer the facts (a router, for example).
+        """
+        return await self._probe.fetch_info(timeout_s)
+
+    async def health(self, *, timeout_s: float = 30.0) -> ServerHealth:
+        """Ask whether the server can sample. It raises no fault: the result says what is wrong."""
+        return await self._probe.health(timeout_s)
+
+    async def check(self, codec: ChatCodec, sampling: Sampling) -> None:
+        """Sample one token before a run, so that a wrong server ends it before its episodes do.
+
+        Args:
+            codec: Of the run; its tokenizer must be the server's.
+            sampling: Of the run.
+
+        Raises:
+            ConfigurationError: The server was started without a needed flag, or serves another
+                model. A server that is away is not an error: the episodes wait for it.
+        """
+        await check_server(self, self._http, codec, replace(sampling, max_new_tokens=1))
+
+    async def flags(self) -> list[FlagCheck]:
+        """Return which of the flags that matter the server was started with.
+
+        Raises:
+            EngineFault: It does not answer.
+        """
+        return await self._dialect.flags(self._http)
+
+    async def _parse(self, answer: Answer) -> dict[str, Any]:
+        if len(answer.body) <= _INLINE_BYTES:
+            return self._dialect.parse(answer.body)
+        return await asyncio.to_thread(self._dialect.parse, answer.body)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _checked_url(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"base_url must look like http://127.0.0.1:30000, got {base_url!r}"
+        )
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"base_url has a bad port: {base_url!r} ({error})") from error
+    if parts.path.rstrip("/").endswith("/v1"):
+        raise ConfigurationError(
+            f"base_url is the server's root, not its OpenAI routes: drop /v1 from {base_url!r}"
+        )
+    return base_url.rstrip("/")

@@ -1,0 +1,153 @@
+"""Which failure of a server is which fault: of the server itself, or of one request.
+
+Errors come in four shapes. vLLM and SGLang (for a ValueError) answer
+`{"error": {"message": ...}}`, SGLang's schema gate `{"error": "text"}`, its HTTPException
+`{"object": "error", "message": ...}`, and everything else is plain text.
+"""
+
+import asyncio
+import json
+import reprlib
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+import aiohttp
+
+from envkit.errors import EngineFault, FaultKind
+from envkit.retry_after import AWAY_STATUS
+from envkit_remote.transport import Answer, Transport
+
+_TRANSIENT_STATUS: Final = frozenset({408, 425})
+_SHOWN_CHARACTERS: Final = 500
+_READ_BYTES: Final = 1 << 16
+
+CONNECTION_ERRORS: Final = (aiohttp.ClientError, ConnectionError)
+"""What the HTTP client raises when it does not reach a server, or loses it."""
+BROKEN_CONNECTION: Final = (
+    aiohttp.ServerDisconnectedError,
+    aiohttp.ClientPayloadError,
+    ConnectionResetError,
+)
+"""Those after which the server may still be working on the request."""
+_WRONG_ADDRESS: Final = (
+    aiohttp.InvalidURL,
+    aiohttp.ClientSSLError,
+    aiohttp.ClientResponseError,
+    aiohttp.ClientConnectorCertificateError,
+)
+"""No server comes back from these: a bad address or certificate, or something that is not HTTP."""
+
+
+def error_message(body: bytes) -> str:
+    """Return the human part of an error body, whatever its shape."""
+    text = body[:_READ_BYTES].decode(errors="replace").strip()
+    try:
+        answer: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return text[:_SHOWN_CHARACTERS] or "(empty body)"
+    for key in ("error", "message"):
+        if isinstance(answer, dict):
+            inside = cast("dict[str, Any]", answer)
+            answer = inside.get(key, inside)
+    return shown(answer)
+
+
+def shown(value: object) -> str:
+    """Return a foreign value as text that fits a message."""
+    text = value if isinstance(value, str) else reprlib.repr(value)
+    return text[:_SHOWN_CHARACTERS].encode(errors="replace").decode()
+
+
+def status_fault(title: str, url: str, answer: Answer, advice: Mapping[int, str]) -> EngineFault:
+    """Return the fault of an answer that is not 200.
+
+    Args:
+        title: The server's kind, such as "SGLang".
+        url: Its base address.
+        answer: What it said. A 4xx never succeeds on a second try, except 408, 425 and 429.
+        advice: What to do about a status.
+    """
+    status = answer.status
+    message = f"{title} at {url} answered {status}: {error_message(answer.body)}"
+    if status in AWAY_STATUS:
+        return EngineFault(
+            message,
+            kind=FaultKind.TRANSIENT,
+            is_away=True,
+            retry_after_s=answer.retry_after_s,
+        )
+    if status in _TRANSIENT_STATUS or status > 500:
+        return EngineFault(message, kind=FaultKind.TRANSIENT)
+    hint = advice.get(status)
+    return EngineFault(f"{message}. {hint}" if hint else message)
+
+
+def connection_fault(
+    title: str, url: str, error: BaseException, *, reached_before: bool
+) -> EngineFault:
+    """Return the fault of a connection that could not be made, or that broke.
+
+    Args:
+        title: The server's kind, such as "SGLang".
+        url: The server's base address.
+        error: What the HTTP client raised.
+        reached_before: True when this server has answered this client before.
+    """
+    reason = str(error) or type(error).__name__
+    if isinstance(error, _WRONG_ADDRESS):
+        return EngineFault(f"no {title} server can be reached at {url}: {reason}")
+    if isinstance(error, BROKEN_CONNECTION):
+        return EngineFault(
+            f"the {title} server at {url} broke the connection of a request: {reason}. It probably "
+            "crashed or was stopped: look at the end of its log and start it again",
+            kind=FaultKind.CRASHED,
+            is_away=True,
+        )
+    if isinstance(error, aiohttp.ClientConnectorDNSError) and not reached_before:
+        return EngineFault(f"no host of {url} is known: {reason}", kind=FaultKind.TRANSIENT)
+    if reached_before:
+        return EngineFault(
+            f"the {title} server at {url} stopped answering: {reason}. It has answered before, so "
+            "it probably crashed or was stopped: look at the end of its log and start it again",
+            kind=FaultKind.TRANSIENT,
+            is_away=True,
+        )
+    return EngineFault(
+        f"no {title} server could be reached at {url}: {reason}. Check that it is running, that "
+        "its log says it is ready, that host and port are right, and that no proxy or firewall "
+        f"is in between; `curl {url}/health` must answer 200",
+        kind=FaultKind.TRANSIENT,
+        is_away=True,
+    )
+
+
+@asynccontextmanager
+async def asking(title: str, http: Transport, timeout_s: float, what: str) -> AsyncGenerator[None]:
+    """Turn what goes wrong while a server is asked about itself into faults.
+
+    Args:
+        title: The server's kind, such as "SGLang".
+        http: Of the server.
+        timeout_s: For everything inside.
+        what: Is asked for; the name of the request in the message of a timeout.
+
+    Raises:
+        EngineFault: The server was not reached, or not in time.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except CONNECTION_ERRORS as error:
+        raise connection_fault(title, http.base_url, error, reached_before=http.reached) from error
+    except TimeoutError as error:
+        raise timeout_fault(title, http.base_url, timeout_s, what) from error
+
+
+def timeout_fault(title: str, url: str, seconds: float, rid: str, hint: str = "") -> EngineFault:
+    """Return the fault of a request that had no answer before its deadline."""
+    return EngineFault(
+        f"{title} at {url} gave no answer in {seconds:g} s (request {rid}); the request was "
+        f"aborted. The server may be overloaded, paused, or stuck on this request{hint}",
+        kind=FaultKind.TIMEOUT,
+    )

@@ -1,0 +1,193 @@
+"""Asking a server about itself: once before the first request, and whenever a person asks."""
+
+import asyncio
+import json
+import time
+from contextlib import suppress
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from envkit.errors import EngineFault, FaultKind
+from envkit.rollout.engine import LogprobKind, Sampling
+from envkit_remote import faults
+from envkit_remote.dialect import Dialect
+from envkit_remote.facts import ServerHealth, ServerInfo
+from envkit_remote.transport import Answer, Transport
+
+_TIMEOUT_S: Final = 30.0
+_ASK_AGAIN_S: Final = 30.0
+"""How long a server that did not tell its facts is left alone."""
+
+
+class ServerProbe:
+    """What is known of a server, learnt once however many requests start together."""
+
+    def __init__(
+        self,
+        http: Transport,
+        dialect: Dialect,
+        *,
+        context_length: int | None,
+        check_logprobs: bool,
+        timeout_s: float,
+    ) -> None:
+        self._http, self._dialect = http, dialect
+        self._timeout_s = min(_TIMEOUT_S, timeout_s)
+        self._info = ServerInfo(context_length=context_length)
+        self._served: str | None = None
+        self._asks_for_info = context_length is None
+        self._is_info_known = context_length is not None
+        self._is_kind_known = not check_logprobs
+        self._ask_again_at = 0.0
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+
+    async def prepare(self, sampling: Sampling, *, token: int) -> ServerInfo:
+        """Return the facts, asking for what is missing.
+
+        Args:
+            sampling: Of the request to come; for some both kinds of log-probabilities agree.
+            token: Any token id of the served model, for a probe.
+
+        Raises:
+            EngineFault: The server reports log-probabilities of the wrong kind, or serves another
+                model than before.
+        """
+        wants_kind = self._dialect.kind_matters(sampling)
+        if self._is_info_known and (self._is_kind_known or not wants_kind):
+            return self._info
+        async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            if not self._is_info_known and time.monotonic() >= self._ask_again_at:
+                await self._learn_info()
+            if wants_kind and not self._is_kind_known:
+                await self._learn_kind(token)
+        return self._info
+
+    async def _learn_info(self) -> None:
+        # Not every router offers the facts; when the server is away, the request itself says so.
+        self._ask_again_at = time.monotonic() + _ASK_AGAIN_S
+        try:
+            info = await self.fetch_info(self._timeout_s)
+        except EngineFault:
+            return
+        self._check_model(info.served_model_name)
+        self._info, self._is_info_known = info, True
+
+    def _check_model(self, name: str | None) -> None:
+        """Refuse a server that is another one than before.
+
+        Raises:
+            EngineFault: It serves another model now.
+        """
+        if self._served is None:
+            self._served = name
+        elif name is not None and name != self._served:
+            self._ask_again_at = 0.0
+            raise EngineFault(
+                f"the {self._dialect.title} server at {self._http.base_url} came back as another "
+                f"model, {name!r}; it was {self._served!r} before. Start it with the same model, "
+                "or with the same --served-model-name if the weights are the right ones"
+            )
+
+    def forget(self) -> None:
+        """Ask again before the next request: the server was away and may be another one now."""
+        if self._asks_for_info:
+            self._is_info_known, self._ask_again_at = False, 0.0
+
+    async def _learn_kind(self, token: int) -> None:
+        dialect = self._dialect
+        body = json.dumps(dialect.kind_probe(token)).encode()
+        with suppress(TimeoutError, *faults.CONNECTION_ERRORS):
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._http.post(dialect.generate_path, body)
+            if answer.status != 200:
+                return
+            if dialect.probed_kind(answer.body) is LogprobKind.RAW:
+                raise EngineFault(
+                    f"the {dialect.title} server at {self._http.base_url} reports the "
+                    "log-probabilities of the unscaled distribution, which are wrong for training "
+                    f"with this sampling: {dialect.raw_advice}"
+                )
+            self._is_kind_known = True
+
+    async def fetch_info(self, timeout_s: float) -> ServerInfo:
+        """Return what the server says about itself.
+
+        Raises:
+            EngineFault: No answer, or not those facts.
+        """
+        http, dialect = self._http, self._dialect
+
+        async def fetch(path: str) -> bytes:
+            answer = await http.get(path)
+            if answer.status != 200:
+                raise await dialect.status_fault(http, answer)
+            return answer.body
+
+        async with faults.asking(dialect.title, http, timeout_s, "for its facts"):
+            return await dialect.fetch_info(fetch)
+
+    async def health(self, timeout_s: float) -> ServerHealth:
+        """Return whether the server samples; faults become the detail of the result."""
+        started = time.perf_counter()
+        info: ServerInfo | None = None
+        healthy = False
+        try:
+            answer = await self._ask_health(timeout_s)
+            healthy = answer.status == 200
+            detail = "" if healthy else self._unhealthy(answer)
+        except EngineFault as fault:
+            detail = str(fault)
+        if healthy:
+            title = self._dialect.title
+            detail = f"{title}, or its router, answers"
+            with suppress(EngineFault):
+                info = await self.fetch_info(timeout_s)
+                detail = (
+                    f"{title} {info.version}, model {info.model}, context {info.context_length}"
+                )
+        return ServerHealth(
+            url=self._http.base_url,
+            healthy=healthy,
+            detail=detail,
+            seconds=time.perf_counter() - started,
+            info=info,
+        )
+
+    async def check_health(self) -> None:
+        """Return if `/health` says that the server takes requests, or if it has no such page.
+
+        Raises:
+            EngineFault: It does not, with `is_away`.
+        """
+        answer = await self._ask_health(self._timeout_s)
+        if answer.status >= 500 or answer.status == 429:
+            raise EngineFault(
+                self._unhealthy(answer),
+                kind=FaultKind.TRANSIENT,
+                is_away=True,
+                retry_after_s=answer.retry_after_s,
+            )
+
+    async def _ask_health(self, timeout_s: float) -> Answer:
+        url = self._http.base_url
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._http.get("/health")
+        except faults.CONNECTION_ERRORS as error:
+            raise faults.connection_fault(
+                self._dialect.title, url, error, reached_before=self._http.reached
+            ) from error
+        except TimeoutError as error:
+            raise EngineFault(
+                f"{url}/health gave no answer in {timeout_s:g} s: the server is overloaded",
+                kind=FaultKind.TIMEOUT,
+                is_away=True,
+            ) from error
+
+    def _unhealthy(self, answer: Answer) -> str:
+        fault = faults.status_fault(
+            self._dialect.title, self._http.base_url, answer, self._dialect.advice
+        )
+        return f"{fault}. It may still be loading its model"
