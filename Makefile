@@ -64,6 +64,7 @@ check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs/phrases.py
+	$(BIN)/python scripts/docs/architecture.py --check
 	$(BIN)/pyright
 
 format: $(VENV)/.dev  ## Format the code
