@@ -25,7 +25,7 @@ from PIL import ImageDraw
 
 from envkit.images import Image
 from envkit.messages import Message, message
-from envkit.report import write_report
+from envkit.viewer import write_report
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TurnRecord, save
 from envkit_browser.driver import find_browser
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from envkit.certify.lines import CertifyReport, Line
 from envkit.files import replace_file
-from envkit.report.markup import safe_html
+from envkit.viewer.markup import safe_html
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -40,7 +40,7 @@ def write_page(report: CertifyReport, path: Path) -> None:
     Raises:
         StorageError: It cannot be written.
     """
-    style = resources.files("envkit.report").joinpath("assets/style.css").read_text("utf-8")
+    style = resources.files("envkit.viewer").joinpath("assets/style.css").read_text("utf-8")
     subtitle = f"{report.summary}; {report.episodes} episodes per policy, seed {report.seed}"
     page = _PAGE.format(
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),

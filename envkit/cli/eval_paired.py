@@ -10,7 +10,7 @@ import typer
 from envkit.cli.console import say, say_json, table
 from envkit.cli.run_plan import Output
 from envkit.evaluation import Comparison, Difference, compare, read_side
-from envkit.report.pairs import MeanDifference
+from envkit.viewer.pairs import MeanDifference
 
 _LISTED: Final = 20
 """Changed outcomes that the terminal shows."""

@@ -32,7 +32,7 @@ from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
     from envkit.env import Env
-    from envkit.report.document import Decode
+    from envkit.viewer.document import Decode
 
 EXIT_OK: Final = 0
 EXIT_ERROR: Final = 1

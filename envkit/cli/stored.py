@@ -9,7 +9,7 @@ from envkit.cli.console import say, say_json
 from envkit.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from envkit.report.document import Decode
+    from envkit.viewer.document import Decode
 
 Run = Annotated[
     Path, typer.Argument(metavar="FILE_OR_DIR", help="A trajectory file or a run directory.")
@@ -44,8 +44,8 @@ def report(
     ] = 10_000,
 ) -> None:
     """Write a run, or what changed from one run to another, as one self-contained HTML file."""
-    from envkit.report import write_diff, write_report
     from envkit.trajectory.storage import trajectory_file
+    from envkit.viewer import write_diff, write_report
 
     source = trajectory_file(run)
     target = out or source.with_name("report.html" if diff is None else "diff.html")

@@ -14,7 +14,7 @@ from envkit.trajectory import verify_file
 from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
-    from envkit.report.document import Decode
+    from envkit.viewer.document import Decode
 
 REPORT_FILE: Final = "report.html"
 _PIPE_WIDTH: Final = 120
@@ -38,7 +38,7 @@ def summarise(
     Raises:
         StorageError: A file cannot be read or written; none is half-written.
     """
-    from envkit.report import write_report
+    from envkit.viewer import write_report
 
     text = json.dumps(dict(metrics), indent=2)
     replace_file(directory / METRICS_FILE, text.encode() + b"\n")

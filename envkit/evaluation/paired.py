@@ -9,11 +9,11 @@ from envkit.errors import ConfigurationError, StorageError
 from envkit.evaluation.samples import by_number, tags_of
 from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import exact_p_value
-from envkit.report.facts import EpisodeFacts, episode_facts
-from envkit.report.pairs import MeanDifference, Pair, match, mean_difference
 from envkit.rollout.run_folder import RUN_FILE, read_settings
 from envkit.trajectory import read_trajectories
 from envkit.trajectory.storage import FILE_NAME
+from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference
+from envkit.viewer.rows import EpisodeRow, episode_row
 
 _SHOWN: Final = 60
 """Characters of a value that differs."""
@@ -23,7 +23,7 @@ _SHOWN: Final = 60
 class Episode:
     """One episode of a side."""
 
-    facts: EpisodeFacts
+    facts: EpisodeRow
     run: str
     """The folder of its run, for messages."""
     task: Mapping[str, Any]
@@ -116,7 +116,7 @@ def read_side(path: Path, *, by: Sequence[str]) -> Side:
     for run in runs:
         recorded = _env_kwargs(run)
         for number, one in enumerate(read_trajectories(run), start=1):
-            facts = episode_facts(one, (), number=number, is_broken=False)
+            facts = episode_row(one, number=number)
             tags = tags_of(one, by)
             episodes.append(Episode(facts=facts, run=run.name, task=dict(one.task), tags=tags))
             if recorded is not None:
@@ -250,7 +250,7 @@ def compare(
     return Comparison(differences=tuple(differences), flipped=tuple(flipped))
 
 
-Value = Callable[[EpisodeFacts], float | None]
+Value = Callable[[EpisodeRow], float | None]
 
 
 def _solved(above: float) -> Value:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics import aggregate
-from envkit.report import document, write_report
+from envkit.viewer import document, write_report
 from envkit.report.pictures import is_whole_png
 from envkit.trajectory import StopReason, Trajectory, save
 

@@ -14,7 +14,7 @@ from fakes.trajectories import Context, Reply, build, example, picture
 from PIL import Image as PilImage
 
 from envkit.errors import FaultKind
-from envkit.report import write_diff, write_report
+from envkit.viewer import write_diff, write_report
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, save
 
 if TYPE_CHECKING:

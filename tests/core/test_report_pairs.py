@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.report import write_diff
+from envkit.viewer import write_diff
 from envkit.report.episodes import draw_episode
 from envkit.report.facts import EpisodeFacts
-from envkit.report.pairs import Flip, match, mean_difference
+from envkit.viewer.pairs import Flip, match, mean_difference
 from envkit.trajectory import StopReason, Trajectory, save
 
 

@@ -1,4 +1,4 @@
-"""The pictures of a page, each once, as data URIs.
+"""The pictures of a page, each once, in base64.
 
 A stored picture is taken as its file holds it, without decoding: that its parts have their recorded
 checksums shows that the file is whole. That its pixels are those of its name is for `envkit verify`
@@ -35,10 +35,10 @@ class Pictures:
             self._kept.setdefault(image.sha256, (image, folder))
 
     def blocks(self, budget: int, notes: list[str]) -> Iterator[tuple[str, str]]:
-        """Yield hash and data URI of each picture, and let go of it.
+        """Yield hash and PNG file, in base64, of each picture, and let go of it.
 
         Args:
-            budget: So many characters of data URIs at most; a picture beyond it is left out.
+            budget: So many characters at most; a picture beyond it is left out.
             notes: Gets a line about what is missing or left out.
         """
         skipped = 0
@@ -46,23 +46,46 @@ class Pictures:
             sha256 = next(iter(self._kept))
             image, folder = self._kept.pop(sha256)
             try:
-                uri = _data_uri(image, folder)
+                content = _base64(image, folder)
             except (ImageError, StorageError) as error:
                 text = str(error)
                 if folder is not None:  # the page may travel; the machine's path says nothing there
                     text = text.replace(f"{folder.path.parent}/", "")
                 notes.append(f"A picture is missing: {text}")
                 continue
-            if budget < len(uri):
+            if budget < len(content):
                 skipped += 1
                 continue
-            budget -= len(uri)
-            yield sha256, uri
+            budget -= len(content)
+            yield sha256, content
         if skipped:
             notes.append(
                 f"{skipped} pictures are not in this file because it would grow too large; they "
                 "are linked to the folder images/ beside it."
             )
+
+
+def picture_size(image: Image, folder: ImageFolder | None) -> tuple[int, int]:
+    """Return width and height in pixels; those of a PNG file without decoding it.
+
+    Args:
+        image: Any.
+        folder: Where its file is; None for a picture in memory.
+
+    Raises:
+        ImageError: It cannot be decoded.
+        StorageError: Its file cannot be read.
+    """
+    if folder is not None:
+        try:
+            with folder.file(image.sha256).open("rb") as file:
+                head = file.read(24)
+        except OSError:
+            head = b""  # the image itself says what is wrong with its file
+        if len(head) == 24 and head.startswith(_SIGNATURE) and head[12:16] == b"IHDR":
+            width, height = struct.unpack(">II", head[16:24])
+            return width, height
+    return image.size
 
 
 def is_whole_png(data: bytes) -> bool:
@@ -84,7 +107,7 @@ def is_whole_png(data: bytes) -> bool:
     return False
 
 
-def _data_uri(image: Image, folder: ImageFolder | None) -> str:
+def _base64(image: Image, folder: ImageFolder | None) -> str:
     data = b""
     if folder is not None:
         try:
@@ -93,4 +116,4 @@ def _data_uri(image: Image, folder: ImageFolder | None) -> str:
             data = b""  # the image itself says what is wrong with its file
     if not is_whole_png(data):
         data = image.png_bytes()  # not `data_uri`, which the image would keep
-    return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
+    return base64.b64encode(data).decode("ascii")

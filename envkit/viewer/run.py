@@ -1,4 +1,4 @@
-"""Where a page's trajectories come from: a file, a run directory, or memory."""
+"""A run as the viewer shows it: read once, in the order of its file."""
 
 import json
 import os
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from envkit.report.episodes import Episode, draw_episode
+from envkit.metrics.aggregate import Aggregator
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
+from envkit.viewer.figures import figures
+from envkit.viewer.rows import COLUMNS, EpisodeRow
 
 Source = str | os.PathLike[str] | Iterable[Trajectory]
 
@@ -74,16 +76,58 @@ class RunSource:
         return {k: float(v) for k, v in entries.items() if type(v) in (int, float)}
 
 
-def draw_line(stored: StoredLine, *, with_tokens: bool) -> Episode | str:
-    """Prepare one line for a page, or say why it cannot be read, without the machine's path.
+class RunData:
+    """Collects the index of a run: a row for each episode, and its figures.
 
-    Args:
-        stored: The line.
-        with_tokens: Whether the page will show tokens as text.
+    Trajectories are not kept, so a run can grow while it is shown.
     """
-    if stored.trajectory is not None:
-        return draw_episode(
-            stored.trajectory, stored.certificate, number=stored.line, with_tokens=with_tokens
-        )
-    text = str(stored.error)
-    return f"Left out: {text[text.find(f'line {stored.line}') :]}"
+
+    def __init__(self, name: str) -> None:
+        """Start an empty run.
+
+        Args:
+            name: Of the run, unique in its viewer.
+        """
+        self.name = name
+        self.rows: list[EpisodeRow] = []
+        self.notes: list[str] = []
+        """What is not as it should be, shown above the figures."""
+        self.recorded: dict[str, float] = {}
+        """The metrics that the rollout wrote, for the throughput; empty without any."""
+        self.engines: dict[str, None] = {}
+        self._aggregator = Aggregator()
+
+    def add(self, trajectory: Trajectory, row: EpisodeRow) -> None:
+        """Take one episode.
+
+        Args:
+            trajectory: Counted in the figures, not kept.
+            row: Of the same episode.
+        """
+        self._aggregator.add(trajectory)
+        self.engines.setdefault(trajectory.engine)
+        self.rows.append(row)
+
+    def add_unreadable(self, stored: StoredLine) -> None:
+        """Note a line that cannot be read, without the machine's path."""
+        text = str(stored.error)
+        self.notes.append(f"Left out: {text[text.find(f'line {stored.line}') :]}")
+
+    def index(self, *, most: int | None = None, is_live: bool = False) -> dict[str, Any]:
+        """Return what the front end's `run()` gives, as JSON data.
+
+        Args:
+            most: How many rows to list at most; the figures count all. None lists all.
+            is_live: Whether the run may still grow.
+        """
+        return {
+            "name": self.name,
+            "figures": {
+                **figures(self.rows, self._aggregator, self.recorded),
+                "engines": [engine for engine in self.engines if engine],
+            },
+            "columns": COLUMNS,
+            "rows": [row.to_json() for row in self.rows[:most]],
+            "notes": self.notes,
+            "live": is_live,
+        }

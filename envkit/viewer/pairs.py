@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import Interval, mean_interval
-from envkit.report.facts import EpisodeFacts
+from envkit.viewer.rows import EpisodeRow
 
 
 class Flip(StrEnum):
@@ -43,8 +42,8 @@ class Flip(StrEnum):
 class Pair:
     """An episode of the first run and the one of the second that belongs to it."""
 
-    first: EpisodeFacts
-    second: EpisodeFacts
+    first: EpisodeRow
+    second: EpisodeRow
 
     @property
     def flips(self) -> tuple[Flip, ...]:
@@ -58,8 +57,8 @@ class Matching:
 
     pairs: tuple[Pair, ...]
     """In the order of the first run."""
-    only_first: tuple[EpisodeFacts, ...]
-    only_second: tuple[EpisodeFacts, ...]
+    only_first: tuple[EpisodeRow, ...]
+    only_second: tuple[EpisodeRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ class MeanDifference:
     seeds: int
 
 
-def match(first: Sequence[EpisodeFacts], second: Sequence[EpisodeFacts]) -> Matching:
+def match(first: Sequence[EpisodeRow], second: Sequence[EpisodeRow]) -> Matching:
     """Return which episodes belong together."""
     left, right = list(first), list(second)
     found: dict[int, Pair] = {}
@@ -93,7 +92,7 @@ def match(first: Sequence[EpisodeFacts], second: Sequence[EpisodeFacts]) -> Matc
 
 
 def mean_difference(
-    pairs: Iterable[Pair], value: Callable[[EpisodeFacts], float | None]
+    pairs: Iterable[Pair], value: Callable[[EpisodeRow], float | None]
 ) -> MeanDifference | None:
     """Return the mean of second minus first over the seeds that have both values.
 
@@ -120,23 +119,18 @@ def mean_difference(
     )
 
 
-def is_solved(facts: EpisodeFacts) -> bool:
-    """Whether the reward exceeds `SOLVED_ABOVE`, as `success/rate` of the metrics counts."""
-    return facts.reward is not None and facts.reward > SOLVED_ABOVE
+def _is_failed(facts: EpisodeRow) -> bool:
+    return facts.reward is not None and not facts.is_solved
 
 
-def _is_failed(facts: EpisodeFacts) -> bool:
-    return facts.reward is not None and not is_solved(facts)
-
-
-def _rewards_differ(first: EpisodeFacts, second: EpisodeFacts) -> bool:
+def _rewards_differ(first: EpisodeRow, second: EpisodeRow) -> bool:
     both = first.reward is not None and second.reward is not None
     return both and first.reward != second.reward
 
 
-_TESTS: Final[dict[Flip, Callable[[EpisodeFacts, EpisodeFacts], bool]]] = {
-    Flip.NOW_SOLVED: lambda first, second: _is_failed(first) and is_solved(second),
-    Flip.NOW_FAILED: lambda first, second: is_solved(first) and _is_failed(second),
+_TESTS: Final[dict[Flip, Callable[[EpisodeRow, EpisodeRow], bool]]] = {
+    Flip.NOW_SOLVED: lambda first, second: _is_failed(first) and second.is_solved,
+    Flip.NOW_FAILED: lambda first, second: first.is_solved and _is_failed(second),
     Flip.NEW_FAULT: lambda first, second: (
         second.stop_reason.is_fault and not first.stop_reason.is_fault
     ),
@@ -150,20 +144,20 @@ _TESTS: Final[dict[Flip, Callable[[EpisodeFacts, EpisodeFacts], bool]]] = {
 }
 
 
-def _seed_key(facts: EpisodeFacts) -> Hashable:
+def _seed_key(facts: EpisodeRow) -> Hashable:
     """Return what a pair must share; without a seed, the task stands for it."""
     what = facts.task_hash if facts.seed is None else facts.seed
     return (facts.env_id, what, facts.role)
 
 
-def _exact_key(facts: EpisodeFacts) -> Hashable:
+def _exact_key(facts: EpisodeRow) -> Hashable:
     return (_seed_key(facts), facts.member)
 
 
 def _grouped(
-    facts: Iterable[EpisodeFacts], key: Callable[[EpisodeFacts], Hashable]
-) -> defaultdict[Hashable, list[EpisodeFacts]]:
-    groups: defaultdict[Hashable, list[EpisodeFacts]] = defaultdict(list)
+    facts: Iterable[EpisodeRow], key: Callable[[EpisodeRow], Hashable]
+) -> defaultdict[Hashable, list[EpisodeRow]]:
+    groups: defaultdict[Hashable, list[EpisodeRow]] = defaultdict(list)
     for one in facts:
         groups[key(one)].append(one)
     return groups

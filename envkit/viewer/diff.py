@@ -1,0 +1,101 @@
+"""What changed from one run to another, as JSON data for the front end."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Any, Final
+
+from envkit.viewer.pairs import Flip, Matching, Pair, mean_difference
+from envkit.viewer.rows import EpisodeRow
+
+COLUMNS: Final = ("pair", "first", "second", "flips")
+"""Names of a pair's columns; first and second are numbers of episodes."""
+_OUTCOMES: Final = ("solved", "failed", "no reward")
+_LISTED: Final = 20
+
+
+def compare_rows(
+    matching: Matching, names: Sequence[str], listed: Sequence[Set[int]]
+) -> dict[str, Any]:
+    """Return the comparison of two runs as JSON data.
+
+    Args:
+        matching: At least one pair.
+        names: Of both runs.
+        listed: Numbers of the episodes of each run that the file holds.
+    """
+    pairs = matching.pairs
+    shown = [p for p in pairs if p.first.number in listed[0] and p.second.number in listed[1]]
+    counts = Counter(flip for pair in pairs for flip in pair.flips)
+    outcomes = Counter((_outcome(pair.first), _outcome(pair.second)) for pair in pairs)
+    return {
+        "pairs": len(pairs),
+        "means": [entry for name, value in _MEANS if (entry := _mean(pairs, name, value))],
+        "flips": [[flip.value, counts[flip]] for flip in Flip if counts[flip]],
+        "alike": sum(not pair.flips for pair in pairs),
+        "outcomes": {
+            "kinds": _OUTCOMES,
+            "counts": [[outcomes[before, after] for after in _OUTCOMES] for before in _OUTCOMES],
+        },
+        "columns": COLUMNS,
+        "rows": [
+            [number, pair.first.number, pair.second.number, [flip.value for flip in pair.flips]]
+            for number, pair in enumerate(shown, start=1)
+        ],
+        "notes": list(_notes(matching, names, len(shown))),
+    }
+
+
+def _notes(matching: Matching, names: Sequence[str], shown: int) -> Iterator[str]:
+    """Say what the figures count."""
+    if shown < len(matching.pairs):
+        yield f"The figures count all {len(matching.pairs):,} pairs; the list shows {shown:,}."
+    for name, alone in zip(names, (matching.only_first, matching.only_second), strict=True):
+        if alone:
+            some = ", ".join(str(row.number) for row in alone[:_LISTED])
+            more = f" and {len(alone) - _LISTED} more" if len(alone) > _LISTED else ""
+            yield (
+                f"Only in {name}: {len(alone)} episodes, which have no counterpart and are "
+                f"excluded from the comparison. Episode {some}{more}."
+            )
+    changed = sum(Flip.OTHER_TASK in pair.flips for pair in matching.pairs)
+    if changed:
+        yield (
+            f"{changed} pairs have the same seed and another task: the environment, its arguments "
+            "or its data differ between the runs."
+        )
+
+
+def _solved(row: EpisodeRow) -> float | None:
+    return None if row.reward is None else float(row.is_solved)
+
+
+_MEANS: Final[tuple[tuple[str, Callable[[EpisodeRow], float | None]], ...]] = (
+    ("mean reward", lambda row: row.reward),
+    ("share solved", _solved),
+    ("turns per episode", lambda row: row.turns),
+    ("sampled tokens per episode", lambda row: row.sampled),
+)
+"""What is compared by its mean: name, and value of an episode."""
+
+
+def _mean(
+    pairs: Sequence[Pair], name: str, value: Callable[[EpisodeRow], float | None]
+) -> dict[str, Any] | None:
+    found = mean_difference(pairs, value)
+    if found is None:
+        return None
+    interval = found.interval
+    return {
+        "name": name,
+        "mean": found.mean,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+        "pairs": found.pairs,
+        "seeds": found.seeds,
+    }
+
+
+def _outcome(row: EpisodeRow) -> str:
+    if row.reward is None:
+        return "no reward"
+    return "solved" if row.is_solved else "failed"

@@ -1,0 +1,123 @@
+"""One HTML file that needs no network, no server and no other file.
+
+Content of a rollout is foreign: it reaches the script only as data. The page's policy lets only its
+own script and style run and loads no address at all.
+"""
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any, Final
+
+from envkit.files import replace_file
+from envkit.trajectory.image_folder import ImageFolder
+from envkit.viewer.bundle import asset, bundled
+from envkit.viewer.episodes import Episode
+from envkit.viewer.markup import pack, safe_html, safe_json
+from envkit.viewer.pictures import Pictures
+from envkit.viewer.search import Piece
+
+Decode = Callable[[Sequence[int]], str]
+
+IMAGE_BUDGET_BYTES = 48 * 1024 * 1024
+"""Most picture data in one file, as it stands there; the rest is linked to `images/` beside it."""
+SHOWN_NOTES: Final = 12
+
+
+class Document:
+    """Collects the runs of one file, and writes it."""
+
+    def __init__(self) -> None:
+        """Start an empty file."""
+        self._blocks: list[tuple[str, str]] = []
+        self._searched: list[list[tuple[int, list[Piece]]]] = []
+        self._pictures = Pictures()
+        self._token_ids: set[int] = set()
+        self.notes: list[str] = []
+        """What the file leaves out."""
+
+    def start_run(self) -> None:
+        """Let the episodes that follow belong to the next run."""
+        self._searched.append([])
+
+    def add_episode(
+        self, episode: Episode, pieces: list[Piece], folder: ImageFolder | None
+    ) -> None:
+        """Put an episode into the current run.
+
+        Args:
+            episode: What to show.
+            pieces: What the search looks at.
+            folder: Where the files of its pictures are; None for pictures in memory.
+        """
+        name = f"episode-{len(self._searched) - 1}-{episode.row.number}"
+        self._blocks.append((name, pack(episode.data)))
+        self._searched[-1].append((episode.row.number, pieces))
+        self._pictures.keep(episode.images, folder)
+        self._token_ids |= episode.token_ids
+
+    def write(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        title: str,
+        index: dict[str, Any],
+        decode: Decode | None,
+    ) -> Path:
+        """Write the file, whole or not at all.
+
+        Args:
+            target: The file.
+            title: Of the document.
+            index: JSON data of the runs, and of their comparison.
+            decode: Turns token ids into text; None leaves ids.
+
+        Raises:
+            StorageError: It cannot be written; one that was there stays as it was.
+        """
+        path = Path(target)
+        pieces = self._pieces(title, index, decode)
+        replace_file(path, (piece.encode("utf-8", "replace") for piece in pieces))
+        return path
+
+    def _pieces(self, title: str, index: dict[str, Any], decode: Decode | None) -> Iterator[str]:
+        style, script = asset("style.css"), bundled("single")
+        policy = (
+            f"default-src 'none'; img-src data: blob:; style-src '{_digest(style)}'; "
+            f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+        )
+        # First of all: a picture left out is a note in the index.
+        images = list(self._pictures.blocks(IMAGE_BUDGET_BYTES, self.notes))
+        head, tail = asset("single.html").split("<!-- data -->")
+        yield Template(head).substitute(policy=policy, style=style, title=safe_html(title))
+        notes = _shortened(self.notes)
+        yield _block("index", "application/json", safe_json({**index, "notes": notes}))
+        # The script stands before the episodes: it draws while the rest is read.
+        yield f"<script>{script}</script>\n"
+        for number, searched in enumerate(self._searched):
+            yield _block(f"search-{number}", "text/plain", pack(searched))
+        vocabulary = None if decode is None else {i: decode([i]) for i in sorted(self._token_ids)}
+        yield _block("vocabulary", "text/plain", pack(vocabulary))
+        for name, packed in self._blocks:
+            yield _block(name, "text/plain", packed)
+        for sha256, content in images:
+            yield _block(f"image-{sha256}", "text/plain", content)
+        yield tail
+
+
+def _shortened(notes: Sequence[str]) -> list[str]:
+    shown = list(notes[:SHOWN_NOTES])
+    if len(notes) > SHOWN_NOTES:
+        shown.append(f"And {len(notes) - SHOWN_NOTES} more of these.")
+    return shown
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
+
+
+def _block(name: str, kind: str, text: str) -> str:
+    return f'<script type="{kind}" id="{name}">{text}</script>\n'

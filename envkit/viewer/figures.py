@@ -1,0 +1,196 @@
+"""The figures of a run: what decides first, then what explains, as JSON data."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from statistics import fmean
+from typing import Any, Final
+
+from envkit.metrics.aggregate import Aggregator
+from envkit.metrics.intervals import Interval, mean_interval
+from envkit.metrics.table import summary_rows
+from envkit.trajectory.plain import plain_float
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.trajectory import TIME_PARTS
+from envkit.viewer.rows import EpisodeRow
+
+_FEW: Final = 4
+_BINS: Final = 24
+_SLOWEST: Final = 6
+
+
+def figures(
+    rows: Sequence[EpisodeRow], aggregator: Aggregator, recorded: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the figures of a run.
+
+    Args:
+        rows: Of all its episodes.
+        aggregator: Has all its episodes.
+        recorded: The metrics that the rollout wrote; empty if there are none.
+    """
+    plain = aggregator.result()
+    metrics = aggregator.result(elapsed_seconds=elapsed_seconds(plain, recorded))
+    rewarded = [row for row in rows if row.reward is not None and math.isfinite(row.reward)]
+    groups = _groups(rewarded)
+    compared = [members for members in groups.values() if len(members) > 1]
+    signal = sum(len({row.reward for row in members}) > 1 for members in compared)
+    return {
+        "episodes": len(rows),
+        "environments": sorted({row.env_id for row in rows}),
+        "reward": _mean(rewarded, groups),
+        "solved": _solved(rewarded, groups),
+        "groups": {"count": len(groups), "compared": len(compared), "signal": signal},
+        "faults": sum("fault" in row.flags for row in rows),
+        "broken": sum("broken" in row.flags for row in rows),
+        "unread": {"count": sum(r.not_understood for r in rows), "of": sum(r.turns for r in rows)},
+        "turns": fmean(row.turns for row in rows) if rows else None,
+        "seconds": metrics.get("seconds/episode/mean"),
+        "stops": _stops(rows),
+        "terms": _terms(rows),
+        "families": _families(rewarded),
+        "distributions": _distributions(rows),
+        "times": _times(metrics),
+        "slowest": [
+            [row.number, row.excerpt, row.seconds, row.slowest]
+            for row in nlargest(_SLOWEST, rows, key=lambda one: one.seconds)
+            if 0 < row.seconds < math.inf
+        ],
+        "retries": [[k[6:], v] for k, v in metrics.items() if k.startswith("retry/")],
+        "summary": [list(entry) for entry in summary_rows(metrics)],
+        "metrics": [[name, plain_float(value)] for name, value in metrics.items()],
+    }
+
+
+def elapsed_seconds(metrics: Mapping[str, float], recorded: Mapping[str, float]) -> float | None:
+    """Return the run's wall-clock time by the metrics that its rollout wrote; None without.
+
+    Args:
+        metrics: Of the trajectories at hand.
+        recorded: From the file beside them; unused if it is about other trajectories.
+    """
+    about_the_same = ("episodes", "tokens/response/total")
+    speed = recorded.get("throughput/tokens_per_second", 0.0)
+    if speed <= 0 or any(metrics.get(name) != recorded.get(name) for name in about_the_same):
+        return None
+    return metrics["tokens/response/total"] / speed or None
+
+
+def _groups(rows: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
+    """Return the episodes of each group; one without a group is alone."""
+    found: dict[str, list[EpisodeRow]] = {}
+    for row in rows:
+        key = f"\0{row.number}" if row.group_id is None else f"{row.group_id}\0{row.role or ''}"
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def _mean(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]) -> Any:  # noqa: ANN401
+    """Return the mean reward; its interval draws groups, which are independent of each other."""
+    if not rows:
+        return None
+    means = [fmean(row.reward or 0.0 for row in members) for members in groups.values()]
+    return {
+        "mean": fmean(row.reward or 0.0 for row in rows),
+        **_ends(mean_interval(means)),
+        "groups": len(means),
+        "top": max(1.0, *(row.reward or 0.0 for row in rows)),
+        "bottom": min(0.0, *(row.reward or 0.0 for row in rows)),
+    }
+
+
+def _solved(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]) -> Any:  # noqa: ANN401
+    shares = [fmean(float(row.is_solved) for row in members) for members in groups.values()]
+    found = mean_interval(shares, is_share=True) if len(shares) > 1 else None
+    return {"count": sum(row.is_solved for row in rows), "of": len(rows), **_ends(found)}
+
+
+def _ends(interval: Interval | None) -> dict[str, float | None]:
+    if interval is None:
+        return {"low": None, "high": None}
+    return {"low": interval.low, "high": interval.high}
+
+
+def _stops(rows: Iterable[EpisodeRow]) -> list[list[Any]]:
+    """Return how often each reason ended an episode, and its kind: "good", "warn" or "bad"."""
+    counts = Counter(row.stop_reason for row in rows)
+    return [[reason.value, n, _kind(reason)] for reason, n in counts.most_common()]
+
+
+def _kind(reason: StopReason) -> str:
+    if reason.is_fault:
+        return "bad"
+    return "good" if reason is StopReason.TERMINATED else "warn"
+
+
+def _terms(rows: Sequence[EpisodeRow]) -> list[list[Any]]:
+    """Return the mean of each reward term over all episodes, and in how many it is not 0."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, value in filter(lambda one: math.isfinite(one[1]), row.terms.items()):
+            values[name].append(value)
+    return [
+        [name, sum(found) / len(rows), sum(abs(value) > 1e-9 for value in found)]
+        for name, found in values.items()
+    ]
+
+
+def _families(rows: Iterable[EpisodeRow]) -> list[list[Any]]:
+    found: dict[str, list[EpisodeRow]] = {}
+    for row in rows:
+        if row.family:
+            found.setdefault(row.family, []).append(row)
+    return [
+        [family, sum(row.is_solved for row in members), len(members)]
+        for family, members in sorted(found.items(), key=lambda entry: -len(entry[1]))
+    ]
+
+
+def _times(metrics: Mapping[str, float]) -> list[list[Any]]:
+    return [
+        [part, metrics[f"seconds/{part}/mean"], metrics[f"seconds/{part}/p95"]]
+        for part in TIME_PARTS
+        if f"seconds/{part}/mean" in metrics
+    ]
+
+
+def _distributions(rows: Sequence[EpisodeRow]) -> list[dict[str, Any]]:
+    named = (
+        ("Reward", "", [row.reward for row in rows if row.reward is not None]),
+        ("Turns", "", [row.turns for row in rows]),
+        ("Sampled tokens", "", [row.sampled for row in rows]),
+        ("Seconds", "s", [row.seconds for row in rows]),
+    )
+    finite = [(name, unit, list(filter(math.isfinite, values))) for name, unit, values in named]
+    return [distribution(name, unit, values) for name, unit, values in finite if values]
+
+
+def distribution(name: str, unit: str, values: Sequence[float]) -> dict[str, Any]:
+    """Return a distribution as JSON data: up to four distinct values as counts, else a histogram.
+
+    Args:
+        name: Of what.
+        unit: "s" for seconds, else empty.
+        values: At least one.
+    """
+    ordered = sorted(round(value, 4) for value in values)
+    low, high = ordered[0], ordered[-1]
+    facts = {
+        "name": name,
+        "unit": unit,
+        "min": low,
+        "max": high,
+        "median": ordered[(len(ordered) - 1) // 2],
+        "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+    }
+    counts = Counter(ordered)
+    if len(counts) <= _FEW:
+        return {**facts, "values": [[value, n] for value, n in counts.items()]}
+    is_whole = all(float(value).is_integer() for value in ordered) and high - low < _BINS
+    bins = int(high - low) + 1 if is_whole else min(_BINS, max(6, int(2 * len(ordered) ** 0.5)))
+    bars = [0] * bins
+    width = 1 if is_whole else (high - low) / bins
+    for value in ordered:
+        bars[min(bins - 1, int((value - low) / width))] += 1
+    return {**facts, "bars": bars, "width": width, "is_whole": is_whole}

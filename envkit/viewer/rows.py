@@ -1,0 +1,238 @@
+"""One row of the index for each episode: what lists, figures and pairs read."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from envkit.images import Image
+from envkit.messages import Message, images_of, text_of
+from envkit.metrics import SOLVED_ABOVE
+from envkit.trajectory.checks import Problem
+from envkit.trajectory.plain import plain_float, to_plain
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.trajectory import Trajectory, role_of
+
+_EXCERPT: Final = 240
+_NOTE: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRow:
+    """One episode in a list."""
+
+    number: int
+    """Its line in the file, from 1; or its place among trajectories in memory."""
+    episode_id: str
+    env_id: str
+    seed: int | None
+    group_id: str | None
+    role: str | None
+    """Of the agent in an episode of several; None elsewhere."""
+    member: int | None
+    """Its number in its group, from 0; None if the rollout did not record it."""
+    family: str
+    """Of the task; empty if the environment names none."""
+    task_hash: str
+    """Equal for equal tasks."""
+    replies_hash: str
+    """Equal for equal replies of the model."""
+    excerpt: str
+    """The start of the first user text, on one line."""
+    reward: float | None
+    stop_reason: StopReason
+    turns: int
+    tokens: int
+    """Train ids of all segments."""
+    sampled: int
+    """Tokens that the model sampled."""
+    images: int
+    seconds: float
+    slowest: str
+    """Which turn took longest and what of it, such as "turn 2, env"; empty without a turn."""
+    not_understood: int
+    """Replies that the environment could not parse."""
+    terms: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Reward terms, summed over turns."""
+    thumbnail: str | None
+    """SHA-256 of the last picture; None without one."""
+    flags: tuple[str, ...]
+    """"fault", "broken", "parse error", "retry", "restart"."""
+    note: str
+    """The fault and broken rules."""
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the reward exceeds `SOLVED_ABOVE`, as `success/rate` of the metrics counts."""
+        return self.reward is not None and self.reward > SOLVED_ABOVE
+
+    def to_json(self) -> list[Any]:
+        """Return the row as JSON data, in the order of `COLUMNS`."""
+        return [
+            self.number,
+            self.episode_id,
+            self.env_id,
+            None if self.seed is None else str(self.seed),  # JavaScript rounds integers above 2^53
+            self.group_id,
+            self.role,
+            self.member,
+            self.family,
+            self.excerpt,
+            None if self.reward is None else plain_float(self.reward),
+            self.stop_reason.value,
+            self.is_solved,
+            self.turns,
+            self.tokens,
+            self.sampled,
+            self.images,
+            plain_float(round(self.seconds, 4)),
+            self.not_understood,
+            self.thumbnail,
+            list(self.flags),
+            self.note,
+        ]
+
+
+COLUMNS: Final = (
+    "number",
+    "id",
+    "env",
+    "seed",
+    "group",
+    "role",
+    "member",
+    "family",
+    "task",
+    "reward",
+    "stop",
+    "solved",
+    "turns",
+    "tokens",
+    "sampled",
+    "images",
+    "seconds",
+    "unread",
+    "thumbnail",
+    "flags",
+    "note",
+)
+"""Names of a row's columns."""
+
+
+def episode_row(
+    trajectory: Trajectory,
+    *,
+    number: int,
+    problems: tuple[Problem, ...] = (),
+    is_broken: bool = False,
+) -> EpisodeRow:
+    """Return what a list shows of a trajectory.
+
+    Args:
+        trajectory: Any, faulted ones too.
+        number: Its line in the file, from 1.
+        problems: What `check_trajectory` found; empty if it was not checked.
+        is_broken: Whether a rule or the certificate does not hold.
+    """
+    turns, fault = trajectory.turns, trajectory.fault
+    said = [problem.message for problem in problems]
+    if fault is not None:
+        said.insert(0, fault.message)
+    return EpisodeRow(
+        number=number,
+        episode_id=trajectory.episode_id,
+        env_id=trajectory.env_id,
+        seed=trajectory.seed,
+        group_id=trajectory.group_id,
+        role=role_of(trajectory),
+        member=_whole(trajectory.metadata, "member"),
+        family=_text(trajectory.task, "family"),
+        task_hash=_digest(to_plain(trajectory.task, "task", _forget)),
+        replies_hash=_digest([turn.response_text for turn in turns]),
+        excerpt=_excerpt(trajectory),
+        reward=trajectory.reward,
+        stop_reason=trajectory.stop_reason,
+        turns=len(turns),
+        tokens=trajectory.token_count,
+        sampled=sum(turn.response_tokens for turn in turns),
+        images=trajectory.image_count,
+        seconds=trajectory.duration_seconds,
+        slowest=_slowest(trajectory),
+        not_understood=sum(turn.parse_error is not None for turn in turns),
+        terms=_terms(trajectory),
+        thumbnail=_last_image(trajectory.messages),
+        flags=_flags(trajectory, is_broken=is_broken),
+        note=" ".join(said)[:_NOTE],
+    )
+
+
+def title_of(trajectory: Trajectory) -> str:
+    """Return the first user text on one line, else the task's id, else the episode's.
+
+    A task's own description may be data rather than text, so the conversation decides.
+    """
+    asked = (text_of(entry) for entry in trajectory.messages if entry["role"] == "user")
+    text = " ".join(next((one for one in asked if one.strip()), "").split())
+    return text.removeprefix("Task: ") or _text(trajectory.task, "id") or trajectory.episode_id
+
+
+def _excerpt(trajectory: Trajectory) -> str:
+    role = role_of(trajectory)
+    text = ("" if role is None else f"{role}: ") + title_of(trajectory)
+    return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
+
+
+def _slowest(trajectory: Trajectory) -> str:
+    if not trajectory.turns:
+        return ""
+    turn = max(trajectory.turns, key=lambda one: sum(one.seconds.values()))
+    parts = turn.seconds
+    return f"turn {turn.turn + 1}, {max(parts, key=lambda part: parts[part])}"
+
+
+def _terms(trajectory: Trajectory) -> dict[str, float]:
+    terms: dict[str, float] = {}
+    for turn in trajectory.turns:
+        given = turn.info.get("reward_terms")
+        if isinstance(given, dict):
+            for name, value in given.items():  # pyright: ignore[reportUnknownVariableType]
+                if isinstance(name, str) and type(value) in (int, float):  # pyright: ignore[reportUnknownArgumentType]
+                    terms[name] = terms.get(name, 0.0) + value  # pyright: ignore[reportUnknownArgumentType]
+    return terms
+
+
+def _last_image(messages: tuple[Message, ...]) -> str | None:
+    images = images_of(messages)
+    return images[-1].sha256 if images else None
+
+
+def _flags(trajectory: Trajectory, *, is_broken: bool) -> tuple[str, ...]:
+    turns = trajectory.turns
+    found = {
+        "fault": trajectory.is_faulted,
+        "broken": is_broken,
+        "parse error": any(turn.parse_error is not None for turn in turns),
+        "retry": any(turn.env_retries or turn.engine_retries or turn.resamples for turn in turns),
+        "restart": trajectory.env_restarts > 0,
+    }
+    return tuple(name for name, is_on in found.items() if is_on)
+
+
+def _digest(data: object) -> str:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _forget(image: Image) -> None:
+    """Take an image of a task, which its hash represents."""
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _whole(metadata: Mapping[str, Any], name: str) -> int | None:
+    value = metadata.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

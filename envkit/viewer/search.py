@@ -1,0 +1,81 @@
+"""What the search looks at in an episode, and where it found a text."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from envkit.messages import text_of
+from envkit.trajectory.trajectory import Trajectory
+from envkit.viewer.rows import title_of
+
+Piece = tuple[str, str]
+"""Where a text is, such as "reply 3", and the text."""
+_BEFORE: Final = 24
+_AFTER: Final = 40
+_MOST: Final = 200_000
+"""Characters of one episode that are searched."""
+
+
+def search_pieces(trajectory: Trajectory) -> list[Piece]:
+    """Return the texts of an episode that the search looks at, in the order of the conversation.
+
+    The system prompt is left out: it is the same in every episode, so its words find all of them.
+    """
+    return list(_limited(_pieces(trajectory)))
+
+
+def find(pieces: Sequence[Piece], query: str) -> dict[str, Any] | None:
+    """Return the first place of a text, ignoring case; None if the episode does not hold it.
+
+    Args:
+        pieces: As `search_pieces` returns them.
+        query: What to look for; surrounding space is ignored.
+
+    Returns:
+        JSON data: "where", and the text "before", "hit" and "after".
+    """
+    wanted = query.strip().lower()
+    for where, text in pieces:
+        lowered = text.lower()
+        at = lowered.find(wanted)
+        if at >= 0:
+            shown = text if len(text) == len(lowered) else lowered
+            end = at + len(wanted)
+            start = max(0, at - _BEFORE)
+            return {
+                "where": where,
+                "before": ("…" if start else "") + shown[start:at],
+                "hit": shown[at:end],
+                "after": shown[end : end + _AFTER],
+            }
+    return None
+
+
+def _pieces(trajectory: Trajectory) -> Iterator[Piece]:
+    yield "task", title_of(trajectory)
+    family = trajectory.task.get("family")
+    for where, text in (
+        ("family", family if isinstance(family, str) else ""),
+        ("episode", trajectory.episode_id),
+        ("group", trajectory.group_id or ""),
+        ("fault", "" if trajectory.fault is None else trajectory.fault.message),
+    ):
+        if text:
+            yield where, text
+    turn = 1
+    for entry in trajectory.messages:
+        role, text = entry["role"], text_of(entry)
+        if role == "assistant":
+            calls = entry.get("tool_calls")
+            yield f"reply {turn}", text if not calls else f"{text} {calls}"
+            turn += 1
+        elif role != "system" and text:
+            yield f"{'tool' if role == 'tool' else 'seen'}, turn {turn}", text
+
+
+def _limited(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    left = _MOST
+    for where, text in pieces:
+        if left <= 0:
+            return
+        yield where, text[:left]
+        left -= len(text)

@@ -1,0 +1,139 @@
+"""The report of a run, and the comparison of two, as one self-contained HTML file."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from envkit.errors import ConfigurationError, StorageError
+from envkit.viewer.diff import compare_rows
+from envkit.viewer.document import Decode, Document
+from envkit.viewer.episodes import episode
+from envkit.viewer.pairs import match
+from envkit.viewer.run import RunData, RunSource, Source
+from envkit.viewer.search import search_pieces
+
+MAX_EPISODES: Final = 10_000
+"""So many episodes of a run one file shows one by one unless it is told otherwise."""
+
+
+def write_report(
+    source: Source,
+    out_html: str | os.PathLike[str],
+    *,
+    decode: Decode | None = None,
+    title: str | None = None,
+    max_episodes: int = MAX_EPISODES,
+) -> Path:
+    """Write the report of a run.
+
+    Args:
+        source: A trajectory file, a run directory, or trajectories.
+        out_html: The file to write.
+        decode: Turns token ids into text, to show tokens as text; None shows ids.
+        title: Of the document; None names the source.
+        max_episodes: So many episodes are in the file one by one; the figures count all.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        StorageError: The source cannot be read or has no readable episode, or the report cannot be
+            written.
+        ConfigurationError: `max_episodes` below 1.
+    """
+    _check_max_episodes(max_episodes)
+    document = Document()
+    run = _read(RunSource(source), None, document, max_episodes)
+    index = {"runs": [run.index(most=max_episodes)], "diff": None}
+    name = title or f"Rollout report: {run.name}"
+    return document.write(out_html, title=name, index=index, decode=decode)
+
+
+def write_diff(
+    first: Source,
+    second: Source,
+    out_html: str | os.PathLike[str],
+    *,
+    decode: Decode | None = None,
+    title: str | None = None,
+    max_episodes: int = MAX_EPISODES,
+) -> Path:
+    """Write the comparison of two runs.
+
+    Episodes are matched by environment and seed; see `envkit.viewer.pairs`. Differences are those
+    of the second run to the first.
+
+    Args:
+        first: A trajectory file, a run directory, or trajectories.
+        second: The same, of the run to compare it with.
+        out_html: The file to write.
+        decode: Turns token ids into text, to show tokens as text; None shows ids.
+        title: Of the document; None names both runs.
+        max_episodes: So many episodes of each run are in the file; the figures count all.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        StorageError: A run cannot be read or has no readable episode, or the page cannot be
+            written.
+        ConfigurationError: `max_episodes` below 1, or the runs share no environment and seed.
+    """
+    _check_max_episodes(max_episodes)
+    document = Document()
+    sources = [RunSource(first), RunSource(second)]
+    names = [source.name for source in sources]
+    if names[0] == names[1]:
+        names = [source.origin for source in sources]
+    if names[0] == names[1]:
+        names = [f"A: {names[0]}", f"B: {names[1]}"]
+    runs = [_read(*entry, document, max_episodes) for entry in zip(sources, names, strict=True)]
+    matching = match(runs[0].rows, runs[1].rows)
+    if not matching.pairs:
+        played = [", ".join(sorted({row.env_id for row in run.rows})) for run in runs]
+        raise ConfigurationError(
+            "two runs are compared by environment and seed, and these share none: "
+            f"{sources[0].origin} plays {played[0]}, {sources[1].origin} plays {played[1]}"
+        )
+    listed = [{row.number for row in run.rows[:max_episodes]} for run in runs]
+    index = {
+        "runs": [run.index(most=max_episodes) for run in runs],
+        "diff": {"names": names, **compare_rows(matching, names, listed)},
+    }
+    name = title or f"What changed from {names[0]} to {names[1]}"
+    return document.write(out_html, title=name, index=index, decode=decode)
+
+
+def _check_max_episodes(max_episodes: int) -> None:
+    if max_episodes < 1:
+        raise ConfigurationError(f"max_episodes must be at least 1, got {max_episodes}")
+
+
+def _read(source: RunSource, name: str | None, document: Document, max_episodes: int) -> RunData:
+    """Read a run into the document.
+
+    Raises:
+        StorageError: It has no readable episode.
+    """
+    run = RunData(name or source.name)
+    run.recorded = source.recorded_metrics()
+    folder = source.image_folder()
+    document.start_run()
+    for stored in source.lines():
+        if stored.trajectory is None:
+            run.add_unreadable(stored)
+            continue
+        found = episode(stored.trajectory, stored.certificate, number=stored.line, folder=folder)
+        if len(run.rows) < max_episodes:
+            document.add_episode(found, search_pieces(stored.trajectory), folder)
+        run.add(stored.trajectory, found.row)
+    if not run.rows:
+        reason = f": {run.notes[0]}" if run.notes else ""
+        raise StorageError(f"{source.origin} holds no readable episode{reason}")
+    if len(run.rows) > max_episodes:
+        run.notes.insert(
+            0,
+            f"The figures count all {len(run.rows):,} episodes; the list shows the first "
+            f"{max_episodes:,} and leaves out {len(run.rows) - max_episodes:,}.",
+        )
+    return run
