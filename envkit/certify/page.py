@@ -23,7 +23,7 @@ content="default-src 'none'; style-src 'sha256-{digest}'">
 </head>
 <body>
 <header class="page"><h1 dir="auto">{title}</h1><p class="muted">{subtitle}</p></header>
-<main><div class="scroll"><table class="episodes">
+<main><div class="scroll"><table class="grid">
 <thead><tr><th scope="col">line</th><th scope="col">verdict</th>
 <th class="n" scope="col">number</th>
 <th scope="col">of what, and the evidence</th></tr></thead>

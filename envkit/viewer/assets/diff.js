@@ -1,0 +1,75 @@
+// What changed from one run to another: figures, then the pairs; a pair opens side by side.
+import { h, num, signed, many, plain, percent, isNumber } from "./dom.js";
+import { link, go, say } from "./address.js";
+import { stopWords } from "./model.js";
+import { chip, figure, hitLine, stack, table, taskText } from "./parts.js";
+import { notes } from "./overview.js";
+
+const STEP = 60;
+const GOOD = ["now solved", "fault gone"], BAD = ["now failed", "new fault"];
+const flipBadge = flip => h(`span.flip${GOOD.includes(flip) ? ".good" : BAD.includes(flip) ? ".bad" : ""}`, {}, flip);
+const COLUMNS = [["pair", "Pair", p => p.pair], ["task", "Task", p => p.first.task], ["before", "Reward before", p => p.first.reward], ["after", "after", p => p.second.reward],
+  ["stop", "Ended by", p => p.second.stop], ["turns", "Turns", p => p.second.turns - p.first.turns], ["tokens", "Tokens", p => p.second.sampled - p.first.sampled], ["flips", "What changed", p => p.flips.length]];
+
+function means(diff) {
+  return diff.means.map(m => figure(m.name, signed(m.mean, 3), `${isNumber(m.low) ? `${signed(m.low, 3)} to ${signed(m.high, 3)} (95\u2009%), ` : "no interval, "}${many(m.seeds, "seed")}`));
+}
+function outcomes({ outcomes: { kinds, counts } }, names) {
+  return h("section.card", {}, h("h2", {}, "Outcomes"), h("p.muted", {}, `Rows: ${plain(names[0])}. Columns: ${plain(names[1])}.`),
+    table(["", ...kinds], kinds.map((kind, i) => [kind, ...counts[i].map((n, k) => h(i === k ? "span.muted" : n ? "b" : "span", {}, num(n)))])));
+}
+function row(pair, names, hit, query) {
+  const { first, second } = pair, change = (a, b) => b === a ? num(b) : [h("span.muted", {}, `${num(a)} → `), num(b)];
+  const href = link([names[0], "e", first.number], { vs: second.number, in: names[1] });
+  return h("tr", {}, h("td.n", { "data-l": "pair" }, num(pair.pair)), h("th.taskcell", { scope: "row" }, h("a", { href }, taskText(first.task, query)), h("div.muted", {}, first.seed === null ? "" : `seed ${first.seed}`), hit ? hitLine(hit, query) : null),
+    h("td.n", { "data-l": "before" }, chip(first)), h("td.n", { "data-l": "after" }, chip(second)),
+    h("td", { "data-l": "ended by" }, first.stop === second.stop ? stopWords(second.stop) : [h("span.muted", {}, `${stopWords(first.stop)} → `), stopWords(second.stop)]),
+    h("td.n", { "data-l": "turns" }, change(first.turns, second.turns)), h("td.n", { "data-l": "tokens" }, change(first.sampled, second.sampled)),
+    h("td", { "data-l": "changed" }, pair.flips.length ? pair.flips.map(flipBadge) : h("span.muted", {}, "nothing")));
+}
+export function diffPage(context, diff, runs, query) {
+  const { source } = context, { names } = diff, [first, second] = runs;
+  const pairs = diff.rows.map(values => Object.fromEntries(diff.columns.map((name, i) => [name, values[i]]))).map(p => ({ ...p, first: first.byNumber.get(p.first), second: second.byNumber.get(p.second) }));
+  const state = { q: "", flip: "", sort: "", dir: "", ...query }, body = h("div.scroll"), tally = h("p.tally.muted");
+  let found = null, limit = STEP, timer, asked = 0;
+  const save = () => go([], { q: state.q.trim(), flip: state.flip, sort: state.sort, dir: state.sort ? state.dir : "" }, true);
+  async function refresh() {
+    const wanted = state.q.trim().toLowerCase(), turn = asked += 1;
+    const both = wanted ? await Promise.all(names.map(name => source.search(name, wanted))) : null;
+    if (turn !== asked) return;
+    found = both;
+    draw();
+  }
+  function draw() {
+    const kept = pairs.filter(p => (!state.flip || p.flips.includes(state.flip)) && (!found || found[0].has(p.first.number) || found[1].has(p.second.number)));
+    const by = COLUMNS.find(c => c[0] === state.sort)?.[2], sign = state.dir === "down" ? -1 : 1;
+    if (by) kept.sort((a, b) => { const [x, y] = [by(a), by(b)]; return x === null || y === null ? (x === null) - (y === null) : sign * (typeof x === "string" ? x.localeCompare(y) : x - y); });
+    context.list(first, kept.map(p => p.first));
+    const head = COLUMNS.map(([key, name]) => {
+      const isChosen = state.sort === key;
+      return h(`th${["task", "stop", "flips"].includes(key) ? "" : ".n"}`, { scope: "col", "aria-sort": isChosen ? (sign < 0 ? "descending" : "ascending") : null },
+        h("button.sort", { type: "button", "data-sort": key, onclick: () => { state.dir = isChosen && sign > 0 ? "down" : "up"; state.sort = key; save(); draw(); body.querySelector(`[data-sort="${key}"]`)?.focus(); } }, name, h("i", { "aria-hidden": "true" }, isChosen ? (sign < 0 ? " ↓" : " ↑") : "")));
+    });
+    const query = state.q.trim().toLowerCase();
+    body.replaceChildren(kept.length ? h("table.grid.episodes.list", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, kept.slice(0, limit).map(p => row(p, names, found && (found[0].get(p.first.number) ?? found[1].get(p.second.number)), query))))
+      : h("p.pad", {}, "Nothing matches. ", h("a", { href: "#/" }, "Show all pairs")),
+    kept.length > limit ? h("button.button.wideb", { type: "button", onclick: () => { limit += 10 * STEP; draw(); } }, `Show more of ${num(kept.length)}`) : "");
+    tally.textContent = many(kept.length, "pair");
+    say(tally.textContent);
+  }
+  const search = h("input", { type: "search", value: state.q, placeholder: "Search both runs", "aria-label": "Search both runs", oninput: event => { state.q = event.target.value; clearTimeout(timer); timer = setTimeout(() => { save(); refresh(); }, 80); } });
+  const flips = h("div.toggle", { role: "group", "aria-label": "What changed" }, [["", "All", diff.pairs], ...diff.flips.map(([flip, n]) => [flip, flip, n])].map(([value, name, n]) => h("button", { type: "button", "aria-pressed": String(state.flip === value), onclick: event => {
+    state.flip = value;
+    for (const button of event.currentTarget.parentNode.children) button.setAttribute("aria-pressed", String(button === event.currentTarget));
+    save();
+    draw();
+  } }, name, h("span.muted", {}, ` ${num(n)}`))));
+  const bars = [...diff.flips, ...(diff.alike ? [["nothing", diff.alike]] : [])];
+  return { name: "diff", title: `What changed from ${names[0]} to ${names[1]}`, node: [
+    h("div.head", {}, h("h1", {}, `What changed from ${plain(names[0])} to ${plain(names[1])}`), h("p.muted", {}, `${many(diff.pairs, "pair")} with equal environment and seed. Differences are the second minus the first.`)),
+    notes([...diff.notes, ...new Set(runs.flatMap(run => run.notes))]), h("section.figs", { "aria-label": "Differences" }, means(diff)),
+    h("div.two", {}, outcomes(diff, names), h("section.card", {}, h("h2", {}, "What changed in a pair"), h("p.muted", {}, "A pair may count in several."),
+      h("ul.families", {}, bars.map(([flip, n]) => h("li", {}, h("span", {}, flip), h("span.bar.neutral", { vars: { "--n": n / diff.pairs } }), h("span", {}, `${num(n)} (${percent(n / diff.pairs)})`)))))),
+    h("h2.section", {}, "Pairs"), h("div.tools", {}, search, flips, tally), body],
+  enter: refresh, leave() { clearTimeout(timer); asked += 1; } };
+}

@@ -1,0 +1,199 @@
+// One episode: turns at the left, the conversation in the middle, the chosen turn's facts at the
+// right; or two episodes side by side at the same turn.
+import { h, num, signed, many, plain, folded, json, seconds } from "./dom.js";
+import { link, go, say } from "./address.js";
+import { gain, stopWords } from "./model.js";
+import { chip } from "./parts.js";
+import { icon, shot, summary } from "./marks.js";
+import { factList, inspector } from "./inspector.js";
+import { heard, turnCard } from "./turn.js";
+import { enlarge, isEnlarged, shrink } from "./lightbox.js";
+
+const NARROW = matchMedia("(max-width: 1180px)"), CALM = matchMedia("(prefers-reduced-motion: reduce)");
+const FRAME_MS = 900;
+
+// What the pages need of an episode. Its data is a list of sequences, so it can be a tree; the one
+// without a parent is shown.
+function viewOf(source, row, data, run) {
+  const trunk = data.sequences.find(one => one.parent === null) ?? data.sequences[0];
+  const view = { row, data, run, turns: trunk.turns, final: trunk.final, pictures: trunk.pictures, ending: stopWords(data.stop) };
+  view.draw = (sha, marks, options = {}) => shot(source, run, sha, data.sizes[sha], marks, { onopen: () => view.onopen?.(sha, marks, options), ...options });
+  return view;
+}
+const nameOf = (view, isOther, other) => view.run !== other?.run ? plain(view.run) : view.row.of.members.length > 1 ? `Member ${view.row.place}` : `Episode ${view.row.number}`;
+
+export async function episodePage(context, number, query) {
+  const { source, run } = context, row = run.byNumber.get(number), data = await source.episode(run.name, number);
+  if (!row || !data) return null;
+  const view = viewOf(source, row, data, run.name), other = await otherView(context, query, number);
+  const state = { now: 1, timer: null, quiet: 0, touched: 0 }, total = view.turns.length;
+  const steps = Math.max(total, other?.turns.length ?? 0) + 1;  // the last step is the end
+  const around = context.visible(run), place = around.indexOf(row), members = row.of.members;
+  const partner = () => other ? { vs: other.row.number, in: other.run === run.name ? "" : other.run } : {};
+  const to = (n, extra = {}) => go([run.name, "e", n], extra);
+
+  const cards = [], items = [], slot = h("aside.side", { "aria-label": "The chosen turn", tabindex: 0 }), pane = h("div.conv");
+  const rail = turnList(view, other, steps, items, n => choose(n, true));
+  const film = filmBar(steps, total, { choose: n => choose(n, true), step: d => choose(state.now + d, true), toggle });
+  const layout = h(`div.layout${other ? ".versus" : ""}`, {}, h("nav.rail", { "aria-label": "Turns" }, rail),
+    h("div.center", {}, other ? null : systemPrompt(view), pane, other ? null : folded("Identifiers, seal and task", identity(view))), other ? null : slot);
+  if (!other) {
+    for (let n = 1; n <= total + 1; n++) {
+      const card = turnCard(view, n, { isEager: n < 3 });
+      card.addEventListener("click", () => n !== state.now && choose(n));
+      cards.push(card);
+    }
+    pane.append(...cards);
+    if (total > 30) pane.classList.add("many");
+  }
+  view.onopen = (sha, marks, options) => show(view, sha, marks, options);
+  if (other) other.onopen = (sha, marks, options) => show(other, sha, marks, options);
+  function show(one, sha, marks, options = {}) {
+    const turn = one.turns[state.now - 1], words = marks.length ? marks.map(m => plain(m.words)).join(" · ") : turn ? summary(turn).text : one.ending;
+    enlarge(shot(source, one.run, sha, one.data.sizes[sha], marks, { pen: options.pen, isEager: true }), turn ? `Turn ${state.now} of ${one.turns.length}` : "End", words);
+  }
+  function enlargeNow() {
+    const button = (other ? pane : cards[state.now - 1])?.querySelectorAll(".frame");
+    if (button?.length) [...button].at(other ? 0 : -1).click();
+  }
+
+  function choose(n, isScrolled) {
+    state.now = Math.max(1, Math.min(steps, n));
+    const { now } = state, turn = view.turns[now - 1];
+    film.show(now, turn ? `turn ${now}: ${summary(turn).text}` : "end", turn ? `${now} / ${total}` : now === total + 1 ? "end" : String(now));
+    items.forEach((item, i) => item.setAttribute("aria-current", i + 1 === now ? "step" : "false"));
+    keepInView(rail, items[now - 1]);
+    if (other) pane.replaceChildren(...[view, other].map(one => lane(one, now, one === view ? other : view)));
+    else {
+      cards.forEach((card, i) => card.classList.toggle("on", i + 1 === now));
+      slot.replaceChildren(turn ? inspector(data, turn, now, total) : h("div.inspect", {}, h("h2", {}, "End"), identity(view)));
+      if (NARROW.matches) cards[now - 1].append(slot); else if (slot.parentNode !== layout) layout.append(slot);
+      if (isScrolled) {
+        state.quiet = performance.now() + 900;
+        cards[now - 1].scrollIntoView({ block: "start", behavior: state.timer || CALM.matches ? "auto" : "smooth" });
+      }
+    }
+    if (isEnlarged()) enlargeNow();
+    go([run.name, "e", number], { t: now > 1 ? now : "", ...partner() }, true);
+    if (isScrolled) say(turn ? `Turn ${now}. ${summary(turn).text}` : "End");
+  }
+  function toggle() {
+    if (state.timer) { clearInterval(state.timer); state.timer = null; } else {
+      if (state.now === steps) choose(1, true);
+      state.timer = setInterval(() => { if (state.now < steps) choose(state.now + 1, true); else toggle(); }, FRAME_MS);
+    }
+    film.play(Boolean(state.timer));
+  }
+  // Who scrolls through the conversation with the wheel sees the facts of the turn that is there.
+  const touch = () => { state.touched = performance.now(); };
+  const follow = () => {
+    if (other || NARROW.matches || performance.now() < state.quiet || performance.now() - state.touched > 400) return;
+    const at = document.elementFromPoint(innerWidth / 2, innerHeight * .4)?.closest(".turn"), n = cards.indexOf(at) + 1;
+    if (n > 0 && n !== state.now) choose(n);
+  };
+  const resize = () => choose(state.now);
+  const heading = episodeHead(context, view, other, { t: () => state.now });
+  return {
+    name: other ? "ep vs" : "ep", title: data.title, crumb: `${members.length > 1 ? `member ${row.place} of ${members.length}` : `episode ${number}`}: ${plain(row.task)}`,
+    node: [heading.node, layout, film.node],
+    enter() {
+      NARROW.addEventListener("change", resize);
+      addEventListener("scroll", follow, { passive: true });
+      ["wheel", "touchmove"].forEach(kind => addEventListener(kind, touch, { passive: true }));
+      const first = Math.min(steps, Math.max(1, parseInt(query.t, 10) || 1));
+      choose(first);
+      if (first > 1 && !other) cards[first - 1].scrollIntoView({ block: "start" }); else scrollTo(0, 0);
+    },
+    leave() {
+      clearInterval(state.timer);
+      NARROW.removeEventListener("change", resize);
+      removeEventListener("scroll", follow);
+      ["wheel", "touchmove"].forEach(kind => removeEventListener(kind, touch));
+      shrink();
+    },
+    key(event) {
+      const k = event.key, i = members.indexOf(row), isSlid = event.target === film.slider;
+      const next = { j: 1, ArrowDown: 1, ArrowRight: 1, k: -1, ArrowUp: -1, ArrowLeft: -1 }[k];
+      if (next !== undefined && (k === "j" || k === "k" || !isSlid)) choose(state.now + next, true);
+      else if (k === "Home") choose(1, true);
+      else if (k === "End") choose(steps, true);
+      else if (k === " ") toggle();
+      else if (k === "[" && i > 0) to(members[i - 1].number);
+      else if (k === "]" && i + 1 < members.length) to(members[i + 1].number);
+      else if (k === "n" && around[place + 1]) to(around[place + 1].number);
+      else if (k === "p" && place > 0) to(around[place - 1].number);
+      else if (k === "c" && (other || heading.nearest)) to(number, { t: state.now, ...(other ? {} : { vs: heading.nearest.number }) });
+      else if (k === "z") { if (isEnlarged()) shrink(); else enlargeNow(); }
+      else if (k === "Enter" && (event.target === document.body || event.target.id === "main")) enlargeNow();
+      else if (k === "Escape" && !isEnlarged()) context.back(run);
+      else return false;
+      return true;
+    },
+  };
+}
+async function otherView({ source, run, runOf }, query, number) {
+  const wanted = parseInt(query.vs, 10);
+  if (!Number.isInteger(wanted) || (wanted === number && !query.in)) return null;
+  const theirs = query.in ? await runOf(query.in) : run, row = theirs?.byNumber.get(wanted);
+  const data = row && await source.episode(theirs.name, wanted);
+  return data ? viewOf(source, row, data, theirs.name) : null;
+}
+const systemPrompt = view => {
+  const system = view.turns[0]?.heard.find(m => m.role === "system");
+  return system ? folded("System prompt", h("pre", { tabindex: 0 }, plain(system.text))) : null;
+};
+function lane(view, now, other) {
+  const turn = view.turns[now - 1], data = view.data;
+  return h("section.lane", { "aria-label": nameOf(view, false, other) }, h("h2.lanehead", {}, nameOf(view, false, other), " ", chip(view.row), h("span.muted", {}, ` ${many(view.turns.length, "turn")} · ${view.ending}`)),
+    turnCard(view, now, { isCompared: true, isEager: true }), turn ? h("details.fold.facts2", {}, h("summary", {}, "Tokens, time, info"), inspector(data, turn, now, view.turns.length)) : null);
+}
+function turnList(view, other, steps, items, choose) {
+  return h("ol.turns", {}, Array.from({ length: steps }, (_, i) => {
+    const turn = view.turns[i], isEnd = i === view.turns.length, what = turn ? summary(turn) : { kind: "terminate", text: isEnd ? view.ending : "–" };
+    const their = other?.turns[i], theirs = their ? summary(their).text : i === other?.turns.length ? other.ending : "–";
+    // Actions are compared, not replies: other words for the same click are no difference.
+    const acts = one => one ? (one.words.length ? one.words.join("\n") : one.reply.trim()) : null, isFork = other && (turn || their) && acts(turn) !== acts(their);
+    const item = h("button", { type: "button", onclick: () => choose(i + 1), title: what.text }, h("b.n", {}, turn || their ? String(i + 1) : ""), turn || isEnd ? icon(what.kind) : null,
+      h("span.cut", { dir: "auto" }, what.text, isFork ? h("span.theirs", {}, theirs) : null), turn?.reward ? h("i.dotscore", { vars: gain(turn.reward), role: "img", "aria-label": `reward ${num(turn.reward)}`, title: `reward ${num(turn.reward)}` }) : null,
+      what.isBad ? h("span.flag", { title: "not understood" }, icon("bad"), h("span.vh", {}, "not understood")) : null, isFork ? h("em.fork", { title: "the actions differ" }, "≠") : null);
+    items.push(item);
+    return h("li", {}, item);
+  }));
+}
+function keepInView(rail, item) {
+  const box = rail.getBoundingClientRect(), r = item.getBoundingClientRect();
+  if (r.top < box.top || r.bottom > box.bottom) rail.scrollTop += r.top - box.top - box.height / 3;
+  if (r.left < box.left || r.right > box.right) rail.scrollLeft += r.left - box.left - box.width / 3;
+}
+function filmBar(steps, total, { choose, step, toggle }) {
+  const slider = h("input", { type: "range", min: 1, max: steps, value: 1, step: 1, "aria-label": "Turn", oninput: event => choose(+event.target.value) });
+  const play = h("button.button", { type: "button", "aria-label": "Play", onclick: toggle }, "▶"), at = h("output.at");
+  const node = h("div.film", { role: "group", "aria-label": "Film" }, h("button.button", { type: "button", "aria-label": "Previous turn", onclick: () => step(-1) }, "‹"), play,
+    h("button.button", { type: "button", "aria-label": "Next turn", onclick: () => step(1) }, "›"), slider, at);
+  return { node, slider,
+    show(now, words, text) { slider.value = now; slider.setAttribute("aria-valuetext", words); at.textContent = text; },
+    play(isOn) { play.textContent = isOn ? "❚❚" : "▶"; play.setAttribute("aria-label", isOn ? "Stop" : "Play"); } };
+}
+function identity(view) {
+  const { data } = view;
+  return h("div", {}, factList([["episode", data.id, true], ["line", String(data.number)], ["environment", data.env, true], ["task", typeof data.task.id === "string" ? data.task.id : null, true], ["seed", data.seed, true], ["group", data.group, true],
+    ["engine", data.engine, true], ["duration", seconds(data.seconds)], ["restarts", data.restarts || null], ["certificate", data.certificate.status], ["seal", data.certificate.seal, true]]),
+    folded("Task as data", json(data.task)), Object.keys(data.reset_info).length ? folded("Reset info", json(data.reset_info)) : null, Object.keys(data.metadata).length ? folded("Metadata", json(data.metadata)) : null);
+}
+function episodeHead(context, view, other, { t }) {
+  const { run } = context, { row, data } = view, members = row.of.members, rest = members.filter(m => m !== row), isOwn = !other || other.run === run.name;
+  const nearest = rest.find(m => m.solved !== row.solved) ?? rest[0];
+  const standing = row.advantage === null ? null : row.of.isFlat ? "equal rewards in its group" : `advantage ${signed(row.advantage)}`;
+  const facts = [view.ending, many(view.turns.length, "turn"), row.family && plain(row.family.replaceAll("_", " ")), row.role && `role ${plain(row.role)}`, standing].filter(Boolean).join(" · ");
+  const chips = members.length > 1 ? h("div.switch", { role: "group", "aria-label": "Members of the group" }, members.map(m => h("a", { href: link([run.name, "e", m.number]), "aria-current": m === row ? "page" : null, title: `member ${m.place}: ${stopWords(m.stop)}` }, `${m.place} `, chip(m)))) : null;
+  const compare = rest.length || other ? h("select", { "aria-label": "Compare with another episode", onchange: event => go([run.name, "e", row.number], { t: t(), vs: event.target.value }) },
+    h("option", { value: "" }, other ? "stop comparing" : "compare with …"), other && !isOwn ? h("option", { value: other.row.number, selected: true }, `${plain(other.run)} · reward ${num(other.row.reward)}`) : null,
+    rest.map(m => h("option", { value: m.number, selected: isOwn && m === other?.row }, `member ${m.place} · reward ${num(m.reward)}`))) : null;
+  const problems = [...data.problems.map(p => `${p.rule}: ${p.message}`), ...(data.certificate.kind === "bad" ? [`certificate ${data.certificate.status}`] : [])];
+  const node = h("div.ephead", {}, h("h1", { dir: "auto" }, plain(data.title)),
+    h("div.line", {}, chip(row), h("span.muted", {}, facts), h("span.grow"), chips, compare),
+    data.fault ? h("p.error", {}, icon("bad"), `Fault in ${plain(data.fault.where)} (${plain(data.fault.kind)}): `, plain(data.fault.message)) : null,
+    problems.length ? h("p.error", {}, icon("bad"), "Do not train on this episode. ", plain(problems.join("; "))) : null,
+    data.has_ledger ? null : h("p.note", {}, "No token ledger: the engine recorded text only."));
+  return { node, nearest };
+}

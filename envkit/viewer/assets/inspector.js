@@ -1,0 +1,32 @@
+// The facts of the chosen turn: reward and its terms, tokens, times, info, engine.
+import { h, num, numeric, signed, seconds, plain, folded, isNumber } from "./dom.js";
+import { gain } from "./model.js";
+import { tokenSection } from "./tokens.js";
+
+export const factList = entries => h("dl.facts", {}, entries.filter(([, v]) => v !== null && v !== undefined && v !== "").map(([k, v, isCode]) => [h("dt", {}, k), h(`dd${isCode ? ".code" : ""}`, {}, plain(v))]));
+export const rewardChip = turn => isNumber(turn.reward) && turn.reward !== 0 ? h("b.chip", { vars: gain(turn.reward), title: "reward of this turn" }, signed(turn.reward)) : null;
+export const turnSeconds = turn => Object.values(turn.times ?? {}).map(numeric).reduce((a, b) => a + b, 0);
+
+function rewardPart(turn) {
+  const terms = Object.entries(turn.terms ?? {});
+  const total = turn.reward === null || turn.reward === undefined ? h("span.muted", {}, "none") : rewardChip(turn) ?? h("span.muted", {}, num(turn.reward));
+  return h("section", {}, h("h3", {}, "Reward ", total), terms.length ? h("dl.facts", {}, terms.map(([k, v]) => [h("dt", {}, plain(k)), h("dd", {}, isNumber(v) ? signed(v) : plain(JSON.stringify(v)))])) : null);
+}
+function timePart(turn) {
+  const shares = Object.entries(turn.times ?? {}).map(([k, v]) => [k, numeric(v)]), all = turnSeconds(turn);
+  if (!(all > 0)) return null;
+  return h("section", {}, h("h3", {}, "Time ", h("span.muted", {}, seconds(all))),
+    h("div.stack", { "aria-hidden": "true" }, shares.map(([k, v], i) => h(`span.s${i}`, { vars: { "--n": v / all }, title: `${k} ${seconds(v)}` }))),
+    h("dl.facts", {}, shares.map(([k, v], i) => [h("dt", {}, h(`i.s${i}`), k), h("dd", {}, seconds(v))])));
+}
+function enginePart(turn) {
+  const retries = Object.entries(turn.env_retries ?? {}).map(([k, n]) => `${k} × ${n}`).join(", ");
+  const entries = [["finish", turn.finish, true], ["weights", turn.version, true], ["prompt tokens", num(turn.prompt_tokens)], ["from the cache", num(turn.cached_tokens)], ["observation tokens", num(turn.observation_tokens)],
+    ["full render", turn.sanity, true], ["neutralised texts", turn.neutralised], ["engine retries", turn.engine_retries || null], ["resampled replies", turn.resamples || null], ["environment retries", retries]];
+  return turn.finish === undefined ? null : folded("Engine", factList(entries));
+}
+export function inspector(data, turn, n, total) {
+  const info = Object.entries(turn.info ?? {});
+  return h("div.inspect", {}, h("h2", {}, `Turn ${n}`, h("span.muted", {}, ` of ${total}`)), rewardPart(turn), tokenSection(turn, data.vocabulary), timePart(turn),
+    info.length ? h("section", {}, h("h3", {}, "Info"), factList(info.map(([k, v]) => [plain(k), typeof v === "object" ? JSON.stringify(v) : String(v), true]))) : null, enginePart(turn));
+}

@@ -1,0 +1,55 @@
+// What the pages derive from the rows of a run: groups, advantages, the list as it is filtered.
+const EPSILON = 1e-6;  // added to the deviation, as trainers do
+
+const average = xs => xs.length ? xs.reduce((a, b) => a + b, 0) / xs.length : null;
+function deviation(xs) {  // of the sample
+  if (xs.length < 2) return 0;
+  const mid = average(xs);
+  return Math.sqrt(xs.reduce((sum, x) => sum + (x - mid) ** 2, 0) / (xs.length - 1));
+}
+// A run as `source.run()` gives it, with objects for its rows and its groups.
+export function derive(run) {
+  const groups = new Map();
+  const episodes = run.rows.map(values => {
+    const e = Object.fromEntries(run.columns.map((name, i) => [name, values[i]]));
+    if (typeof e.reward !== "number") e.reward = null;
+    e.run = run.name;
+    const key = e.group === null ? `\0${e.number}` : `${e.group}\0${e.role ?? ""}`;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(e);
+    return e;
+  });
+  const list = [...groups].map(([key, members]) => grouped(key, members));
+  return { ...run, episodes, groups: list, byNumber: new Map(episodes.map(e => [e.number, e])), isGrouped: list.some(g => g.members.length > 1) };
+}
+function grouped(key, members) {
+  members.sort((a, b) => (a.member ?? 0) - (b.member ?? 0) || a.number - b.number);
+  const rewards = members.map(m => m.reward).filter(r => r !== null), mean = average(rewards), std = deviation(rewards);
+  const group = { key, members, mean, std, isFlat: rewards.length > 1 && rewards.every(r => r === rewards[0]),
+    solved: members.filter(m => m.solved).length, task: members[0].task, family: members[0].family,
+    turns: average(members.map(m => m.turns)), tokens: average(members.map(m => m.sampled)), seconds: average(members.map(m => m.seconds)) };
+  members.forEach((m, i) => {
+    m.of = group;
+    m.place = i + 1;
+    m.advantage = m.reward === null || rewards.length < 2 ? null : group.isFlat ? 0 : (m.reward - mean) / (std + EPSILON);
+  });
+  return group;
+}
+export const SHOWS = {
+  all: ["All", () => true],
+  mixed: ["Mixed rewards", e => e.of.members.length > 1 && !e.of.isFlat],
+  flat: ["Equal rewards", e => e.of.isFlat],
+  solved: ["Solved", e => e.solved],
+  failed: ["Not solved", e => e.reward !== null && !e.solved],
+  unread: ["Not understood", e => e.unread > 0],
+  faults: ["Faults", e => e.flags.includes("fault")],
+  broken: ["Broken records", e => e.flags.includes("broken")],
+  retried: ["Retried", e => e.flags.includes("retry") || e.flags.includes("restart")],
+};
+export const keyOf = group => group.members[0].group ?? "";
+const STOPS = { terminated: "ended by the environment", env_truncated: "the environment's turn limit", max_turns: "ran out of turns", turn_tokens: "reply too long",
+  response_tokens: "ran out of tokens", context_tokens: "context is full", max_images: "too many images", episode_timeout: "episode timed out",
+  step_timeout: "step timed out", aborted: "stopped", env_fault: "environment fault", engine_fault: "engine fault", ledger_fault: "ledger fault" };
+export const stopWords = stop => STOPS[stop] ?? String(stop);
+export const hue = reward => ({ "--score": Math.max(0, Math.min(1, reward ?? 0)) });  // shaping above 1 does not dim a solved episode
+export const gain = reward => ({ "--score": reward > 0 ? 1 : 0 });  // of a turn, whose sign counts

@@ -1,0 +1,59 @@
+// Small pieces that several pages show: rewards, intervals, bars, distributions, pictures.
+import { h, s, num, percent, seconds, plain, isNumber, marked } from "./dom.js";
+import { hue } from "./model.js";
+
+export const chip = e => e.reward === null || e.reward === undefined ? h("b.chip.none", { title: "no reward" }, "–") : h("b.chip", { vars: hue(e.reward), title: `reward ${num(e.reward, 4)}` }, num(e.reward));
+
+// A mean with its interval on a scale from bottom to top.
+export function interval(low, mid, high, top = 1, bottom = 0) {
+  const x = v => Math.max(0, Math.min(100, 100 * (v - bottom) / (top - bottom || 1)));
+  return s("svg", { class: "interval", viewBox: "0 0 100 12", preserveAspectRatio: "none", "aria-hidden": "true" },
+    s("line", { x1: 0, x2: 100, y1: 6, y2: 6, class: "scale-line" }),
+    isNumber(low) && isNumber(high) ? s("line", { x1: x(low), x2: Math.max(x(high), x(low) + .8), y1: 6, y2: 6, class: "span" }) : null,
+    s("line", { x1: x(mid), x2: x(mid), y1: 1, y2: 11, class: "mid" }));
+}
+export const stack = (pairs, total) => h("div.stack", { role: "img", "aria-label": pairs.map(([k, n]) => `${k}: ${n}`).join(", ") },
+  pairs.map(([key, n], i) => h(`span.s${i % 6}`, { vars: { "--n": n / (total || 1) }, title: `${key}: ${num(n)}` })));
+export const legend = (pairs, total) => h("ul.legend", {}, pairs.map(([key, n, href], i) =>
+  h("li", {}, h(`i.s${i % 6}`), href ? h("a", { href }, key) : h("span", {}, key), h("b", {}, num(n, 0)), h("span.muted", {}, percent(n / (total || 1))))));
+
+export function figure(label, value, note, { extra, isBad } = {}) {
+  return h(`div.fig${isBad ? ".warn" : ""}`, {}, h("div.label", {}, label), h("div.value", {}, value), extra || null, h("div.note", {}, note));
+}
+export const table = (head, rows) => h("table.mini", {}, h("thead", {}, h("tr", {}, head.map(x => h("th", { scope: "col" }, x)))),
+  h("tbody", {}, rows.map(([first, ...rest]) => h("tr", {}, h("th", { scope: "row" }, first), rest.map(x => h("td", {}, x))))));
+
+// A distribution in the space it deserves: up to four values are numbers, more are a small histogram.
+export function distribution(d) {
+  const show = d.unit === "s" ? seconds : x => num(x, Number.isInteger(x) ? 0 : 2);
+  const facts = h("div.note", {}, `median ${show(d.median)} · 95\u2009% up to ${show(d.p95)}`);
+  if (d.values) return h("div.dist", {}, h("div.label", {}, d.name), h("div.few", {}, d.values.map(([v, n]) => h("span", {}, h("b", {}, show(v)), ` × ${num(n)}`))), d.values.length > 1 ? facts : null);
+  const most = Math.max(...d.bars), bin = i => d.is_whole ? show(d.min + i) : `${show(d.min + i * d.width)} to ${show(d.min + (i + 1) * d.width)}`;
+  return h("div.dist", {}, h("div.label", {}, d.name),
+    h("div.bars", { role: "img", "aria-label": `${d.name}: from ${show(d.min)} to ${show(d.max)}, median ${show(d.median)}` },
+      d.bars.map((n, i) => h("i", { vars: { "--n": n / most }, title: `${bin(i)}: ${num(n)}` }))),
+    h("div.ends", {}, h("span", {}, show(d.min)), h("span", {}, show(d.max))), facts);
+}
+// Where a search found its text.
+export const hitLine = (hit, query) => hit.where === "task" ? null
+  : h("div.hit", {}, h("span.muted", {}, `${hit.where} `), plain(hit.before), h("mark", {}, plain(hit.hit)), plain(hit.after));
+export const taskText = (text, query) => h("div.tasktext", { dir: "auto" }, marked(text, query));
+
+// Small pictures get their address when they come near the screen.
+export function lazyPictures(source, name) {
+  const seen = new IntersectionObserver(entries => entries.forEach(({ isIntersecting, target }) => {
+    if (!isIntersecting) return;
+    seen.unobserve(target);
+    const url = source.image(target.dataset.sha, name);
+    if (url) target.src = url; else target.hidden = true;
+  }), { rootMargin: "600px" });
+  return {
+    node(sha) {
+      if (!sha) return h("span.blank", { "aria-hidden": "true" });
+      const img = h("img", { alt: "", "data-sha": sha, decoding: "async", width: 180, height: 120 });
+      seen.observe(img);
+      return img;
+    },
+    stop: () => seen.disconnect(),
+  };
+}
