@@ -83,7 +83,9 @@ def call_words(call: Mapping[str, Any]) -> str:
     values: Sequence[object] = (
         list(cast("dict[str, object]", given).values()) if isinstance(given, dict) else []
     )
-    shown = ", ".join(json.dumps(v, ensure_ascii=False, default=str) for v in values)
+    shown = ", ".join(
+        f"“{v}”" if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values
+    )
     return f"{source.get('name', 'call')}({shown})"[:MAX_TEXT]
 
 

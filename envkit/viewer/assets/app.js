@@ -40,13 +40,13 @@ export function start(source, home) {
   function chrome(run, shown) {
     const episodes = run && link([run.name, "episodes"], filters.get(run.name) ?? {});
     const tabs = run ? [["Overview", link([run.name])], [`Episodes ${num(run.figures.episodes, 0)}`, episodes]] : [];
-    top.replaceChildren(
+    top.replaceChildren(...[
       h("a.brand", { href: "#/" }, h("i", { "aria-hidden": "true" }), "envkit"),
       h("nav.crumbs", { "aria-label": "Where you are" }, run ? h("a.cut", { href: link([run.name]) }, plain(run.name)) : null, shown.crumb ? h("span.cut", { dir: "auto" }, shown.crumb) : null),
       run?.live ? h("span.live", {}, "live") : null,
       h("nav.tabs", { "aria-label": "Pages of the run" }, tabs.map(([name, href], i) => h("a", { href, "aria-current": shown.tab === i ? "page" : null }, name))),
       h("button.quiet", { type: "button", onclick: scheme, "aria-label": "Switch between light and dark" }, "◐"),
-      h("button.quiet", { type: "button", onclick: () => help.showModal(), "aria-label": "Keyboard help" }, "?"));
+      h("button.quiet", { type: "button", onclick: () => help.showModal(), "aria-label": "Keyboard help" }, "?")].filter(Boolean));
   }
   function scheme() {
     const root = document.documentElement, now = root.dataset.scheme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
@@ -84,7 +84,7 @@ export function start(source, home) {
     page.enter?.();
     performance.mark("page ready");
   }
-  help.append(h("h2", { id: "help-title" }, "Keyboard"), h("dl.keys", {}, KEYS.map(([keys, what]) => [h("dt", {}, keys.split(" ").map(x => h("kbd", {}, x))), h("dd", {}, what)])),
+  help.append(h("h2", { id: "help-title" }, "Keyboard"), h("dl.keymap", {}, KEYS.map(([keys, what]) => [h("dt", {}, keys.split(" ").map(x => h("kbd", {}, x))), h("dd", {}, what)])),
     h("form", { method: "dialog" }, h("button.button", {}, "Close")));
 
   addEventListener("keydown", event => {

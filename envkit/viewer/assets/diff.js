@@ -66,7 +66,7 @@ export function diffPage(context, diff, runs, query) {
   } }, name, h("span.muted", {}, ` ${num(n)}`))));
   const bars = [...diff.flips, ...(diff.alike ? [["nothing", diff.alike]] : [])];
   return { name: "diff", title: `What changed from ${names[0]} to ${names[1]}`, node: [
-    h("div.head", {}, h("h1", {}, `What changed from ${plain(names[0])} to ${plain(names[1])}`), h("p.muted", {}, `${many(diff.pairs, "pair")} with equal environment and seed. Differences are the second minus the first.`)),
+    h("div.head", {}, h("h1", {}, `What changed from ${plain(names[0])} to ${plain(names[1])}`), h("p.muted", {}, `${many(diff.pairs, "pair")} with equal environment and seed. Differences are the second minus the first. The runs: `, h("a", { href: link([names[0]]) }, plain(names[0])), ", ", h("a", { href: link([names[1]]) }, plain(names[1])))),
     notes([...diff.notes, ...new Set(runs.flatMap(run => run.notes))]), h("section.figs", { "aria-label": "Differences" }, means(diff)),
     h("div.two", {}, outcomes(diff, names), h("section.card", {}, h("h2", {}, "What changed in a pair"), h("p.muted", {}, "A pair may count in several."),
       h("ul.families", {}, bars.map(([flip, n]) => h("li", {}, h("span", {}, flip), h("span.bar.neutral", { vars: { "--n": n / diff.pairs } }), h("span", {}, `${num(n)} (${percent(n / diff.pairs)})`)))))),

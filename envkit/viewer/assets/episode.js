@@ -26,7 +26,7 @@ export async function episodePage(context, number, query) {
   const { source, run } = context, row = run.byNumber.get(number), data = await source.episode(run.name, number);
   if (!row || !data) return null;
   const view = viewOf(source, row, data, run.name), other = await otherView(context, query, number);
-  const state = { now: 1, timer: null, quiet: 0, touched: 0 }, total = view.turns.length;
+  const state = { now: 1, timer: null, quiet: 0, touched: -Infinity }, total = view.turns.length;
   const steps = Math.max(total, other?.turns.length ?? 0) + 1;  // the last step is the end
   const around = context.visible(run), place = around.indexOf(row), members = row.of.members;
   const partner = () => other ? { vs: other.row.number, in: other.run === run.name ? "" : other.run } : {};
