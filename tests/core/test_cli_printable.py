@@ -254,7 +254,7 @@ def test_certify_tells_evidence_without_control_characters(tmp_path: Path) -> No
 
 def test_audit_tells_a_template_without_control_characters(tmp_path: Path) -> None:
     outcome = run_envkit("audit", tmp_path / SEQUENCES.replace("/", ""))
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert RAW.findall(outcome.out + outcome.err) == []
     assert "renamed" in outcome.err
 
