@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from envkit.cli.audit import audit
 from envkit.cli.catalog import info, list_environments
 from envkit.cli.certify import certify
-from envkit.cli.check import check
 from envkit.cli.conformance import conformance
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
@@ -148,7 +147,7 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
         "view": view,
         "verify": verify,
     },
-    "Write an environment": {"new": new, "check": check, "certify": certify, "golden": golden},
+    "Write an environment": {"new": new, "certify": certify, "golden": golden},
     "Train": {
         "export": export,
         "filter": filter_tasks,

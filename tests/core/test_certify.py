@@ -270,13 +270,6 @@ def test_certify_suggests_the_line_that_was_meant() -> None:
     assert "determinism" in run_envkit("certify", "canary-v0", "--only", "determinsm").last_error
 
 
-def test_check_takes_a_class_in_a_file(file: Path) -> None:
-    outcome = run_envkit("check", f"{file}:Good")
-
-    assert outcome.code == 0, outcome.err
-    assert "holds    determinism" in outcome.out
-
-
 def test_page_escapes_what_an_environment_said(tmp_path: Path) -> None:
     line = Line(name="leaks", verdict=Verdict.FAIL, detail="<b>", evidence=("<script>",))
     report = CertifyReport(target="<i>", episodes=2, seed=0, lines=(line,), is_complete=True)

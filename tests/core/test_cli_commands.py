@@ -42,7 +42,6 @@ def test_help_names_every_command() -> None:
     for command in [
         "list",
         "info",
-        "check",
         "certify",
         "play",
         "rollout",
@@ -141,19 +140,6 @@ def test_an_unknown_env_kwarg_is_one_clear_line() -> None:
     assert shown.code == 2
     assert shown.err.count("\n") == 1
     assert "colour" in shown.err
-
-
-def test_check_passes_for_a_sound_environment() -> None:
-    shown = run_envkit("check", "canary-v0", "--episodes", 1)
-    assert shown.code == 0
-    assert "keeps the contract" in shown.out
-    assert "holds    oracle" in shown.out
-
-
-def test_check_lists_what_is_broken() -> None:
-    shown = run_envkit("check", "toy-wrong-type-v0")
-    assert shown.code == 1
-    assert "must return envkit.Turn" in shown.out
 
 
 def test_play_saves_pictures_and_takes_replies_of_several_lines(tmp_path: Path) -> None:

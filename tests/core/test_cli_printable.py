@@ -228,7 +228,6 @@ def test_rollout_ends_without_control_characters(fails: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "command",
     [
-        ["check", "hostile-v0", "--episodes", 1, "--env-kwargs", "fails=bug"],
         ["info", "hostile-v0", "--env-kwargs", "fails=made"],
         ["rollout", "hostile-v0", "--env-kwargs", "fails=made", "--policy", "oracle"],
         ["golden", "hostile-v0", "--env-kwargs", "fails=made"],
