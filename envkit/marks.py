@@ -242,6 +242,24 @@ def words(mark: Mapping[str, Any]) -> str:
     return f"{said} ({mark.get('note') or 'no effect'})"
 
 
+def actions_in(info: Mapping[str, Any]) -> list[str]:
+    """Return the actions of a turn in words, from recorded info of any origin; never raises.
+
+    Args:
+        info: Info of a step. A mark that breaks the contract is said to be unreadable, and those
+            beyond `MAX_MARKS` are counted.
+    """
+    marks = info.get("marks")
+    if not isinstance(marks, list):
+        return []
+    given = cast(list[Any], marks)
+    said = [
+        "unreadable mark" if any(_problems(mark)) else words(mark) for mark in given[:MAX_MARKS]
+    ]
+    rest = len(given) - MAX_MARKS
+    return [*said, f"{rest} more"] if rest > 0 else said
+
+
 def _said(mark: Mapping[str, Any]) -> str:
     said = _SAID.get(str(mark["kind"]), _pointed)(mark)
     button = mark.get("button", "left")

@@ -52,7 +52,7 @@ def test_click_is_marked_where_the_pointer_lands_in_every_dialect(dialect: str) 
         ("canary-v0", {}),
         ("geo3k-v0", {}),
         ("search-v0", {}),
-        ("gymnasium-v0", {"env": "FrozenLake-v1"}),
+        ("gymnasium-v0", {"env": "FrozenLake-v1", "env_kwargs": {"is_slippery": False}}),
     ],
 )
 def test_oracle_marks_every_turn_of_other_environments(
