@@ -149,7 +149,13 @@ def _constants(tree: nodes.Template | None) -> list[str] | None:
     """Return the template's short string constants, or None if it can hide a string."""
     if tree is None:
         return None
-    hiding: Any = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Include)
+    hiding: Any = (
+        nodes.Macro,
+        nodes.CallBlock,
+        nodes.FilterBlock,
+        nodes.AssignBlock,
+        nodes.Include,
+    )
     if tree.find(hiding) is not None:
         return None
     written: set[int] = set()
