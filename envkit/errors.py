@@ -11,6 +11,7 @@ The tree::
     ├── TemplateError (ValueError)             a chat template cannot express what was asked of it
     ├── DatasetError (ValueError)              a data file has the wrong columns or a broken row
     ├── ImageError (ValueError)                bytes that are not a readable image, or are too large
+    ├── ServiceError (RuntimeError)         a port, a server or an account refuses
     ├── RunFailedError (RuntimeError)          the episodes of a run all fail in the same way
     ├── StorageError (OSError)                 a trajectory file cannot be written or read
     └── Fault (RuntimeError)                   infrastructure failed; never a reward
@@ -154,6 +155,10 @@ class DatasetError(EnvkitError, ValueError):
 
 class ImageError(EnvkitError, ValueError):
     """Bytes that are not a readable image, or an image over the stated limits."""
+
+
+class ServiceError(EnvkitError, RuntimeError):
+    """A port is taken, or a server or an account refuses; the arguments may be right."""
 
 
 class RunFailedError(EnvkitError, RuntimeError):

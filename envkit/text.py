@@ -12,5 +12,8 @@ def optional_utf8(text: str | None) -> str | None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 turn", "2 turns"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return a number with its noun: "1 turn", "2 turns", "2 trajectories"."""
+    if number == 1:
+        return f"{number} {noun}"
+    is_ies = noun.endswith("y") and noun[-2:-1] not in "aeiou"
+    return f"{number} {noun[:-1]}ies" if is_ies else f"{number} {noun}s"

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from envkit.marks import actions_in
 from envkit.text import utf8
 from envkit.trajectory.trajectory import TurnRecord
 from envkit.turns import Step
 
 _LONGEST_INFO: Final = 20_000
 """Characters of `info` that are shown."""
-_SHOWN_ELSEWHERE: Final = ("parse_error", "reward_terms", "turn")
+_SHOWN_ELSEWHERE: Final = ("marks", "parse_error", "reward_terms", "turn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Outcome:
         error = self.info.get("parse_error")
         rest = {key: value for key, value in self.info.items() if key not in _SHOWN_ELSEWHERE}
         return {
+            "actions": [utf8(said) for said in actions_in(self.info)],
             "reward": None if self.reward is None else f"{self.reward:g}",
             "terms": {utf8(str(name)): _number(value) for name, value in terms.items()},
             "parse_error": None if error is None else utf8(str(error)),

@@ -93,6 +93,7 @@ function replyNode(text) {
 
 function outcomeNode(outcome) {
   const node = el("div", "ek-outcome");
+  if (outcome.actions.length) add(node, el("span", "ek-badge", outcome.actions.join(" · ")));
   const good = outcome.reward !== null && Number(outcome.reward) > 0;
   add(node, el("span", `ek-badge ${good ? "ek-good" : ""}`, `reward ${outcome.reward ?? "none"}`));
   for (const [name, value] of Object.entries(outcome.terms))

@@ -17,10 +17,10 @@ import envkit
 from envkit.access import Access
 from envkit.env import Env, Observation, Step
 from envkit.errors import (
-    ConfigurationError,
     EnvFault,
     EpisodeStateError,
     MissingDependencyError,
+    ServiceError,
 )
 from envkit_openenv.guard import Guard, ServerLimits
 from envkit_openenv.protocol import write_fault
@@ -225,7 +225,8 @@ def serve(
         on_ready: Called with the server's address once it listens.
 
     Raises:
-        ConfigurationError: As `make_app` does; or the address cannot be listened on.
+        ConfigurationError: As `make_app` does.
+        ServiceError: The address cannot be listened on.
     """
     bounds, host = limits or ServerLimits(), access.host
     app = make_app(env_id, env_kwargs, access=access, limits=bounds)
@@ -242,7 +243,7 @@ def serve(
     try:
         server.run()
     except SystemExit as error:  # uvicorn's way to say that it could not start
-        raise ConfigurationError(f"cannot listen on {host}:{port}") from error
+        raise ServiceError(f"cannot listen on {host}:{port}") from error
     except KeyboardInterrupt:
         return
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from envkit.errors import StorageError, UnknownNameError
 from envkit_transformers.cache import is_intact
-from envkit_transformers.dependencies import require_hf
 from envkit_transformers.text_model import text_model_dir
 
 Progress = Callable[[str], None]
@@ -45,11 +44,10 @@ def builtin_model_dir(
 
     Raises:
         UnknownNameError: There is no such model.
-        MissingDependencyError: torch, transformers or the text model's weights are missing; the
-            message is the line that installs them.
+        MissingDependencyError: torch, transformers or the weights of the text model are missing,
+            and it is asked for; the message is the line that installs them.
         StorageError: The shipped files are damaged, or the text model cannot be written.
     """
-    require_hf()
     names = [str(one) for one in BuiltinModel]
     if name not in names:
         raise UnknownNameError.suggest("built-in model", name, names)

@@ -1,7 +1,7 @@
 """The commands under one name, and what happens to their errors.
 
-Exit codes: 0 success, 1 an error or a failed check, 2 wrong usage, 3 a rollout in which every
-episode faulted, 130 after Ctrl-C.
+Exit codes: 0 success, 1 an error or a failed check, 2 wrong usage (a
+`ConfigurationError`), 3 a rollout in which every episode faulted, 130 after Ctrl-C.
 """
 
 import re
@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from envkit.cli.audit import audit
 from envkit.cli.catalog import info, list_environments
 from envkit.cli.certify import certify
-from envkit.cli.check import check
 from envkit.cli.conformance import conformance
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
@@ -30,9 +29,10 @@ from envkit.cli.plugin_commands import plugin_commands
 from envkit.cli.rollout import rollout
 from envkit.cli.stored import report, verify
 from envkit.cli.view import view
-from envkit.errors import EnvkitError, did_you_mean
+from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError, did_you_mean
 
 EXIT_ERROR: Final = 1
+EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
 
@@ -75,7 +75,10 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             note(f"envkit: error: {one_line(error)}")
-            raise typer.Exit(EXIT_ERROR) from error
+            is_usage = isinstance(error, ConfigurationError) and not isinstance(
+                error, MissingDependencyError
+            )
+            raise typer.Exit(EXIT_USAGE if is_usage else EXIT_ERROR) from error
         except OSError as error:  # a file or folder that a command touches
             if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
                 raise
@@ -144,7 +147,7 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
         "view": view,
         "verify": verify,
     },
-    "Write an environment": {"new": new, "check": check, "certify": certify, "golden": golden},
+    "Write an environment": {"new": new, "certify": certify, "golden": golden},
     "Train": {
         "export": export,
         "filter": filter_tasks,

@@ -12,6 +12,7 @@ from envkit.cli.console import printable
 from envkit.cli.pictures import PictureStyle, half_blocks, sixels
 from envkit.errors import StorageError
 from envkit.images import Image
+from envkit.marks import actions_in
 from envkit.messages import Message
 from envkit.trajectory.trajectory import Trajectory
 
@@ -38,8 +39,12 @@ def print_episode(
     reply = 0
     for entry in trajectory.messages:
         console.print()
+        has_turn = entry["role"] == "assistant" and reply < len(trajectory.turns)
+        if has_turn and (actions := actions_in(trajectory.turns[reply].info)):
+            line = "  " + " \u00b7 ".join(actions)
+            console.print(Text(printable(line), style="bold magenta"))
         _print_message(entry, console, style)
-        if entry["role"] == "assistant" and reply < len(trajectory.turns):
+        if has_turn:
             console.print(_turn(trajectory, reply))
             reply += 1
 
@@ -93,13 +98,12 @@ def _print_image(image: Image, console: Console, style: PictureStyle) -> None:
 def _turn(trajectory: Trajectory, number: int) -> Text:
     turn = trajectory.turns[number]
     parts = [
-        f"turn {turn.turn}",
+        f"turn {turn.turn + 1}",
+        *([f"reward {turn.reward:g}"] if turn.reward else []),
         f"{turn.prompt_tokens:,} + {turn.response_tokens:,} tokens",
         turn.finish_reason,
         "  ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in turn.seconds.items()),
     ]
-    if turn.reward:
-        parts.append(f"reward {turn.reward:g}")
     if turn.env_retries or turn.engine_retries:
         parts.append(f"retries {dict(turn.env_retries)} {turn.engine_retries}")
     line = Text(printable("  " + "; ".join(parts)), style="dim")

@@ -6,7 +6,6 @@ from typing import Final, TypeVar
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "list": ("list", "list --json"),
     "info": ("info geo3k-v0", "info reasoning_gym/sudoku-v0"),
-    "check": ("check geo3k-v0", "check search-v0 --env-kwargs protocol=tools --episodes 10"),
     "certify": (
         "certify geo3k-v0 --out report.html",
         "certify my_env.py:MyEnv -n 20",

@@ -24,5 +24,5 @@ def new(
     for path in write_package(package, into):
         say(f"  {path}")
     say(f'\ncd {root} && pip install -e ".[dev]" && pytest')
-    say(f"envkit check {package.env_id}")
+    say(f"envkit certify {package.env_id} --only contract")
     say(f"envkit rollout {package.env_id} --policy oracle -n 8 --out runs/oracle")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.errors import MissingDependencyError, ServiceError
 from envkit.metrics import SOLVED_ABOVE
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
@@ -43,7 +43,7 @@ class PrometheusSink:
 
         Raises:
             MissingDependencyError: prometheus_client is not installed.
-            ConfigurationError: The port is taken, or may not be used.
+            ServiceError: The port is taken, or may not be used.
         """
         try:
             client: Any = import_module("prometheus_client")
@@ -64,7 +64,7 @@ class PrometheusSink:
                 port, addr=address, registry=self._registry
             )
         except (OSError, OverflowError) as error:
-            raise ConfigurationError(
+            raise ServiceError(
                 f"metrics cannot be served at {address}:{port}: {error}; name another port, or 0 "
                 "for a free one"
             ) from error

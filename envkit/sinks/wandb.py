@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.errors import ConfigurationError, MissingDependencyError, ServiceError
 from envkit.messages import text_of
 from envkit.sinks.window import Window, episode_figures, shown_images
 from envkit.text import utf8
@@ -65,7 +65,8 @@ class WandbSink:
 
         Raises:
             MissingDependencyError: wandb is not installed.
-            ConfigurationError: Online without an API key, or the server does not answer.
+            ConfigurationError: Online without an API key.
+            ServiceError: The server does not answer.
         """
         try:
             self._wandb: Any = import_module("wandb")
@@ -131,7 +132,7 @@ class WandbSink:
                 settings=settings,
             )
         except self._wandb.Error as error:
-            raise ConfigurationError(
+            raise ServiceError(
                 f"W&B does not start a run ({error}); WANDB_MODE=offline keeps it on this machine, "
                 "and `wandb sync` uploads it later"
             ) from error

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from jinja2 import nodes
+
 from envkit.errors import TemplateError
 from envkit.tokens.placeholders import KNOWN_PLACEHOLDERS, OTHER_MEDIA
 from envkit.tokens.rules import RoleRule
@@ -182,8 +184,6 @@ def _fixed_texts(template: ChatTemplate) -> list[str]:
     """Return what the template can write by itself."""
     if template.syntax_tree is None:
         return [template.text]
-    from jinja2 import nodes
-
     data = [node.data for node in template.syntax_tree.find_all(nodes.TemplateData)]
     constants = [node.value for node in template.syntax_tree.find_all(nodes.Const)]
     return [text for text in (*data, *constants) if text and isinstance(text, str)]
@@ -207,8 +207,6 @@ def _changes_text(template: ChatTemplate) -> bool:
     tree = template.syntax_tree
     if tree is None:
         return True
-    from jinja2 import nodes
-
     return (
         any(node.name in _CHANGERS for node in tree.find_all(nodes.Filter))
         or any(node.attr in _CHANGERS for node in tree.find_all(nodes.Getattr))

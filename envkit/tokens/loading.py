@@ -3,11 +3,13 @@
 import importlib
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.tokens.codec import ChatCodec
+from envkit.tokens.light import load_light
 from envkit.tokens.processor_files import load_processor
 from envkit.tools import ToolSpec
 
@@ -29,7 +31,8 @@ def load_codec(
 
     Raises:
         ConfigurationError: It is not a model folder, or no such model can be loaded.
-        MissingDependencyError: transformers is not installed.
+        MissingDependencyError: transformers is not installed, and the model's files do not say
+            everything (see `envkit.tokens.light`).
         TemplateError: The model's chat template cannot be made exact.
     """
     name = str(path_or_name)
@@ -39,20 +42,29 @@ def load_codec(
         _check_folder(folder)
     elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigurationError(f"there is no model folder {name!r}")
-    tokenizer = _load_tokenizer(name)
-    template = _processor_template(name)
-    if template is not None:
-        tokenizer.chat_template = template
+    if find_spec("transformers") is None and folder.is_dir():
+        owner = load_light(folder)
+    else:
+        owner = _load_owner(name, with_images=options.get("image_processor") is None)
     options.setdefault("vocabulary_size", vocabulary_size_of(name))
-    processor = None
-    if options.get("image_processor") is None:
-        processor = load_processor(name, tokenizer, lambda file: _read_json(name, file))
     return ChatCodec(
-        tokenizer if processor is None else processor,
+        owner,
         tools=tools,
         stop_ids=[*(stop_ids or ()), *_generation_stops(name)],
         **options,
     )
+
+
+def _load_owner(name: str, *, with_images: bool) -> Any:  # noqa: ANN401  # foreign
+    """Return the model's processor, or its tokenizer where it has none."""
+    tokenizer = _load_tokenizer(name)
+    template = _processor_template(name)
+    if template is not None:
+        tokenizer.chat_template = template
+    if not with_images:
+        return tokenizer
+    processor = load_processor(name, tokenizer, lambda file: _read_json(name, file))
+    return tokenizer if processor is None else processor
 
 
 def _check_folder(folder: Path) -> None:

@@ -1,17 +1,20 @@
 """A chat template as transformers runs it: messages to text, text to ids.
 
-Rendering goes straight to the compiled template, which transformers' own function compiled in its
-own sandbox, with the inputs prepared as `apply_chat_template` of transformers 5 prepares them: keys
-whose value is None are dropped, special tokens are variables, reasoning has three names, and a
-picture is only `{"type": "image"}`. Both routes are compared when the template is loaded; where
-they differ, or where the tokenizer is no Hugging Face one, `apply_chat_template` itself is called.
+Rendering goes straight to the compiled template (`envkit.tokens.jinja`), with the inputs prepared
+as `apply_chat_template` of transformers 5 prepares them: keys whose value is None are dropped,
+special tokens are variables, reasoning has three names, and a picture is only `{"type": "image"}`.
+Both routes are compared when the template is loaded; where they differ, `apply_chat_template`
+itself is called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
+from jinja2 import Template, nodes
+
 from envkit.errors import TemplateError
+from envkit.tokens.jinja import compile_template
 
 PlainMessage = dict[str, Any]
 """A message as a template reads it: JSON data only."""
@@ -74,7 +77,7 @@ class ChatTemplate:
             identity: name for name, identity in tokenizer.get_added_vocab().items()
         }
         self._variables = _variables(tokenizer, self.kwargs)
-        self._compiled: Any = _compile(self.text)
+        self._compiled: Template | None = _compile(self.text)
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if not self._direct_render_is_equal():
             self._compiled = None
@@ -109,7 +112,7 @@ class ChatTemplate:
             raise TemplateError(f"the chat template refuses these messages: {error}") from error
 
     @cached_property
-    def syntax_tree(self) -> Any:  # noqa: ANN401  # jinja2 is an optional dependency
+    def syntax_tree(self) -> nodes.Template | None:
         """The parsed template; None where it is rendered through the tokenizer."""
         return None if self._compiled is None else self._compiled.environment.parse(self.text)
 
@@ -118,8 +121,6 @@ class ChatTemplate:
         """The strings that the template compares or searches text with."""
         if self.syntax_tree is None:
             return frozenset()
-        from jinja2 import nodes
-
         found: set[str] = set()
         asking = (nodes.Compare, nodes.Call, nodes.Test)
         for node in self.syntax_tree.find_all(asking):
@@ -274,40 +275,11 @@ def _variables(tokenizer: Tokenizer, kwargs: Mapping[str, Any]) -> dict[str, Any
     return {key: _plain_value(value) for key, value in merged.items()}
 
 
-def _compile(text: str) -> Any:  # noqa: ANN401  # a jinja2.Template, which is optional here
+def _compile(text: str) -> Template:
     try:
-        from transformers.utils import chat_template_utils
-    except ImportError:
-        return None
-    compile_template: Any = getattr(chat_template_utils, "_compile_jinja_template", None)
-    if compile_template is None:
-        return None
-    try:
-        compiled = compile_template(text)
-    except Exception as error:  # jinja2 syntax errors, and an older jinja2
+        return compile_template(text)
+    except Exception as error:  # a syntax error, or what a template's constants raise
         raise TemplateError(f"the chat template does not compile: {error}") from error
-    _remember_safe_attributes(compiled.environment)
-    return compiled
-
-
-def _remember_safe_attributes(environment: Any) -> None:  # noqa: ANN401  # a jinja2 sandbox
-    """Ask the sandbox once per type and name: it looks at nothing else, and asks at every access.
-
-    That is a third of a render's time.
-    """
-    if "is_safe_attribute" in vars(environment):  # transformers keeps what it compiled
-        return
-    ask = environment.is_safe_attribute
-    known: dict[tuple[type, str], bool] = {}
-
-    def is_safe_attribute(obj: object, name: str, value: object) -> bool:
-        key = type(obj), name
-        answer = known.get(key)
-        if answer is None:
-            answer = known[key] = ask(obj, name, value)
-        return answer
-
-    environment.is_safe_attribute = is_safe_attribute
 
 
 def _outcome(call: Callable[[], str]) -> str | None:

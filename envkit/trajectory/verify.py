@@ -38,8 +38,9 @@ class VerifyReport:
 
     def __str__(self) -> str:
         counts = (
-            f"{self.path}: {self.trajectories} trajectories, {self.tokens} tokens "
-            f"({self.trained_tokens} trained), {self.images} images"
+            f"{self.path}: {counted(self.trajectories, 'trajectory')}, "
+            f"{counted(self.tokens, 'token')} ({self.trained_tokens} trained), "
+            f"{counted(self.images, 'image')}"
         )
         if self.is_sound:
             return f"{counts}: all sound"

@@ -3,7 +3,7 @@
 `find_family("qwen3-vl")` gives a dialect. Its `space(screen)` says what the model counts in, its
 `parse(reply, space)` turns a reply into canonical actions and never raises, its
 `write(actions, space)` is the other direction, and `system_prompt` and `tools` are what the model
-must be told.
+must be told. `marks(actions)` says what they did, as the data of `info["marks"]`.
 """
 
 from envkit_actions.action import Action, ActionKind, Button, Status
@@ -16,6 +16,7 @@ from envkit_actions.canonical_json import (
 from envkit_actions.families import FAMILIES, find_family
 from envkit_actions.family import ActionFamily
 from envkit_actions.malformed import InexpressibleActionError, MalformedActionError
+from envkit_actions.marks import mark, marks
 from envkit_actions.parsed import ParsedActions
 from envkit_actions.spaces import CoordinateSpace, Size, SmartResize, SpaceKind
 
@@ -37,5 +38,7 @@ __all__ = [
     "Status",
     "find_family",
     "from_json",
+    "mark",
+    "marks",
     "to_json",
 ]

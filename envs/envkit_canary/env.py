@@ -115,7 +115,12 @@ class CanaryEnv(Env):
         is_right = answer == code
         reward = 1.0 / len(codes) if is_right else 0.0
         error = None if answer else f"no run of {len(code)} letters and digits in the reply"
-        info = {"parse_error": error, "answer": answer, "reward_terms": {"code": reward}}
+        info: dict[str, Any] = {
+            "parse_error": error,
+            "answer": answer,
+            "reward_terms": {"code": reward},
+        }
+        info["marks"] = [{"kind": "answer", "text": answer}] if answer else []
         verdict = "Right." if is_right else "Wrong." if answer else f"Wrong: {error}."
         if self.turn + 1 == len(codes):
             return Turn(verdict, reward=reward, done=True, info=info)

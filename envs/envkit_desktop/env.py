@@ -6,9 +6,11 @@ from typing import Any, ClassVar, Final
 
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
+from envkit.marks import Mark
 from envkit.tasks import Task
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.dialect import Dialect
+from envkit_actions.marks import mark
 from envkit_actions.random_clicks import random_clicks
 from envkit_desktop.desktop import Desktop, Event, Program, no_program
 from envkit_desktop.families import FAMILIES
@@ -109,6 +111,8 @@ class ComputerUseEnv(Env):
     def _start_blank(self) -> None:
         self.desk = Desktop(width=self._size[0], height=self._size[1])
         self._screen = Screen(*self._size, shows_pointer=self._shows_pointer)
+        self._whole = 0
+        """Index of the last image of the whole screen, on which places count."""
 
     @property
     def family(self) -> Family:
@@ -147,11 +151,15 @@ class ComputerUseEnv(Env):
         notes: list[str] = []
         end: Action | None = None
         view: View | None = None
+        marks: list[Mark] = []
         for action in parsed.actions:
+            cursor, field = self.desk.pointer, _field(self.desk, action)
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
                 end = action
+                marks.append(self._mark(action, cursor))
                 break
             note = perform(self.desk, action)
+            marks.append(self._mark(action, cursor, note) | field)
             view = self._view(action)
             if note is not None:
                 notes.append(f"{action.kind.value}: {note}")
@@ -171,11 +179,19 @@ class ComputerUseEnv(Env):
             "notes": notes,
             "actions": len(parsed.actions),
             "reward_terms": terms,
+            "marks": marks,
         }
         labels = [] if view is None else [view.label]
         text = _feedback([*labels, *parsed.problems, *parsed.warnings, *notes], done=done)
         view = None if done else view
+        if view is None:
+            self._whole = self.turn + 1
         return self._turn(text, info, reward=sum(terms.values()), done=done, view=view)
+
+    def _mark(self, action: Action, cursor: tuple[int, int], note: str | None = None) -> Mark:
+        """Return the mark of an action; after a zoom, on the last image of the whole screen."""
+        image = None if self._whole == self.turn else self._whole
+        return mark(action, cursor=cursor, note=note, image=image)
 
     def _view(self, action: Action) -> View | None:
         """Return what a zoom shows; None for every other action."""
@@ -224,13 +240,14 @@ class ComputerUseEnv(Env):
 
     def get_state(self) -> dict[str, Any]:
         """Return the desktop."""
-        return {"desk": self.desk.to_json()}
+        return {"desk": self.desk.to_json(), "whole": self._whole}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Put the desktop back; the next screenshot is drawn anew."""
         self._start_blank()
         program = self._program() if self.task else no_program
         self.desk = Desktop.from_json(state["desk"], program=program)
+        self._whole = state["whole"]
 
     def write_click(self, x: int, y: int) -> str:
         """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
@@ -246,6 +263,17 @@ _PROMPT: Final = """You use a computer by mouse and keyboard. You see a screensh
 Some tasks end when a button such as OK hands them in. End the others yourself: with terminate and
 the status success, with answer where a question is asked, or with terminate and the status failure
 where the task can't be done. You have {turns} replies."""
+
+
+def _field(desk: Desktop, action: Action) -> Mark:
+    """Return the middle of the field that takes typed text; empty where there is none."""
+    if action.kind is not ActionKind.TYPE or desk.focus is None:
+        return {}
+    origin = desk.origin_of(desk.focus)
+    if origin is None:
+        return {}
+    x, y = origin[0] + desk.focus.width // 2, origin[1] + desk.focus.height // 2
+    return {"x": x, "y": y} if 0 <= x < desk.width and 0 <= y < desk.height else {}
 
 
 def _feedback(sentences: Sequence[str], *, done: bool) -> str:

@@ -1,6 +1,7 @@
 """The geometry environment `geo3k-v0`."""
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, cast
@@ -9,6 +10,7 @@ from envkit.certify.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Env, ObservationRole, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
+from envkit.marks import Mark, clip
 from envkit.messages import Trusted
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
@@ -21,7 +23,7 @@ from envkit_geo3k.grading import Grade, How, Rounding, grade, rounding_of
 from envkit_geo3k.policies import noisy_oracle, oracle
 from envkit_geo3k.source import ProceduralSource
 from envkit_geo3k.tools import CALC_SCORE, ZOOM
-from envkit_geo3k.zooming import crop
+from envkit_geo3k.zooming import crop, pixels
 
 _MAX_RECORDED: Final = 200
 """Longest answer that is repeated in info, in characters."""
@@ -206,6 +208,7 @@ class Geo3kEnv(Env):
         text = "Correct." if verdict.score else "Not correct."
         info = {
             **_answer_info(answer, verdict),
+            "marks": [{"kind": "answer", "text": clip(answer)}],
             "reward_terms": {"answer": verdict.score},
             "scored_attempts": self._attempts,
         }
@@ -241,7 +244,7 @@ class Geo3kEnv(Env):
                 name=call.name, arguments={"answer": str(call.arguments["answer"])}, id=call.id
             )
         errors = call_errors(call, self.tools)
-        record = {"tool_call": _recorded(call)}
+        record: dict[str, Any] = {"tool_call": _recorded(call), "marks": [self._mark(call, errors)]}
         if errors:
             names = " and ".join(spec.name for spec in self.tools)
             text = f"The call was not run: its name or its arguments are wrong. Tools: {names}."
@@ -262,6 +265,21 @@ class Geo3kEnv(Env):
             info={**outcome.info, "dropped_calls": dropped},
             penalty=outcome.penalty,
         )
+
+    def _mark(self, call: ToolCall, errors: Sequence[str]) -> Mark:
+        """Return the mark of a call; a zoom counts on the figure, not on a later image."""
+        said = call.arguments.get("answer", call.arguments)
+        text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+        made: Mark = {"kind": "call", "label": call.name[:_MAX_RECORDED], "text": clip(text)}
+        if errors:
+            return {**made, "ok": False, "note": "not run"}
+        if call.name != ZOOM.name:
+            is_refused = self._attempts >= self.max_scored_attempts
+            return {**made, "ok": False, "note": "no attempt left"} if is_refused else made
+        box = pixels(self._pictures[0], call.arguments["region"])
+        if box is None:
+            return {**made, "ok": False, "note": "outside the figure"}
+        return {"kind": "box", "box": list(box), "label": "zoom", "image": 0}
 
     def _score(self, answer: str, record: Mapping[str, Any]) -> _Outcome:
         self._last_answer = answer

@@ -19,19 +19,31 @@ def crop(picture: Image, region: Sequence[float]) -> Image | None:
         picture: What to look at.
         region: Left, top, right and bottom as shares of the picture, 0 to 1.
     """
+    box = pixels(picture, region)
+    if box is None:
+        return None
+    part = picture.pil().crop(box)
+    factor = max(picture.size) / max(part.size)
+    size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
+    return Image.from_pil(part.resize(size, PilImage.Resampling.BICUBIC))
+
+
+def pixels(picture: Image, region: Sequence[float]) -> tuple[int, int, int, int] | None:
+    """Return a region's edges in pixels, left, top, right and bottom; None outside the picture.
+
+    Args:
+        picture: What to look at.
+        region: Left, top, right and bottom as shares of the picture, 0 to 1.
+    """
     left, top, right, bottom = region
     if not all(0 <= share <= 1 for share in region):
         return None
     if right - left < MIN_SHARE or bottom - top < MIN_SHARE:
         return None
     width, height = picture.size
-    box = (
+    return (
         math.floor(left * width),
         math.floor(top * height),
         math.ceil(right * width),
         math.ceil(bottom * height),
     )
-    part = picture.pil().crop(box)
-    factor = max(width, height) / max(part.size)
-    size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
-    return Image.from_pil(part.resize(size, PilImage.Resampling.BICUBIC))

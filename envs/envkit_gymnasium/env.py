@@ -12,12 +12,13 @@ from envkit.certify.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
+from envkit.marks import MAX_MARKS, clip
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit_gymnasium.ansi import show_ansi
 from envkit_gymnasium.inner import View, choose_view, foreign, is_known_repeatable, make_inner
 from envkit_gymnasium.names import ACTION_NAMES, STATE_NAMES, class_key
-from envkit_gymnasium.replies import ActionReader
+from envkit_gymnasium.replies import TOOL, ActionReader
 from envkit_gymnasium.rules import rules_of
 from envkit_gymnasium.sentences import describe_space, picture, show_value
 from envkit_gymnasium.solution import best_actions
@@ -201,7 +202,15 @@ class GymnasiumEnv(Env):
             images=images,
             reward=played.reward,
             done=played.is_over,
-            info={**info, "tool_call": actions.call, "reward_terms": terms},
+            info={
+                **info,
+                "tool_call": actions.call,
+                "reward_terms": terms,
+                "marks": [
+                    {"kind": "call", "label": TOOL, "text": clip(self._reader.say(value))}
+                    for value in actions.values[: min(played.steps, MAX_MARKS)]
+                ],
+            },
         )
 
     def step(self, action: str) -> Step:

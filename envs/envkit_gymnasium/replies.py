@@ -96,14 +96,21 @@ class ActionReader:
 
     def write(self, value: Any) -> str:  # noqa: ANN401  # an element of the space
         """Return the reply that plays an action."""
-        written = write_value(self.space, value)
-        named = [name for name, number in self._numbers.items() if number == written]
-        written = named[0] if named else written
+        written = self._named(value)
         if self._form is ActionForm.TOOL:
             call = {"name": TOOL, "arguments": {_ARGUMENT: written}}
             return f"<tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
-        text = written if isinstance(written, str) else json.dumps(written)
-        return f"{_OPEN}{text}{_CLOSE}"
+        return f"{_OPEN}{self.say(value)}{_CLOSE}"
+
+    def say(self, value: Any) -> str:  # noqa: ANN401  # an element of the space
+        """Return an action as its name or as JSON."""
+        written = self._named(value)
+        return written if isinstance(written, str) else json.dumps(written)
+
+    def _named(self, value: Any) -> object:  # noqa: ANN401  # an element of the space
+        written = write_value(self.space, value)
+        named = [name for name, number in self._numbers.items() if number == written]
+        return named[0] if named else written
 
     def describe(self) -> str:
         """Return how to say an action, for the system prompt."""

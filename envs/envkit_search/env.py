@@ -9,6 +9,7 @@ from envkit.async_env import AsyncEnv
 from envkit.certify.audit.hooks import AuditHooks
 from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
+from envkit.marks import Mark
 from envkit.tasks import Task, TaskSource
 from envkit_search.corpora import Options, corpus_of, default_backend, default_tasks
 from envkit_search.display import hit_texts, observation_text, results_text, shortened
@@ -343,6 +344,7 @@ class SearchEnv(AsyncEnv):
             "parse_error": None if action.error is None else plain(action.error, _MAX_RECORDED),
             "tool_call": _recorded(action),
         }
+        info["marks"] = _marks_of(action, is_run=found is not None)
         if action.is_forged:
             info["is_forged"] = True
         if action.answer is not None:
@@ -398,6 +400,17 @@ def _check_task(task: Task) -> None:
         raise DatasetError(
             f"a search task needs 'answers', a list of accepted spellings, got {answers!r:.120}"
         )
+
+
+def _marks_of(action: Action, *, is_run: bool) -> list[Mark]:
+    """Return what the reply did, one mark for each search."""
+    if action.answer is not None:
+        return [{"kind": "answer", "text": plain(action.answer, _MAX_RECORDED)}]
+    refused: Mark = {} if is_run else {"ok": False, "note": "not run"}
+    return [
+        {"kind": "call", "label": "search", "text": plain(query.text, _MAX_RECORDED), **refused}
+        for query in action.queries
+    ]
 
 
 def _recorded(action: Action) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from envkit.access import Access
-from envkit.errors import ConfigurationError, EnvFault
+from envkit.errors import ConfigurationError, EnvFault, ServiceError
 from envkit_search.contents import contents_of
 from envkit_search.document import Hit, SearchBackend
 
@@ -214,7 +214,8 @@ async def serve(
         on_ready: Called with the server's address once it listens.
 
     Raises:
-        ConfigurationError: The address cannot be listened on, or `default_topk` is out of range.
+        ConfigurationError: `default_topk` is out of range.
+        ServiceError: The address cannot be listened on.
     """
     host, bounds = access.host, limits or ServerLimits()
     runner = web.AppRunner(
@@ -229,7 +230,7 @@ async def serve(
         try:
             await site.start()
         except (OSError, OverflowError) as error:
-            raise ConfigurationError(f"cannot listen on {host}:{port}: {error}") from error
+            raise ServiceError(f"cannot listen on {host}:{port}: {error}") from error
         name, taken = cast(tuple[str, int], runner.addresses[0][:2])
         on_ready(f"http://[{name}]:{taken}" if ":" in name else f"http://{name}:{taken}")
         await asyncio.Event().wait()
@@ -249,7 +250,8 @@ def serve_until_interrupted(
     """Serve a backend until Ctrl-C; for programs that do nothing else. See `serve`.
 
     Raises:
-        ConfigurationError: The address cannot be listened on, or `default_topk` is out of range.
+        ConfigurationError: `default_topk` is out of range.
+        ServiceError: The address cannot be listened on.
     """
     serving = serve(
         backend,

@@ -64,7 +64,6 @@ def test_rollout_survives_close_that_raises_and_tells_it(
     [
         ("rollout", "exiting-oracle-v0", "--policy", "oracle", "-n", 2, "--quiet"),
         ("info", "exiting-close-v0"),
-        ("check", "exiting-oracle-v0"),
     ],
 )
 def test_command_ended_by_foreign_exit_is_an_error(

@@ -178,37 +178,37 @@ def test_comparison_of_other_arguments_or_seeds_is_refused(model: Path) -> None:
     assert evaluate(model, "toy-echo-v0", "-n", 5, *other, out="b").code == 0
     assert evaluate(model, "toy-echo-v0", "-n", 5, "--seed", 1, out="c").code == 0
     arguments = run_envkit("eval", "a", "b", "--paired")
-    assert arguments.code == 1
+    assert arguments.code == 2
     assert "max_turns of toy-echo-v0 is not set and 2" in arguments.last_error
     seeds = run_envkit("eval", "a", "c", "--paired")
-    assert seeds.code == 1
+    assert seeds.code == 2
     assert "of toy-echo-v0 is only in a, of 5 and 5 tasks" in seeds.last_error
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ((), 1, "name an environment"),
-        (("toy-ehco-v0", "--policy", "oracle"), 1, "Did you mean 'toy-echo-v0'?"),
-        (("toy-echo-v0", "toy-echo-v0", "--policy", "oracle"), 1, "is named twice"),
-        (("toy-echo-v0", "toy-adder-v0", "--policy", "oracel"), 1, "Did you mean 'oracle'?"),
-        (("toy-echo-v0", "--pass-at", "3", "-k", "2"), 1, "got k=3 with 2: raise --samples to 3"),
-        (("toy-echo-v0", "--on-fault", "drop_group"), 1, "would hide faulted episodes"),
-        (("toy-echo-v0", "--prices", "none.toml"), 1, "cannot read the prices none.toml"),
-        (("toy-echo-v0", "--chat", "http://127.0.0.1:1/v1"), 1, "--chat needs --model"),
-        (("toy-echo-v0", "--chat", "127.0.0.1/v1", "--model", "m"), 1, "must begin with http://"),
+        ((), 2, "name an environment"),
+        (("toy-ehco-v0", "--policy", "oracle"), 2, "Did you mean 'toy-echo-v0'?"),
+        (("toy-echo-v0", "toy-echo-v0", "--policy", "oracle"), 2, "is named twice"),
+        (("toy-echo-v0", "toy-adder-v0", "--policy", "oracel"), 2, "Did you mean 'oracle'?"),
+        (("toy-echo-v0", "--pass-at", "3", "-k", "2"), 2, "got k=3 with 2: raise --samples to 3"),
+        (("toy-echo-v0", "--on-fault", "drop_group"), 2, "would hide faulted episodes"),
+        (("toy-echo-v0", "--prices", "none.toml"), 2, "cannot read the prices none.toml"),
+        (("toy-echo-v0", "--chat", "http://127.0.0.1:1/v1"), 2, "--chat needs --model"),
+        (("toy-echo-v0", "--chat", "127.0.0.1/v1", "--model", "m"), 2, "must begin with http://"),
         (
             ("toy-echo-v0", "--chat", "http://x/v1", "--model", "m", "--policy", "oracle"),
-            1,
+            2,
             "replaces an engine: drop --policy",
         ),
-        (("toy-echo-v0", "--key-env", "KEY"), 1, "add --chat URL"),
+        (("toy-echo-v0", "--key-env", "KEY"), 2, "add --chat URL"),
         (("toy-echo-v0", "--paired"), 2, "--paired compares two runs"),
         (("a", "b", "--paired", "--seed", "0"), 2, "--paired plays nothing: drop --seed"),
         (("nowhere", "neither", "--paired"), 1, "there is no trajectory file 'nowhere'"),
         (("--resume", "nowhere"), 1, "is not the folder of an evaluation"),
         (("toy-echo-v0", "--resume", "nowhere", "-k", "2"), 2, "drop ID, -k"),
-        ((".",), 1, "is a folder, not an environment"),
+        ((".",), 2, "is a folder, not an environment"),
     ],
 )
 def test_bad_input_is_one_clear_error(arguments: tuple[str, ...], code: int, words: str) -> None:
@@ -229,7 +229,7 @@ def test_folder_with_an_evaluation_is_not_overwritten_by_itself(model: Path) -> 
 
 def test_evaluation_without_its_long_episodes_is_refused(model: Path) -> None:
     shown = evaluate(model, "toy-echo-v0", "-n", 5, "--set", "tail.then=drop")
-    assert shown.code == 1
+    assert shown.code == 2
     assert "remove it" in shown.last_error
 
 

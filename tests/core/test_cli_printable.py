@@ -228,7 +228,6 @@ def test_rollout_ends_without_control_characters(fails: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "command",
     [
-        ["check", "hostile-v0", "--episodes", 1, "--env-kwargs", "fails=bug"],
         ["info", "hostile-v0", "--env-kwargs", "fails=made"],
         ["rollout", "hostile-v0", "--env-kwargs", "fails=made", "--policy", "oracle"],
         ["golden", "hostile-v0", "--env-kwargs", "fails=made"],
@@ -254,7 +253,7 @@ def test_certify_tells_evidence_without_control_characters(tmp_path: Path) -> No
 
 def test_audit_tells_a_template_without_control_characters(tmp_path: Path) -> None:
     outcome = run_envkit("audit", tmp_path / SEQUENCES.replace("/", ""))
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert RAW.findall(outcome.out + outcome.err) == []
     assert "renamed" in outcome.err
 

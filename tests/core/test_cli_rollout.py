@@ -203,9 +203,6 @@ def test_rollout_with_the_embedded_engine_and_limits(model: Path) -> None:
         (["toy-echo-v0", "--model", "/no/such/folder"], "no model folder '/no/such/folder'"),
         (["toy-echo-v0", "--model", "empty"], "is not a model folder"),
         (["toy-echo-v0", "--policy", "oracle", "--model", "empty"], "is not a model folder"),
-        (["toy-echo-v0", "--out", "file"], "must be a folder"),
-        (["geo3k-v0", "--env-kwargs", "data=broken.jsonl"], "broken.jsonl"),
-        (["geo3k-v0", "--env-kwargs", "data=nowhere.parquet"], "nowhere.parquet"),
         (["geo3k-v0", "--env-kwargs", "levle=3"], "levle"),
         (["toy-echo-v0", "--set", "retries.step_timeout_s=0"], "step_timeout_s must be positive"),
     ],
@@ -215,11 +212,29 @@ def test_rollout_ends_bad_input_in_one_clear_line(arguments: list[str], message:
     Path("file").write_text("")
     Path("broken.jsonl").write_text('{"problem": "x"}\nnot json\n')
     shown = run_envkit("rollout", *arguments, "--quiet")
-    assert shown.code == 1
+    assert shown.code == 2
     assert shown.err.startswith("envkit: error: ")
     assert shown.err.count("\n") == 1
     assert message in shown.err
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["toy-echo-v0", "--out", "file"], "must be a folder"),
+        (["geo3k-v0", "--env-kwargs", "data=broken.jsonl"], "broken.jsonl"),
+        (["geo3k-v0", "--env-kwargs", "data=nowhere.parquet"], "nowhere.parquet"),
+    ],
+)
+def test_rollout_calls_an_unusable_file_an_error_and_not_wrong_usage(
+    arguments: list[str], message: str
+) -> None:
+    Path("file").write_text("x")
+    Path("broken.jsonl").write_text("{")
+    shown = run_envkit("rollout", *arguments, "-n", 1, "--quiet")
+    assert shown.code == 1
+    assert message in shown.last_error
 
 
 def test_rollout_says_that_a_server_does_not_answer(model: Path) -> None:

@@ -99,14 +99,14 @@ def test_a_sink_that_cannot_be_opened_stops_before_anything_is_played(model: Pat
     taken = socket.create_server(("127.0.0.1", 0))
     with taken:
         port = taken.getsockname()[1]
-        for options, message in (
-            (["--parquet", "mine.parquet"], "is there already"),
-            (["--metrics-port", port], f"127.0.0.1:{port}"),
-            (["--wandb-project", "demo"], "add --wandb"),
-            (["--metrics-port", 0, "--tensorboard", "mine.parquet"], "TensorBoard"),
+        for options, code, message in (
+            (["--parquet", "mine.parquet"], 1, "is there already"),
+            (["--metrics-port", port], 1, f"127.0.0.1:{port}"),
+            (["--wandb-project", "demo"], 2, "add --wandb"),
+            (["--metrics-port", 0, "--tensorboard", "mine.parquet"], 1, "TensorBoard"),
         ):
             shown = run_envkit(*_rollout(model, "--out", "run", *options), "--quiet")
-            assert shown.code == 1, options
+            assert shown.code == code, options
             assert message in shown.last_error
             assert not Path("run").exists()
     assert Path("mine.parquet").read_text() == "mine"

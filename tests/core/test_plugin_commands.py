@@ -94,7 +94,7 @@ def test_error_of_a_plugin_is_one_line(install: Install) -> None:
 
     done = run_envkit("greet", "Ada", "--times", 0)
 
-    assert (done.code, done.err) == (1, "envkit: error: times must be at least 1, got 0\n")
+    assert (done.code, done.err) == (2, "envkit: error: times must be at least 1, got 0\n")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> Non
 def test_new_command_says_what_to_do_next(tmp_path: Path) -> None:
     result = run_envkit("new", "maze-walk", "--into", tmp_path)
     assert result.code == 0
-    assert "envkit check maze-walk-v0" in result.out
+    assert "envkit certify maze-walk-v0 --only contract" in result.out
     written = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert written == {
         "maze-walk/pyproject.toml",
@@ -84,8 +84,8 @@ def test_package_passes_its_own_tests_and_checks(name: str, tmp_path: Path) -> N
     _run(["ruff", "check"], root, site)
     _run(["ruff", "format", "--check"], root, site)
     _run(["pyright", "--pythonpath", sys.executable], root, site)
-    command = f"from envkit.cli import main; main(['check', '{name}-v0'])"
-    assert "oracle" in _run(["-c", command], root, site)
+    command = f"from envkit.cli import main; main(['certify', '{name}-v0', '--only', 'contract'])"
+    assert "pass" in _run(["-c", command], root, site)
 
 
 def _run(arguments: list[str], root: Path, site: Path) -> str:

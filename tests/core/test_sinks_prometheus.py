@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ServiceError
 from envkit.metrics import aggregate
 from envkit.sinks import PrometheusSink
 from envkit.trajectory import StopReason, Trajectory
@@ -127,5 +127,5 @@ def test_endpoint_is_for_this_machine_alone_and_gone_when_closed() -> None:
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*name another port"):
+        with pytest.raises(ServiceError, match=f"127.0.0.1:{port}.*name another port"):
             PrometheusSink(port=port)

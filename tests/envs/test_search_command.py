@@ -141,7 +141,6 @@ def test_index_on_disk_is_built_once_and_served(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["wrld"], "no search corpus 'wrld' is registered. Did you mean 'world'?"),
-        (["nosuch.jsonl"], "there is no file of documents or index folder 'nosuch.jsonl'"),
         (["world", "--key", "short"], "at least 16 printable"),
         (["world", "--no-key", "--host", "0.0.0.0"], "--allow-remote"),
         (["world", "--no-key", "--key", "k" * 20], "contradict"),
@@ -152,8 +151,14 @@ def test_index_on_disk_is_built_once_and_served(tmp_path: Path) -> None:
 )
 def test_wrong_arguments_end_in_one_line(arguments: list[str], said: str) -> None:
     done = run_envkit("serve-search", *arguments)
-    assert done.code == 1
+    assert done.code == 2
     assert said in done.last_error
+
+
+def test_missing_corpus_is_an_error_that_names_what_was_typed() -> None:
+    done = run_envkit("serve-search", "nosuch.jsonl")
+    assert done.code == 1
+    assert "there is no file of documents or index folder 'nosuch.jsonl'" in done.last_error
 
 
 def test_taken_port_is_said(tmp_path: Path) -> None:

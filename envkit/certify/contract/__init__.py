@@ -59,7 +59,7 @@ class CheckReport:
     """How many turns were played."""
 
     def __repr__(self) -> str:
-        """Return the lines that `envkit check` prints."""
+        """Return one line per rule, as `check_env` prints them."""
         lines = [f"{self.name} keeps the contract ({counted(self.turns, 'turn')} played)"]
         lines += [f"  holds    {rule}" for rule in self.passed]
         lines += [f"  skipped  {rule}: {reason}" for rule, reason in self.skipped]

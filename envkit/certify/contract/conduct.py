@@ -14,6 +14,7 @@ from envkit.certify.contract.subject import Episode, Player, Skip, Subject
 from envkit.env import Env, Observation
 from envkit.errors import EpisodeStateError
 from envkit.images import Image
+from envkit.marks import mark_problems
 from envkit.messages import check_message, images_of
 from envkit.tools import ToolSpec
 
@@ -178,6 +179,8 @@ def _info_problems(info: object, turn: int) -> Iterator[str]:
         value = fields[key]
         if not isinstance(value, kinds) and (value is not None or key == "reward_terms"):
             yield f"info[{key!r}] must be a {kinds.__name__}, got {value!r}"
+    if "marks" in fields:
+        yield from mark_problems(fields["marks"])
 
 
 def tools_rule(subject: Subject) -> Iterator[str]:

@@ -25,6 +25,11 @@ _DRAG_STEPS: Final = 5
 """Mouse moves for each stretch of a drag: many scripts start a drag at the second move."""
 
 
+def refusal(action: Action) -> str | None:
+    """Return why an action has no effect on a page; None if it may have one."""
+    return "a page cannot be enlarged" if action.kind is ActionKind.ZOOM else None
+
+
 class Hands:
     """The mouse and the keyboard of one page."""
 

@@ -7,11 +7,13 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Policy, Turn
 from envkit.errors import ConfigurationError
 from envkit.images import Image
+from envkit.marks import Mark
 from envkit.tasks import Task
-from envkit_actions import Action, ActionKind
+from envkit_actions import Action, ActionKind, mark
 from envkit_actions.dialect import Dialect
 from envkit_actions.parsed import ParsedActions
 from envkit_actions.random_clicks import random_clicks
+from envkit_browser.driver.performing import refusal
 from envkit_browser.miniwob.page import Page
 from envkit_browser.miniwob.plans import PLANS
 from envkit_browser.miniwob.policies import oracle
@@ -145,7 +147,9 @@ class MiniwobEnv(AsyncEnv):
         parsed = self.dialect.read(response_text)
         end: Action | None = None
         outcome = Outcome()
+        marks: list[Mark] = []
         for action in parsed.actions:
+            marks.append(mark(action, cursor=self._session.cursor, note=refusal(action)))
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
                 end = action
                 break
@@ -155,12 +159,14 @@ class MiniwobEnv(AsyncEnv):
             if outcome.is_over:
                 break
         await self._read_page()
-        return await self._judge(parsed, outcome, is_given_up=end is not None)
+        return await self._judge(parsed, outcome, marks, is_given_up=end is not None)
 
     def _prompt(self) -> str:
         return _PROMPT.format(turns=self.max_turns, actions=self.dialect.prompt)
 
-    async def _judge(self, parsed: ParsedActions, outcome: Outcome, *, is_given_up: bool) -> Turn:
+    async def _judge(
+        self, parsed: ParsedActions, outcome: Outcome, marks: list[Mark], *, is_given_up: bool
+    ) -> Turn:
         done = is_given_up or outcome.is_over
         terms: dict[str, float] = {}
         if done or self.turn + 1 >= self.max_turns:
@@ -170,6 +176,7 @@ class MiniwobEnv(AsyncEnv):
             "out_of_range": parsed.out_of_range,
             "actions": len(parsed.actions),
             "reward_terms": terms,
+            "marks": marks,
             "raw_reward": outcome.raw,
             "left": outcome.left,
             "events": self._session.take_events(),

@@ -68,6 +68,11 @@ class Session:
         self._held: set[Button] = set()
         self._name = ""
 
+    @property
+    def cursor(self) -> tuple[int, int]:
+        """Where the mouse pointer is, in device pixels."""
+        return (0, 0) if self._hands is None else (self._hands.x, self._hands.y)
+
     async def start(self, entry: TaskEntry, *, seed: int, mode: str, shows_goal: bool) -> Problem:
         """Show the problem of a seed.
 

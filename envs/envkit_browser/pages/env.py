@@ -9,8 +9,9 @@ from envkit.env import Capabilities, Policy, Turn
 from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit.faults import FaultPlan
 from envkit.images import Image
+from envkit.marks import Mark
 from envkit.tasks import Task
-from envkit_actions import Action, ActionKind
+from envkit_actions import Action, ActionKind, mark
 from envkit_actions.dialect import Dialect
 from envkit_actions.random_clicks import random_clicks
 from envkit_browser.driver import (
@@ -27,6 +28,7 @@ from envkit_browser.driver import (
     leave_pool,
 )
 from envkit_browser.driver.injection import inject
+from envkit_browser.driver.performing import refusal
 from envkit_browser.pages.policies import oracle
 from envkit_browser.pages.scripts import Verdict, check_script, read_verdict, setup_script
 from envkit_browser.pages.source import DEMOS, PageTasks, check_task, read_rows
@@ -210,7 +212,10 @@ class PageEnv(AsyncEnv):
         end: Action | None = None
         verdict = Verdict(done=False, reward=0.0)
         actions = parsed.actions or (Action(kind=ActionKind.SCREENSHOT),)
+        marks: list[Mark] = []
         for action in actions:
+            if parsed.actions:
+                marks.append(mark(action, cursor=(hands.x, hands.y), note=refusal(action)))
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
                 end = action
             found = await self._act(page, hands, action, end)
@@ -229,6 +234,7 @@ class PageEnv(AsyncEnv):
             "events": {kind.value: count for kind, count in sorted(events.counts.items())},
             "left": page.left,
             "reward_terms": {"task": reward},
+            "marks": marks,
         }
         said = [*parsed.problems, *parsed.warnings, *_sentences(events)]
         text = "The task is over." if done else "\n".join(said[:8]) or "Done."

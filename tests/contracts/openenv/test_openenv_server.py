@@ -16,7 +16,7 @@ import envkit
 from envkit.access import Access, bearer
 from envkit.certify.contract.subject import row
 from envkit.env import Env, PolicyContext, Step
-from envkit.errors import ConfigurationError, EnvFault, FaultKind, UnknownNameError
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError, UnknownNameError
 from envkit_openenv import OpenEnvEnv
 from envkit_openenv.guard import ServerLimits
 from envkit_openenv.server import make_app, serve
@@ -253,7 +253,7 @@ async def test_command_serves_until_interrupted() -> None:
 def test_address_in_use_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(ServiceError, match=f"cannot listen on 127.0.0.1:{port}"):
             serve("canary-v0", access=ACCESS, port=port)
 
 

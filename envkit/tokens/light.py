@@ -1,0 +1,244 @@
+"""A tokenizer and an image processor from a model's files alone, without transformers.
+
+Scripted policies need ids and image tokens but no weights, so they must not need transformers and
+torch. Only models whose files say everything are read: a tokenizer of the class
+`PreTrainedTokenizerFast`, which adds no code to its tokenizer.json, and the image processor of
+Qwen2-VL (`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors equal those of
+transformers; tests/core/test_light_tokenizer.py compares them.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PilImage
+
+from envkit.errors import ImageError, MissingDependencyError
+from envkit.tokens.jinja import compile_template
+
+_PLAIN_CLASS: Final = "PreTrainedTokenizerFast"
+_IMAGE_CLASSES: Final = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast")
+_NAMED: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+_LONGEST_RATIO: Final = 200
+"""Of an image's sides, which the image processor refuses above."""
+_BYTES: Final = 256
+
+
+class LightTokenizer:
+    """What a codec needs of a Hugging Face tokenizer, over the package `tokenizers` alone."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], chat_template: str | None
+    ) -> None:
+        """Read tokenizer.json.
+
+        Args:
+            folder: The model's.
+            settings: Its tokenizer_config.json.
+            chat_template: None for a model without one.
+        """
+        from tokenizers import Tokenizer
+
+        self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.backend_tokenizer.no_truncation()
+        self.backend_tokenizer.no_padding()
+        self.name_or_path = str(folder)
+        self.chat_template = chat_template
+        self.special_tokens_map: dict[str, str] = {
+            name: _content(settings[name]) for name in _NAMED if settings.get(name)
+        }
+        extra: Sequence[Any] = settings.get("extra_special_tokens") or ()
+        named = [*self.special_tokens_map.values(), *map(_content, extra)]
+        self.all_special_tokens: list[str] = list(dict.fromkeys(named))
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id that ends a text; None where the files name none."""
+        name = self.special_tokens_map.get("eos_token")
+        return None if name is None else self.backend_tokenizer.token_to_id(name)
+
+    def __len__(self) -> int:
+        """Return how many ids there are, added ones included."""
+        return self.backend_tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """Return the added tokens and their ids."""
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        return {token.content: identity for identity, token in sorted(added.items())}
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text."""
+        return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Return the text of ids."""
+        return self.backend_tokenizer.decode(
+            list(token_ids), skip_special_tokens=skip_special_tokens
+        )
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tokenize: bool = False,
+        add_generation_prompt: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        **variables: Any,  # noqa: ANN401  # a template reads anything
+    ) -> str:
+        """Render messages; `tokenize` must be False.
+
+        Raises:
+            ValueError: There is no template, or ids are asked for.
+        """
+        text = chat_template or self.chat_template
+        if text is None or tokenize:
+            raise ValueError("a light tokenizer renders text by its model's chat template")
+        return compile_template(text).render(
+            messages=conversation,
+            tools=tools,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **{**self.special_tokens_map, **variables},
+        )
+
+
+@dataclass(frozen=True, slots=False, kw_only=True)
+class Qwen2VLImages:
+    """The image processor of Qwen2-VL and Qwen3-VL: resize, normalize, cut into patches."""
+
+    patch_size: int
+    merge_size: int
+    """Side, in patches, of what becomes one token."""
+    temporal_patch_size: int
+    resample: int
+    """Pillow's filter."""
+    min_pixels: int
+    max_pixels: int
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "Qwen2VLImages":
+        """Return the processor that a preprocessor_config.json describes."""
+        size: Mapping[str, int] = config["size"]
+        return cls(
+            patch_size=config["patch_size"],
+            merge_size=config["merge_size"],
+            temporal_patch_size=config["temporal_patch_size"],
+            resample=config["resample"],
+            min_pixels=size["shortest_edge"],
+            max_pixels=size["longest_edge"],
+            scale=config["rescale_factor"],
+            mean=tuple(config["image_mean"]),
+            std=tuple(config["image_std"]),
+        )
+
+    def __call__(
+        self, *, images: Sequence[PilImage.Image], return_tensors: str = "np"
+    ) -> dict[str, NDArray[Any]]:
+        """Return the patches of RGB images.
+
+        Args:
+            images: At least one.
+            return_tensors: "np", the only kind.
+
+        Returns:
+            `pixel_values`, (P, 3 * frames * patch**2) float32, and `image_grid_thw`, (N, 3) int64.
+
+        Raises:
+            ImageError: A side is more than 200 times as long as the other.
+        """
+        del return_tensors
+        made = [self._patches(picture) for picture in images]
+        grids = [[1, rows, columns] for _, rows, columns in made]
+        return {
+            "pixel_values": np.concatenate([patches for patches, _, _ in made]),
+            "image_grid_thw": np.array(grids, dtype=np.int64),
+        }
+
+    def target(self, width: int, height: int) -> tuple[int, int]:
+        """Return the size that an image is resized to: multiples of a merged patch.
+
+        Raises:
+            ImageError: A side is more than 200 times as long as the other.
+        """
+        if max(width, height) > _LONGEST_RATIO * min(width, height):
+            raise ImageError(
+                f"an image's sides must differ by at most {_LONGEST_RATIO} times, "
+                f"got {width}x{height}"
+            )
+        factor = self.patch_size * self.merge_size
+        sides = [round(side / factor) * factor for side in (width, height)]
+        if sides[0] * sides[1] > self.max_pixels:
+            shrink = math.sqrt(width * height / self.max_pixels)
+            sides = [
+                max(factor, math.floor(side / shrink / factor) * factor) for side in (width, height)
+            ]
+        elif sides[0] * sides[1] < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (width * height))
+            sides = [math.ceil(side * grow / factor) * factor for side in (width, height)]
+        return sides[0], sides[1]
+
+    @cached_property
+    def _table(self) -> NDArray[np.float32]:
+        """(3, 256): what each byte of a channel becomes."""
+        scaled = (np.arange(_BYTES).astype(np.float64) * self.scale).astype(np.float32)
+        mean = np.array(self.mean, dtype=np.float32)[:, None]
+        return (scaled[None] - mean) / np.array(self.std, dtype=np.float32)[:, None]
+
+    def _patches(self, picture: PilImage.Image) -> tuple[NDArray[np.float32], int, int]:
+        resized = picture.resize(self.target(*picture.size), PilImage.Resampling(self.resample))
+        patch, merge, frames = self.patch_size, self.merge_size, self.temporal_patch_size
+        columns, rows = (side // (patch * merge) for side in resized.size)
+        pixels = np.asarray(resized).reshape(rows, merge, patch, columns, merge, patch, 3)
+        pixels = pixels.transpose(0, 3, 1, 4, 6, 2, 5)  # row, column, merged, merged, channel, y, x
+        channels = np.arange(3).reshape(3, 1, 1)
+        values = np.repeat(self._table[channels, pixels][:, :, :, :, :, None], frames, axis=5)
+        return values.reshape(rows * columns * merge**2, -1), rows * merge, columns * merge
+
+
+def load_light(folder: Path) -> Any:  # noqa: ANN401  # a tokenizer, or a processor that has one
+    """Return what a codec needs of a model folder.
+
+    Args:
+        folder: The model's.
+
+    Raises:
+        MissingDependencyError: Only transformers can read it.
+    """
+    settings, images = _read(folder / "tokenizer_config.json"), _read(_images_file(folder))
+    kind = images.get("image_processor_type")
+    is_light = settings.get("tokenizer_class") == _PLAIN_CLASS and (
+        kind is None or kind in _IMAGE_CLASSES
+    )
+    if not is_light or not (folder / "tokenizer.json").is_file():
+        raise MissingDependencyError.for_extra(
+            f"the tokenizer in {str(folder)!r}", "transformers", "hf"
+        )
+    file = folder / "chat_template.jinja"
+    template = file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
+    tokenizer = LightTokenizer(folder, settings, template)
+    if kind is None:
+        return tokenizer
+    return SimpleNamespace(tokenizer=tokenizer, image_processor=Qwen2VLImages.read(images))
+
+
+def _images_file(folder: Path) -> Path:
+    return folder / "preprocessor_config.json"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _content(token: Any) -> str:  # noqa: ANN401  # text, or a token with settings
+    return str(cast("Mapping[str, Any]", token)["content"] if isinstance(token, Mapping) else token)

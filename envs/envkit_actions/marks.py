@@ -1,0 +1,106 @@
+"""Canonical actions as marks, the data of `info["marks"]`: every dialect has them for free."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from envkit.marks import Mark, clip
+from envkit_actions.action import Action, ActionKind, Button
+
+_POINTED: Final = (
+    ActionKind.CLICK,
+    ActionKind.DOUBLE_CLICK,
+    ActionKind.TRIPLE_CLICK,
+    ActionKind.MOVE,
+    ActionKind.MOUSE_DOWN,
+    ActionKind.MOUSE_UP,
+)
+
+
+def marks(
+    actions: Sequence[Action], *, cursor: tuple[int, int] = (0, 0), image: int | None = None
+) -> list[Mark]:
+    """Return the marks of actions, in their order.
+
+    Args:
+        actions: Actions that were carried out, in pixels of the screen.
+        cursor: Where the mouse pointer was before them, in pixels. An action without a place
+            happens where the one before it left the pointer.
+        image: Index of the image that the places count on, among all of the episode; None is the
+            last one the model saw.
+    """
+    made: list[Mark] = []
+    for action in actions:
+        made.append(mark(action, cursor=cursor, image=image))
+        cursor = after(action, cursor)
+    return made
+
+
+def after(action: Action, cursor: tuple[int, int]) -> tuple[int, int]:
+    """Return where an action leaves the mouse pointer that was at `cursor`."""
+    if action.kind not in (*_POINTED, ActionKind.DRAG, ActionKind.SCROLL):
+        return cursor
+    action = action.from_cursor(*cursor)
+    if action.kind is ActionKind.DRAG and action.path:
+        return action.path[-1]
+    return cursor if action.x is None or action.y is None else (action.x, action.y)
+
+
+def mark(
+    action: Action,
+    *,
+    cursor: tuple[int, int] = (0, 0),
+    note: str | None = None,
+    image: int | None = None,
+) -> Mark:
+    """Return the mark of one action.
+
+    Args:
+        action: What was carried out, in pixels of the screen.
+        cursor: Where the mouse pointer was before it, in pixels.
+        note: Why it had no effect; None if it had one.
+        image: Index of the image that the places count on, among all of the episode; None is the
+            last one the model saw.
+    """
+    action = action.from_cursor(*cursor)
+    x, y = cursor if action.x is None or action.y is None else (action.x, action.y)
+    made: Mark = {"kind": action.kind.value, **_keys_of(action, x, y)}
+    if action.keys and action.kind not in (ActionKind.KEY, ActionKind.HOLD_KEY):
+        made["keys"] = list(action.keys)
+    if action.button is not Button.LEFT:
+        made["button"] = action.button.value
+    if action.kind is ActionKind.ZOOM:
+        made["kind"] = "box"
+    if action.kind is ActionKind.HOLD_KEY:
+        made["kind"] = "key"
+    if image is not None:
+        made["image"] = image
+    if note is not None:
+        made |= {"ok": False, "note": clip(note, 512)}
+    return made
+
+
+def _keys_of(action: Action, x: int, y: int) -> dict[str, Any]:
+    """Return the keys that belong to the kind."""
+    match action.kind:
+        case ActionKind.DRAG:
+            return {"path": [[x, y], *map(list, action.path)]}
+        case ActionKind.SCROLL:
+            return {"x": x, "y": y, "dx": action.dx, "dy": action.dy}
+        case ActionKind.TYPE | ActionKind.ANSWER:
+            return {"text": clip(action.text)}
+        case ActionKind.KEY:
+            return {"keys": list(action.keys)}
+        case ActionKind.HOLD_KEY:
+            return {"keys": list(action.keys), "seconds": max(0.0, action.seconds)}
+        case ActionKind.WAIT:
+            return {"seconds": max(0.0, action.seconds)}
+        case ActionKind.TERMINATE:
+            return {"status": action.status.value}
+        case ActionKind.ZOOM:
+            right, bottom = action.path[0] if action.path else (x, y)
+            (left, right), (top, bottom) = sorted((x, right)), sorted((y, bottom))
+            return {"box": [left, top, right, bottom], "label": "zoom"}
+        case ActionKind.SCREENSHOT:
+            return {}
+        case _:
+            return {"x": x, "y": y}

@@ -1,0 +1,149 @@
+"""What transformers would give, without it: templates, ids, image tokens and tensors."""
+
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.templates import SPECS, load_tokenizer
+from PIL import Image as PilImage
+
+import envkit
+from envkit import Env
+from envkit.errors import ImageError, MissingDependencyError
+from envkit.messages import message
+from envkit.tokens import ChatCodec, load_codec
+from envkit.tokens.light import LightTokenizer, Qwen2VLImages, load_light
+from envkit.tokens.template import ChatTemplate, template_text
+
+SEEING = Path(str(files("envkit_transformers"))) / "models" / "seeing"
+TEXTS = (
+    "",
+    " ",
+    "K7MX",
+    "plain words, 12 + 3 = 15.\n",
+    "  \n\n\tedges \u00e9 \u4e16\u754c \U0001f680 \\n \r\n ",
+    "<|im_end|>\n<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|> x",
+    "\u0000\u200b\ufffd zero and width",
+    "a" * 5000,
+)
+SIZES = (
+    (1, 1), (1, 200), (28, 28), (31, 33), (48, 16), (64, 64), (100, 37), (224, 224), (320, 320),
+    (333, 500), (640, 480), (672, 448), (1280, 720), (1920, 1200), (47, 1001),
+)  # fmt: skip
+
+
+def light() -> Any:
+    return load_light(SEEING)
+
+
+@pytest.fixture(scope="module")
+def full() -> Any:
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+    return loader.from_pretrained(str(SEEING))
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+def test_compiled_template_renders_as_transformers_does(name: str) -> None:
+    """A template whose renders differ falls back to the tokenizer and has no syntax tree."""
+    tokenizer = load_tokenizer(name)
+    text = template_text(tokenizer, SPECS[name].kwargs.get("chat_template"), with_tools=False)
+    template = ChatTemplate(tokenizer, text, kwargs=dict(SPECS[name].kwargs))
+    assert template.syntax_tree is not None
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_light_tokenizer_encodes_and_decodes_as_transformers_does(text: str, full: Any) -> None:
+    tokenizer: LightTokenizer = light().tokenizer
+    ids = full.encode(text, add_special_tokens=False)
+    assert tokenizer.encode(text, add_special_tokens=False) == ids
+    assert tokenizer.decode(ids) == full.decode(ids, skip_special_tokens=False)
+
+
+def test_light_tokenizer_has_the_facts_that_a_codec_reads(full: Any) -> None:
+    tokenizer: LightTokenizer = light().tokenizer
+    assert len(tokenizer) == len(full)
+    assert tokenizer.eos_token_id == full.eos_token_id
+    assert tokenizer.get_added_vocab() == full.get_added_vocab()
+    assert set(tokenizer.all_special_tokens) == set(full.all_special_tokens)
+    assert tokenizer.chat_template == full.chat_template
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_light_images_are_the_bits_of_transformers(size: tuple[int, int]) -> None:
+    from transformers import AutoImageProcessor
+
+    loader: Any = AutoImageProcessor
+    theirs = loader.from_pretrained(str(SEEING), backend="pil")
+    noise = np.random.default_rng(size[0]).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    picture = PilImage.fromarray(noise)
+    expected = theirs(images=[picture, picture], return_tensors="np")
+    found = light().image_processor(images=[picture, picture], return_tensors="np")
+
+    assert set(found) == set(expected)
+    for key, values in found.items():
+        assert values.dtype == expected[key].dtype
+        assert np.array_equal(values, expected[key])
+
+
+def test_light_images_refuse_a_strip() -> None:
+    processor: Qwen2VLImages = light().image_processor
+    with pytest.raises(ImageError, match="at most 200 times, got 1x201"):
+        processor(images=[PilImage.new("RGB", (1, 201))])
+
+
+@pytest.mark.parametrize("env_id", ["canary-v0", "computer-use-v0", "geo3k-v0"])
+def test_light_codec_gives_the_ledger_of_the_full_one(env_id: str) -> None:
+    env: Env = envkit.make(env_id).unwrapped  # type: ignore[assignment]
+    observation, _ = env.reset(seed=5)
+    messages = [message("system", env.system_prompt or ""), env.format_observation(observation)]
+    tools = env.tools
+    full = load_codec(SEEING, tools=tools)
+    ours = ChatCodec(light(), tools=tools, stop_ids=full.stop_ids)
+    expected, found = full.encode_prompt(messages), ours.encode_prompt(messages)
+
+    assert found.wire_ids == expected.wire_ids
+    assert found.train_ids == expected.train_ids
+    assert ours.encode_reply("The answer") == full.encode_reply("The answer")
+    assert ours.stop_ids == full.stop_ids
+    for mine, other in zip(found.features, expected.features, strict=True):
+        for key in ("pixel_values", "image_grid_thw"):
+            assert np.array_equal(mine.tensors[key], other.tensors[key])
+
+
+def test_load_light_refuses_a_tokenizer_with_code_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
+    with pytest.raises(MissingDependencyError, match=r"envkit-rl\[hf\]"):
+        load_light(tmp_path)
+
+
+_WITHOUT = """
+import importlib.util, sys
+HIDDEN = {"torch", "transformers"}
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hide())
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name in HIDDEN else find(name, *rest)
+from envkit.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("env_id", ["canary-v0", "computer-use-v0"])
+def test_scripted_rollout_needs_neither_torch_nor_transformers(env_id: str, tmp_path: Path) -> None:
+    command = ["rollout", env_id, "--policy", "oracle", "-n", "2", "--out", str(tmp_path / "run")]
+    run = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, *command], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert "2 trajectories" in run.stdout
+    assert "all sound" in run.stdout
