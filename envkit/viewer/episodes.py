@@ -16,7 +16,7 @@ from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
 from envkit.viewer.pictures import picture_size
 from envkit.viewer.rows import EpisodeRow, episode_row, title_of
-from envkit.viewer.words import call_words, mark_words, marks_of, thought_of
+from envkit.viewer.words import call_words, marks_of, thought_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def _recorded(
 ) -> dict[str, Any]:
     """Return what the rollout recorded of a turn."""
     marks, left_out = marks_of(record.info)
-    words = [mark_words(mark) for mark in marks]
+    words = [mark["words"] for mark in marks]
     if not words and record.parse_error is None:
         words = calls or ([] if record.tool_call is None else [call_words(record.tool_call)])
     info = {k: v for k, v in record.info.items() if k not in _SHOWN_ELSEWHERE}
@@ -198,10 +198,10 @@ _SHOWN_ELSEWHERE = frozenset({"marks", "reward_terms", "parse_error", "tool_call
 
 
 def _placed(mark: Mapping[str, Any], seen: Sequence[str], keep: Keep) -> dict[str, Any]:
-    """Return a mark with its words, and the name of the picture it is on if it names one."""
+    """Return a mark with the name of the picture it is on if it names one."""
     index = mark.get("image")
     on = seen[index] if type(index) is int and 0 <= index < len(seen) else None
-    return {**to_plain(mark, "mark", keep), "on": on, "words": mark_words(mark)}
+    return {**to_plain(mark, "mark", keep), "on": on}
 
 
 def _by_turn(segments: Sequence[Segment]) -> dict[int, list[Segment]]:

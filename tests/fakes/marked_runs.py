@@ -76,10 +76,11 @@ def marked(
         for n in range(count)
     ]
     plain = build(replies, prompt=Context(images=(shots[0],)), **values)
-    turns = tuple(
-        replace(turn, info={"turn": n + 1, "marks": list(marks[n]), "reward_terms": {"task": rewards[n]}})
-        for n, turn in enumerate(plain.turns)
-    )
+    infos = [
+        {"turn": n + 1, "marks": list(marks[n]), "reward_terms": {"task": rewards[n]}}
+        for n in range(count)
+    ]
+    turns = tuple(replace(turn, info=infos[n]) for n, turn in enumerate(plain.turns))
     messages = [message("system", "You use a computer by mouse and keyboard.")]
     for n, reply in enumerate(replies):
         said = f"Task: {task}" if n == 0 else "Done."
@@ -100,11 +101,12 @@ def grouped_run(groups: int = 3, members: int = 4) -> list[Trajectory]:
         for member in range(members):
             solved = float(group > 0 and (member + group) % 3 == 0)
             turns = 2 + (member + group) % 3
-            steps = [[click(*CLICK)], *([click(100 + 9 * n + member, 90)] for n in range(turns - 2))]
-            last = [{"kind": "type", "text": f"row {group}"}, {"kind": "terminate", "status": "success"}]
+            between = [[click(100 + 9 * n + member, 90)] for n in range(turns - 2)]
+            end = {"kind": "terminate", "status": "success"}
+            last = [{"kind": "type", "text": f"row {group}"}, end]
             found.append(
                 marked(
-                    [*steps, last],
+                    [[click(*CLICK)], *between, last],
                     rewards=[0.0] * (turns - 1) + [solved],
                     task=f"Open row {group} with the largest value of Visits.",
                     episode_id=f"episode-{group}-{member}",
