@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, Final
 
+from envkit.text import counted
 from envkit.viewer.pairs import Flip, Matching, Pair, mean_difference
 from envkit.viewer.rows import EpisodeRow
 
@@ -53,15 +54,17 @@ def _notes(matching: Matching, names: Sequence[str], shown: int) -> Iterator[str
         if alone:
             some = ", ".join(str(row.number) for row in alone[:_LISTED])
             more = f" and {len(alone) - _LISTED} more" if len(alone) > _LISTED else ""
+            fate = "has no counterpart and is" if len(alone) == 1 else "have no counterpart and are"
             yield (
-                f"Only in {name}: {len(alone)} episodes, which have no counterpart and are "
-                f"excluded from the comparison. Episode {some}{more}."
+                f"Only in {name}: {counted(len(alone), 'episode')}, which {fate} excluded from the "
+                f"comparison. Line {some}{more}."
             )
     changed = sum(Flip.OTHER_TASK in pair.flips for pair in matching.pairs)
     if changed:
+        verb = "has" if changed == 1 else "have"
         yield (
-            f"{changed} pairs have the same seed and another task: the environment, its arguments "
-            "or its data differ between the runs."
+            f"{counted(changed, 'pair')} {verb} the same seed and another task: the environment, "
+            "its arguments or its data differ between the runs."
         )
 
 

@@ -8,7 +8,8 @@
 //   search(name, query)    -> Map of number -> {where, before, hit, after}
 //   watch(name, callback)  -> a function that stops it; the callback gets a new run()
 //   diff()                 -> the comparison of two runs, or null
-// All but image() and watch() return promises.
+//   ready                  -> a promise: from then on image() knows every image
+// All methods but image() and watch() return promises.
 
 const SHA256 = /^[0-9a-f]{64}$/;
 const BEFORE = 24, AFTER = 40, KEPT = 400;
@@ -48,6 +49,7 @@ export function embedded() {
     return texts.get(at);
   }
   return {
+    ready: whole(),
     runs: async () => index.runs.map(({ name, figures }) => ({ name, figures })),
     run: async name => {
       const run = index.runs[numberOf(name)];
@@ -56,6 +58,7 @@ export function embedded() {
       return { ...run, notes: [...index.notes, ...run.notes] };
     },
     async episode(name, number) {
+      await whole();  // its images come last
       const found = await unpack(`episode-${numberOf(name)}-${number}`);
       if (!found) return null;
       vocabulary ??= await unpack("vocabulary");

@@ -44,8 +44,10 @@ export function lazyPictures(source, name) {
   const seen = new IntersectionObserver(entries => entries.forEach(({ isIntersecting, target }) => {
     if (!isIntersecting) return;
     seen.unobserve(target);
-    const url = source.image(target.dataset.sha, name);
-    if (url) target.src = url; else target.hidden = true;
+    source.ready.then(() => {
+      const url = source.image(target.dataset.sha, name);
+      if (url) target.src = url; else target.hidden = true;
+    });
   }), { rootMargin: "600px" });
   return {
     node(sha) {

@@ -1,6 +1,5 @@
 """Two runs on the same seeds: which episodes belong together, and what changed."""
 
-import json
 import math
 import random
 from dataclasses import replace
@@ -11,25 +10,24 @@ from typing import Any
 import pytest
 from fakes.command import run_envkit
 from fakes.models import tiny_model_dir
-from fakes.report_page import Page
 from fakes.trajectories import Reply, build, example, quick
+from fakes.viewer_page import Page
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.viewer import write_diff
-from envkit.report.episodes import draw_episode
-from envkit.report.facts import EpisodeFacts
-from envkit.viewer.pairs import Flip, match, mean_difference
 from envkit.trajectory import StopReason, Trajectory, save
+from envkit.viewer import write_diff
+from envkit.viewer.pairs import Flip, match, mean_difference
+from envkit.viewer.rows import EpisodeRow, episode_row
 
 
-def facts(number: int = 1, *, reward: float = 0.0, text: str = "a", **options: Any) -> EpisodeFacts:
+def facts(number: int = 1, *, reward: float = 0.0, text: str = "a", **options: Any) -> EpisodeRow:
     one = build([Reply(reward=reward, text=text)], **options)
-    return draw_episode(one, None, number=number).facts
+    return episode_row(one, number=number)
 
 
-def flips(first: EpisodeFacts, second: EpisodeFacts) -> set[Flip]:
+def flips(first: EpisodeRow, second: EpisodeRow) -> set[Flip]:
     (pair,) = match([first], [second]).pairs
     return set(pair.flips)
 
@@ -156,13 +154,13 @@ def test_diff_shows_pairs_and_says_what_has_none(tmp_path: Path) -> None:
     before, after = two_runs(tmp_path)
     found = Page(write_diff(before, after, tmp_path / "diff.html"))
     assert "What changed from before to after" in found.text
-    assert "Only in A (before/trajectories.jsonl): 1 episodes" in found.text
+    assert "Only in before: 1 episode, which has no counterpart" in found.notes
+    assert found.index["diff"]["names"] == ["before", "after"]
     assert [(row["first"], row["second"]) for row in found.rows] == [(1, 2), (2, 1)]
     assert found.rows[0]["flips"] == ["now failed", "other reward", "other replies"]
     assert found.rows[1]["flips"] == []
-    assert found.unpack("data-a1")["episode_id"] == "episode-0"
-    assert found.unpack("data-b2")["episode_id"] == "failing"
-    assert "data-a3" not in found.blocks
+    assert found.episode(1)["id"] == "episode-0"
+    assert found.episode(2, run=1)["id"] == "failing"
     assert str(tmp_path) not in (tmp_path / "diff.html").read_text()
 
 
@@ -174,7 +172,7 @@ def test_diff_holds_a_picture_of_both_runs_once(tmp_path: Path) -> None:
 def test_diff_of_other_tasks_says_so(tmp_path: Path) -> None:
     other = example(0, task={"question": "something else"})
     found = Page(write_diff([example(0)], [other], tmp_path / "diff.html"))
-    assert "1 pairs have the same seed and another task" in found.text
+    assert "1 pair has the same seed and another task" in found.notes
 
 
 def test_diff_of_nothing_in_common_is_refused(tmp_path: Path) -> None:
@@ -191,7 +189,7 @@ def test_diff_shows_the_first_pairs_and_counts_all(tmp_path: Path) -> None:
     rows = [example(n, seed=n) for n in range(3)]
     found = Page(write_diff(rows, rows, tmp_path / "diff.html", max_episodes=2))
     assert len(found.rows) == 2
-    assert "The figures are of all 3 pairs" in found.text
+    assert "The figures count all 3 pairs; the list shows 2." in found.notes
     with pytest.raises(ConfigurationError, match="max_episodes must be at least 1, got 0"):
         write_diff(rows, rows, tmp_path / "diff.html", max_episodes=0)
 
@@ -201,7 +199,7 @@ def test_command_compares_two_runs(tmp_path: Path) -> None:
     outcome = run_envkit("report", str(before), "--diff", str(after))
     assert outcome.code == 0
     assert outcome.out.strip() == str(before / "diff.html")
-    assert json.loads(Page(before / "diff.html").blocks["index"])["names"] == ["before", "after"]
+    assert Page(before / "diff.html").index["diff"]["names"] == ["before", "after"]
     limited = run_envkit("report", str(before), "--max-episodes", "1")
     assert limited.code == 0
     assert len(Page(before / "report.html").rows) == 1
@@ -214,6 +212,6 @@ def test_command_shows_tokens_as_text_by_a_model(tmp_path: Path) -> None:
     model = tiny_model_dir("qwen2_5_vl")
     outcome = run_envkit("report", str(tmp_path), "--model", str(model))
     assert outcome.code == 0
-    words = json.loads(Page(tmp_path / "report.html").blocks["vocabulary"])
+    words = Page(tmp_path / "report.html").unpack("vocabulary")
     assert set(words) == {str(i) for s in example(0).segments for i in s.train_ids}
     assert any(isinstance(text, str) and text for text in words.values())

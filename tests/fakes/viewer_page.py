@@ -1,4 +1,4 @@
-"""A report as a browser splits it: elements, attributes and data blocks."""
+"""A single file as a browser splits it: elements, attributes and data blocks."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Page(HTMLParser):
-    """The elements, attributes and script blocks of a report, as a browser splits them."""
+    """The elements, attributes and script blocks of a single file, as a browser splits them."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(convert_charrefs=True)
@@ -43,15 +43,30 @@ class Page(HTMLParser):
         return sum(name == tag for name, _ in self.tags)
 
     @property
+    def index(self) -> dict[str, Any]:
+        """The runs and their comparison."""
+        return json.loads(self.blocks["index"])
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
-        """The list, a mapping for each row."""
-        index = json.loads(self.blocks["index"])
-        return [dict(zip(index["columns"], row, strict=True)) for row in index["rows"]]
+        """The episodes of the first run, or the pairs of two, a mapping for each."""
+        table = self.index["diff"] or self.index["runs"][0]
+        return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
-    def episode(self, number: int, **options: Any) -> dict[str, Any]:
+    @property
+    def notes(self) -> str:
+        """Everything that the file says is not as it should be."""
+        notes = [*self.index["notes"], *(self.index["diff"] or {"notes": []})["notes"]]
+        return "\n".join([*notes, *(note for run in self.index["runs"] for note in run["notes"])])
+
+    def episode(self, number: int, *, run: int = 0, **options: Any) -> dict[str, Any]:
         """The data of an episode by its line, from 1."""
-        return self.unpack(f"data-e{number}", **options)
+        return self.unpack(f"episode-{run}-{number}", **options)
 
-    def unpack(self, name: str, **options: Any) -> dict[str, Any]:
+    def turns(self, number: int) -> list[dict[str, Any]]:
+        """The turns of an episode of the first run."""
+        return self.episode(number)["sequences"][0]["turns"]
+
+    def unpack(self, name: str, **options: Any) -> Any:
         """The data of a compressed block."""
         return json.loads(zlib.decompress(base64.b64decode(self.blocks[name])), **options)
