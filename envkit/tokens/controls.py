@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from jinja2 import nodes
-
 from envkit.errors import TemplateError
 from envkit.tokens.placeholders import KNOWN_PLACEHOLDERS, OTHER_MEDIA
 from envkit.tokens.rules import RoleRule
@@ -182,6 +180,8 @@ def _control_names(template: ChatTemplate, ids: frozenset[int]) -> set[str]:
 
 def _fixed_texts(template: ChatTemplate) -> list[str]:
     """Return what the template can write by itself."""
+    from jinja2 import nodes
+
     if template.syntax_tree is None:
         return [template.text]
     data = [node.data for node in template.syntax_tree.find_all(nodes.TemplateData)]
@@ -204,6 +204,8 @@ def _is_built(name: str, heads: set[str], ends: set[str]) -> bool:
 
 
 def _changes_text(template: ChatTemplate) -> bool:
+    from jinja2 import nodes
+
     tree = template.syntax_tree
     if tree is None:
         return True

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from PIL import Image as PilImage
 
 from envkit.errors import ImageError, MissingDependencyError
-from envkit.tokens.jinja import compile_template
 
 _PLAIN_CLASS: Final = "PreTrainedTokenizerFast"
 _IMAGE_CLASSES: Final = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast")
@@ -98,6 +97,8 @@ class LightTokenizer:
         Raises:
             ValueError: There is no template, or ids are asked for.
         """
+        from envkit.tokens.jinja import compile_template  # jinja2 is slow to import
+
         text = chat_template or self.chat_template
         if text is None or tokenize:
             raise ValueError("a light tokenizer renders text by its model's chat template")

@@ -14,9 +14,10 @@ import json
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from jinja2 import nodes
+if TYPE_CHECKING:
+    from jinja2 import nodes
 
 TRACE: Final = "Tq0rAcE9zX"
 _PICTURE_KEYS, _TEXT_KEYS = {"type", "image"}, {"type", "text"}
@@ -99,7 +100,7 @@ class TailShape:
 
 
 def derive_shape(
-    syntax_tree: nodes.Template | None,
+    syntax_tree: "nodes.Template | None",
     tail_of: Callable[[str], str],
 ) -> TailShape | None:
     """Find the shape of a template's tail, or None where it cannot be proven.
@@ -145,8 +146,10 @@ def _agrees(shape: TailShape, constants: Sequence[str], tail_of: Callable[[str],
 # ---- what rules a template out
 
 
-def _constants(tree: nodes.Template | None) -> list[str] | None:
+def _constants(tree: "nodes.Template | None") -> list[str] | None:
     """Return the template's short string constants, or None if it can hide a string."""
+    from jinja2 import nodes
+
     if tree is None:
         return None
     hiding: Any = (
@@ -170,6 +173,8 @@ def _constants(tree: nodes.Template | None) -> list[str] | None:
 
 def _note_written(node: Any, written: set[int]) -> None:  # noqa: ANN401  # a jinja2 node
     """Collect the expressions whose text goes to the output and nowhere else."""
+    from jinja2 import nodes
+
     written.add(id(node))
     if isinstance(node, (nodes.Add, nodes.Concat)):
         for child in node.iter_child_nodes():
@@ -182,6 +187,8 @@ def _note_written(node: Any, written: set[int]) -> None:  # noqa: ANN401  # a ji
 
 def _hides(node: Any, written: set[int]) -> bool:  # noqa: ANN401  # a jinja2 node
     """Return whether an expression can copy a string, or ask about it, where no trace sees it."""
+    from jinja2 import nodes
+
     if isinstance(node, nodes.Filter):
         return node.name not in _TRACKED_FILTERS and not (
             node.name == "join" and id(node) in written

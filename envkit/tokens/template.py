@@ -9,12 +9,12 @@ itself is called.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
-
-from jinja2 import Template, nodes
+from typing import TYPE_CHECKING, Any, Protocol
 
 from envkit.errors import TemplateError
-from envkit.tokens.jinja import compile_template
+
+if TYPE_CHECKING:
+    from jinja2 import Template, nodes
 
 PlainMessage = dict[str, Any]
 """A message as a template reads it: JSON data only."""
@@ -112,7 +112,7 @@ class ChatTemplate:
             raise TemplateError(f"the chat template refuses these messages: {error}") from error
 
     @cached_property
-    def syntax_tree(self) -> nodes.Template | None:
+    def syntax_tree(self) -> "nodes.Template | None":
         """The parsed template; None where it is rendered through the tokenizer."""
         return None if self._compiled is None else self._compiled.environment.parse(self.text)
 
@@ -122,6 +122,8 @@ class ChatTemplate:
         if self.syntax_tree is None:
             return frozenset()
         found: set[str] = set()
+        from jinja2 import nodes
+
         asking = (nodes.Compare, nodes.Call, nodes.Test)
         for node in self.syntax_tree.find_all(asking):
             constants = node.find_all(nodes.Const)
@@ -275,7 +277,9 @@ def _variables(tokenizer: Tokenizer, kwargs: Mapping[str, Any]) -> dict[str, Any
     return {key: _plain_value(value) for key, value in merged.items()}
 
 
-def _compile(text: str) -> Template:
+def _compile(text: str) -> "Template":
+    from envkit.tokens.jinja import compile_template  # jinja2 is slow to import
+
     try:
         return compile_template(text)
     except Exception as error:  # a syntax error, or what a template's constants raise

@@ -1,7 +1,7 @@
 """Every turn that acts says what it did, in pixels of the image that the model saw."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_click_is_marked_where_the_pointer_lands_in_every_dialect(dialect: str) 
 def test_oracle_marks_every_turn_of_other_environments(
     env_id: str, arguments: dict[str, Any]
 ) -> None:
-    for step in play(envkit.make(env_id, **arguments).unwrapped, 3):
+    for step in play(cast("Env", envkit.make(env_id, **arguments).unwrapped), 3):
         assert step.info["marks"]
         assert list(mark_problems(step.info["marks"])) == []
 
@@ -90,7 +90,7 @@ def test_action_without_effect_says_why() -> None:
 
 
 def test_geo3k_zoom_is_a_box_in_pixels_of_the_first_figure() -> None:
-    env = envkit.make("geo3k-v0", zoom=True).unwrapped
+    env = cast("Env", envkit.make("geo3k-v0", zoom=True).unwrapped)
     observation, _ = env.reset(seed=2)
     width, height = observation["images"][0].size
     call = {"name": "zoom", "arguments": {"region": [0.5, 0.25, 1, 1]}}

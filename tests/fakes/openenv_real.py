@@ -153,7 +153,7 @@ def register_here() -> None:
     """Make the environments known that the tests play: envkit is not installed beside OpenEnv."""
     specs: list[EnvSpec] = [
         import_module(f"envkit_{name}").SPEC
-        for name in ("canary", "computer_use", "geo3k", "gymnasium", "openenv", "search")
+        for name in ("canary", "desktop", "geo3k", "gymnasium", "openenv", "search")
     ]
     specs.append(EnvSpec(id="crashy-v0", entry_point="fakes.openenv_real:CrashyEnv"))
     for spec in specs:
