@@ -121,7 +121,8 @@ def test_episode_mark_may_name_an_earlier_picture() -> None:
 
 
 def test_episode_counts_marks_beyond_the_limit_and_draws_no_broken_one() -> None:
-    marks = [{"kind": "click", "x": "left"}, "click", *(click(n, n) for n in range(80))]
+    marks: list[Any] = [{"kind": "click", "x": "left"}, "click"]
+    marks += [click(n, n) for n in range(80)]
     (turn,) = turns_of(marked([marks], rewards=[0.0]))
     assert turn["marks_left_out"] == 18
     assert turn["words"][:3] == ["unreadable mark", "unreadable mark", "click 0, 0"]

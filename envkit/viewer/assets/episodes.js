@@ -4,7 +4,7 @@ import { link, go, say } from "./address.js";
 import { keyOf, SHOWS, stopWords } from "./model.js";
 import { chip, hitLine, lazyPictures, taskText } from "./parts.js";
 
-const PAGE = 60, DEBOUNCE_MS = 80;
+const PAGE = 60, CARDS = 64, DEBOUNCE_MS = 80;
 const GROUP_COLUMNS = [["task", "Task", g => g.task], ["members", "Members", null], ["solved", "Solved", g => g.solved / g.members.length], ["mean", "Mean", g => g.mean],
   ["std", "Spread", g => g.std], ["turns", "Turns", g => g.turns], ["tokens", "Tokens", g => g.tokens]];
 const LIST_COLUMNS = [["shot", "", null], ["task", "Task", e => e.task], ["reward", "Reward", e => e.reward], ["advantage", "Advantage", e => e.advantage], ["stop", "Ended by", e => stopWords(e.stop)],
@@ -82,7 +82,11 @@ export function episodesPage(context, query) {
       by ? h("button.sort", { type: "button", "data-sort": key, onclick: sort }, name, h("i", { "aria-hidden": "true" }, isChosen ? (isDown ? " ↓" : " ↑") : "")) : name ? h("span.sort", {}, name) : h("span.vh", {}, "Picture"));
   }
   function grow() {
-    const tbody = body.querySelector("tbody"), next = rows.slice(drawn, drawn + PAGE);
+    const tbody = body.querySelector("tbody"), next = [];
+    for (let cards = 0; drawn + next.length < rows.length && cards < (isList() ? PAGE : CARDS);) {
+      next.push(rows[drawn + next.length]);
+      cards += isList() ? 1 : next.at(-1)[1].length;
+    }
     tbody?.append(...next.map(row => isList() ? listRow(row, tools) : groupRow(row, tools)));
     drawn += next.length;
   }
