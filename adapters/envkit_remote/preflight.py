@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
-from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault, ServiceError
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
 from envkit.messages import message
 from envkit.rollout.engine import GenerateRequest, Generation, Sampling
 from envkit.tokens import ChatCodec
@@ -47,7 +47,6 @@ async def check_server(
         sampling: With a budget of one token.
 
     Raises:
-        ServiceError: The server refuses the first request, such as with a 401.
         ConfigurationError: See the message. Nothing is raised if the server is away or slow, which
             the episodes wait for.
     """
@@ -72,7 +71,7 @@ async def check_server(
         ) from fault
     except EngineFault as fault:
         if fault.kind is FaultKind.PERMANENT and not fault.retryable:
-            raise ServiceError(f"the server cannot play this run: {fault}") from fault
+            raise ConfigurationError(f"the server cannot play this run: {fault}") from fault
     finally:
         await engine.end_session(session)
 

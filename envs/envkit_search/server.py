@@ -94,7 +94,7 @@ def create_app(
         limits: None takes the defaults.
 
     Raises:
-        ConfigurationError: `default_topk` is out of range.
+        ConfigurationError: `default_topk` or the port is out of range.
     """
     if not 1 <= default_topk <= MAX_REQUEST_TOPK:
         raise ConfigurationError(
@@ -214,7 +214,7 @@ async def serve(
         on_ready: Called with the server's address once it listens.
 
     Raises:
-        ConfigurationError: `default_topk` is out of range.
+        ConfigurationError: `default_topk` or the port is out of range.
         ServiceError: The address cannot be listened on.
     """
     host, bounds = access.host, limits or ServerLimits()
@@ -229,7 +229,9 @@ async def serve(
         site = web.TCPSite(runner, host, port)
         try:
             await site.start()
-        except (OSError, OverflowError) as error:
+        except OverflowError as error:
+            raise ConfigurationError(f"port must be 0 to 65535, got {port}") from error
+        except OSError as error:
             raise ServiceError(f"cannot listen on {host}:{port}: {error}") from error
         name, taken = cast(tuple[str, int], runner.addresses[0][:2])
         on_ready(f"http://[{name}]:{taken}" if ":" in name else f"http://{name}:{taken}")

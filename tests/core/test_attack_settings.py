@@ -136,7 +136,7 @@ def test_rollout_with_wrong_setting_plays_nothing(tmp_path: Path, setting: str) 
         *("--model", tiny_model_dir("qwen2_5_vl"), "--out", out, "--set", setting),
     )
 
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.last_error.startswith("envkit: error: ")
     assert setting.split(".")[-1].split("=")[0] in outcome.last_error
     assert not out.exists()

@@ -141,7 +141,7 @@ def test_refusal_is_one_clear_error(
 ) -> None:
     with server() as running:
         shown = evaluate(running, "toy-echo-v0", *options)
-    assert shown.code in (1, 3)
+    assert shown.code in (2, 3)
     assert words in shown.err
     assert "Traceback" not in shown.err
     assert KEY not in shown.err + shown.out
@@ -158,7 +158,7 @@ def test_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("OPENAI_API_KEY")
     with ChatServer(echo) as server:
         shown = evaluate(server, "toy-echo-v0")
-        assert shown.code == 1
+        assert shown.code == 2
         assert "You didn't provide an API key" in shown.last_error
         assert "--key-env" in shown.last_error
         unset = evaluate(server, "toy-echo-v0", "--key-env", "NO_SUCH_KEY", "--overwrite")
@@ -255,7 +255,7 @@ def test_every_projection_refuses_a_trajectory_without_ledger(untrainable: Traje
     assert len(found) >= 3  # those of the core, and of the trainers that are installed
     assert set(found) == {"refused"}
     exported = run_envkit("export", "out/toy-echo-v0", "--format", "sft", "--out", "rows.jsonl")
-    assert exported.code == 1
+    assert exported.code == 2
     assert not Path("rows.jsonl").exists()
 
 

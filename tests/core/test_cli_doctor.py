@@ -191,7 +191,7 @@ def test_rollout_gives_up_when_nothing_but_faults_comes(model: Path, tmp_path: P
 def test_a_server_of_a_model_that_is_not_here_needs_its_name(model: Path) -> None:
     with serving(model, model_path="/srv/elsewhere") as url:
         shown = run_envkit("rollout", "canary-v0", "--engine", "sglang", "--base-url", url)
-    assert shown.code == 1
+    assert shown.code == 2
     assert "'/srv/elsewhere'" in shown.last_error
     assert "add --model" in shown.last_error
 

@@ -38,7 +38,7 @@ def test_view_shows_one_episode_and_refuses_one_that_is_not_there(run: Path) -> 
     assert "episode 2:" in result.out
     assert "episode 1:" not in result.out
     missing = run_envkit("view", run, "-e", "4")
-    assert missing.code == 1
+    assert missing.code == 2
     assert "has 3 episodes" in missing.err
 
 
@@ -48,7 +48,7 @@ def test_view_draws_pictures_where_it_is_asked_to(run: Path) -> None:
     assert "38;2;" in blocks
     sixel = run_envkit("view", run, "-e", "1", "--images", "sixel").out
     assert sixel.count("\x1bPq") == 3
-    assert run_envkit("view", run, "--images", "big").code == 1
+    assert run_envkit("view", run, "--images", "big").code == 2
 
 
 def test_view_shows_what_is_readable_and_names_what_is_not(run: Path, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_command_takes_other_recordings(points: None, tmp_path: Path) -> None:
     assert shown.out.splitlines()[1].split()[0] == "episode-0"
     assert "image tensors are not compared: add --model" in shown.err
     wrong = run_envkit("conformance", "--model", "anything")
-    assert wrong.code == 1
+    assert wrong.code == 2
     assert "--model belongs to --recordings" in wrong.last_error
 
 

@@ -245,5 +245,5 @@ def test_command_says_which_trainer_is_missing(points: None) -> None:
 def test_command_refuses_options_that_do_not_belong_to_gradients(tmp_path: Path) -> None:
     for options in (("--save", tmp_path), ("--gradient", "--recordings", tmp_path)):
         shown = run_envkit("conformance", *options)
-        assert shown.code == 1
+        assert shown.code == 2
         assert "--gradient takes" in shown.last_error

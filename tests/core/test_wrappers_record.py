@@ -106,7 +106,7 @@ def test_rollout_refuses_arguments_that_the_wrapper_does_not_take(tmp_path: Path
     wrong = run_envkit(*command, "--wrap", "record-episode", "--wrap-kwargs", "folders=3")
     lonely = run_envkit(*command, "--wrap-kwargs", "folder=3")
 
-    assert (wrong.code, lonely.code) == (1, 1)
+    assert (wrong.code, lonely.code) == (2, 2)
     assert "record-episode cannot be made with {'folders': 3}" in wrong.last_error
     assert "add --wrap NAME" in lonely.last_error
 

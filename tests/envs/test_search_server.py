@@ -11,7 +11,7 @@ from fakes.search_backend import DOCUMENTS, MemoryBackend
 from fakes.search_server import running
 
 from envkit.access import Access, bearer
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError
 from envkit_search.document import Document
 from envkit_search.remote import RetrieveClient
 from envkit_search.server import (
@@ -149,7 +149,7 @@ async def test_serve_says_when_the_port_is_taken() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port: int = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"{port}"):
+        with pytest.raises(ServiceError, match=f"{port}"):
             await serve(MemoryBackend(), access=ACCESS, port=port)
     with pytest.raises(ConfigurationError):
         await serve(MemoryBackend(), access=ACCESS, port=99_999)
