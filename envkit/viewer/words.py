@@ -31,9 +31,11 @@ def _said(mark: Any) -> dict[str, Any]:  # noqa: ANN401  # what a file holds
 
 
 def call_words(call: Mapping[str, Any]) -> str:
-    """Return a tool call in words: its name and its arguments."""
+    """Return a tool call in words: its name and its arguments; one of another shape as JSON."""
     function = call.get("function")
     source = cast("Mapping[str, Any]", function) if isinstance(function, dict) else call
+    if "name" not in source:
+        return json.dumps(call, ensure_ascii=False, default=str)[:MAX_TEXT_BYTES]
     given = source.get("arguments")
     if isinstance(given, str):
         try:
@@ -46,7 +48,7 @@ def call_words(call: Mapping[str, Any]) -> str:
     shown = ", ".join(
         f"“{v}”" if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values
     )
-    return f"{source.get('name', 'call')}({shown})"[:MAX_TEXT_BYTES]
+    return f"{source['name']}({shown})"[:MAX_TEXT_BYTES]
 
 
 def thought_of(turn: TurnRecord, *, has_actions: bool) -> str:

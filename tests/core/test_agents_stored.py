@@ -15,9 +15,9 @@ from envkit.conformance import Verdict, load_adapters, load_recordings, run_suit
 from envkit.errors import ConfigurationError
 from envkit.export.trajectories import TrajectoryFormat, export_trajectories
 from envkit.export.trajectory_rows import Selection
-from envkit.viewer import write_report
 from envkit.rollout import RolloutConfig, ScriptedEngine
 from envkit.trajectory import TrajectoryWriter, load, verify_file
+from envkit.viewer import write_report
 
 DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
 

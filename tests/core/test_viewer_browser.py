@@ -262,7 +262,7 @@ def test_everything_works_by_keyboard(open_file: Open) -> None:
     page.keyboard.press("End")
     assert page.locator(".film .at").inner_text() == "end"
     page.keyboard.press("]")
-    until(page, "location.hash.includes('/e/7')")
+    page.locator(".switch [aria-current=page]", has_text="3").wait_for()
     page.keyboard.press("c")
     until(page, "document.querySelectorAll('.lane').length === 2")
     assert page.locator(".fork").count() > 0
@@ -277,7 +277,7 @@ def test_everything_works_by_keyboard(open_file: Open) -> None:
     page.locator("#help[open]").wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("n")
-    until(page, "location.hash.includes('/e/8')")
+    page.locator(".switch [aria-current=page]", has_text="4").wait_for()
     page.keyboard.press("Escape")
     page.locator("main.eps").wait_for()
     assert "q=row+1" in page.url

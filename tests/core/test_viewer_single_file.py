@@ -90,7 +90,7 @@ def test_report_holds_hostile_content_as_data(tmp_path: Path) -> None:
     first, second = found.turns(1)
     assert first["reply"] == HOSTILE
     assert second["heard"][0]["text"] == HOSTILE
-    assert HOSTILE in second["words"][0]
+    assert json.loads(second["words"][0]) == {HOSTILE: HOSTILE}
 
 
 @quick

@@ -70,9 +70,10 @@ export function start(source, home) {
   async function route() {
     const turn = asked += 1;
     let found;
+    page.leave?.();
+    page = {};  // the old page is still drawn, and must not change the address of the next
     try { found = await pageOf(address()); } catch (error) { found = [null, missing(`This page could not be shown: ${plain(error.message)}.`, "#/")]; }
     if (turn !== asked) return found[1].leave?.();
-    page.leave?.();
     const [run, next] = found;
     page = next;
     current = run?.name ?? null;

@@ -58,6 +58,7 @@ export async function episodePage(context, number, query) {
   }
 
   function choose(n, isScrolled) {
+    if (state.isLeft) return;
     state.now = Math.max(1, Math.min(steps, n));
     const { now } = state, turn = view.turns[now - 1];
     film.show(now, turn ? `turn ${now}: ${summary(turn).text}` : "end", turn ? `${now} / ${total}` : now === total + 1 ? "end" : String(now));
@@ -105,6 +106,7 @@ export async function episodePage(context, number, query) {
       if (first > 1 && !other) cards[first - 1].scrollIntoView({ block: "start" }); else scrollTo(0, 0);
     },
     leave() {
+      state.isLeft = true;
       clearInterval(state.timer);
       NARROW.removeEventListener("change", resize);
       removeEventListener("scroll", follow);
