@@ -28,6 +28,7 @@ from envkit.cli.person import play
 from envkit.cli.plugin_commands import plugin_commands
 from envkit.cli.rollout import rollout
 from envkit.cli.stored import report, verify
+from envkit.cli.ui import ui
 from envkit.cli.view import view
 from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError, did_you_mean
 
@@ -143,6 +144,7 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Roll out": {
         "rollout": rollout,
         "eval": evaluate,
+        "ui": ui,
         "report": report,
         "view": view,
         "verify": verify,

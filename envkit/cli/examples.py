@@ -28,6 +28,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "eval --resume runs/oracle --by hops",
         "eval runs/before runs/after --paired",
     ),
+    "ui": ("ui", "ui runs --port 9000 --no-open"),
     "report": (
         "report runs/oracle",
         "report runs/oracle/trajectories.jsonl --out page.html",

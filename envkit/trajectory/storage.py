@@ -225,7 +225,7 @@ def read_lines(path: Source) -> Iterator[StoredLine]:
     file = trajectory_file(path)
     images = ImageFolder(file.parent / IMAGE_FOLDER)
     for number, line in _lines(file):
-        yield _read_line(file, number, line, images)
+        yield parse_line(file, number, line, images)
 
 
 def trajectory_file(path: Source) -> Path:
@@ -326,7 +326,15 @@ def _name(trajectory: Trajectory) -> str:
     return f"{found!r:.80}" if type(found) is str else f"with an id of type {type(found).__name__}"
 
 
-def _read_line(file: Path, number: int, line: bytes, images: ImageFolder) -> StoredLine:
+def parse_line(file: Path, number: int, line: bytes, images: ImageFolder) -> StoredLine:
+    """Return what one line holds, readable or not.
+
+    Args:
+        file: Named in the error of a line that cannot be read.
+        number: Of the line, from 1.
+        line: Its bytes, with the newline if it has one.
+        images: The images beside the file.
+    """
     try:
         row: object = json.loads(line)
     except (ValueError, RecursionError) as error:

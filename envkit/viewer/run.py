@@ -67,13 +67,21 @@ class RunSource:
         if file.name != FILE_NAME:
             return {}
         try:
-            found: object = json.loads((file.parent / METRICS_FILE).read_bytes())
-        except (OSError, ValueError, RecursionError):
+            return numbers_of((file.parent / METRICS_FILE).read_bytes())
+        except OSError:
             return {}
-        if not isinstance(found, dict):
-            return {}
-        entries = cast("dict[str, Any]", found)
-        return {k: float(v) for k, v in entries.items() if type(v) in (int, float)}
+
+
+def numbers_of(text: bytes) -> dict[str, float]:
+    """Return the numbers of a JSON object by name; none if the text is damaged."""
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    entries = cast("dict[str, Any]", found)
+    return {k: float(v) for k, v in entries.items() if type(v) in (int, float)}
 
 
 class RunData:
@@ -113,21 +121,24 @@ class RunData:
         text = str(stored.error)
         self.notes.append(f"Left out: {text[text.find(f'line {stored.line}') :]}")
 
-    def index(self, *, most: int | None = None, is_live: bool = False) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of all episodes, as JSON data."""
+        return {
+            **figures(self.rows, self._aggregator, self.recorded),
+            "engines": [engine for engine in self.engines if engine],
+        }
+
+    def index(self, *, most: int | None = None) -> dict[str, Any]:
         """Return what the front end's `run()` gives, as JSON data.
 
         Args:
             most: How many rows to list at most; the figures count all. None lists all.
-            is_live: Whether the run may still grow.
         """
         return {
             "name": self.name,
-            "figures": {
-                **figures(self.rows, self._aggregator, self.recorded),
-                "engines": [engine for engine in self.engines if engine],
-            },
+            "figures": self.figures(),
             "columns": COLUMNS,
             "rows": [row.to_json() for row in self.rows[:most]],
             "notes": self.notes,
-            "live": is_live,
+            "live": False,
         }

@@ -9,8 +9,10 @@ from envkit.viewer.rows import title_of
 
 Piece = tuple[str, str]
 """Where a text is, such as "reply 3", and the text."""
-_BEFORE: Final = 24
-_AFTER: Final = 40
+BEFORE: Final = 24
+"""Characters shown before a hit."""
+AFTER: Final = 40
+"""Characters shown after a hit."""
 _MOST: Final = 200_000
 """Characters of one episode that are searched."""
 
@@ -40,12 +42,12 @@ def find(pieces: Sequence[Piece], query: str) -> dict[str, Any] | None:
         if at >= 0:
             shown = text if len(text) == len(lowered) else lowered
             end = at + len(wanted)
-            start = max(0, at - _BEFORE)
+            start = max(0, at - BEFORE)
             return {
                 "where": where,
                 "before": ("…" if start else "") + shown[start:at],
                 "hit": shown[at:end],
-                "after": shown[end : end + _AFTER],
+                "after": shown[end : end + AFTER],
             }
     return None
 

@@ -23,10 +23,12 @@ export function start(source, home) {
       runs.set(name, derive(found));
     }
     if (!watching.has(name)) watching.set(name, source.watch(name, fresh => {
-      runs.set(name, derive(fresh));
+      if (!fresh) return;
+      const { isGrouped } = runs.get(name), now = derive(fresh);
+      runs.set(name, now);
       if (current !== name) return;
-      chrome(runs.get(name), page);
-      if (page.changed) page.changed(runs.get(name)); else if (page.tab === 0) route();
+      chrome(now, page);
+      if (page.changed && now.isGrouped === isGrouped) page.changed(now); else if (page.tab !== undefined) redraw();
     }));
     return runs.get(name);
   }
@@ -84,6 +86,14 @@ export function start(source, home) {
     if (!page.name.startsWith("ep ") && page.name !== "ep") scrollTo(0, 0);
     page.enter?.();
     performance.mark("page ready");
+  }
+  async function redraw() {  // in place: the reader's position, open folds and focus stay
+    const y = scrollY, folds = () => [...main.querySelectorAll("details")], stops = () => [...main.querySelectorAll("a, button, summary")];
+    const open = folds().map(fold => fold.open), at = stops().indexOf(document.activeElement);
+    await route();
+    folds().forEach((fold, i) => { if (open[i]) fold.open = true; });
+    if (at >= 0) stops()[at]?.focus({ preventScroll: true });
+    scrollTo(0, y);
   }
   help.append(h("h2", { id: "help-title" }, "Keyboard"), h("dl.keymap", {}, KEYS.map(([keys, what]) => [h("dt", {}, keys.split(" ").map(x => h("kbd", {}, x))), h("dd", {}, what)])),
     h("form", { method: "dialog" }, h("button.button", {}, "Close")));

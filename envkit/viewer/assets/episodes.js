@@ -50,7 +50,7 @@ export function episodesPage(context, query) {
   const isList = () => state.view === "list", lowered = () => state.q.trim().toLowerCase();
   const tools = { href, pictures, get hits() { return hits; }, get query() { return lowered(); } };
 
-  async function refresh() {
+  async function refresh(isQuiet) {
     const wanted = lowered(), turn = asked += 1;
     if (!wanted) hits = null;
     else if (wanted !== hitsOf || !hits) {
@@ -59,10 +59,10 @@ export function episodesPage(context, query) {
       hits = found;
     }
     hitsOf = wanted;
-    draw();
+    draw(isQuiet);
   }
   const keep = e => SHOWS[state.show][1](e) && (!state.group || (e.group ?? "") === state.group) && (!state.stop || e.stop === state.stop) && (!hits || hits.has(e.number));
-  function draw() {
+  function draw(isQuiet) {
     const columns = isList() ? LIST_COLUMNS : GROUP_COLUMNS, isDown = state.dir === "down";
     rows = isList() ? run.episodes.filter(keep).map(e => [e]) : run.groups.map(g => [g, g.members.filter(keep)]).filter(([, members]) => members.length);
     rows = ordered(rows, columns.find(c => c[0] === state.sort)?.[2], isDown);
@@ -73,7 +73,7 @@ export function episodesPage(context, query) {
       : h("p.pad", {}, "Nothing matches. ", h("a", { href: link([run.name, "episodes"]) }, "Show all episodes")));
     grow();
     tally.textContent = `${many(shown.length, "episode")}${isList() ? "" : ` in ${many(rows.length, "group")}`}`;
-    say(tally.textContent);
+    if (isQuiet !== true) say(tally.textContent);
   }
   function header([key, name, by]) {
     const isChosen = state.sort === key, isDown = state.dir === "down";
@@ -115,5 +115,14 @@ export function episodesPage(context, query) {
   return { name: "eps", title: `Episodes of ${run.name}`, tab: 1, node: [h("h1.vh", {}, "Episodes"), h("div.tools", {}, search, shows, views, only, tally), body, end],
     async enter() { counts(); await refresh(); watcher.observe(end); if (query.find) search.focus(); },
     leave() { clearTimeout(timer); asked += 1; pictures.stop(); watcher.disconnect(); },
-    changed(fresh) { run = fresh; hits = null; counts(); refresh(); } };
+    async changed(fresh) {  // what was drawn stays drawn, where it was
+      const y = scrollY, before = drawn, at = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+      run = fresh;
+      hits = null;
+      counts();
+      await refresh(true);
+      while (drawn < Math.min(before, rows.length)) grow();
+      if (at) [...body.querySelectorAll("a[href]")].find(one => one.getAttribute("href") === at)?.focus({ preventScroll: true });
+      scrollTo(0, y);
+    } };
 }

@@ -1,0 +1,64 @@
+"""`envkit ui`: the viewer over all runs of a folder, live while they run."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envkit.cli.console import note, say
+from envkit.cli.run_plan import RUNS
+
+
+def ui(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="Show the runs below this folder (default: runs/)."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")
+    ] = 8420,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Only print the address; open no browser.")
+    ] = False,
+) -> None:
+    """Browse all runs of a folder in the browser, live while they run, until Ctrl-C.
+
+    Only this machine reaches the server, and only with the key in the printed address.
+    """
+    import asyncio
+    import contextlib
+    import secrets
+    import webbrowser
+
+    from envkit.viewer.folder import Folder
+    from envkit.viewer.library import Library
+    from envkit.viewer.server import serve
+
+    shown = folder or _default()
+    library = Library(Folder(shown))
+    if not library.folder.find().runs:
+        note(f"{shown} holds no runs yet; they appear when a rollout starts")
+
+    def tell(address: str) -> None:
+        say(address)
+        note("Ctrl-C ends it")
+        if not no_open and _has_screen():
+            webbrowser.open(address)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(library, key=secrets.token_urlsafe(24), port=port, on_ready=tell))
+    note("ended")
+
+
+def _has_screen() -> bool:
+    """Whether a browser can open a window; without one, a text browser would take the terminal."""
+    is_known = sys.platform in ("darwin", "win32")
+    return is_known or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _default() -> Path:
+    """Return `runs/` where there is one, else the current folder."""
+    runs = Path(RUNS)
+    return runs if runs.is_dir() else Path()

@@ -1,0 +1,36 @@
+// Certificates of environments and evaluations with their intervals, as the folder holds them.
+import { h, num, percent, seconds, many, plain, isNumber } from "./dom.js";
+import { link } from "./address.js";
+import { interval } from "./parts.js";
+
+const GOOD_VERDICTS = ["pass"], BAD_VERDICTS = ["fail", "not run"];
+const tone = verdict => GOOD_VERDICTS.includes(verdict) ? ".good" : BAD_VERDICTS.includes(verdict) ? ".bad" : "";
+
+function certificate(one) {
+  const failed = one.lines.filter(line => BAD_VERDICTS.includes(line.verdict)).length;
+  const told = !one.is_complete ? "interrupted" : one.passed ? "passed" : `${many(failed, "line")} failed or not run`;
+  return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(one.title)), h(`span.flip${one.passed ? ".good" : ".bad"}`, {}, told),
+    h("span.muted.cut", {}, `${isNumber(one.episodes) ? `${many(one.episodes, "episode")} per policy · ` : ""}${plain(one.name)}`)),
+  h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["line", "verdict", "number", "of what"].map(x => h("th", { scope: "col" }, x)))),
+    h("tbody", {}, one.lines.map(line => h("tr", {}, h("th", { scope: "row" }, plain(line.name)), h("td", {}, h(`span.flip${tone(line.verdict)}`, {}, plain(line.verdict))), h("td", {}, num(line.value, 4)),
+      h("td.words", { dir: "auto" }, plain(line.detail), line.evidence.length ? h("ul", {}, line.evidence.map(text => h("li.muted", {}, plain(text)))) : null)))))));
+}
+const estimate = (x, text, scale) => x ? [h("b", {}, text(x.mean)), isNumber(x.low) ? h("span.muted", {}, ` ${text(x.low)} to ${text(x.high)}`) : null, interval(x.low, x.mean, x.high, ...scale)] : "–";
+function evaluation(one) {
+  const rewards = one.lines.flatMap(({ reward: r }) => r ? [r.mean, r.low, r.high] : []).filter(isNumber), scale = [Math.max(1, ...rewards), Math.min(0, ...rewards)];
+  const ks = [...new Set(one.lines.flatMap(line => line.pass_at.map(([k]) => k)))].filter(k => k !== "1"), folder = one.name.split("/").slice(0, -1).join("/");
+  const runs = one.runs.map(name => folder ? `${folder}/${name}` : name);
+  return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(one.title || "no figures yet")), one.is_complete ? null : h("span.flip", {}, "not finished"), h("span.muted.cut", {}, plain(one.name))),
+    h("p.muted", {}, "Means over tasks with 95\u2009% intervals. Runs: ", runs.map((name, i) => [i ? ", " : "", h("a", { href: link([name]) }, plain(name))])),
+    h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["", "tasks", "episodes", "success", "reward", ...ks.map(k => `pass@${plain(k)}`), "turns", "seconds", "faults"].map(x => h("th", { scope: "col" }, x)))),
+      h("tbody", {}, one.lines.map(line => h("tr", {}, h("th", { scope: "row" }, line.tag === null ? h("b", {}, plain(line.env)) : h("span.inner", {}, plain(`${line.tag} ${line.value}`))), h("td", {}, num(line.tasks, 0)), h("td", {}, num(line.episodes, 0)),
+        h("td", {}, estimate(line.success, percent, [1, 0])), h("td", {}, estimate(line.reward, x => num(x), scale)), ks.map(k => h("td", {}, estimate(line.pass_at.find(([own]) => own === k)?.[1], percent, [1, 0]))),
+        h("td", {}, num(line.turns, 1)), h("td", {}, seconds(line.seconds)), h("td", {}, num(line.faulted, 0))))))));
+}
+export function documents(list) {
+  const part = (name, kind, build) => {
+    const own = list.filter(one => one.kind === kind);
+    return own.length ? h("section.card.docs", {}, h("h2", {}, name), own.map(build)) : null;
+  };
+  return [part("Evaluations", "evaluation", evaluation), part("Certificates of environments", "certificate", certificate)].filter(Boolean);
+}

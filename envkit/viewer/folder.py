@@ -1,0 +1,180 @@
+"""The folder that `envkit ui` shows: where its runs are, and files opened only below it."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from envkit.errors import ImageError, StorageError
+from envkit.files import storage_errors
+from envkit.image_files import MAX_BYTES
+from envkit.rollout.run_folder import RUN_FILE
+from envkit.sinks.jsonl import METRICS_FILE
+from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
+from envkit.trajectory.storage import FILE_NAME
+
+MAX_FOLDERS: Final = 20_000
+"""So many folders are looked into."""
+MAX_DOCUMENTS: Final = 500
+_MAX_JSON_BYTES: Final = 4 << 20
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Not through a link; and a pipe must not block."""
+_MEDIA: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"BM", "image/bmp"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a look through the folder found."""
+
+    runs: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Folders that hold trajectories, or will, by their path below the root."""
+    documents: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Other JSON files, by their path below the root."""
+    note: str = ""
+    """What was left out; empty if nothing was."""
+
+
+class Folder:
+    """A folder whose files can be read, and no others: links are not followed."""
+
+    def __init__(self, root: Path) -> None:
+        """Take the folder; the root itself may be a link.
+
+        Raises:
+            StorageError: It does not exist or is not a folder.
+        """
+        if not root.is_dir():
+            what = "is not a folder" if root.exists() else "does not exist"
+            raise StorageError(f"envkit ui shows the runs of a folder, and {str(root)!r} {what}")
+        self.root: Final = root.resolve()
+
+    def open(self, path: Path) -> BinaryIO:
+        """Open a file below the root for reading.
+
+        Raises:
+            StorageError: It cannot be read, is a link or not a regular file, or is elsewhere.
+        """
+        with storage_errors(f"cannot read {path.name}"):
+            parent = path.parent.resolve(strict=True)
+            if not parent.is_relative_to(self.root):
+                raise StorageError(f"{path.name} is outside the folder that is shown")
+            descriptor = os.open(parent / path.name, _OPEN_FLAGS)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise StorageError(f"{path.name} is not a regular file")
+            return os.fdopen(descriptor, "rb")
+
+    def read_json(self, path: Path) -> bytes:
+        """Return a JSON file's bytes.
+
+        Raises:
+            StorageError: As for `open`, or it is longer than 4 MiB.
+        """
+        with self.open(path) as stream, storage_errors(f"cannot read {path.name}"):
+            data = stream.read(_MAX_JSON_BYTES + 1)
+        if len(data) > _MAX_JSON_BYTES:
+            raise StorageError(f"{path.name} is longer than {_MAX_JSON_BYTES} bytes")
+        return data
+
+    def images(self, run: Path) -> ImageFolder:
+        """Return the images of a run; links among them are refused."""
+        return _OwnImages(self, run / IMAGE_FOLDER)
+
+    def read_image(self, run: Path, sha256: str) -> tuple[bytes, str]:
+        """Return an image file and its media type.
+
+        Raises:
+            StorageError: The name is not a hash, or as for `open`.
+            ImageError: The file is too long or not an image.
+        """
+        target = ImageFolder(run / IMAGE_FOLDER).file(sha256)
+        with self.open(target) as stream, storage_errors(f"cannot read {target.name}"):
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ImageError(f"{target.name} is longer than {MAX_BYTES} bytes")
+        for start, kind in _MEDIA:
+            if data.startswith(start):
+                return data, kind
+        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+            return data, "image/webp"
+        raise ImageError(f"{target.name} is not an image file")
+
+    def find(self) -> Found:
+        """Look through the folder for runs and other JSON files."""
+        runs: dict[str, Path] = {}
+        documents: dict[str, Path] = {}
+        looked = 0
+        waiting = [self.root]
+        while waiting and looked < MAX_FOLDERS:
+            folder = waiting.pop()
+            looked += 1
+            files, folders = _entries(folder)
+            is_run = FILE_NAME in files or RUN_FILE in files
+            if is_run:
+                runs[self._name(folder)] = folder
+            # Images are many and never folders of runs.
+            waiting += [folder / one for one in folders if not (is_run and one == IMAGE_FOLDER)]
+            for one in files:
+                is_other = one.endswith(".json") and one not in (RUN_FILE, METRICS_FILE)
+                if is_other and len(documents) < MAX_DOCUMENTS:
+                    documents[self._name(folder / one)] = folder / one
+        note = f"Only the first {MAX_FOLDERS:,} folders are shown." if waiting else ""
+        own = self._name(self.root)
+        if own in runs and (other := _plain(self.root.name)) and other not in runs:
+            runs = {other if name == own else name: path for name, path in runs.items()}
+        return Found(runs=runs, documents=documents, note=note)
+
+    def _name(self, path: Path) -> str:
+        return _plain(path.relative_to(self.root).as_posix())
+
+
+class _OwnImages(ImageFolder):
+    """Image files below the root; one that is a link counts as missing."""
+
+    def __init__(self, folder: Folder, path: Path) -> None:
+        super().__init__(path)
+        self._folder = folder
+
+    def file(self, sha256: str) -> Path:
+        """Return where the image of this hash is.
+
+        Raises:
+            StorageError: The text is not a hash, or the file is a link or elsewhere.
+        """
+        target = super().file(sha256)
+        if target.is_symlink() or not target.resolve().is_relative_to(self._folder.root):
+            raise StorageError(f"the image {sha256} is outside the folder that is shown")
+        return target
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """Return names of the regular files and folders in a folder, in order, without hidden ones."""
+    found: tuple[list[str], list[str]] = ([], [])
+    for name, is_folder in sorted(_readable(folder)):
+        found[is_folder].append(name)
+    return found
+
+
+def _readable(folder: Path) -> Iterator[tuple[str, bool]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder or entry.is_file(follow_symlinks=False):
+                    yield entry.name, is_folder
+    except OSError:  # gone, or not ours to read
+        return
+
+
+def _plain(name: str) -> str:
+    """Return a name for addresses and JSON: other bytes than UTF-8 become escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,195 @@
+"""All runs of a folder: found, read a little at a time, and summed up for the table of runs."""
+
+import threading
+import time
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from envkit.errors import ConfigurationError
+from envkit.viewer.diff import compare_rows
+from envkit.viewer.documents import read_document
+from envkit.viewer.folder import Folder, Found
+from envkit.viewer.live_run import LiveRun
+from envkit.viewer.pairs import match
+from envkit.viewer.summary import summary
+
+MAX_BYTES: Final = 768 << 20
+"""Indexes of runs that take more are let go of, except those that were asked for last."""
+_SCAN_S: Final = 2.0
+_SLICE_S: Final = 0.1
+"""How long one step reads, so that requests wait no longer."""
+_WATCHED_S: Final = 60.0
+"""How long a run counts as watched after it was asked for."""
+
+
+class Library:
+    """The runs below a folder. `step` reads; the other methods answer from what was read."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Take a folder without looking into it.
+
+        Args:
+            folder: Opens its files.
+        """
+        self.folder: Final = folder
+        self.version = 0
+        """Rises with every change of any run or document."""
+        self._runs: dict[str, LiveRun] = {}
+        self._asked: dict[str, float] = {}
+        """When each run was last asked for."""
+        self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
+        """Summaries by run, with the revision that they are of."""
+        self._forgotten: set[str] = set()
+        self._documents: dict[str, tuple[Any, dict[str, Any] | None]] = {}
+        self._note = ""
+        self._is_scanned = False
+        self._next_scan = 0.0
+        self._lock = threading.Lock()
+
+    def step(self) -> bool:
+        """Look for new runs where it is time, and read on; return whether more is to be read.
+
+        It takes about 0.1 seconds. One thread at a time may call it.
+        """
+        now = time.monotonic()
+        if now >= self._next_scan:
+            self._scan(self.folder.find())
+            self._check_all()
+            taken = time.monotonic() - now
+            self._next_scan = time.monotonic() + max(_SCAN_S, 10 * taken)
+            return True
+        behind = [run for run in self._runs.values() if self._is_wanted(run)]
+        if not behind:
+            self._check_watched()
+            return False
+        chosen = max(behind, key=lambda run: (self._asked.get(run.name, 0.0), run.modified))
+        self._refresh(chosen, _SLICE_S)
+        self._shrink()
+        return True
+
+    def _is_wanted(self, run: LiveRun) -> bool:
+        return run.is_behind and run.name not in self._forgotten
+
+    def _refresh(self, run: LiveRun, budget_s: float) -> None:
+        if run.refresh(budget_s):
+            self.version += 1
+
+    def _check_all(self) -> None:
+        """See which runs grew; nothing is read of one that is behind anyway."""
+        for run in list(self._runs.values()):
+            if not run.is_behind:
+                self._refresh(run, 0.01)
+
+    def _check_watched(self) -> None:
+        now = time.monotonic()
+        for name, asked in list(self._asked.items()):
+            run = self._runs.get(name)
+            if run is not None and now - asked < _WATCHED_S and name not in self._forgotten:
+                self._refresh(run, 0.02)
+
+    def _scan(self, found: Found) -> None:
+        with self._lock:
+            before = self._runs
+            self._runs = {
+                name: known
+                if (known := before.get(name)) is not None and known.path == path
+                else LiveRun(name, path, self.folder)
+                for name, path in sorted(found.runs.items())
+            }
+            changed = before.keys() != self._runs.keys()
+            for name in before.keys() - self._runs.keys():
+                self._kept.pop(name, None)
+                self._forgotten.discard(name)
+                self._asked.pop(name, None)
+        changed |= self._read_documents(found)
+        changed |= found.note != self._note or not self._is_scanned
+        self._note, self._is_scanned = found.note, True
+        self.version += changed
+
+    def _read_documents(self, found: Found) -> bool:
+        known: dict[str, tuple[Any, dict[str, Any] | None]] = {}
+        for name, path in sorted(found.documents.items()):
+            try:
+                stat = path.stat()
+                stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                old = self._documents.get(name)
+                if old is not None and old[0] == stamp:
+                    known[name] = old
+                    continue
+                known[name] = (stamp, read_document(self.folder.read_json(path)))
+            except OSError:
+                continue
+        changed = known != self._documents
+        self._documents = known
+        return changed
+
+    def _shrink(self) -> None:
+        """Let go of the indexes that were not asked for the longest time; summaries stay."""
+        held = {name: run.size for name, run in self._runs.items() if name not in self._forgotten}
+        total = sum(held.values())
+        for name in sorted(held, key=lambda name: self._asked.get(name, 0.0)):
+            run = self._runs[name]
+            if total <= MAX_BYTES or len(held) == 1:
+                return
+            if run.is_behind or run.is_live:
+                continue
+            self._summary(run)
+            self._forgotten.add(name)
+            run.forget()
+            total -= held.pop(name)
+
+    def run(self, name: str) -> LiveRun | None:
+        """Return a run, which is read before others from now on; None if there is none."""
+        run = self._runs.get(name)
+        if run is None:
+            return None
+        self._asked[name] = time.monotonic()
+        self._forgotten.discard(name)
+        return run
+
+    def state(self) -> dict[str, Any]:
+        """Return the version, and the revision of each run by name."""
+        revisions = {name: run.revision for name, run in self._runs.items()}
+        return {"version": self.version, "revisions": revisions}
+
+    def overview(self) -> dict[str, Any]:
+        """Return the table of runs and the other documents, as JSON data."""
+        runs = [self._summary(run) for run in list(self._runs.values())]
+        documents = [
+            {"name": name, **data}
+            for name, (_, data) in list(self._documents.items())
+            if data is not None
+        ]
+        return {
+            "folder": PurePosixPath(self.folder.root).name,
+            "version": self.version,
+            "is_scanned": self._is_scanned,
+            "note": self._note,
+            "runs": runs,
+            "documents": documents,
+        }
+
+    def _summary(self, run: LiveRun) -> dict[str, Any]:
+        kept = self._kept.get(run.name)
+        if kept is not None and (kept[0] == run.revision or run.name in self._forgotten):
+            return kept[1]
+        revision = run.revision
+        made = summary(run)
+        self._kept[run.name] = (revision, made)
+        return made
+
+    def compare(self, first: LiveRun, second: LiveRun) -> dict[str, Any]:
+        """Return what changed from one run to another, episode by episode, as JSON data.
+
+        Raises:
+            ConfigurationError: The runs share no environment and seed.
+        """
+        names = [first.name, second.name]
+        rows = [first.rows(), second.rows()]
+        matching = match(*rows)
+        if not matching.pairs:
+            raise ConfigurationError(
+                "runs are compared by environment and seed, and these two share none"
+            )
+        listed = [{row.number for row in found} for found in rows]
+        return {"names": names, **compare_rows(matching, names, listed)}

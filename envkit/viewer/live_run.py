@@ -1,0 +1,368 @@
+"""A run that may be growing: its index, read from the file as far as it is written.
+
+Episodes are not kept. A page of one reads its line again, by its place in the file.
+"""
+
+import json
+import math
+import os
+import threading
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, BinaryIO, Final, cast
+
+from envkit.errors import StorageError
+from envkit.trajectory.certificate import certify
+from envkit.trajectory.checks import check_trajectory
+from envkit.trajectory.storage import FILE_NAME, StoredLine, parse_line
+from envkit.viewer.episodes import episode
+from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
+from envkit.viewer.rows import COLUMNS, EpisodeRow, episode_row
+from envkit.viewer.run import RunData, numbers_of
+from envkit.viewer.search import search_pieces
+from envkit.viewer.search_text import SearchText
+from envkit.viewer.writers import is_locked
+
+MAX_LINE_BYTES: Final = 256 << 20
+"""A longer line is left out."""
+_SAMPLE: Final = 256
+"""Bytes that tell whether a file is still the one that was read."""
+_RECENT_S: Final = 30.0
+_MOST_NOTES: Final = 50
+
+
+class LiveRun:
+    """One run of a folder. Safe to share between threads; every method may read files."""
+
+    def __init__(self, name: str, path: Path, folder: Folder) -> None:
+        """Take a run without reading it.
+
+        Args:
+            name: Unique in the folder.
+            path: Its own folder.
+            folder: Opens its files.
+        """
+        self.name: Final = name
+        self.path: Final = path
+        self.epoch = 0
+        """Rises when the file was replaced, so that rows known before count no more."""
+        self.revision = 0
+        """Rises with every change."""
+        self.is_behind = True
+        """Whether the file holds lines that were not read yet."""
+        self.is_live = False
+        """Whether a rollout is writing it."""
+        self.modified = 0.0
+        """When the trajectories were last written, in seconds since 1970; 0 without any."""
+        self.settings: Mapping[str, Any] = {}
+        """As the rollout recorded them; empty without."""
+        self._folder = folder
+        self._images = folder.images(path)
+        self._lock = threading.Lock()
+        self._settings_stamp: tuple[int, ...] = ()
+        self._restart()
+
+    def _restart(self) -> None:
+        self._data = RunData(self.name)
+        self._text = SearchText()
+        self._places = array("Q")
+        """Where the line of each row starts."""
+        self._end = 0
+        """Of the lines that were read."""
+        self._lines = 0
+        self._stamp: tuple[int, ...] = ()
+        """Of the file when it was read: device, inode, size, time; empty before."""
+        self._recorded_stamp: tuple[int, ...] = ()
+        self._head = self._tail = b""
+        self._figures: tuple[int, dict[str, Any]] | None = None
+        self._skipping = False
+
+    @property
+    def count(self) -> int:
+        """Episodes read so far."""
+        return len(self._data.rows)
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, roughly."""
+        return 1_200 * len(self._data.rows) + self._text.size
+
+    @property
+    def expected(self) -> int | None:
+        """Episodes that the rollout is to play; None if it did not say."""
+        value = self.settings.get("episodes")
+        return value if type(value) is int and value > 0 else None
+
+    @property
+    def step(self) -> float | None:
+        """Training step that the metrics beside the run name; None without."""
+        return self._data.recorded.get("step")
+
+    def forget(self) -> None:
+        """Let go of the index, which `refresh` reads again."""
+        with self._lock:
+            self.epoch += 1
+            self.revision += 1
+            self._restart()
+            self.is_behind = True
+
+    def refresh(self, budget_s: float) -> bool:
+        """Read what was written since; return whether anything changed.
+
+        Args:
+            budget_s: About how long; `is_behind` says whether there is more.
+        """
+        with self._lock:
+            before = self.revision
+            self._read_settings()
+            try:
+                with self._folder.open(self.path / FILE_NAME) as stream:
+                    self._catch_up(stream, budget_s)
+            except StorageError:  # not there yet, or gone
+                if self._end:
+                    self._replaced()
+                self.is_behind = False
+                self._set_live(False)
+            return self.revision != before
+
+    def _catch_up(self, stream: BinaryIO, budget_s: float) -> None:
+        found = os.fstat(stream.fileno())
+        stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        if stamp != self._stamp or self.is_behind:
+            if self._stamp and not self._is_same(stream, found):
+                self._replaced()
+            self._stamp = stamp
+            if self.modified != found.st_mtime:
+                self.modified = found.st_mtime
+                self.revision += 1
+            self._read_lines(stream, time.monotonic() + budget_s)
+        self._set_live(self._has_writer(found))
+
+    def _has_writer(self, found: os.stat_result) -> bool:
+        """Whether a rollout writes the file: by its lock, or because it grew a moment ago."""
+        if is_locked(found):
+            return True
+        is_done = self.expected is not None and len(self._data.rows) >= self.expected
+        return time.time() - found.st_mtime < _RECENT_S and not is_done
+
+    def _is_same(self, stream: BinaryIO, found: os.stat_result) -> bool:
+        """Whether the lines that were read are still those at the file's beginning."""
+        if self._stamp[:2] != (found.st_dev, found.st_ino) or found.st_size < self._end:
+            return False
+        if not self._tail.endswith(b"\n") and found.st_size > self._end:
+            return not self._tail  # the last line got its end, and maybe more
+        stream.seek(0)
+        if stream.read(len(self._head)) != self._head:
+            return False
+        stream.seek(self._end - len(self._tail))
+        return stream.read(len(self._tail)) == self._tail
+
+    def _replaced(self) -> None:
+        self.epoch += 1
+        self.revision += 1
+        self._restart()
+
+    def _set_live(self, is_live: bool) -> None:
+        if is_live != self.is_live:
+            self.is_live = is_live
+            self.revision += 1
+        if not is_live:
+            self._read_recorded()
+
+    def _read_lines(self, stream: BinaryIO, deadline: float) -> None:
+        stream.seek(self._end)
+        self.is_behind = True
+        while time.monotonic() < deadline:
+            line = stream.readline(MAX_LINE_BYTES)
+            if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                self.is_behind = False
+                if not _is_json(line):  # nothing, or a line that is still being written
+                    return
+            start, self._end = self._end, self._end + len(line)
+            self._head = self._head or line[:_SAMPLE]
+            self._tail = line[-_SAMPLE:]
+            if self._skip(line):
+                continue
+            self._lines += 1
+            if line.strip():
+                self._take(line, start)
+            if not self.is_behind:
+                return
+
+    def _skip(self, line: bytes) -> bool:
+        """Whether a piece belongs to a line that is too long to be read."""
+        is_end = line.endswith(b"\n")
+        if self._skipping:
+            self._skipping = not is_end
+            return True
+        if is_end:
+            return False
+        self._skipping = True
+        self._lines += 1
+        self._note(f"Left out: line {self._lines} is longer than {MAX_LINE_BYTES >> 20} MiB")
+        return True
+
+    def _take(self, line: bytes, start: int) -> None:
+        stored = parse_line(self.path / FILE_NAME, self._lines, line, self._images)
+        self.revision += 1
+        if stored.trajectory is None:
+            if len(self._data.notes) < _MOST_NOTES:
+                self._data.add_unreadable(stored)
+            return
+        self._data.add(stored.trajectory, _row(stored))
+        self._places.append(start)
+        self._text.add(stored.line, search_pieces(stored.trajectory))
+
+    def _note(self, text: str) -> None:
+        if len(self._data.notes) < _MOST_NOTES:
+            self._data.notes.append(text)
+
+    def _read_settings(self) -> None:
+        """Read run.json where it changed."""
+        file = self.path / RUN_FILE
+        try:
+            found = file.stat()
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if stamp == self._settings_stamp:
+                return
+            self._settings_stamp = stamp
+            document: Any = json.loads(self._folder.read_json(file))
+            settings: Any = document["settings"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            settings = {}
+        given = cast("dict[str, Any]", settings) if isinstance(settings, dict) else {}
+        if given != self.settings:
+            self.settings = given
+            self.revision += 1
+
+    def _read_recorded(self) -> None:
+        """Read the metrics that the rollout left where they changed."""
+        file = self.path / METRICS_FILE
+        try:
+            found = file.stat()
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if stamp == self._recorded_stamp:
+                return
+            self._recorded_stamp = stamp
+            self._data.recorded = numbers_of(self._folder.read_json(file))
+        except OSError:
+            self._data.recorded = {}
+        self.revision += bool(self._data.recorded)
+
+    def index(self, *, since: int = 0, epoch: int | None = None) -> dict[str, Any]:
+        """Return what the front end's `run()` gives, as JSON data.
+
+        Args:
+            since: So many rows are known already and left out.
+            epoch: Of the known rows; another one than the run's makes all rows count as new.
+        """
+        with self._lock:
+            start = since if epoch == self.epoch else 0
+            return {
+                "name": self.name,
+                "figures": self._current_figures(),
+                "columns": COLUMNS,
+                "rows": [row.to_json() for row in self._data.rows[start:]],
+                "from": start,
+                "epoch": self.epoch,
+                "revision": self.revision,
+                "notes": [*self._state_notes(), *self._data.notes],
+                "live": self.is_live or self.is_behind,
+                "expected": self.expected,
+            }
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of the episodes read so far."""
+        with self._lock:
+            return self._current_figures()
+
+    def rewards(self) -> list[float]:
+        """Return the finite rewards, in the order of the file."""
+        with self._lock:
+            given = [row.reward for row in self._data.rows if row.reward is not None]
+        return [reward for reward in given if math.isfinite(reward)]
+
+    def group_means(self) -> list[float]:
+        """Return the mean reward of each group, best first; one without a group is alone."""
+        with self._lock:
+            found: dict[tuple[Any, ...], list[float]] = {}
+            for row in self._data.rows:
+                if row.reward is not None and math.isfinite(row.reward):
+                    own = (row.number,) if row.group_id is None else (row.group_id, row.role)
+                    found.setdefault(own, []).append(row.reward)
+        return sorted((fmean(rewards) for rewards in found.values()), reverse=True)
+
+    def rows(self) -> list[EpisodeRow]:
+        """Return the rows read so far."""
+        with self._lock:
+            return list(self._data.rows)
+
+    def _current_figures(self) -> dict[str, Any]:
+        if self._figures is None or self._figures[0] != self.revision:
+            self._figures = (self.revision, self._data.figures())
+        return self._figures[1]
+
+    def _state_notes(self) -> list[str]:
+        notes: list[str] = []
+        count = len(self._data.rows)
+        if self.is_behind:
+            notes.append(f"Still reading: these are the first {count:,} episodes.")
+        elif self._stamp and self._stamp[2] > self._end and not self.is_live:
+            notes.append(f"Line {self._lines + 1} is cut off: its writer was stopped.")
+        if self._text.left_out:
+            kept = count - self._text.left_out
+            notes.append(f"The search covers the first {kept:,} episodes: the rest is too long.")
+        return notes
+
+    def episode(self, number: int) -> dict[str, Any] | None:
+        """Return the data of one episode; None if there is none.
+
+        Args:
+            number: Its line, from 1.
+
+        Raises:
+            StorageError: The file changed since, or cannot be read.
+        """
+        with self._lock:
+            at = bisect_left(self._data.rows, number, key=lambda row: row.number)
+            if at == len(self._data.rows) or self._data.rows[at].number != number:
+                return None
+            place = self._places[at]
+        with self._folder.open(self.path / FILE_NAME) as stream:
+            stream.seek(place)
+            line = stream.readline(MAX_LINE_BYTES)
+        stored = parse_line(self.path / FILE_NAME, number, line, self._images)
+        if stored.trajectory is None:
+            raise StorageError("the file of the run has changed; load the page again")
+        return episode(
+            stored.trajectory, stored.certificate, number=number, folder=self._images
+        ).data
+
+    def search(self, query: str) -> dict[int, dict[str, Any]]:
+        """Return where each episode holds a text; see `SearchText.find`."""
+        with self._lock:
+            return self._text.find(query)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _row(stored: StoredLine) -> EpisodeRow:
+    """Return the row of a readable line; its rules and its certificate are checked."""
+    trajectory = stored.trajectory
+    assert trajectory is not None  # the caller looked
+    problems = check_trajectory(trajectory)
+    recorded = stored.certificate
+    is_broken = bool(problems) or (
+        recorded is not None and recorded.difference(certify(trajectory)) is not None
+    )
+    return episode_row(trajectory, number=stored.line, problems=problems, is_broken=is_broken)

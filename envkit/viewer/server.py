@@ -1,0 +1,275 @@
+"""The server of `envkit ui`: the viewer over all runs of a folder, for this machine alone.
+
+It listens on the loopback address and only reads. Runs hold what models and websites said, and
+other pages in the same browser, other users of the machine and other names for its address are not
+to reach them:
+
+| request | answer |
+| --- | --- |
+| without the key, in the address or in the cookie that the address sets | 401 |
+| of a page of another site, by `Origin` or `Sec-Fetch-Site` | 403 |
+| with a `Host` that is neither an IP address nor localhost (DNS rebinding) | 403 |
+| other than GET and HEAD | 405 |
+| of a run, an episode or an image that is not there | 404 |
+"""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from string import Template
+from typing import Any, Final, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from envkit.access import Access
+from envkit.errors import ConfigurationError, EnvkitError, ServiceError
+from envkit.text import utf8
+from envkit.viewer.bundle import asset, bundled
+from envkit.viewer.library import Library
+from envkit.viewer.live_run import LiveRun
+
+HOST: Final = "127.0.0.1"
+MAX_QUERY: Final = 400
+"""Characters of a search."""
+_KEY: Final = "key"
+_LONGEST_WAIT_S: Final = 20.0
+_IDLE_S: Final = 0.4
+_TICK_S: Final = 0.1
+_OPEN_SITES: Final = ("same-origin", "none")
+"""Values of Sec-Fetch-Site: this page itself, or an address that a person typed."""
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+_LIBRARY: Final = web.AppKey("library", Library)
+
+
+def create_app(library: Library, *, key: str) -> web.Application:
+    """Return the application.
+
+    Args:
+        library: What to show; the application reads on in the background while it runs.
+        key: What a request has to show.
+    """
+    access = Access(key=None, host=HOST)  # its rule on Origin and Host; the key is checked here
+    secret = key.encode()
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            refusal = _refused(request, access)
+            is_entry = request.path == "/" and _KEY in request.query
+            given = request.query[_KEY] if is_entry else request.cookies.get(_cookie(request), "")
+            if refusal is None and not hmac.compare_digest(given.encode(errors="replace"), secret):
+                what = "wrong" if given else "missing"
+                refusal = _problem(401, f"the key is {what}: open the address that envkit ui wrote")
+            response = refusal or await handler(request)
+            if is_entry and refusal is None:  # the page then takes the key out of its address
+                name = _cookie(request)
+                response.set_cookie(name, key, httponly=True, samesite="Strict", path="/")
+            return response
+        except web.HTTPException as error:
+            return _problem(error.status, error.reason, error.headers.get("Allow"))
+
+    app = web.Application(middlewares=[guard], client_max_size=1024)
+    app[_LIBRARY] = library
+    app.cleanup_ctx.append(_reading)
+    app.on_response_prepare.append(_add_headers)
+    page = _Page()
+    app.router.add_get("/", page.answer)
+    app.router.add_get("/api/runs", _runs)
+    app.router.add_get("/api/run", _run)
+    app.router.add_get("/api/episode", _episode)
+    app.router.add_get("/api/search", _search)
+    app.router.add_get("/api/diff", _diff)
+    app.router.add_get("/api/changes", _changes)
+    app.router.add_get("/image/{sha256:[0-9a-f]{64}}", _image)
+    return app
+
+
+async def serve(
+    library: Library, *, key: str, port: int, on_ready: Callable[[str], object] = lambda _: None
+) -> None:
+    """Serve until the task is cancelled.
+
+    Args:
+        library: What to show.
+        key: What a request has to show.
+        port: 0 takes a free one.
+        on_ready: Called with the address, key included, once the server listens.
+
+    Raises:
+        ServiceError: The port cannot be listened on.
+    """
+    runner = web.AppRunner(create_app(library, key=key), access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, HOST, port).start()
+        except OSError as error:
+            raise ServiceError(
+                f"port {port} of {HOST} is taken: name another one, or --port 0 for any free one"
+            ) from error
+        taken = cast("tuple[str, int]", runner.addresses[0])[1]
+        on_ready(f"http://{HOST}:{taken}/?{_KEY}={key}")
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _reading(app: web.Application) -> AsyncIterator[None]:
+    """Read runs on a thread of the pool as long as the application runs."""
+
+    async def read() -> None:
+        while True:
+            has_more = await asyncio.to_thread(app[_LIBRARY].step)
+            await asyncio.sleep(0 if has_more else _IDLE_S)
+
+    task = asyncio.create_task(read())
+    yield
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def _refused(request: web.Request, access: Access) -> web.Response | None:
+    """Return why a request may not come from where it does; None if it may."""
+    if "Host" not in request.headers:
+        return _problem(403, "a request must name its host")
+    refusal = access.refusal(request.headers.items())
+    if refusal is not None:
+        return _problem(403, refusal.reason)
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    is_link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.path == "/"
+    if site not in _OPEN_SITES and not is_link:
+        return _problem(403, "pages of other sites may not use this server")
+    return None
+
+
+def _cookie(request: web.Request) -> str:
+    """Return the cookie's name: those of a host are shared by all its ports."""
+    return f"envkit-ui-{request.url.port}"
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    response.headers.popall("Server", None)
+
+
+class _Page:
+    """The document: the front end with its script and style, known by their hashes."""
+
+    def __init__(self) -> None:
+        style, script = asset("style.css") + asset("runs.css"), bundled("ui")
+        self._policy = (
+            f"default-src 'none'; img-src 'self' data: blob:; connect-src 'self'; "
+            f"style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
+            "form-action 'none'"
+        )
+        head, tail = asset("single.html").split("<!-- data -->")
+        start = Template(head).substitute(policy=self._policy, style=style, title="Runs · envkit")
+        self._text = f"{start}<script>{script}</script>\n{tail}"
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Return it."""
+        headers = {"Content-Security-Policy": f"{self._policy}; frame-ancestors 'none'"}
+        return web.Response(text=self._text, content_type="text/html", headers=headers)
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
+
+
+async def _runs(request: web.Request) -> web.Response:
+    return await _json(request.app[_LIBRARY].overview)
+
+
+async def _run(request: web.Request) -> web.Response:
+    run = _named(request)
+    since, epoch = _whole(request, "since"), _whole(request, "epoch")
+    return await _json(lambda: run.index(since=since, epoch=epoch))
+
+
+async def _episode(request: web.Request) -> web.Response:
+    run, number = _named(request), _whole(request, "number")
+    return await _json(lambda: run.episode(number))
+
+
+async def _search(request: web.Request) -> web.Response:
+    run, query = _named(request), request.query.get("q", "")
+    if len(query) > MAX_QUERY:
+        return _problem(400, f"a search may have {MAX_QUERY} characters, got {len(query)}")
+    return await _json(lambda: list(run.search(query).items()))
+
+
+async def _diff(request: web.Request) -> web.Response:
+    first, second = _named(request, "first"), _named(request, "second")
+    return await _json(lambda: request.app[_LIBRARY].compare(first, second))
+
+
+async def _changes(request: web.Request) -> web.Response:
+    """Answer when anything is new, or after some seconds."""
+    library, known = request.app[_LIBRARY], _whole(request, "version")
+    for _ in range(int(_LONGEST_WAIT_S / _TICK_S)):
+        if library.version != known:
+            break
+        await asyncio.sleep(_TICK_S)
+    return await _json(library.state)
+
+
+async def _image(request: web.Request) -> web.Response:
+    run, sha256 = _named(request), request.match_info["sha256"]
+    folder = request.app[_LIBRARY].folder
+    try:
+        data, kind = await asyncio.to_thread(folder.read_image, run.path, sha256)
+    except EnvkitError as error:
+        return _problem(404, str(error))
+    headers = {"Cache-Control": "private, max-age=86400, immutable"}
+    return web.Response(body=data, content_type=kind, headers=headers)
+
+
+def _named(request: web.Request, parameter: str = "name") -> LiveRun:
+    run = request.app[_LIBRARY].run(request.query.get(parameter, ""))
+    if run is None:
+        raise web.HTTPNotFound(reason="there is no such run here")
+    return run
+
+
+def _whole(request: web.Request, parameter: str) -> int:
+    """Return a parameter that is a whole number; 0 if it is missing or anything else."""
+    text = request.query.get(parameter, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+async def _json(build: Callable[[], Any]) -> web.Response:
+    """Answer with data that is built and written on a thread; None is not found."""
+
+    def written() -> bytes | None:
+        data = build()
+        return None if data is None else json.dumps(data, separators=(",", ":")).encode("ascii")
+
+    try:
+        body = await asyncio.to_thread(written)
+    except ConfigurationError as error:
+        return _problem(409, str(error))
+    except EnvkitError as error:
+        return _problem(404, str(error))
+    if body is None:
+        return _problem(404, "there is no such episode here")
+    return web.Response(body=body, content_type="application/json")
+
+
+def _problem(status: int, detail: str, allow: str | None = None) -> web.Response:
+    headers = {} if allow is None else {"Allow": allow}
+    return web.Response(status=status, text=f"{utf8(detail)}\n", headers=headers)
