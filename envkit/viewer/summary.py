@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from envkit.viewer.live_run import LiveRun
 
 _BUCKETS: Final = 24
+_FEWEST: Final = 4
 _CELLS: Final = 36
 _SHOWN: Final = (
     "environments",
@@ -75,8 +76,8 @@ def _seed(settings: Mapping[str, Any]) -> int | None:
 
 
 def _spark(rewards: Sequence[float]) -> list[float]:
-    """Return mean rewards of up to 24 stretches of the file, in its order."""
-    count = min(_BUCKETS, len(rewards))
+    """Return mean rewards of up to 24 stretches of the file, in its order; none of a short file."""
+    count = min(_BUCKETS, len(rewards) // _FEWEST)
     ends = [len(rewards) * n // count for n in range(count + 1)] if count else []
     return [round(fmean(rewards[a:b]), 4) for a, b in pairwise(ends)]
 

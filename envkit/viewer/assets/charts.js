@@ -7,17 +7,19 @@ const naturally = new Intl.Collator("en", { numeric: true }).compare;
 
 export const environmentsOf = run => run.environments.join(", ") || "unknown environment";
 // The name without what tells runs of one series apart: a seed, a step or a number at its end.
-export const prefixOf = name => name.replace(/[-_./ ]?(?:seed|step|iter|epoch|run|s)?[-_=]?\d+$/i, "") || name;
-export const numberOf = name => { const found = /(\d+)$/.exec(name); return found ? Number(found[1]) : null; };
+const SERIES = /(?:^|[-_./ ])(?:seed|step|iter|epoch|run|s)?[-_=]?(\d+)$/i;  // and not the version of an environment
+export const prefixOf = name => name.replace(SERIES, "") || name;
+export const numberOf = name => { const found = SERIES.exec(name); return found ? Number(found[1]) : null; };
+export const fixed = (x, digits) => isNumber(x) ? x.toFixed(digits).replace("-", "−") : "–";
 export const byName = (a, b) => naturally(a.name, b.name);
 export const STATES = { live: "live", reading: "being read", waiting: "starting", stopped: "not finished", complete: "" };
 
 // Each metric of a run: its name, its value, its text and its interval.
 export const METRICS = {
-  reward: { name: "Reward", value: r => r.reward?.mean ?? null, text: x => num(x), ends: r => r.reward, isScored: true },
+  reward: { name: "Reward", value: r => r.reward?.mean ?? null, text: x => fixed(x, 2), ends: r => r.reward, isScored: true },
   solved: { name: "Solved", value: r => share(r.solved), text: percent, ends: r => r.solved, isShare: true },
   signal: { name: "Groups with signal", value: r => r.groups.compared ? r.groups.signal / r.groups.compared : null, text: percent, isShare: true },
-  turns: { name: "Turns per episode", value: r => r.turns, text: x => num(x, 1) },
+  turns: { name: "Turns per episode", value: r => r.turns, text: x => fixed(x, 1) },
   tokens: { name: "Sampled tokens per episode", value: r => r.tokens, text: x => num(x, 0) },
   seconds: { name: "Seconds per episode", value: r => r.seconds, text: seconds },
   unread: { name: "Replies not understood", value: r => share(r.unread), text: percent, isShare: true },
@@ -41,6 +43,7 @@ export function overRuns(values) {
   return { n, mean, half: (T95[n - 2] ?? 1.96 + 2.5 / (n - 1)) * deviation / Math.sqrt(n) };
 }
 export function overRunsText(metric, runs) {
+  if (new Set(runs.map(environmentsOf)).size > 1) return `${many(runs.length, "run")} of several environments`;
   const found = overRuns(runs.map(metric.value));
   return found ? `${metric.text(found.mean)}${found.half === null ? "" : ` ± ${metric.text(found.half)}`} over ${many(found.n, "run")}` : "–";
 }

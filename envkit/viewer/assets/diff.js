@@ -28,11 +28,11 @@ function row(pair, names, hit, query) {
     h("td", { "data-l": "changed" }, pair.flips.length ? pair.flips.map(flipBadge) : h("span.muted", {}, "nothing")));
 }
 export function diffPage(context, diff, runs, query) {
-  const { source } = context, { names } = diff, [first, second] = runs;
+  const { source } = context, { names } = diff, [first, second] = runs, chosen = { first: query.first, second: query.second };
   const pairs = diff.rows.map(values => Object.fromEntries(diff.columns.map((name, i) => [name, values[i]]))).map(p => ({ ...p, first: first.byNumber.get(p.first), second: second.byNumber.get(p.second) }));
   const state = { q: "", flip: "", sort: "", dir: "", ...query }, body = h("div.scroll"), tally = h("p.tally.muted");
   let found = null, limit = STEP, timer, asked = 0;
-  const save = () => go([], { first: query.first, second: query.second, q: state.q.trim(), flip: state.flip, sort: state.sort, dir: state.sort ? state.dir : "" }, true);
+  const save = () => go([], { ...chosen, q: state.q.trim(), flip: state.flip, sort: state.sort, dir: state.sort ? state.dir : "" }, true);
   async function refresh() {
     const wanted = state.q.trim().toLowerCase(), turn = asked += 1;
     const both = wanted ? await Promise.all(names.map(name => source.search(name, wanted))) : null;
@@ -52,7 +52,7 @@ export function diffPage(context, diff, runs, query) {
     });
     const query = state.q.trim().toLowerCase();
     body.replaceChildren(kept.length ? h("table.grid.episodes.list", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, kept.slice(0, limit).map(p => row(p, names, found && (found[0].get(p.first.number) ?? found[1].get(p.second.number)), query))))
-      : h("p.pad", {}, "Nothing matches. ", h("a", { href: link([], { first: query.first, second: query.second }) }, "Show all pairs")),
+      : h("p.pad", {}, "Nothing matches. ", h("a", { href: link([], chosen) }, "Show all pairs")),
     kept.length > limit ? h("button.button.wideb", { type: "button", onclick: () => { limit += 10 * STEP; draw(); } }, `Show more of ${num(kept.length)}`) : "");
     tally.textContent = many(kept.length, "pair");
     say(tally.textContent);

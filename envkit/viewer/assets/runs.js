@@ -4,7 +4,7 @@ import { h, num, many, plain, isNumber } from "./dom.js";
 import { link, go, say } from "./address.js";
 import { hue, stopWords } from "./model.js";
 import { interval } from "./parts.js";
-import { METRICS, byName, environmentsOf, joined, named, overRunsText, prefixOf, scaleOf, shownMetric, spark, split, stateBadge, stopOrder, stopsBar } from "./charts.js";
+import { METRICS, byName, environmentsOf, fixed, joined, named, overRunsText, prefixOf, scaleOf, shownMetric, spark, split, stateBadge, stopOrder, stopsBar } from "./charts.js";
 import { documents } from "./documents.js";
 
 const RUN_COLUMNS = {  // key: name, value to sort by, and whether it is shown unless chosen otherwise
@@ -25,8 +25,8 @@ function progress(run) {
 function rewardCell(run, [low, high]) {
   const { reward } = run;
   if (!reward) return h("span.muted", {}, "–");
-  const half = isNumber(reward.low) ? h("span.muted", {}, ` ${num(reward.low)} to ${num(reward.high)}`) : null;
-  return [h("b", {}, num(reward.mean)), half, interval(reward.low, reward.mean, reward.high, high, low)];
+  const half = isNumber(reward.low) ? h("span.muted", {}, ` ${fixed(reward.low, 2)} to ${fixed(reward.high, 2)}`) : null;
+  return [h("b", {}, fixed(reward.mean, 2)), half, interval(reward.low, reward.mean, reward.high, high, low)];
 }
 const CELLS = {
   environment: run => plain(environmentsOf(run)), policy: run => plain(run.policy || "–"), seed: run => num(run.seed, 0), step: run => num(run.step, 0), episodes: progress,
@@ -43,7 +43,7 @@ export function runsPage(context, found, query) {
   if (state.sort !== "name" && !RUN_COLUMNS[state.sort]?.[1]) state.sort = "modified";
   let { runs } = found, columns = split(state.cols).filter(key => RUN_COLUMNS[key]);
   if (!columns.length) columns = USUAL;
-  const picked = new Set(split(state.pick)), body = h("div.scroll.wide"), tally = h("p.tally.muted"), rest = h("div"), message = h("div"), bar = h("div.picked");
+  const picked = new Set(split(state.pick)), body = h("div.scroll.wide"), tally = h("p.tally.muted"), rest = h("div"), colours = h("div"), message = h("div"), bar = h("div.picked");
   const cols = () => columns.join() === USUAL.join() ? "" : joined(columns);
   const address = () => ({ q: state.q.trim(), by: state.by, sort: state.sort === "modified" && state.dir === "down" ? "" : state.sort, dir: state.sort === "modified" && state.dir === "down" ? "" : state.dir, cols: cols(), pick: joined(picked) });
   const save = () => go([], address(), true);
@@ -69,8 +69,8 @@ export function runsPage(context, found, query) {
       isSorted ? h("button.sort", { type: "button", "data-sort": key, onclick: sort }, name, h("i", { "aria-hidden": "true" }, isChosen ? (isDown ? " ↓" : " ↑") : "")) : h("span.sort", {}, name));
   }
   function groupHead(label, members) {
-    const solved = overRunsText(METRICS.solved, members);
-    return h("tr.grouphead", {}, h("th", { scope: "rowgroup", colspan: columns.length + 2 }, h("b", { dir: "auto" }, plain(label)), h("span.muted", {}, ` reward ${overRunsText(METRICS.reward, members)} · solved ${solved}`)));
+    const texts = [METRICS.reward, METRICS.solved].map(metric => `${metric.name.toLowerCase()}: ${overRunsText(metric, members)}`).join(" · ");
+    return h("tr.grouphead", {}, h("th", { scope: "rowgroup", colspan: columns.length + 2 }, h("b", { dir: "auto" }, plain(label)), h("span.muted", {}, ` ${texts}`)));
   }
   function draw() {
     const wanted = state.q.trim().toLowerCase(), kept = sorted(runs.filter(run => [run.name, run.policy, ...run.environments].some(text => text.toLowerCase().includes(wanted))));
@@ -81,6 +81,7 @@ export function runsPage(context, found, query) {
       h("thead", {}, h("tr", {}, h("th.pick", { scope: "col" }, h("span.vh", {}, "Compare")), header("name", "Run", true), columns.map(key => header(key, RUN_COLUMNS[key][0], RUN_COLUMNS[key][1])))),
       [...sets].map(([label, members]) => h("tbody", {}, by ? groupHead(label, members) : null, members.map(run => rowOf(run, tools))))) : empty(wanted));
     if (focused) [...body.querySelectorAll("[data-run]")].find(box => box.dataset.run === focused)?.focus();
+    colours.replaceChildren(...(columns.includes("stops") && tools.order.length ? [h("ul.legend.across", { "aria-label": "Colours of what ended the episodes" }, tools.order.map((key, i) => h("li", {}, h(`i.s${i % 6}`), stopWords(key))))] : []));
     tally.textContent = many(kept.length, "run");
     count();
   }
@@ -121,7 +122,7 @@ export function runsPage(context, found, query) {
     draw();
   }
   let stop = null;
-  return { name: "runs", title: "Runs", node: [h("div.head", {}, h("h1", {}, "Runs"), h("p.muted.cut", { dir: "auto" }, plain(found.folder))), message, h("div.tools", {}, search, grouping, sorting, chooser, tally), bar, body, rest],
+  return { name: "runs", title: "Runs", node: [h("div.head", {}, h("h1", {}, "Runs"), h("p.muted.cut", {}, "Folder ", h("bdi", {}, plain(found.folder)))), message, h("div.tools", {}, search, grouping, sorting, chooser, tally), bar, body, colours, rest],
     enter() { fill(found); stop = context.source.watch(null, fill); },
     leave() { stop?.(); },
     key(event) { if (event.key !== "Escape" || !chooser.open) return false; chooser.open = false; return true; } };
