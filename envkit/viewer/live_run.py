@@ -195,7 +195,7 @@ class LiveRun:
 
     def _skip(self, line: bytes) -> bool:
         """Whether a piece belongs to a line that is too long to be read."""
-        is_end = line.endswith(b"\n")
+        is_end = line.endswith(b"\n") or len(line) < MAX_LINE_BYTES
         if self._skipping:
             self._skipping = not is_end
             return True

@@ -144,7 +144,7 @@ async def _reading(app: web.Application) -> AsyncIterator[None]:
 
 def _refused(request: web.Request, access: Access) -> web.Response | None:
     """Return why a request may not come from where it does; None if it may."""
-    if "Host" not in request.headers:
+    if not request.headers.get("Host"):
         return _problem(403, "a request must name its host")
     refusal = access.refusal(request.headers.items())
     if refusal is not None:

@@ -52,7 +52,7 @@ export function lazyPictures(source, name) {
   return {
     node(sha) {
       if (!sha) return h("span.blank", { "aria-hidden": "true" });
-      const img = h("img", { alt: "", "data-sha": sha, decoding: "async", width: 180, height: 120 });
+      const img = h("img", { alt: "", "data-sha": sha, onerror: event => { event.target.hidden = true; }, decoding: "async", width: 180, height: 120 });
       seen.observe(img);
       return img;
     },

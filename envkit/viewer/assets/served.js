@@ -19,7 +19,7 @@ const later = ms => new Promise(done => setTimeout(done, ms));
 const seen = () => document.hidden ? new Promise(done => document.addEventListener("visibilitychange", done, { once: true })) : null;
 
 export function served() {
-  const known = new Map(), watchers = new Set();
+  const known = new Map(), watchers = new Set(), missing = new Set();
   let isPolling = false;
   async function run(name) {
     const old = known.get(name), found = await ask("run", old ? { name, since: old.rows.length, epoch: old.epoch } : { name });
@@ -48,14 +48,16 @@ export function served() {
     isPolling = false;
   }
   return {
+    isServed: true,
     ready: Promise.resolve(),
     runs: () => ask("runs"),
     run,
     async episode(name, number) {
       const found = await ask("episode", { name, number });
+      for (const sequence of found?.sequences ?? []) for (const sha256 of sequence.pictures) if (found.sizes[sha256]) missing.delete(sha256); else missing.add(sha256);
       return found && { vocabulary: null, ...found };
     },
-    image: (sha256, name) => HASH.test(sha256) ? `/image/${sha256}?${new URLSearchParams({ name })}` : "",
+    image: (sha256, name) => HASH.test(sha256) && !missing.has(sha256) ? `/image/${sha256}?${new URLSearchParams({ name })}` : "",
     search: async (name, q) => new Map(await ask("search", { name, q })),
     watch(name, callback) {
       const own = { name, callback };
