@@ -1,0 +1,145 @@
+"""Measure `envkit ui` on a large run: how fast it is read, shown by a real browser, and searched.
+
+The run is that of `benchmarks/report.py`: made-up episodes of 5 turns with a drawn figure each, 100
+sampled tokens a turn and 100 tokens of text in each observation. "table of runs" and "first rows"
+count from the navigation, while the server reads in the background; "index" is from its start until
+the last episode was read. All later figures are of the whole run: "run page" and "list" from the
+change of the address until the page is drawn, "search" from the input until its hits are drawn,
+"open episode" until its picture is there. "search server" is the request alone. Goals for 10,000
+episodes on two cores: first paint in 1.5 s, a search in 200 ms, an episode in 300 ms.
+
+    python benchmarks/ui.py [--episodes 10000] [--json FILE]
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+from report import episode
+
+from envkit.trajectory import save
+from envkit_browser.driver import find_browser
+
+WORDS = ("t", "task 1", "parallel", "nothing-of-it", "angle x equals")
+_UNTIL = """async ([place, selector, text]) => {
+    const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    const start = performance.now();
+    if (place !== null) location.hash = place;
+    if (text !== null) {
+        const field = document.querySelector("input[type=search]");
+        document.querySelector(".scroll").firstChild.remove();
+        field.value = text;
+        field.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    while (!document.querySelector(selector)) await new Promise((done) => setTimeout(done, 1));
+    await frame();
+    return performance.now() - start;
+}"""
+
+
+def timed(page: Any, place: str | None, selector: str, text: str | None = None) -> float:  # noqa: ANN401  # a playwright page
+    """Return milliseconds until an element is drawn after the address or the search changed."""
+    return round(page.evaluate(_UNTIL, [place, selector, text]), 1)
+
+
+def wait_for(page: Any, condition: str) -> None:  # noqa: ANN401  # as above
+    """Wait until an expression holds."""
+    while not page.evaluate(condition):
+        page.wait_for_timeout(20)
+
+
+def measure(folder: Path, count: int) -> dict[str, float]:
+    """Serve the folder and walk through its run in a browser."""
+    from playwright.sync_api import sync_playwright
+
+    command = ["ui", str(folder), "--port", "0", "--no-open"]
+    started = time.perf_counter()
+    server = subprocess.Popen(
+        [sys.executable, "-c", "from envkit.cli import main; main()", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        figures = {"server_ready_s": round(time.perf_counter() - started, 2)}
+        with sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1400, "height": 900})
+            page.set_default_timeout(0)
+            figures |= walk(page, address, started, count)
+            browser.close()
+        figures["server_megabytes"] = round(psutil.Process(server.pid).memory_info().rss / 1e6)
+        return figures
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def walk(page: Any, address: str, started: float, count: int) -> dict[str, float]:  # noqa: ANN401  # as above
+    """Open each page and search."""
+    page.goto(address)
+    wait_for(page, "document.querySelector('.runs-table')")
+    figures = {"table_of_runs_ms": page.evaluate("performance.now()")}
+    figures["first_paint_ms"] = page.evaluate(
+        "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+    )
+    figures["first_rows_while_read_ms"] = timed(page, "#/run/episodes", ".episodes tbody tr")
+    read = "fetch('/api/runs').then(a => a.json()).then(x => x.runs[0].state !== 'reading')"
+    while not page.evaluate(read):
+        page.wait_for_timeout(250)
+    figures["index_s"] = round(time.perf_counter() - started, 1)
+    page.reload()
+    wait_for(page, "document.querySelector('.episodes tbody tr')")
+    figures["reload_list_ms"] = round(page.evaluate("performance.now()"), 1)
+    page.wait_for_timeout(3000)
+    figures["run_page_ms"] = timed(page, "#/run", "main.run .figs")
+    figures["list_ms"] = timed(page, "#/run/episodes", ".episodes tbody tr")
+    searches = [timed(page, None, ".scroll > *", text) for text in (*WORDS, "")]
+    figures |= {"search_ms": median(searches), "search_slowest_ms": max(searches)}
+    alone = [page.evaluate(_FETCH, word) for word in WORDS]
+    figures |= {"search_server_ms": median(alone), "search_server_slowest_ms": max(alone)}
+    shot = ".turn.on img[src*='/image/']"
+    opened = [timed(page, f"#/run/e/{number}", shot) for number in (7, count // 2, count)]
+    return figures | {"open_episode_ms": median(opened)}
+
+
+_FETCH = """async (word) => {
+    const start = performance.now();
+    await (await fetch(`/api/search?${new URLSearchParams({ name: "run", q: word })}`)).json();
+    return Math.round(10 * (performance.now() - start)) / 10;
+}"""
+
+
+def main() -> None:
+    """Print the figures and write them as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--episodes", type=int, default=10_000, help="how many")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run" / "trajectories.jsonl"
+        save((episode(number) for number in range(options.episodes)), run)
+        figures = {
+            "episodes": options.episodes,
+            "megabytes": round(run.stat().st_size / 1e6, 1),
+            **measure(Path(folder), options.episodes),
+        }
+    for name, value in figures.items():
+        print(f"{name:28} {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
