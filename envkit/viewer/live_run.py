@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, cast
 from envkit.errors import StorageError
 from envkit.trajectory.certificate import certify
 from envkit.trajectory.checks import check_trajectory
+from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, parse_line
 from envkit.viewer.episodes import episode
 from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
@@ -61,6 +62,8 @@ class LiveRun:
         self.settings: Mapping[str, Any] = {}
         """As the rollout recorded them; empty without."""
         self._folder = folder
+        self._names = ImageFolder(path / IMAGE_FOLDER)
+        """For the index, which opens no image."""
         self._images = folder.images(path)
         self._lock = threading.Lock()
         self._settings_stamp: tuple[int, ...] = ()
@@ -207,7 +210,7 @@ class LiveRun:
         return True
 
     def _take(self, line: bytes, start: int) -> None:
-        stored = parse_line(self.path / FILE_NAME, self._lines, line, self._images)
+        stored = parse_line(self.path / FILE_NAME, self._lines, line, self._names)
         self.revision += 1
         if stored.trajectory is None:
             if len(self._data.notes) < _MOST_NOTES:

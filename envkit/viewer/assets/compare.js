@@ -20,14 +20,14 @@ const seriesOf = run => `${prefixOf(run.name)}`;
 function chart(runs, metric, axis) {
   const known = runs.filter(run => isNumber(metric.value(run))), [low, high] = scaleOf(metric, runs);
   if (!known.length) return h("p.muted", {}, "No run has this value.");
-  const at = ACROSS[axis][1], xs = at ? known.map(at) : null, [from, to] = xs ? [Math.min(...xs), Math.max(...xs)] : [0, known.length - 1];
-  const x = (run, i) => 4 + 92 * ((at ? at(run) : i) - from) / (to - from || 1), y = v => 96 - 92 * (v - low) / (high - low || 1);
+  const at = ACROSS[axis][1], xs = at ? known.map(at) : null, [from, to] = xs ? [Math.min(...xs), Math.max(...xs)] : [];
+  const x = (run, i) => at ? 4 + 92 * (at(run) - from) / (to - from || 1) : 100 * (i + .5) / known.length, y = v => 96 - 92 * (v - low) / (high - low || 1);
   const series = [...new Set(known.map(seriesOf))], colour = run => `c${series.indexOf(seriesOf(run)) % 6}`;
   const lines = at && axis !== "seed" ? series.map(key => known.filter(run => seriesOf(run) === key).sort((a, b) => at(a) - at(b))).filter(own => own.length > 1)
     .map(own => s("path", { class: `trace ${colour(own[0])}`, d: own.map((run, i) => `${i ? "L" : "M"}${x(run).toFixed(2)} ${y(metric.value(run)).toFixed(2)}`).join("") })) : [];
   const bars = known.map((run, i) => { const e = metric.ends?.(run); return isNumber(e?.low) ? s("line", { class: `whisker ${colour(run)}`, x1: x(run, i), x2: x(run, i), y1: y(e.low), y2: y(e.high) }) : null; });
   const dots = known.map((run, i) => h(`a.point.${colour(run)}`, { href: link([run.name]), vars: { "--x": `${x(run, i)}%`, "--y": `${y(metric.value(run))}%` }, title: `${named(run)}: ${shownMetric(metric, run)}`, "aria-label": `${named(run)}: ${shownMetric(metric, run)}` }));
-  const ticks = at ? [...new Set(xs)].sort((a, b) => a - b).filter((v, i, all) => i % Math.ceil(all.length / 8) === 0).map(v => h("span", { vars: { "--x": `${4 + 92 * (v - from) / (to - from || 1)}%` } }, num(v, Number.isInteger(v) ? 0 : 2))) : known.length > 8 ? [] : known.map((run, i) => h("span.cut", { vars: { "--x": `${x(run, i)}%`, "--share": `${92 / known.length}%` }, title: named(run) }, named(run)));
+  const ticks = at ? [...new Set(xs)].sort((a, b) => a - b).filter((v, i, all) => i % Math.ceil(all.length / 8) === 0).map(v => h("span", { vars: { "--x": `${4 + 92 * (v - from) / (to - from || 1)}%` } }, num(v, Number.isInteger(v) ? 0 : 2))) : known.length > 8 ? [] : known.map((run, i) => h("span.cut", { vars: { "--x": `${x(run, i)}%`, "--share": `${96 / known.length}%` }, title: named(run) }, named(run)));
   const colours = series.length > 1 ? h("ul.legend.across", {}, series.map((key, i) => h("li", {}, h(`i.s${i % 6}`), plain(key)))) : null;
   return [h("div.plot", {}, h("span.high.muted", {}, metric.text(high)), h("span.low.muted", {}, metric.text(low)),
     h("div.field", {}, s("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" }, [0, .5, 1].map(t => s("line", { class: "rule", x1: 0, x2: 100, y1: 4 + 92 * t, y2: 4 + 92 * t })), lines, bars), dots),
