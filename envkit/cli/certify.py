@@ -1,5 +1,6 @@
 """`envkit certify`: is an environment fit for training."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -58,7 +59,11 @@ def certify(
         float, typer.Option("--time-limit", metavar="SECONDS", help="For each line.")
     ] = 300.0,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the report as HTML.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write the report: JSON if FILE ends in .json, else HTML.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,6 +75,7 @@ def certify(
     from envkit.certify.page import write_page
     from envkit.certify.run import Certification
     from envkit.certify.worker import LINES
+    from envkit.files import replace_file
 
     plan = Plan(
         target=target,
@@ -86,7 +92,9 @@ def certify(
     except KeyboardInterrupt:
         note("stopped; these are the lines so far")
     report = run.report()
-    if out is not None:
+    if out is not None and out.suffix == ".json":
+        replace_file(out, json.dumps(report.to_json(), indent=2).encode() + b"\n")
+    elif out is not None:
         write_page(report, out)
     if as_json:
         say_json(report.to_json())

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Run = Annotated[
     Path, typer.Argument(metavar="FILE_OR_DIR", help="A trajectory file or a run directory.")
 ]
+TokenModel = Annotated[
+    str | None,
+    typer.Option(metavar="DIR_OR_NAME", help="Show tokens as text too, by this model's tokenizer."),
+]
 
 
 def report(
@@ -30,12 +34,7 @@ def report(
             metavar="FILE", help="The HTML file (default: report.html or diff.html beside the run)."
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR_OR_NAME", help="Show tokens as text too, by this model's tokenizer."
-        ),
-    ] = None,
+    model: TokenModel = None,
     max_episodes: Annotated[
         int,
         typer.Option(
@@ -49,7 +48,7 @@ def report(
 
     source = trajectory_file(run)
     target = out or source.with_name("report.html" if diff is None else "diff.html")
-    decode = None if model is None else _decoder(model)
+    decode = decoder(model)
     if diff is None:
         write_report(source, target, decode=decode, max_episodes=max_episodes)
     else:
@@ -58,7 +57,10 @@ def report(
     say(str(target))
 
 
-def _decoder(model: str) -> "Decode":
+def decoder(model: str | None) -> "Decode | None":
+    """Return what turns token ids into text; None without a model."""
+    if model is None:
+        return None
     from envkit.tokens import load_codec
 
     return load_codec(model).decode_all

@@ -9,6 +9,7 @@ import typer
 
 from envkit.cli.console import note, say
 from envkit.cli.run_plan import RUNS
+from envkit.cli.stored import TokenModel, decoder
 
 
 def ui(
@@ -19,6 +20,7 @@ def ui(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")
     ] = 8420,
+    model: TokenModel = None,
     no_open: Annotated[
         bool, typer.Option("--no-open", help="Only print the address; open no browser.")
     ] = False,
@@ -37,7 +39,7 @@ def ui(
     from envkit.viewer.server import serve
 
     shown = folder or _default()
-    library = Library(Folder(shown))
+    library = Library(Folder(shown), decode=decoder(model))
     if not library.folder.find().runs:
         note(f"{shown} holds no runs yet; they appear when a rollout starts")
 

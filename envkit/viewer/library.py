@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError
 from envkit.viewer.diff import compare_rows
+from envkit.viewer.document import Decode
 from envkit.viewer.documents import read_document
 from envkit.viewer.folder import Folder, Found
 from envkit.viewer.live_run import LiveRun
@@ -25,12 +26,14 @@ _WATCHED_S: Final = 60.0
 class Library:
     """The runs below a folder. `step` reads; the other methods answer from what was read."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, *, decode: Decode | None = None) -> None:
         """Take a folder without looking into it.
 
         Args:
             folder: Opens its files.
+            decode: Turns token ids into text; None shows ids.
         """
+        self.decode: Final = decode
         self.folder: Final = folder
         self.version = 0
         """Rises with every change of any run or document."""

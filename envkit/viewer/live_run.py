@@ -20,6 +20,7 @@ from envkit.trajectory.certificate import certify
 from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, parse_line
+from envkit.viewer.document import Decode
 from envkit.viewer.episodes import episode
 from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
 from envkit.viewer.rows import COLUMNS, EpisodeRow, episode_row
@@ -321,11 +322,12 @@ class LiveRun:
             notes.append(f"The search covers the first {kept:,} episodes: the rest is too long.")
         return notes
 
-    def episode(self, number: int) -> dict[str, Any] | None:
-        """Return the data of one episode; None if there is none.
+    def episode(self, number: int, decode: Decode | None = None) -> dict[str, Any] | None:
+        """Return the data of one episode with its "vocabulary"; None if there is none.
 
         Args:
             number: Its line, from 1.
+            decode: Turns token ids into text, for the vocabulary; None leaves ids.
 
         Raises:
             StorageError: The file changed since, or cannot be read.
@@ -341,9 +343,9 @@ class LiveRun:
         stored = parse_line(self.path / FILE_NAME, number, line, self._images)
         if stored.trajectory is None:
             raise StorageError("the file of the run has changed; load the page again")
-        return episode(
-            stored.trajectory, stored.certificate, number=number, folder=self._images
-        ).data
+        found = episode(stored.trajectory, stored.certificate, number=number, folder=self._images)
+        vocabulary = None if decode is None else {i: decode([i]) for i in sorted(found.token_ids)}
+        return {**found.data, "vocabulary": vocabulary}
 
     def search(self, query: str) -> dict[int, dict[str, Any]]:
         """Return where each episode holds a text; see `SearchText.find`."""

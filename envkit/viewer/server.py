@@ -203,7 +203,7 @@ async def _run(request: web.Request) -> web.Response:
 
 async def _episode(request: web.Request) -> web.Response:
     run, number = _named(request), _whole(request, "number")
-    return await _json(lambda: run.episode(number))
+    return await _json(lambda: run.episode(number, request.app[_LIBRARY].decode))
 
 
 async def _search(request: web.Request) -> web.Response:

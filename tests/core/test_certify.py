@@ -134,6 +134,14 @@ def test_certify_passes_a_good_class_in_a_file(file: Path, tmp_path: Path) -> No
     assert "determinism" in out.read_text()
 
 
+def test_certify_writes_its_report_as_json_too(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    _, lines = lines_of(f"{file}:Good", "--only", "contract", "--out", out)
+    written = json.loads(out.read_text())
+    assert written["target"] == f"{file}:Good"
+    assert {line["name"]: line for line in written["lines"]} == lines
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [

@@ -59,7 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     for number, name in enumerate(NAMES):
         save(grouped_run(groups=3 + 2 * number), root / name / FILE_NAME)
-        os.utime(root / name / FILE_NAME, (1_000_000_000 + number,) * 2)
+        written = 1_000_000_000 + number
+        os.utime(root / name / FILE_NAME, (written, written))
         settings = {"env_id": "fake-v0", "engine": {"policy": "oracle"}, "episodes": 400,
                     "config": {"seed": number, "sampling": {"temperature": number}}}  # fmt: skip
         (root / name / "run.json").write_text(json.dumps({"settings": settings}))

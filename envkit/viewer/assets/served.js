@@ -55,7 +55,7 @@ export function served() {
     async episode(name, number) {
       const found = await ask("episode", { name, number });
       for (const sequence of found?.sequences ?? []) for (const sha256 of sequence.pictures) if (found.sizes[sha256]) missing.delete(sha256); else missing.add(sha256);
-      return found && { vocabulary: null, ...found };
+      return found;
     },
     image: (sha256, name) => HASH.test(sha256) && !missing.has(sha256) ? `/image/${sha256}?${new URLSearchParams({ name })}` : "",
     search: async (name, q) => new Map(await ask("search", { name, q })),
