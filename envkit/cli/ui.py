@@ -40,7 +40,8 @@ def ui(
 
     shown = folder or _default()
     library = Library(Folder(shown), decode=decoder(model))
-    if not library.folder.find().runs:
+    library.step()
+    if library.is_empty:
         note(f"{shown} holds no runs yet; they appear when a rollout starts")
 
     def tell(address: str) -> None:

@@ -15,7 +15,7 @@ from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME
 
-MAX_FOLDERS: Final = 20_000
+MAX_FOLDERS: Final = 10_000
 """So many folders are looked into."""
 MAX_DOCUMENTS: Final = 500
 _MAX_JSON_BYTES: Final = 4 << 20

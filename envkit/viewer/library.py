@@ -70,6 +70,11 @@ class Library:
         self._shrink()
         return True
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run was found so far."""
+        return not self._runs
+
     def _is_wanted(self, run: LiveRun) -> bool:
         return run.is_behind and run.name not in self._forgotten
 
