@@ -108,7 +108,7 @@ def test_completion_knows_environments_and_engines() -> None:
     [
         ("ver", "verify"),
         ("info geo", "geo3k-v0"),
-        pytest.param("check gym", "gymnasium-v0", marks=pytest.mark.slow),
+        pytest.param("certify gym", "gymnasium-v0", marks=pytest.mark.slow),
         pytest.param("rollout canary-v0 --tens", "--tensorboard", marks=pytest.mark.slow),
         pytest.param("rollout canary-v0 --metr", "--metrics-port", marks=pytest.mark.slow),
     ],
