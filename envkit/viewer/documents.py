@@ -13,8 +13,9 @@ _KINDS: Final = {
     "evaluation": ("schema", "counting", "is_complete", "lines", "runs"),
 }
 """By the keys of the object."""
-_MOST_LINES: Final = 500
-_MOST_EVIDENCE: Final = 50
+_MOST_LINES: Final = 200
+_MOST_EVIDENCE: Final = 20
+_LONGEST: Final = 2_000
 _LARGEST: Final = 1e300
 
 
@@ -102,7 +103,10 @@ def _number(given: object) -> float | None:
 
 
 def _text(given: object) -> str:
-    return given if isinstance(given, str) else json.dumps(given)
+    try:
+        return (given if isinstance(given, str) else json.dumps(given))[:_LONGEST]
+    except RecursionError:
+        return "…"
 
 
 def _texts(given: object) -> list[str]:

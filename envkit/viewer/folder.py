@@ -1,8 +1,9 @@
 """The folder that `envkit ui` shows: where its runs are, and files opened only below it."""
 
+import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -12,6 +13,7 @@ from envkit.files import storage_errors
 from envkit.image_files import MAX_BYTES
 from envkit.rollout.run_folder import RUN_FILE
 from envkit.sinks.jsonl import METRICS_FILE
+from envkit.text import counted
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME
 
@@ -65,7 +67,12 @@ class Folder:
             parent = path.parent.resolve(strict=True)
             if not parent.is_relative_to(self.root):
                 raise StorageError(f"{path.name} is outside the folder that is shown")
-            descriptor = os.open(parent / path.name, _OPEN_FLAGS)
+            try:
+                descriptor = os.open(parent / path.name, _OPEN_FLAGS)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise StorageError(f"{path.name} is a link, and links are not followed") from error
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 raise StorageError(f"{path.name} is not a regular file")
@@ -110,12 +117,13 @@ class Folder:
         """Look through the folder for runs and other JSON files."""
         runs: dict[str, Path] = {}
         documents: dict[str, Path] = {}
-        looked = 0
+        looked = links = 0
         waiting = [self.root]
         while waiting and looked < MAX_FOLDERS:
             folder = waiting.pop()
             looked += 1
-            files, folders = _entries(folder)
+            files, folders, linked = _entries(folder)
+            links += linked
             is_run = FILE_NAME in files or RUN_FILE in files
             if is_run:
                 runs[self._name(folder)] = folder
@@ -125,11 +133,14 @@ class Folder:
                 is_other = one.endswith(".json") and one not in (RUN_FILE, METRICS_FILE)
                 if is_other and len(documents) < MAX_DOCUMENTS:
                     documents[self._name(folder / one)] = folder / one
-        note = f"Only the first {MAX_FOLDERS:,} folders are shown." if waiting else ""
+        notes = [f"Only the first {MAX_FOLDERS:,} folders are searched."] if waiting else []
+        if links:
+            folders = counted(links, "linked folder")
+            notes.append(f"Not followed: {folders}. Give envkit ui the folder itself.")
         own = self._name(self.root)
         if own in runs and (other := _plain(self.root.name)) and other not in runs:
             runs = {other if name == own else name: path for name, path in runs.items()}
-        return Found(runs=runs, documents=documents, note=note)
+        return Found(runs=runs, documents=documents, note=" ".join(notes))
 
     def _name(self, path: Path) -> str:
         return _plain(path.relative_to(self.root).as_posix())
@@ -154,25 +165,28 @@ class _OwnImages(ImageFolder):
         return target
 
 
-def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Return names of the regular files and folders in a folder, in order, without hidden ones."""
-    found: tuple[list[str], list[str]] = ([], [])
-    for name, is_folder in sorted(_readable(folder)):
-        found[is_folder].append(name)
-    return found
+def _entries(folder: Path) -> tuple[list[str], list[str], int]:
+    """Return names of files and folders in order, and how many folders are links.
 
-
-def _readable(folder: Path) -> Iterator[tuple[str, bool]]:
+    Hidden names are left out, and so is a folder that cannot be read.
+    """
+    files: list[str] = []
+    folders: list[str] = []
+    links = 0
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                is_folder = entry.is_dir(follow_symlinks=False)
-                if is_folder or entry.is_file(follow_symlinks=False):
-                    yield entry.name, is_folder
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                elif entry.is_file(follow_symlinks=False):
+                    files.append(entry.name)
+                else:
+                    links += entry.is_symlink() and entry.is_dir()
     except OSError:  # gone, or not ours to read
-        return
+        pass
+    return sorted(files), sorted(folders), links
 
 
 def _plain(name: str) -> str:

@@ -15,26 +15,28 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, Final, cast
 
-from envkit.errors import StorageError
+from envkit.errors import EnvkitError, StorageError
+from envkit.files import storage_errors
+from envkit.text import counted
 from envkit.trajectory.certificate import certify
 from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, parse_line
+from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.document import Decode
 from envkit.viewer.episodes import episode
 from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
+from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line
 from envkit.viewer.rows import COLUMNS, EpisodeRow, episode_row
-from envkit.viewer.run import RunData, numbers_of
+from envkit.viewer.run import RunData, numbers_of, unreadable
 from envkit.viewer.search import search_pieces
 from envkit.viewer.search_text import SearchText
 from envkit.viewer.writers import is_locked
 
-MAX_LINE_BYTES: Final = 256 << 20
-"""A longer line is left out."""
-_SAMPLE: Final = 256
-"""Bytes that tell whether a file is still the one that was read."""
 _ROW_BYTES: Final = 8_000
 """Measured: a row, and what the figures keep of its episode."""
+_FOREIGN: Final = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError)
+"""What data of unexpected shape raises where it is counted."""
 _RECENT_S: Final = 30.0
 _MOST_NOTES: Final = 50
 
@@ -56,14 +58,15 @@ class LiveRun:
         """Rises when the file was replaced, so that rows known before count no more."""
         self.revision = 0
         """Rises with every change."""
-        self.is_behind = True
-        """Whether the file holds lines that were not read yet."""
         self.is_live = False
         """Whether a rollout is writing it."""
         self.modified = 0.0
         """When the trajectories were last written, in seconds since 1970; 0 without any."""
         self.settings: Mapping[str, Any] = {}
         """As the rollout recorded them; empty without."""
+        self._is_there = True
+        self._problem = ""
+        """Why the file cannot be read; empty if it can, or is not there yet."""
         self._folder = folder
         self._names = ImageFolder(path / IMAGE_FOLDER)
         """For the index, which opens no image."""
@@ -77,15 +80,16 @@ class LiveRun:
         self._text = SearchText()
         self._places = array("Q")
         """Where the line of each row starts."""
-        self._end = 0
-        """Of the lines that were read."""
-        self._lines = 0
-        self._stamp: tuple[int, ...] = ()
-        """Of the file when it was read: device, inode, size, time; empty before."""
+        self._file = GrowingFile()
         self._recorded_stamp: tuple[int, ...] = ()
-        self._head = self._tail = b""
         self._figures: tuple[int, dict[str, Any]] | None = None
-        self._skipping = False
+        self._unnoted = 0
+        """Lines that cannot be read beyond those that are named."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file holds lines that were not read yet."""
+        return self._is_there and self._file.is_behind
 
     @property
     def count(self) -> int:
@@ -106,7 +110,8 @@ class LiveRun:
     @property
     def step(self) -> float | None:
         """Training step that the metrics beside the run name; None without."""
-        return self._data.recorded.get("step")
+        step = self._data.recorded.get("step")
+        return step if step is not None and math.isfinite(step) else None
 
     def forget(self) -> None:
         """Let go of the index, which `refresh` reads again."""
@@ -114,7 +119,6 @@ class LiveRun:
             self.epoch += 1
             self.revision += 1
             self._restart()
-            self.is_behind = True
 
     def refresh(self, budget_s: float) -> bool:
         """Read what was written since; return whether anything changed.
@@ -126,26 +130,30 @@ class LiveRun:
             before = self.revision
             self._read_settings()
             try:
-                with self._folder.open(self.path / FILE_NAME) as stream:
+                with self._folder.open(self.path / FILE_NAME) as stream, storage_errors("disk"):
                     self._catch_up(stream, budget_s)
-            except StorageError:  # not there yet, or gone
-                if self._end:
+                self._set_problem("", is_there=True)
+            except StorageError as error:
+                if self._file.end:
                     self._replaced()
-                self.is_behind = False
+                is_named = os.path.lexists(self.path / FILE_NAME)  # else not yet, or gone
+                self._set_problem(str(error) if is_named else "", is_there=False)
                 self._set_live(False)
             return self.revision != before
 
+    def _set_problem(self, text: str, *, is_there: bool) -> None:
+        self.revision += (text, is_there) != (self._problem, self._is_there)
+        self._problem, self._is_there = text, is_there
+
     def _catch_up(self, stream: BinaryIO, budget_s: float) -> None:
         found = os.fstat(stream.fileno())
-        stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        if stamp != self._stamp or self.is_behind:
-            if self._stamp and not self._is_same(stream, found):
+        if self._file.has_changed(found):
+            if self._file.is_replaced(stream, found):
                 self._replaced()
-            self._stamp = stamp
-            if self.modified != found.st_mtime:
-                self.modified = found.st_mtime
-                self.revision += 1
-            self._read_lines(stream, time.monotonic() + budget_s)
+            self.revision += self.modified != found.st_mtime
+            self.modified = found.st_mtime
+            for line in self._file.read(stream, found, budget_s):
+                self._take(line)
         self._set_live(self._has_writer(found))
 
     def _has_writer(self, found: os.stat_result) -> bool:
@@ -154,18 +162,6 @@ class LiveRun:
             return True
         is_done = self.expected is not None and len(self._data.rows) >= self.expected
         return time.time() - found.st_mtime < _RECENT_S and not is_done
-
-    def _is_same(self, stream: BinaryIO, found: os.stat_result) -> bool:
-        """Whether the lines that were read are still those at the file's beginning."""
-        if self._stamp[:2] != (found.st_dev, found.st_ino) or found.st_size < self._end:
-            return False
-        if not self._tail.endswith(b"\n") and found.st_size > self._end:
-            return not self._tail  # the last line got its end, and maybe more
-        stream.seek(0)
-        if stream.read(len(self._head)) != self._head:
-            return False
-        stream.seek(self._end - len(self._tail))
-        return stream.read(len(self._tail)) == self._tail
 
     def _replaced(self) -> None:
         self.epoch += 1
@@ -179,53 +175,31 @@ class LiveRun:
         if not is_live:
             self._read_recorded()
 
-    def _read_lines(self, stream: BinaryIO, deadline: float) -> None:
-        stream.seek(self._end)
-        self.is_behind = True
-        while time.monotonic() < deadline:
-            line = stream.readline(MAX_LINE_BYTES)
-            if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                self.is_behind = False
-                if not _is_json(line):  # nothing, or a line that is still being written
-                    return
-            start, self._end = self._end, self._end + len(line)
-            self._head = self._head or line[:_SAMPLE]
-            self._tail = line[-_SAMPLE:]
-            if self._skip(line):
-                continue
-            self._lines += 1
-            if line.strip():
-                self._take(line, start)
-            if not self.is_behind:
-                return
-
-    def _skip(self, line: bytes) -> bool:
-        """Whether a piece belongs to a line that is too long to be read."""
-        is_end = line.endswith(b"\n") or len(line) < MAX_LINE_BYTES
-        if self._skipping:
-            self._skipping = not is_end
-            return True
-        if is_end:
-            return False
-        self._skipping = True
-        self._lines += 1
-        self._note(f"Left out: line {self._lines} is longer than {MAX_LINE_BYTES >> 20} MiB")
-        return True
-
-    def _take(self, line: bytes, start: int) -> None:
-        stored = parse_line(self.path / FILE_NAME, self._lines, line, self._names)
+    def _take(self, line: Line) -> None:
         self.revision += 1
-        if stored.trajectory is None:
-            if len(self._data.notes) < _MOST_NOTES:
-                self._data.add_unreadable(stored)
+        if line.data is None:
+            self._note(f"Left out: line {line.number} is longer than {MAX_LINE_BYTES >> 20} MiB.")
             return
-        self._data.add(stored.trajectory, _row(stored))
-        self._places.append(start)
-        self._text.add(stored.line, search_pieces(stored.trajectory))
+        if not line.data.strip():
+            return
+        stored = parse_line(self.path / FILE_NAME, line.number, line.data, self._names)
+        if stored.trajectory is None:
+            self._note(unreadable(stored))
+            return
+        try:
+            row, pieces = _row(stored, stored.trajectory), search_pieces(stored.trajectory)
+            self._data.add(stored.trajectory, row)
+        except (EnvkitError, *_FOREIGN) as error:
+            self._note(f"Left out: line {line.number} cannot be shown: {type(error).__name__}.")
+            return
+        self._places.append(line.start)
+        self._text.add(line.number, pieces)
 
     def _note(self, text: str) -> None:
         if len(self._data.notes) < _MOST_NOTES:
             self._data.notes.append(text)
+        else:
+            self._unnoted += 1
 
     def _read_settings(self) -> None:
         """Read run.json where it changed."""
@@ -317,8 +291,12 @@ class LiveRun:
         count = len(self._data.rows)
         if self.is_behind:
             notes.append(f"Still reading: these are the first {count:,} episodes.")
-        elif self._stamp and self._stamp[2] > self._end and not self.is_live:
-            notes.append(f"Line {self._lines + 1} is cut off: its writer was stopped.")
+        elif self._file.is_cut and not self.is_live:
+            notes.append(f"Line {self._file.count + 1} is cut off: its writer was stopped.")
+        if self._problem:
+            notes.append(f"The trajectories cannot be read: {self._problem}.")
+        if self._unnoted:
+            notes.append(f"Left out: {counted(self._unnoted, 'more line')}, not named below.")
         if self._text.left_out:
             kept = count - self._text.left_out
             notes.append(f"The search covers the first {kept:,} episodes: the rest is too long.")
@@ -355,18 +333,8 @@ class LiveRun:
             return self._text.find(query)
 
 
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _row(stored: StoredLine) -> EpisodeRow:
+def _row(stored: StoredLine, trajectory: Trajectory) -> EpisodeRow:
     """Return the row of a readable line; its rules and its certificate are checked."""
-    trajectory = stored.trajectory
-    assert trajectory is not None  # the caller looked
     problems = check_trajectory(trajectory)
     recorded = stored.certificate
     is_broken = bool(problems) or (

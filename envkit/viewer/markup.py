@@ -2,9 +2,10 @@
 
 import base64
 import json
+import math
 import zlib
 from html import escape
-from typing import Final
+from typing import Any, Final, cast
 
 from envkit.text import utf8
 
@@ -24,6 +25,23 @@ def safe_json(data: object) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def wire_json(data: Any) -> bytes:  # noqa: ANN401  # JSON data
+    """Return JSON; numbers that it cannot hold, from a hostile file, become null."""
+    try:
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
+
+
+def _finite(data: Any) -> Any:  # noqa: ANN401  # JSON data
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in cast("dict[str, Any]", data).items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in cast("list[Any]", data)]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def safe_html(text: str) -> str:

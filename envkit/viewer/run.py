@@ -72,6 +72,12 @@ class RunSource:
             return {}
 
 
+def unreadable(stored: StoredLine) -> str:
+    """Return why a line is left out, without the machine's path."""
+    text = str(stored.error)
+    return f"Left out: {text[text.find(f'line {stored.line}') :]}"
+
+
 def numbers_of(text: bytes) -> dict[str, float]:
     """Return the numbers of a JSON object by name; none if the text is damaged."""
     try:
@@ -117,9 +123,8 @@ class RunData:
         self.rows.append(row)
 
     def add_unreadable(self, stored: StoredLine) -> None:
-        """Note a line that cannot be read, without the machine's path."""
-        text = str(stored.error)
-        self.notes.append(f"Left out: {text[text.find(f'line {stored.line}') :]}")
+        """Note a line that cannot be read."""
+        self.notes.append(unreadable(stored))
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of all episodes, as JSON data."""

@@ -18,7 +18,6 @@ import base64
 import contextlib
 import hashlib
 import hmac
-import json
 from collections.abc import AsyncIterator, Callable
 from string import Template
 from typing import Any, Final, cast
@@ -32,6 +31,7 @@ from envkit.text import utf8
 from envkit.viewer.bundle import asset, bundled
 from envkit.viewer.library import Library
 from envkit.viewer.live_run import LiveRun
+from envkit.viewer.markup import wire_json
 
 HOST: Final = "127.0.0.1"
 MAX_QUERY: Final = 400
@@ -257,7 +257,7 @@ async def _json(build: Callable[[], Any]) -> web.Response:
 
     def written() -> bytes | None:
         data = build()
-        return None if data is None else json.dumps(data, separators=(",", ":")).encode("ascii")
+        return None if data is None else wire_json(data)
 
     try:
         body = await asyncio.to_thread(written)

@@ -1,5 +1,6 @@
 """What the table of runs shows of one run, as JSON data."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -11,6 +12,9 @@ from envkit.viewer.live_run import LiveRun
 _BUCKETS: Final = 24
 _FEWEST: Final = 4
 _CELLS: Final = 36
+_MOST_SETTINGS: Final = 500
+_LONGEST: Final = 500
+_DEEPEST: Final = 8
 _SHOWN: Final = (
     "environments",
     "reward",
@@ -89,18 +93,29 @@ def _cells(means: Sequence[float]) -> list[float]:
     return [round(means[place], 4) for place in places]
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings as one level, with names such as "config.sampling.temperature".
+def flat(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return nested settings as one level of text.
 
     Args:
-        settings: JSON data.
-        prefix: Of every name.
+        settings: JSON data, as a file holds it.
+
+    Returns:
+        By names such as "config.sampling.temperature"; at most 500, and 500 characters of each.
     """
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            found |= flat(cast("dict[str, Any]", value), f"{name}.")
+    found: dict[str, str] = {}
+    waiting: list[tuple[str, Any]] = list(settings.items())[::-1]
+    while waiting and len(found) < _MOST_SETTINGS:
+        name, value = waiting.pop()
+        inner = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        if inner and name.count(".") < _DEEPEST:
+            waiting += [(f"{name}.{key}", inner[key]) for key in reversed(inner)]
         else:
-            found[name] = value
+            found[name[:_LONGEST]] = _written(cast("object", value))[:_LONGEST]
     return found
+
+
+def _written(value: object) -> str:
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except RecursionError:
+        return "…"

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.marked_runs import grouped_run
@@ -21,6 +22,7 @@ from envkit.viewer.live_run import LiveRun
 from envkit.viewer.rows import COLUMNS
 from envkit.viewer.search import find, search_pieces
 from envkit.viewer.search_text import SearchText
+from envkit.viewer.summary import flat
 from envkit.viewer.writers import is_locked
 
 LONG_AGO = 1_000_000_000
@@ -64,7 +66,7 @@ def test_run_is_read_as_the_file_holds_it(tmp_path: Path) -> None:
 
 def test_run_grows_with_its_writer(tmp_path: Path) -> None:
     run = opened(tmp_path)
-    assert not run.refresh(1)
+    read_all(run)
     with TrajectoryWriter(tmp_path) as writer:
         run.refresh(1)
         assert (run.is_live, run.count) == (True, 0)
@@ -150,7 +152,7 @@ def test_run_names_damaged_lines_and_shows_the_others(tmp_path: Path) -> None:
     read_all(run)
     assert numbers(run) == [1, 5]
     notes = run.index()["notes"]
-    assert [note.partition(" c")[0][:16] for note in notes] == [
+    assert [note[:16] for note in notes] == [
         "Left out: line 2",
         "Left out: line 4",
     ]
@@ -165,7 +167,7 @@ def test_run_leaves_out_a_line_that_is_too_long(
     file = stored(tmp_path, 2)
     first, second = file.read_bytes().splitlines(keepends=True)
     limit = 2 * max(len(first), len(second))
-    monkeypatch.setattr("envkit.viewer.live_run.MAX_LINE_BYTES", limit)
+    monkeypatch.setattr("envkit.viewer.growing_file.MAX_LINE_BYTES", limit)
     file.write_bytes(first + b"x" * (3 * limit + 5) + b"\n" + second)
     run = opened(tmp_path)
     read_all(run)
@@ -209,6 +211,27 @@ def test_run_that_vanished_is_empty_and_comes_back(tmp_path: Path) -> None:
     file.write_bytes(content)
     read_all(run)
     assert run.count == 2
+
+
+def test_run_says_why_its_file_cannot_be_read(tmp_path: Path) -> None:
+    file = stored(tmp_path / "run", 2)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    moved = file.rename(tmp_path / "elsewhere.jsonl")
+    file.symlink_to(moved)
+    run = LiveRun("run", tmp_path / "run", Folder(tmp_path / "run"))
+    run.refresh(1)
+    (note,) = run.index()["notes"]
+    assert "trajectories.jsonl is a link, and links are not followed" in note
+    assert str(tmp_path) not in note
+
+
+def test_run_counts_damaged_lines_beyond_those_it_names(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"garbage\n" * 53)
+    run = opened(tmp_path)
+    read_all(run)
+    notes = run.index()["notes"]
+    assert notes[0] == "Left out: 3 more lines, not named below."
+    assert len(notes) == 51
 
 
 def test_lock_of_a_writer_is_seen_and_not_disturbed(tmp_path: Path) -> None:
@@ -266,6 +289,7 @@ def test_folder_finds_runs_and_no_links(tmp_path: Path) -> None:
     (inside / "fake" / FILE_NAME).symlink_to(outside / "secret" / FILE_NAME)
     found = Folder(inside).find()
     assert sorted(found.runs) == ["a", "deep/b", "planned"]
+    assert found.note == "Not followed: 1 linked folder. Give envkit ui the folder itself."
 
 
 def test_folder_that_is_a_run_is_named_after_itself(tmp_path: Path) -> None:
@@ -357,6 +381,19 @@ def settle(library: Library) -> None:
     while any(library._is_wanted(run) for run in library._runs.values()):
         library.step()
         assert time.monotonic() < deadline
+
+
+def test_settings_of_any_shape_become_one_level_of_text() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(3000):
+        deep = {"in": deep}
+    given = {"a": {"b": {"c": 1.5, "d": []}, "e": None}, "f": "text", "g": float("nan"), "h": deep}
+    shown = flat(given)
+    assert shown | {"h.in.in.in.in.in.in.in.in": ""} == {
+        "a.b.c": "1.5", "a.b.d": "[]", "a.e": "null", "f": "text", "g": "NaN",
+        "h.in.in.in.in.in.in.in.in": "",
+    }  # fmt: skip
+    assert len(flat({str(n): "x" * 9999 for n in range(9999)})) == 500
 
 
 def test_document_is_known_by_its_shape() -> None:

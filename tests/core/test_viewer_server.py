@@ -313,12 +313,25 @@ async def test_server_says_that_its_port_is_taken(folder: Path) -> None:
 
 async def test_server_survives_broken_settings_and_documents(tmp_path: Path) -> None:
     save(grouped_run(groups=1), tmp_path / "run" / FILE_NAME)
-    deep = json.dumps({"settings": {"engine": [], "config": 3, "episodes": "x", "env_id": {}}})
-    (tmp_path / "run" / "run.json").write_text(deep)
-    (tmp_path / "run" / "metrics.json").write_text("[" * 9999)
+    settings = {"engine": [], "config": 3, "episodes": "x", "env_id": {}, "x": float("inf")}
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"settings": settings}))
+    (tmp_path / "run" / "metrics.json").write_text('{"step": NaN, "episodes": Infinity}')
     (tmp_path / "broken.json").write_text('{"target": 1, "passed": 2, "is_complete": 3')
     (tmp_path / "nested.json").write_text('{"a":' * 5000)
     async with running(tmp_path) as session:
         runs = await settled(session, 1)
         assert runs["run"]["expected"] is None
+        assert runs["run"]["step"] is None
         assert (await answer(session, "/api/run", name="run"))["figures"]["episodes"] == 4
+
+
+async def test_server_answers_valid_json_for_any_number(tmp_path: Path) -> None:
+    rows = [replace(one, reward=float("nan")) for one in grouped_run(groups=1)]
+    rows.append(replace(rows[0], duration_seconds=float("inf"), episode_id="endless"))
+    save(rows, tmp_path / "run" / FILE_NAME)
+    async with running(tmp_path) as session:
+        await settled(session, 1)
+        for path in ("/api/runs", "/api/run?name=run", "/api/episode?name=run&number=5"):
+            async with session.get(path) as response:
+                assert response.status == 200
+                json.loads(await response.read(), parse_constant=pytest.fail)

@@ -1,0 +1,114 @@
+"""The lines of a file that another process may be appending to, each read once."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+MAX_LINE_BYTES: Final = 256 << 20
+"""A longer line is not read."""
+_SAMPLE: Final = 256
+"""Bytes that tell whether a file is still the one that was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the file."""
+
+    number: int
+    """From 1; empty lines count."""
+    start: int
+    """Where it starts, in bytes."""
+    data: bytes | None
+    """With its newline; None if it is too long."""
+
+
+class GrowingFile:
+    """Remembers how far a file was read, and whether it is still the same file."""
+
+    def __init__(self) -> None:
+        """Start before the first line."""
+        self.end: int = 0
+        """Of the lines that were read, in bytes."""
+        self.count = 0
+        """Lines that were read."""
+        self.is_behind = True
+        """Whether the file holds whole lines that were not read yet."""
+        self._size = 0
+        self._stamp: tuple[int, ...] = ()
+        self._head = self._tail = b""
+        self._is_skipping = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the beginning of a line stood at the end when the file was last read."""
+        return not self.is_behind and self._size > self.end
+
+    def has_changed(self, found: os.stat_result) -> bool:
+        """Whether there may be something to read.
+
+        Args:
+            found: Of the open file.
+        """
+        return self.is_behind or _stamp(found) != self._stamp
+
+    def is_replaced(self, stream: BinaryIO, found: os.stat_result) -> bool:
+        """Whether the lines that were read are no longer those at the beginning of the file.
+
+        Args:
+            stream: The open file.
+            found: Of it.
+        """
+        if not self._stamp:
+            return False
+        if self._stamp[:2] != (found.st_dev, found.st_ino) or found.st_size < self.end:
+            return True
+        if self._tail and not self._tail.endswith(b"\n") and found.st_size > self.end:
+            return True  # the last line got its newline, and maybe more
+        stream.seek(0)
+        if stream.read(len(self._head)) != self._head:
+            return True
+        stream.seek(self.end - len(self._tail))
+        return stream.read(len(self._tail)) != self._tail
+
+    def read(self, stream: BinaryIO, found: os.stat_result, budget_s: float) -> Iterator[Line]:
+        """Yield lines that were not read yet; an unfinished last line waits for its end.
+
+        Args:
+            stream: The open file.
+            found: Of it.
+            budget_s: About how long to read.
+        """
+        self._stamp, self._size = _stamp(found), found.st_size
+        self.is_behind = True
+        deadline = time.monotonic() + budget_s
+        stream.seek(self.end)
+        while self.is_behind and time.monotonic() < deadline:
+            data = stream.readline(MAX_LINE_BYTES)
+            is_piece = len(data) == MAX_LINE_BYTES and not data.endswith(b"\n")
+            if not is_piece and not data.endswith(b"\n"):
+                self.is_behind = False
+                if not _is_json(data):  # nothing, or a line that is still being written
+                    return
+            start, self.end = self.end, self.end + len(data)
+            self._head = self._head or data[:_SAMPLE]
+            self._tail = data[-_SAMPLE:]
+            was_skipping, self._is_skipping = self._is_skipping, is_piece
+            if was_skipping:
+                continue
+            self.count += 1
+            yield Line(number=self.count, start=start, data=None if is_piece else data)
+
+
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
