@@ -58,7 +58,12 @@ REQUIRED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def _is_list(value: object, length: int | None = None) -> bool:
@@ -163,15 +168,18 @@ def _problems(mark: object) -> Iterator[str]:
         )
 
 
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for part in cast(dict[str, object], value).values():
-            yield from _texts(part)
-    elif isinstance(value, list):
-        for part in cast(list[object], value):
-            yield from _texts(part)
+def _texts(mark: dict[str, object]) -> Iterator[str]:
+    """Yield every string of a mark; its data may be as deep as a file can make it, or cyclic."""
+    waiting: list[object] = [mark]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list) and id(cast(object, value)) not in seen:
+            seen.add(id(cast(object, value)))
+            parts = cast("dict[str, object] | list[object]", value)
+            waiting += parts.values() if isinstance(parts, dict) else parts
 
 
 def clip(text: str, most: int = MAX_TEXT_BYTES // 2) -> str:

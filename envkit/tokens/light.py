@@ -8,7 +8,6 @@ transformers; tests/core/test_light_tokenizer.py compares them.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PilImage
 
-from envkit.errors import ImageError, MissingDependencyError
+from envkit.errors import ConfigurationError, ImageError, MissingDependencyError
+from envkit.smart_resize import SmartResize
+from envkit.tokens.patches import PatchPlan
 
 _PLAIN_CLASS: Final = "PreTrainedTokenizerFast"
 _IMAGE_CLASSES: Final = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast")
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
-_LONGEST_RATIO: Final = 200
-"""Of an image's sides, which the image processor refuses above."""
 _BYTES: Final = 256
 
 
@@ -111,7 +110,7 @@ class LightTokenizer:
         )
 
 
-@dataclass(frozen=True, slots=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Qwen2VLImages:
     """The image processor of Qwen2-VL and Qwen3-VL: resize, normalize, cut into patches."""
 
@@ -121,8 +120,7 @@ class Qwen2VLImages:
     temporal_patch_size: int
     resample: int
     """Pillow's filter."""
-    min_pixels: int
-    max_pixels: int
+    resize: SmartResize
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -136,8 +134,11 @@ class Qwen2VLImages:
             merge_size=config["merge_size"],
             temporal_patch_size=config["temporal_patch_size"],
             resample=config["resample"],
-            min_pixels=size["shortest_edge"],
-            max_pixels=size["longest_edge"],
+            resize=SmartResize(
+                factor=config["patch_size"] * config["merge_size"],
+                min_pixels=size["shortest_edge"],
+                max_pixels=size["longest_edge"],
+            ),
             scale=config["rescale_factor"],
             mean=tuple(config["image_mean"]),
             std=tuple(config["image_std"]),
@@ -159,35 +160,12 @@ class Qwen2VLImages:
             ImageError: A side is more than 200 times as long as the other.
         """
         del return_tensors
-        made = [self._patches(picture) for picture in images]
-        grids = [[1, rows, columns] for _, rows, columns in made]
+        plans = [self._plan(picture.size) for picture in images]
+        values = [plan.pixel_values(one) for plan, one in zip(plans, images, strict=True)]
         return {
-            "pixel_values": np.concatenate([patches for patches, _, _ in made]),
-            "image_grid_thw": np.array(grids, dtype=np.int64),
+            "pixel_values": np.concatenate(values),
+            "image_grid_thw": np.concatenate([plan.grid for plan in plans]),
         }
-
-    def target(self, width: int, height: int) -> tuple[int, int]:
-        """Return the size that an image is resized to: multiples of a merged patch.
-
-        Raises:
-            ImageError: A side is more than 200 times as long as the other.
-        """
-        if max(width, height) > _LONGEST_RATIO * min(width, height):
-            raise ImageError(
-                f"an image's sides must differ by at most {_LONGEST_RATIO} times, "
-                f"got {width}x{height}"
-            )
-        factor = self.patch_size * self.merge_size
-        sides = [round(side / factor) * factor for side in (width, height)]
-        if sides[0] * sides[1] > self.max_pixels:
-            shrink = math.sqrt(width * height / self.max_pixels)
-            sides = [
-                max(factor, math.floor(side / shrink / factor) * factor) for side in (width, height)
-            ]
-        elif sides[0] * sides[1] < self.min_pixels:
-            grow = math.sqrt(self.min_pixels / (width * height))
-            sides = [math.ceil(side * grow / factor) * factor for side in (width, height)]
-        return sides[0], sides[1]
 
     @cached_property
     def _table(self) -> NDArray[np.float32]:
@@ -196,15 +174,22 @@ class Qwen2VLImages:
         mean = np.array(self.mean, dtype=np.float32)[:, None]
         return (scaled[None] - mean) / np.array(self.std, dtype=np.float32)[:, None]
 
-    def _patches(self, picture: PilImage.Image) -> tuple[NDArray[np.float32], int, int]:
-        resized = picture.resize(self.target(*picture.size), PilImage.Resampling(self.resample))
-        patch, merge, frames = self.patch_size, self.merge_size, self.temporal_patch_size
-        columns, rows = (side // (patch * merge) for side in resized.size)
-        pixels = np.asarray(resized).reshape(rows, merge, patch, columns, merge, patch, 3)
-        pixels = pixels.transpose(0, 3, 1, 4, 6, 2, 5)  # row, column, merged, merged, channel, y, x
-        channels = np.arange(3).reshape(3, 1, 1)
-        values = np.repeat(self._table[channels, pixels][:, :, :, :, :, None], frames, axis=5)
-        return values.reshape(rows * columns * merge**2, -1), rows * merge, columns * merge
+    def _plan(self, size: tuple[int, int]) -> PatchPlan:
+        try:
+            target = self.resize.apply(size)
+        except ConfigurationError as error:
+            raise ImageError(str(error)) from error
+        grid = [1, target.height // self.patch_size, target.width // self.patch_size]
+        return PatchPlan(
+            target=target,
+            patch=self.patch_size,
+            merge=self.merge_size,
+            frames=self.temporal_patch_size,
+            resample=self.resample,
+            table=self._table,
+            ids=(),
+            grid=np.array([grid], dtype=np.int64),
+        )
 
 
 def load_light(folder: Path) -> Any:  # noqa: ANN401  # a tokenizer, or a processor that has one

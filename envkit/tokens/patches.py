@@ -40,19 +40,19 @@ class PatchPlan:
     table: NDArray[Any]
     """(3, 256): what each byte of a channel becomes."""
     ids: tuple[int, ...]
-    """What the placeholder of an image becomes."""
+    """What the placeholder of an image becomes; empty where only tensors are asked for."""
     grid: NDArray[Any]
     """(1, 3): frames, rows and columns of patches."""
 
     def processed(self, image: Image) -> Processed:
         """Return what the processor makes of an image of this size."""
-        values = self.pixel_values(image)
+        values = self.pixel_values(image.pil())
         values.flags.writeable = False
         return Processed(ids=self.ids, tensors={_PIXELS: values, _GRID: self.grid})
 
-    def pixel_values(self, image: Image) -> NDArray[Any]:
+    def pixel_values(self, picture: PilImage.Image) -> NDArray[Any]:
         """Return the patches of an image, (P, 3 * frames * patch**2)."""
-        pixels = self.resized(image)
+        pixels = self.resized(picture)
         rows, columns, merge = *pixels.shape[:2], self.merge
         values = np.empty(
             (rows, columns, merge, merge, _CHANNELS, self.frames, self.patch, self.patch),
@@ -64,9 +64,8 @@ class PatchPlan:
             )[:, :, :, :, None]
         return values.reshape(rows * columns * merge**2, -1)
 
-    def resized(self, image: Image) -> NDArray[Any]:
+    def resized(self, picture: PilImage.Image) -> NDArray[Any]:
         """Return the resized bytes by patch: (rows, columns, merge, merge, patch, patch, 3)."""
-        picture = image.pil()
         picture = picture if picture.mode == "RGB" else picture.convert("RGB")
         if picture.size != self.target:
             picture = picture.resize(self.target, PilImage.Resampling(self.resample))
@@ -97,7 +96,7 @@ def find_plan(call: ProcessorCall, size: tuple[int, int], made: Processed) -> Pa
             plan is not None
             and found.ids == made.ids
             and np.array_equal(found.tensors[_GRID], made.tensors[_GRID])
-            and _is_equal(plan.pixel_values(probe), found.tensors[_PIXELS])
+            and _is_equal(plan.pixel_values(probe.pil()), found.tensors[_PIXELS])
         )
     except (ImageError, TemplateError, ArithmeticError, LookupError, ValueError, TypeError):
         return None
@@ -134,7 +133,7 @@ def _with_table(plan: PatchPlan, call: ProcessorCall) -> PatchPlan | None:
     every = (np.arange(width * height) % _VALUES).astype(np.uint8).reshape(height, width, 1)
     probe = Image.from_array(np.repeat(every, _CHANNELS, axis=2))
     values = call.image(probe).tensors[_PIXELS]
-    bytes_of = plan.resized(probe)[..., 0].reshape(-1, plan.patch**2)
+    bytes_of = plan.resized(probe.pil())[..., 0].reshape(-1, plan.patch**2)
     by_channel = values.reshape(len(bytes_of), _CHANNELS, plan.frames, -1)[:, :, 0]
     table = np.zeros((_CHANNELS, _VALUES), values.dtype)
     for channel in range(_CHANNELS):

@@ -18,7 +18,7 @@ from envkit_actions.family import ActionFamily
 from envkit_actions.malformed import InexpressibleActionError, MalformedActionError
 from envkit_actions.marks import mark, marks
 from envkit_actions.parsed import ParsedActions
-from envkit_actions.spaces import CoordinateSpace, Size, SmartResize, SpaceKind
+from envkit_actions.spaces import CoordinateSpace, SpaceKind
 
 __all__ = [
     "ACTION_SCHEMA",
@@ -32,8 +32,6 @@ __all__ = [
     "InexpressibleActionError",
     "MalformedActionError",
     "ParsedActions",
-    "Size",
-    "SmartResize",
     "SpaceKind",
     "Status",
     "find_family",

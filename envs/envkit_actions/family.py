@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
+from envkit.smart_resize import SmartResize
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action
 from envkit_actions.parsed import ParsedActions
-from envkit_actions.spaces import CoordinateSpace, SmartResize, SpaceKind
+from envkit_actions.spaces import CoordinateSpace, SpaceKind
 
 
 class ActionFamily(ABC):

@@ -1,19 +1,10 @@
 """Canonical actions as marks, the data of `info["marks"]`: every dialect has them for free."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from envkit.marks import Mark, clip
 from envkit_actions.action import Action, ActionKind, Button
-
-_POINTED: Final = (
-    ActionKind.CLICK,
-    ActionKind.DOUBLE_CLICK,
-    ActionKind.TRIPLE_CLICK,
-    ActionKind.MOVE,
-    ActionKind.MOUSE_DOWN,
-    ActionKind.MOUSE_UP,
-)
 
 
 def marks(
@@ -30,19 +21,13 @@ def marks(
     """
     made: list[Mark] = []
     for action in actions:
-        made.append(mark(action, cursor=cursor, image=image))
-        cursor = after(action, cursor)
+        last = mark(action, cursor=cursor, image=image)
+        made.append(last)
+        if "path" in last:
+            cursor = (last["path"][-1][0], last["path"][-1][1])
+        elif "x" in last:
+            cursor = (last["x"], last["y"])
     return made
-
-
-def after(action: Action, cursor: tuple[int, int]) -> tuple[int, int]:
-    """Return where an action leaves the mouse pointer that was at `cursor`."""
-    if action.kind not in (*_POINTED, ActionKind.DRAG, ActionKind.SCROLL):
-        return cursor
-    action = action.from_cursor(*cursor)
-    if action.kind is ActionKind.DRAG and action.path:
-        return action.path[-1]
-    return cursor if action.x is None or action.y is None else (action.x, action.y)
 
 
 def mark(

@@ -187,7 +187,7 @@ def test_a_resumed_run_plays_the_tasks_of_its_file() -> None:
     with Path("tasks.jsonl").open("a") as stream:
         stream.write('{"word": "new"}\n')
     refused = run_envkit("rollout", "--resume", "run", "--quiet")
-    assert refused.code == 1
+    assert refused.code == 2
     assert "were changed after the run began" in refused.err
 
 

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError
-from envkit.marks import MAX_MARKS, MAX_TEXT_BYTES, clip, mark_problems, scale_marks, words
+from envkit.marks import (
+    MAX_MARKS,
+    MAX_TEXT_BYTES,
+    actions_in,
+    clip,
+    mark_problems,
+    scale_marks,
+    words,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +95,18 @@ def test_scaled_marks_keep_their_shape_and_leave_the_originals() -> None:
     assert marks[0]["x"] == 10
     with pytest.raises(ConfigurationError, match="above 0, got 0"):
         scale_marks(marks, 0)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**5000)], ids=["large", "unprintable"])
+def test_number_beyond_floats_is_a_problem_and_raises_nothing(value: int) -> None:
+    mark = {"kind": "click", "x": value, "y": 1}
+    (problem,) = mark_problems([mark])
+    assert "must be a finite number of pixels" in problem
+    assert actions_in({"marks": [mark]}) == ["unreadable mark"]
+
+
+def test_deep_data_in_an_unknown_key_raises_nothing() -> None:
+    deep: Any = "end"
+    for _ in range(50_000):
+        deep = [deep]
+    assert actions_in({"marks": [{"kind": "dance", "steps": deep}]}) == ["dance"]

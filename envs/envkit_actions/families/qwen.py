@@ -8,6 +8,7 @@ pixels of the resized image. Qwen3-VL is told of a screen of 1000x1000.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from envkit.smart_resize import SmartResize
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.call_reply import check_countable, parse_calls, write_calls
@@ -20,7 +21,6 @@ from envkit_actions.spaces import (
     QWEN3_VL_RESIZE,
     QWEN25_VL_RESIZE,
     CoordinateSpace,
-    SmartResize,
     SpaceKind,
 )
 from envkit_actions.writing import Writing

@@ -1,0 +1,67 @@
+"""The size to which the image processors of the Qwen-VL line resize an image."""
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from envkit.errors import ConfigurationError
+
+MAX_ASPECT_RATIO: Final = 200
+"""Processors refuse images whose sides differ by more than this factor."""
+
+
+class Size(NamedTuple):
+    """Width and height in pixels."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmartResize:
+    """How the processors of the Qwen-VL line resize an image.
+
+    Both sides become multiples of `factor`; an image outside the bounds on its area is scaled into
+    them with its shape kept. As `smart_resize` of transformers
+    (src/transformers/models/qwen2_vl/image_processing_qwen2_vl.py) does, whose `round` also takes
+    halves to the even number.
+    """
+
+    factor: int
+    """Patch size times merge size: 28 for Qwen2.5-VL, 32 for Qwen3-VL."""
+    min_pixels: int
+    max_pixels: int
+
+    def __post_init__(self) -> None:
+        if self.factor < 1 or not 0 < self.min_pixels <= self.max_pixels:
+            raise ConfigurationError(
+                "a resize needs factor >= 1 and 0 < min_pixels <= max_pixels, got "
+                f"factor={self.factor}, {self.min_pixels} and {self.max_pixels}"
+            )
+
+    def apply(self, size: tuple[int, int]) -> Size:
+        """Return the size that the model sees.
+
+        Args:
+            size: Width and height of the image that was sent, in pixels.
+
+        Raises:
+            ConfigurationError: The processor would refuse the image as too long and thin.
+        """
+        width, height = size
+        if max(size) > MAX_ASPECT_RATIO * min(size):
+            raise ConfigurationError(
+                f"the sides of an image may differ by at most {MAX_ASPECT_RATIO} times, "
+                f"got {width}x{height}"
+            )
+        factor = self.factor
+        # A side below half a factor rounds to 0, so that such an image counts as too small.
+        seen = Size(round(width / factor) * factor, round(height / factor) * factor)
+        area = seen.width * seen.height
+        if area > self.max_pixels:
+            shrink = math.sqrt(width * height / self.max_pixels)
+            return Size(*(max(factor, math.floor(s / shrink / factor) * factor) for s in size))
+        if area < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (width * height))
+            return Size(*(math.ceil(s * grow / factor) * factor for s in size))
+        return seen
