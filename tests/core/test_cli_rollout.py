@@ -1,7 +1,6 @@
 """`envkit rollout` end to end, and how every kind of bad input ends."""
 
 import json
-import re
 import signal
 import subprocess
 import time
@@ -14,6 +13,7 @@ from fakes.command import run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.hostile_runs import no_file_longer_than
 from fakes.models import tiny_model_dir
+from fakes.viewer_page import Page
 
 from envkit.env import Capabilities, Turn
 from envkit.errors import EnvFault, FaultKind
@@ -95,9 +95,8 @@ def test_rollout_of_a_policy_leaves_a_sound_run(model: Path) -> None:
     for name in ("trajectories.jsonl", "metrics.json", "report.html"):
         assert str(run / name) in shown.out
         assert (run / name).stat().st_size > 0
-    words = re.search(r'id="vocabulary">(.*?)</script>', (run / "report.html").read_text())
-    assert words is not None
-    assert "<|im_end|>" in json.loads(words[1]).values()  # tokens are text, the stop token too
+    words = Page(run / "report.html").unpack("vocabulary")
+    assert "<|im_end|>" in words.values()  # tokens are text, the stop token too
     assert "all sound" in shown.out
     assert "mean 1.000" in shown.out
     assert shown.err.splitlines()[-1].startswith("4/4 episodes: reward 1.000")
