@@ -1,13 +1,11 @@
 """A certification as one HTML file that needs no network and no script."""
 
-import base64
-import hashlib
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
 from envkit.certify.lines import CertifyReport, Line
 from envkit.files import replace_file
+from envkit.viewer.bundle import asset, policy_hash
 from envkit.viewer.markup import safe_html
 
 _PAGE: Final = """<!doctype html>
@@ -15,7 +13,7 @@ _PAGE: Final = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
-content="default-src 'none'; style-src 'sha256-{digest}'">
+content="default-src 'none'; style-src '{digest}'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
@@ -40,10 +38,10 @@ def write_page(report: CertifyReport, path: Path) -> None:
     Raises:
         StorageError: It cannot be written.
     """
-    style = resources.files("envkit.viewer").joinpath("assets/style.css").read_text("utf-8")
+    style = asset("style.css")
     subtitle = f"{report.summary}; {report.episodes} episodes per policy, seed {report.seed}"
     page = _PAGE.format(
-        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+        digest=policy_hash(style),
         style=style,
         title=safe_html(f"Certification: {report.target}"),
         subtitle=safe_html(subtitle if report.is_complete else f"{subtitle}; interrupted"),

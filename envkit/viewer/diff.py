@@ -1,11 +1,12 @@
 """What changed from one run to another, as JSON data for the front end."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from envkit.errors import ConfigurationError
 from envkit.text import counted
-from envkit.viewer.pairs import Flip, Matching, Pair, mean_difference
+from envkit.viewer.pairs import Flip, Matching, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow
 
 COLUMNS: Final = ("pair", "first", "second", "flips")
@@ -15,20 +16,38 @@ _LISTED: Final = 20
 
 
 def compare_rows(
-    matching: Matching, names: Sequence[str], listed: Sequence[Set[int]]
+    first: Sequence[EpisodeRow],
+    second: Sequence[EpisodeRow],
+    names: Sequence[str],
+    *,
+    most: int | None = None,
 ) -> dict[str, Any]:
     """Return the comparison of two runs as JSON data.
 
     Args:
-        matching: At least one pair.
+        first: Of one run.
+        second: Of the other.
         names: Of both runs.
-        listed: Numbers of the episodes of each run that the file holds.
+        most: Pairs are listed of so many episodes of each run; the figures count all. None lists
+            all.
+
+    Raises:
+        ConfigurationError: The runs share no environment and seed.
     """
+    matching = match(first, second)
     pairs = matching.pairs
+    if not pairs:
+        played = [", ".join(sorted({row.env_id for row in rows})) for rows in (first, second)]
+        raise ConfigurationError(
+            "two runs are compared by environment and seed, and these share none: "
+            f"{names[0]} plays {played[0]}, {names[1]} plays {played[1]}"
+        )
+    listed = [{row.number for row in rows[:most]} for rows in (first, second)]
     shown = [p for p in pairs if p.first.number in listed[0] and p.second.number in listed[1]]
     counts = Counter(flip for pair in pairs for flip in pair.flips)
     outcomes = Counter((_outcome(pair.first), _outcome(pair.second)) for pair in pairs)
     return {
+        "names": list(names),
         "pairs": len(pairs),
         "means": [entry for name, value in _MEANS if (entry := _mean(pairs, name, value))],
         "flips": [[flip.value, counts[flip]] for flip in Flip if counts[flip]],

@@ -4,26 +4,23 @@ Content of a rollout is foreign: it reaches the script only as data. The page's 
 own script and style run and loads no address at all.
 """
 
-import base64
-import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from string import Template
 from typing import Any, Final
 
 from envkit.files import replace_file
 from envkit.trajectory.image_folder import ImageFolder
-from envkit.viewer.bundle import asset, bundled
+from envkit.viewer.bundle import shell
 from envkit.viewer.episodes import Episode
-from envkit.viewer.markup import pack, safe_html, safe_json
+from envkit.viewer.markup import pack, safe_json
 from envkit.viewer.pictures import Pictures
 from envkit.viewer.search import Piece
 
 Decode = Callable[[Sequence[int]], str]
 
 IMAGE_BUDGET_BYTES = 48 * 1024 * 1024
-"""Most picture data in one file, as it stands there; the rest is linked to `images/` beside it."""
+"""Characters of picture data in one file, in base64; other pictures are links to `images/`."""
 SHOWN_NOTES: Final = 12
 
 
@@ -84,28 +81,27 @@ class Document:
         return path
 
     def _pieces(self, title: str, index: dict[str, Any], decode: Decode | None) -> Iterator[str]:
-        style, script = asset("style.css"), bundled("single")
-        policy = (
-            f"default-src 'none'; img-src data: blob:; style-src '{_digest(style)}'; "
-            f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
-        )
+        page = shell("single", title=title, styles=["style.css"], sources="img-src data: blob:")
         # First of all: a picture left out is a note in the index.
         images = list(self._pictures.blocks(IMAGE_BUDGET_BYTES, self.notes))
-        head, tail = asset("single.html").split("<!-- data -->")
-        yield Template(head).substitute(policy=policy, style=style, title=safe_html(title))
+        yield page.head
         notes = _shortened(self.notes)
         yield _block("index", "application/json", safe_json({**index, "notes": notes}))
         # The script stands before the episodes: it draws while the rest is read.
-        yield f"<script>{script}</script>\n"
+        yield page.script
         for number, searched in enumerate(self._searched):
             yield _block(f"search-{number}", "text/plain", pack(searched))
-        vocabulary = None if decode is None else {i: decode([i]) for i in sorted(self._token_ids)}
-        yield _block("vocabulary", "text/plain", pack(vocabulary))
+        yield _block("vocabulary", "text/plain", pack(vocabulary(self._token_ids, decode)))
         for name, packed in self._blocks:
             yield _block(name, "text/plain", packed)
         for sha256, content in images:
             yield _block(f"image-{sha256}", "text/plain", content)
-        yield tail
+        yield page.tail
+
+
+def vocabulary(token_ids: Iterable[int], decode: Decode | None) -> dict[int, str] | None:
+    """Return the text of each token id; None without a decoder."""
+    return None if decode is None else {i: decode([i]) for i in sorted(token_ids)}
 
 
 def _shortened(notes: Sequence[str]) -> list[str]:
@@ -113,10 +109,6 @@ def _shortened(notes: Sequence[str]) -> list[str]:
     if len(notes) > SHOWN_NOTES:
         shown.append(f"And {len(notes) - SHOWN_NOTES} more of these.")
     return shown
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
 
 
 def _block(name: str, kind: str, text: str) -> str:

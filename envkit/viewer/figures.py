@@ -33,7 +33,7 @@ def figures(
     plain = aggregator.result()
     metrics = aggregator.result(elapsed_seconds=elapsed_seconds(plain, recorded))
     rewarded = [row for row in rows if row.reward is not None and math.isfinite(row.reward)]
-    groups = _groups(rewarded)
+    groups = groups_of(rewarded)
     compared = [members for members in groups.values() if len(members) > 1]
     signal = sum(len({row.reward for row in members}) > 1 for members in compared)
     return {
@@ -77,7 +77,13 @@ def elapsed_seconds(metrics: Mapping[str, float], recorded: Mapping[str, float])
     return metrics["tokens/response/total"] / speed or None
 
 
-def _groups(rows: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
+def finite_rewards(rows: Iterable[EpisodeRow]) -> list[float]:
+    """Return the rewards that can be averaged, in the order of the rows."""
+    given = (row.reward for row in rows if row.reward is not None)
+    return [reward for reward in given if math.isfinite(reward)]
+
+
+def groups_of(rows: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
     """Return the episodes of each group; one without a group is alone."""
     found: dict[str, list[EpisodeRow]] = {}
     for row in rows:

@@ -52,7 +52,7 @@ class GrowingFile:
         Args:
             found: Of the open file.
         """
-        return self.is_behind or _stamp(found) != self._stamp
+        return self.is_behind or stamp_of(found) != self._stamp
 
     def is_replaced(self, stream: BinaryIO, found: os.stat_result) -> bool:
         """Whether the lines that were read are no longer those at the beginning of the file.
@@ -81,7 +81,7 @@ class GrowingFile:
             found: Of it.
             budget_s: About how long to read.
         """
-        self._stamp, self._size = _stamp(found), found.st_size
+        self._stamp, self._size = stamp_of(found), found.st_size
         self.is_behind = True
         deadline = time.monotonic() + budget_s
         stream.seek(self.end)
@@ -102,7 +102,8 @@ class GrowingFile:
             yield Line(number=self.count, start=start, data=None if is_piece else data)
 
 
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
+def stamp_of(found: os.stat_result) -> tuple[int, ...]:
+    """Return what changes whenever a file is written or replaced."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 

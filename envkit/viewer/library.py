@@ -5,13 +5,11 @@ import time
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError
-from envkit.viewer.diff import compare_rows
 from envkit.viewer.document import Decode
 from envkit.viewer.documents import read_document
 from envkit.viewer.folder import Folder, Found
+from envkit.viewer.growing_file import stamp_of
 from envkit.viewer.live_run import LiveRun
-from envkit.viewer.pairs import match
 from envkit.viewer.summary import summary
 
 MAX_BYTES: Final = 768 << 20
@@ -118,8 +116,7 @@ class Library:
         known: dict[str, tuple[Any, dict[str, Any] | None]] = {}
         for name, path in sorted(found.documents.items()):
             try:
-                stat = path.stat()
-                stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                stamp = stamp_of(path.stat())
                 old = self._documents.get(name)
                 if old is not None and old[0] == stamp:
                     known[name] = old
@@ -185,19 +182,3 @@ class Library:
         made = summary(run)
         self._kept[run.name] = (revision, made)
         return made
-
-    def compare(self, first: LiveRun, second: LiveRun) -> dict[str, Any]:
-        """Return what changed from one run to another, episode by episode, as JSON data.
-
-        Raises:
-            ConfigurationError: The runs share no environment and seed.
-        """
-        names = [first.name, second.name]
-        rows = [first.rows(), second.rows()]
-        matching = match(*rows)
-        if not matching.pairs:
-            raise ConfigurationError(
-                "runs are compared by environment and seed, and these two share none"
-            )
-        listed = [{row.number for row in found} for found in rows]
-        return {"names": names, **compare_rows(matching, names, listed)}

@@ -23,11 +23,12 @@ from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, parse_line
 from envkit.trajectory.trajectory import Trajectory
-from envkit.viewer.document import Decode
+from envkit.viewer.document import Decode, vocabulary
 from envkit.viewer.episodes import episode
+from envkit.viewer.figures import finite_rewards, groups_of
 from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
-from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line
-from envkit.viewer.rows import COLUMNS, EpisodeRow, episode_row
+from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line, stamp_of
+from envkit.viewer.rows import EpisodeRow, episode_row
 from envkit.viewer.run import RunData, numbers_of, unreadable
 from envkit.viewer.search import search_pieces
 from envkit.viewer.search_text import SearchText
@@ -82,7 +83,6 @@ class LiveRun:
         """Where the line of each row starts."""
         self._file = GrowingFile()
         self._recorded_stamp: tuple[int, ...] = ()
-        self._figures: tuple[int, dict[str, Any]] | None = None
         self._unnoted = 0
         """Lines that cannot be read beyond those that are named."""
 
@@ -205,8 +205,7 @@ class LiveRun:
         """Read run.json where it changed."""
         file = self.path / RUN_FILE
         try:
-            found = file.stat()
-            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            stamp = stamp_of(file.stat())
             if stamp == self._settings_stamp:
                 return
             self._settings_stamp = stamp
@@ -223,8 +222,7 @@ class LiveRun:
         """Read the metrics that the rollout left where they changed."""
         file = self.path / METRICS_FILE
         try:
-            found = file.stat()
-            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            stamp = stamp_of(file.stat())
             if stamp == self._recorded_stamp:
                 return
             self._recorded_stamp = stamp
@@ -243,10 +241,7 @@ class LiveRun:
         with self._lock:
             start = since if epoch == self.epoch else 0
             return {
-                "name": self.name,
-                "figures": self._current_figures(),
-                "columns": COLUMNS,
-                "rows": [row.to_json() for row in self._data.rows[start:]],
+                **self._data.index(start=start),
                 "from": start,
                 "epoch": self.epoch,
                 "revision": self.revision,
@@ -258,33 +253,24 @@ class LiveRun:
     def figures(self) -> dict[str, Any]:
         """Return the figures of the episodes read so far."""
         with self._lock:
-            return self._current_figures()
+            return self._data.figures()
 
     def rewards(self) -> list[float]:
         """Return the finite rewards, in the order of the file."""
         with self._lock:
-            given = [row.reward for row in self._data.rows if row.reward is not None]
-        return [reward for reward in given if math.isfinite(reward)]
+            return finite_rewards(self._data.rows)
 
     def group_means(self) -> list[float]:
         """Return the mean reward of each group, best first; one without a group is alone."""
         with self._lock:
-            found: dict[tuple[Any, ...], list[float]] = {}
-            for row in self._data.rows:
-                if row.reward is not None and math.isfinite(row.reward):
-                    own = (row.number,) if row.group_id is None else (row.group_id, row.role)
-                    found.setdefault(own, []).append(row.reward)
-        return sorted((fmean(rewards) for rewards in found.values()), reverse=True)
+            groups = groups_of(self._data.rows)
+        rewards = filter(None, map(finite_rewards, groups.values()))
+        return sorted(map(fmean, rewards), reverse=True)
 
     def rows(self) -> list[EpisodeRow]:
         """Return the rows read so far."""
         with self._lock:
             return list(self._data.rows)
-
-    def _current_figures(self) -> dict[str, Any]:
-        if self._figures is None or self._figures[0] != self.revision:
-            self._figures = (self.revision, self._data.figures())
-        return self._figures[1]
 
     def _state_notes(self) -> list[str]:
         notes: list[str] = []
@@ -324,8 +310,7 @@ class LiveRun:
         if stored.trajectory is None:
             raise StorageError("the file of the run has changed; load the page again")
         found = episode(stored.trajectory, stored.certificate, number=number, folder=self._images)
-        vocabulary = None if decode is None else {i: decode([i]) for i in sorted(found.token_ids)}
-        return {**found.data, "vocabulary": vocabulary}
+        return {**found.data, "vocabulary": vocabulary(found.token_ids, decode)}
 
     def search(self, query: str) -> dict[int, dict[str, Any]]:
         """Return where each episode holds a text; see `SearchText.find`."""

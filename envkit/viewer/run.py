@@ -110,6 +110,9 @@ class RunData:
         """The metrics that the rollout wrote, for the throughput; empty without any."""
         self.engines: dict[str, None] = {}
         self._aggregator = Aggregator()
+        self._figures: dict[str, Any] = {}
+        self._figures_of: tuple[int, dict[str, float]] | None = None
+        """Episodes and recorded metrics that the kept figures count."""
 
     def add(self, trajectory: Trajectory, row: EpisodeRow) -> None:
         """Take one episode.
@@ -127,23 +130,28 @@ class RunData:
         self.notes.append(unreadable(stored))
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures of all episodes, as JSON data."""
-        return {
-            **figures(self.rows, self._aggregator, self.recorded),
-            "engines": [engine for engine in self.engines if engine],
-        }
+        """Return the figures of all episodes, as JSON data; kept until something is new."""
+        counted = (len(self.rows), self.recorded)
+        if self._figures_of != counted:
+            self._figures_of = counted
+            self._figures = {
+                **figures(self.rows, self._aggregator, self.recorded),
+                "engines": [engine for engine in self.engines if engine],
+            }
+        return self._figures
 
-    def index(self, *, most: int | None = None) -> dict[str, Any]:
+    def index(self, *, start: int = 0, most: int | None = None) -> dict[str, Any]:
         """Return what the front end's `run()` gives, as JSON data.
 
         Args:
+            start: So many rows are known already and left out.
             most: How many rows to list at most; the figures count all. None lists all.
         """
         return {
             "name": self.name,
             "figures": self.figures(),
             "columns": COLUMNS,
-            "rows": [row.to_json() for row in self.rows[:most]],
+            "rows": [row.to_json() for row in self.rows[start:most]],
             "notes": self.notes,
             "live": False,
         }

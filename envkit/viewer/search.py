@@ -1,7 +1,7 @@
-"""What the search looks at in an episode, and where it found a text."""
+"""What the search looks at in an episode."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from envkit.messages import text_of
 from envkit.trajectory.trajectory import Trajectory
@@ -9,10 +9,6 @@ from envkit.viewer.rows import title_of
 
 Piece = tuple[str, str]
 """Where a text is, such as "reply 3", and the text."""
-BEFORE: Final = 24
-"""Characters shown before a hit."""
-AFTER: Final = 40
-"""Characters shown after a hit."""
 _MOST: Final = 200_000
 """Characters of one episode that are searched."""
 
@@ -23,33 +19,6 @@ def search_pieces(trajectory: Trajectory) -> list[Piece]:
     The system prompt is left out: it is the same in every episode, so its words find all of them.
     """
     return list(_limited(_pieces(trajectory)))
-
-
-def find(pieces: Sequence[Piece], query: str) -> dict[str, Any] | None:
-    """Return the first place of a text, ignoring case; None if the episode does not hold it.
-
-    Args:
-        pieces: As `search_pieces` returns them.
-        query: What to look for; surrounding space is ignored.
-
-    Returns:
-        JSON data: "where", and the text "before", "hit" and "after".
-    """
-    wanted = query.strip().lower()
-    for where, text in pieces:
-        lowered = text.lower()
-        at = lowered.find(wanted)
-        if at >= 0:
-            shown = text if len(text) == len(lowered) else lowered
-            end = at + len(wanted)
-            start = max(0, at - BEFORE)
-            return {
-                "where": where,
-                "before": ("…" if start else "") + shown[start:at],
-                "hit": shown[at:end],
-                "after": shown[end : end + AFTER],
-            }
-    return None
 
 
 def _pieces(trajectory: Trajectory) -> Iterator[Piece]:

@@ -6,8 +6,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
-from envkit.viewer.search import AFTER, BEFORE, Piece
+from envkit.viewer.search import Piece
 
+BEFORE: Final = 24
+"""Characters shown before a hit."""
+AFTER: Final = 40
+"""Characters shown after a hit."""
 MAX_BYTES: Final = 96 << 20
 """So much text of one run is searched, in lower case and as it is written together."""
 _END: Final = b"\xff"
@@ -63,8 +67,7 @@ class SearchText:
             query: What to look for; surrounding space is ignored. An empty one finds nothing.
 
         Returns:
-            By number: "where", and the text "before", "hit" and "after", as `find` in
-            `envkit.viewer.search` returns them.
+            By number: "where", and the text "before", "hit" and "after".
         """
         wanted = _utf8(query.strip().lower())
         found: dict[int, dict[str, Any]] = {}

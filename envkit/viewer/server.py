@@ -14,12 +14,9 @@ to reach them:
 """
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import hmac
 from collections.abc import AsyncIterator, Callable
-from string import Template
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -28,7 +25,8 @@ from aiohttp.typedefs import Handler
 from envkit.access import Access
 from envkit.errors import ConfigurationError, EnvkitError, ServiceError
 from envkit.text import utf8
-from envkit.viewer.bundle import asset, bundled
+from envkit.viewer.bundle import shell
+from envkit.viewer.diff import compare_rows
 from envkit.viewer.library import Library
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.markup import wire_json
@@ -171,24 +169,18 @@ class _Page:
     """The document: the front end with its script and style, known by their hashes."""
 
     def __init__(self) -> None:
-        style, script = asset("style.css") + asset("runs.css"), bundled("ui")
-        self._policy = (
-            f"default-src 'none'; img-src 'self' data: blob:; connect-src 'self'; "
-            f"style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
-            "form-action 'none'"
+        page = shell(
+            "ui",
+            title="Runs · envkit",
+            styles=["style.css", "runs.css"],
+            sources="img-src 'self' data: blob:; connect-src 'self'",
         )
-        head, tail = asset("single.html").split("<!-- data -->")
-        start = Template(head).substitute(policy=self._policy, style=style, title="Runs · envkit")
-        self._text = f"{start}<script>{script}</script>\n{tail}"
+        self._policy, self._text = page.policy, page.head + page.script + page.tail
 
     async def answer(self, request: web.Request) -> web.Response:
         """Return it."""
         headers = {"Content-Security-Policy": f"{self._policy}; frame-ancestors 'none'"}
         return web.Response(text=self._text, content_type="text/html", headers=headers)
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
 
 
 async def _runs(request: web.Request) -> web.Response:
@@ -215,7 +207,7 @@ async def _search(request: web.Request) -> web.Response:
 
 async def _diff(request: web.Request) -> web.Response:
     first, second = _named(request, "first"), _named(request, "second")
-    return await _json(lambda: request.app[_LIBRARY].compare(first, second))
+    return await _json(lambda: compare_rows(first.rows(), second.rows(), [first.name, second.name]))
 
 
 async def _changes(request: web.Request) -> web.Response:

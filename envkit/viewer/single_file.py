@@ -8,7 +8,6 @@ from envkit.errors import ConfigurationError, StorageError
 from envkit.viewer.diff import compare_rows
 from envkit.viewer.document import Decode, Document
 from envkit.viewer.episodes import episode
-from envkit.viewer.pairs import match
 from envkit.viewer.run import RunData, RunSource, Source
 from envkit.viewer.search import search_pieces
 
@@ -88,17 +87,9 @@ def write_diff(
     if names[0] == names[1]:
         names = [f"A: {names[0]}", f"B: {names[1]}"]
     runs = [_read(*entry, document, max_episodes) for entry in zip(sources, names, strict=True)]
-    matching = match(runs[0].rows, runs[1].rows)
-    if not matching.pairs:
-        played = [", ".join(sorted({row.env_id for row in run.rows})) for run in runs]
-        raise ConfigurationError(
-            "two runs are compared by environment and seed, and these share none: "
-            f"{sources[0].origin} plays {played[0]}, {sources[1].origin} plays {played[1]}"
-        )
-    listed = [{row.number for row in run.rows[:max_episodes]} for run in runs]
     index = {
         "runs": [run.index(most=max_episodes) for run in runs],
-        "diff": {"names": names, **compare_rows(matching, names, listed)},
+        "diff": compare_rows(runs[0].rows, runs[1].rows, names, most=max_episodes),
     }
     name = title or f"What changed from {names[0]} to {names[1]}"
     return document.write(out_html, title=name, index=index, decode=decode)

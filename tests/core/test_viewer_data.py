@@ -16,7 +16,8 @@ from envkit.viewer.episodes import episode
 from envkit.viewer.figures import distribution
 from envkit.viewer.rows import COLUMNS, episode_row
 from envkit.viewer.run import RunData
-from envkit.viewer.search import find, search_pieces
+from envkit.viewer.search import search_pieces
+from envkit.viewer.search_text import SearchText
 
 
 def read(rows: list[Trajectory]) -> RunData:
@@ -162,18 +163,18 @@ def test_search_finds_replies_and_observations_but_not_the_system_prompt() -> No
         ]
     )
     one = replace(one, messages=(message("system", "You may scroll."), *one.messages))
-    pieces = search_pieces(one)
-    assert find(pieces, " zoom ") == {
+    text = SearchText()
+    text.add(1, search_pieces(one))
+    assert text.find(" zoom ")[1] == {
         "where": "reply 1",
         "before": "the i̇stanbul ",
         "hit": "zoom",
         "after": "",
     }
-    found = find(pieces, "oslo")
-    assert found is not None
+    found = text.find("oslo")[1]
     assert (found["where"], found["before"], found["hit"]) == ("seen, turn 2", "Now see ", "Oslo")
-    assert (find(pieces, "solve") or {})["where"] == "task"
-    assert find(pieces, "scroll") is None
+    assert text.find("solve")[1]["where"] == "task"
+    assert text.find("scroll") == {}
 
 
 def test_script_is_one_scope_without_imports() -> None:

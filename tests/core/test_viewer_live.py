@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.marked_runs import grouped_run
+from fakes.plain_search import find
 from fakes.trajectories import Context, Reply, build, example
 
 from envkit.errors import StorageError
@@ -20,7 +21,7 @@ from envkit.viewer.folder import Folder
 from envkit.viewer.library import Library
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.rows import COLUMNS
-from envkit.viewer.search import find, search_pieces
+from envkit.viewer.search import search_pieces
 from envkit.viewer.search_text import SearchText
 from envkit.viewer.summary import flat
 from envkit.viewer.writers import is_locked
