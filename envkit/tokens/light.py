@@ -4,11 +4,10 @@ Scripted policies need ids and image tokens but no weights, so they must not nee
 torch. Only models whose files say everything are read: a tokenizer of the class
 `PreTrainedTokenizerFast`, which adds no code to its tokenizer.json, and the image processor of
 Qwen2-VL (`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors equal those of
-transformers; tests/core/test_light_tokenizer.py compares them.
+transformers; tests/core/test_tokens_light.py compares them.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,19 @@ _PLAIN_CLASS: Final = "PreTrainedTokenizerFast"
 _IMAGE_CLASSES: Final = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast")
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 _BYTES: Final = 256
+_STEPS: Final = ("do_resize", "do_rescale", "do_normalize")
+_SETTINGS: Final = frozenset(
+    {
+        "patch_size",
+        "merge_size",
+        "temporal_patch_size",
+        "resample",
+        "rescale_factor",
+        "image_mean",
+        "image_std",
+    }
+)
+_BOUNDS: Final = frozenset({"shortest_edge", "longest_edge"})
 
 
 class LightTokenizer:
@@ -41,10 +53,18 @@ class LightTokenizer:
             folder: The model's.
             settings: Its tokenizer_config.json.
             chat_template: None for a model without one.
+
+        Raises:
+            ConfigurationError: tokenizer.json is damaged.
         """
         from tokenizers import Tokenizer
 
-        self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        try:
+            self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # tokenizers raises nothing more specific
+            raise ConfigurationError(
+                f"{str(folder / 'tokenizer.json')!r} cannot be read as a tokenizer: {error}"
+            ) from error
         self.backend_tokenizer.no_truncation()
         self.backend_tokenizer.no_padding()
         self.name_or_path = str(folder)
@@ -192,38 +212,44 @@ class Qwen2VLImages:
         )
 
 
-def load_light(folder: Path) -> Any:  # noqa: ANN401  # a tokenizer, or a processor that has one
+def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  # noqa: ANN401  # a tokenizer, or a processor that has one
     """Return what a codec needs of a model folder.
 
     Args:
         folder: The model's.
+        read: Reads one of its JSON files by name; a missing one is empty.
 
     Raises:
+        ConfigurationError: A file is damaged.
         MissingDependencyError: Only transformers can read it.
     """
-    settings, images = _read(folder / "tokenizer_config.json"), _read(_images_file(folder))
-    kind = images.get("image_processor_type")
-    is_light = settings.get("tokenizer_class") == _PLAIN_CLASS and (
-        kind is None or kind in _IMAGE_CLASSES
-    )
-    if not is_light or not (folder / "tokenizer.json").is_file():
+    settings, images = read("tokenizer_config.json"), read("preprocessor_config.json")
+    is_light = settings.get("tokenizer_class") == _PLAIN_CLASS
+    if (
+        not (is_light and (not images or _is_plain(images)))
+        or not (folder / "tokenizer.json").is_file()
+    ):
         raise MissingDependencyError.for_extra(
             f"the tokenizer in {str(folder)!r}", "transformers", "hf"
         )
     file = folder / "chat_template.jinja"
     template = file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
     tokenizer = LightTokenizer(folder, settings, template)
-    if kind is None:
+    if not images:
         return tokenizer
     return SimpleNamespace(tokenizer=tokenizer, image_processor=Qwen2VLImages.read(images))
 
 
-def _images_file(folder: Path) -> Path:
-    return folder / "preprocessor_config.json"
-
-
-def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+def _is_plain(images: Mapping[str, Any]) -> bool:
+    """Whether a preprocessor_config.json has every setting, and none that skips a step."""
+    size: Any = images.get("size")
+    return (
+        images.get("image_processor_type") in _IMAGE_CLASSES
+        and all(images.get(name, True) is True for name in _STEPS)
+        and images.keys() >= _SETTINGS
+        and isinstance(size, dict)
+        and cast("dict[str, Any]", size).keys() >= _BOUNDS
+    )
 
 
 def _content(token: Any) -> str:  # noqa: ANN401  # text, or a token with settings

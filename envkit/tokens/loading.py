@@ -43,7 +43,7 @@ def load_codec(
     elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigurationError(f"there is no model folder {name!r}")
     if find_spec("transformers") is None and folder.is_dir():
-        owner = load_light(folder)
+        owner = load_light(folder, lambda file: read_json(name, file))
     else:
         owner = _load_owner(name, with_images=options.get("image_processor") is None)
     options.setdefault("vocabulary_size", vocabulary_size_of(name))
@@ -63,7 +63,7 @@ def _load_owner(name: str, *, with_images: bool) -> Any:  # noqa: ANN401  # fore
         tokenizer.chat_template = template
     if not with_images:
         return tokenizer
-    processor = load_processor(name, tokenizer, lambda file: _read_json(name, file))
+    processor = load_processor(name, tokenizer, lambda file: read_json(name, file))
     return tokenizer if processor is None else processor
 
 
@@ -96,7 +96,7 @@ def _load_tokenizer(name: str) -> Any:  # noqa: ANN401  # transformers is an opt
 def _generation_stops(name: str) -> list[int]:
     """Return the eos ids of generation_config.json, else of config.json."""
     for file in ("generation_config.json", "config.json"):
-        ends = _eos_of(_read_json(name, file))
+        ends = _eos_of(read_json(name, file))
         if ends:
             return ends
     return []
@@ -118,7 +118,7 @@ def vocabulary_size_of(name: str) -> int | None:
     Args:
         name: A model folder, or a name on the Hugging Face hub.
     """
-    config = _read_json(name, "config.json")
+    config = read_json(name, "config.json")
     inner: Any = config.get("text_config")
     sizes: list[Any] = [config.get("vocab_size")]
     if isinstance(inner, dict):
@@ -144,7 +144,16 @@ def _resolve(name: str, file: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _read_json(name: str, file: str) -> dict[str, Any]:
+def read_json(name: str, file: str) -> dict[str, Any]:
+    """Return a model's JSON file; empty if it has none.
+
+    Args:
+        name: A model folder, or a name on the Hugging Face hub.
+        file: Name of the file.
+
+    Raises:
+        ConfigurationError: The file is damaged.
+    """
     path = _resolve(name, file)
     if path is None:
         return {}
@@ -162,7 +171,7 @@ def _processor_template(name: str) -> str | None:
     if _resolve(name, "chat_template.jinja") is not None:
         return None
     for file in ("chat_template.json", "processor_config.json"):
-        template: Any = _read_json(name, file).get("chat_template")
+        template: Any = read_json(name, file).get("chat_template")
         if isinstance(template, str):
             return template
     return None

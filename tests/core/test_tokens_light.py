@@ -1,5 +1,7 @@
 """What transformers would give, without it: templates, ids, image tokens and tensors."""
 
+import json
+import shutil
 import subprocess
 import sys
 from importlib.resources import files
@@ -13,10 +15,11 @@ from PIL import Image as PilImage
 
 import envkit
 from envkit import Env
-from envkit.errors import ImageError, MissingDependencyError
+from envkit.errors import ConfigurationError, ImageError, MissingDependencyError
 from envkit.messages import message
 from envkit.tokens import ChatCodec, load_codec
 from envkit.tokens.light import LightTokenizer, Qwen2VLImages, load_light
+from envkit.tokens.loading import read_json
 from envkit.tokens.template import ChatTemplate, template_text
 
 SEEING = Path(str(files("envkit_transformers"))) / "models" / "seeing"
@@ -36,8 +39,8 @@ SIZES = (
 )  # fmt: skip
 
 
-def light() -> Any:
-    return load_light(SEEING)
+def light(folder: Path = SEEING) -> Any:
+    return load_light(folder, lambda file: read_json(str(folder), file))
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +123,41 @@ def test_load_light_refuses_a_tokenizer_with_code_of_its_own(tmp_path: Path) -> 
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
     with pytest.raises(MissingDependencyError, match=r"envkit-rl\[hf\]"):
-        load_light(tmp_path)
+        light(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"do_resize": False},
+        {"do_rescale": False},
+        {"do_normalize": False},
+        {"size": {"height": 224, "width": 224}},
+        {"image_mean": None},
+        {"image_processor_type": None},
+        {"image_processor_type": "CLIPImageProcessor"},
+    ],
+    ids=str,
+)
+def test_load_light_refuses_images_that_it_would_prepare_otherwise(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(SEEING, tmp_path / "model")
+    file = folder / "preprocessor_config.json"
+    settings = {**json.loads(file.read_text()), **change}
+    file.write_text(json.dumps({k: v for k, v in settings.items() if v is not None}))
+    with pytest.raises(MissingDependencyError, match=r"envkit-rl\[hf\]"):
+        light(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"]
+)
+def test_load_light_names_a_damaged_file(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(SEEING, tmp_path / "model")
+    (folder / name).write_text('{"cut": ')
+    with pytest.raises(ConfigurationError, match=name):
+        light(folder)
 
 
 _WITHOUT = """
