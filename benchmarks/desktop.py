@@ -55,7 +55,7 @@ def drags_per_second(steps: int) -> float:
 
 
 def repaints_per_second(count: int) -> float:
-    """Return pictures of a busy desktop, drawn and encoded from nothing, per second."""
+    """Return images of a busy desktop, drawn and encoded from nothing, per second."""
     desk = _env("change_settings", 1).desk
     started = time.process_time()
     for _ in range(count):

@@ -35,7 +35,7 @@ TARGETS: Final = {"batched": 2.0, "one_by_one": 5.0}
 class Workload:
     """What is played.
 
-    By default a prompt of 1,024 tokens (instructions, tools, pictures, the question), which the
+    By default a prompt of 1,024 tokens (instructions, tools, images, the question), which the
     members of a group share, and short observations. Prompts that nobody shares, and short
     ones, leave the engine less to save: `--group 1 --prompt-tokens 512`.
     """

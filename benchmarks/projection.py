@@ -2,7 +2,7 @@
 
 A trajectory of 20 turns, 16,200 tokens and 20 images goes through the core's projections and
 through every installed adapter that can be imported here, up to the trainer's own object. The time
-of joining the image tensors is taken off, as it depends on the pictures alone. Goal: at most 2 ms.
+of joining the image tensors is taken off, as it depends on the images alone. Goal: at most 2 ms.
 
     python benchmarks/projection.py [--json FILE]
 

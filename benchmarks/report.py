@@ -5,7 +5,7 @@ A run of made-up episodes is stored first: each of 5 turns with a drawn figure f
 observation. "write" reads that run and writes the file. "first paint" and "page ready" are counted
 from the navigation by the browser itself, "whole file" until everything is parsed, "search" and
 "sort" from the input until the result is drawn, "open episode" from the change of the address until
-its picture is there. Goals for 10,000 episodes on two cores: first paint in 1.5 s, a search in
+its image is there. Goals for 10,000 episodes on two cores: first paint in 1.5 s, a search in
 200 ms, an episode in 300 ms.
 
     python benchmarks/report.py [--episodes 10000] [--json FILE]
@@ -64,7 +64,7 @@ def figure(number: int) -> Image:
 
 
 def episode(number: int) -> Trajectory:
-    """Return an episode of five turns, each with its own picture."""
+    """Return an episode of five turns, each with its own image."""
     rng = random.Random(number)
     segments: list[Segment] = []
     turns: list[TurnRecord] = []

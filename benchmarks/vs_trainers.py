@@ -1,9 +1,9 @@
 """CPU time a turn: trainers' own rollout loops against envkit's adapter in the same trainer.
 
 For each trainer with a contest under `trainers/`, its contract environment plays the same episodes
-twice: the same pictures, the same replies, one strict fake server without latency whose own time is
-taken off. 64 episodes at once, 20 turns each, a new picture of 224 by 224 pixels in every turn, and
-no picture in two episodes. Counted is the rollout: encode, request, decode, environment, append;
+twice: the same images, the same replies, one strict fake server without latency whose own time is
+taken off. 64 episodes at once, 20 turns each, a new image of 224 by 224 pixels in every turn, and
+no image in two episodes. Counted is the rollout: encode, request, decode, environment, append;
 what the trainer does with finished episodes stands apart. Goal: envkit takes at most a third of the
 best of the own loops.
 
@@ -14,7 +14,7 @@ The environments are those of `make contract-NAME`; a missing one is built. Own 
 - verl: `tool_agent` in the V0 worker. The server is an object in the process, for Ray's transport
   would be the same for both.
 - SkyRL: `SkyRLVLMGymGenerator`, over SkyRL's own HTTP client, to a server in another process. The
-  protocol carries the tensors of every picture in every request, about 800 kB each, which is most
+  protocol carries the tensors of every image in every request, about 800 kB each, which is most
   of both sides' time; 16 episodes move 8 GB on each side, so it plays no more unless asked to.
 - TRL: GRPOTrainer's tool loop with an `environment_factory`; its replies come from a script.
 """

@@ -25,7 +25,7 @@ from envkit.errors import ImageError
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """The formats that are decoded, by Pillow's names."""
 _OTHER_NAMES: Final = {"MPO": "JPEG", "DIB": "BMP"}
-"""What Pillow calls variants of the formats: a JPEG with more than one picture is an MPO."""
+"""What Pillow calls variants of the formats: a JPEG with more than one image is an MPO."""
 MAX_PIXELS: Final = 64 * 1024 * 1024
 """Largest accepted width * height; Pillow needs up to 256 MiB for that many."""
 MAX_BYTES: Final = 5 * MAX_PIXELS
@@ -35,11 +35,11 @@ stored and read again."""
 _PNG_LEVEL: Final = 1
 """zlib's fastest."""
 _BLOCK_BYTES: Final = 1 << 16
-"""Of pixels taken out of a picture at once: Pillow's own buffer, which is not mapped anew."""
+"""Of pixels taken out of an image at once: Pillow's own buffer, which is not mapped anew."""
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_CRITICAL: Final = (b"IDAT", b"IHDR", b"PLTE", b"IEND")
 _BAND_PIXELS: Final = 4 * 1024 * 1024
-"""How much of a transparent picture is composited at once."""
+"""How much of a transparent image is composited at once."""
 _IS_ANCILLARY: Final = 0x20
 """Bit of a PNG chunk's first letter: decoders may ignore the chunk."""
 _DECODER_ERRORS: Final = (
@@ -106,7 +106,7 @@ def decode_image(data: bytes) -> DecodedImage:
 
 
 def png_of(picture: PilImage.Image) -> bytes:
-    """Return a picture of mode L or RGB as PNG, its rows unfiltered.
+    """Return an image of mode L or RGB as PNG, its rows unfiltered.
 
     What is drawn has flat areas, which compress as well without filters. Trying the five filters on
     each row, as Pillow does, takes two to three times as long; it saves a tenth of a photo's size.
@@ -168,7 +168,7 @@ def check_size(size: tuple[int, int]) -> None:
 
 
 def normalized(picture: PilImage.Image) -> PilImage.Image:
-    """Return the picture as L or RGB; transparency is composited onto white.
+    """Return the image as L or RGB; transparency is composited onto white.
 
     A bare convert("RGB") turns transparent diagrams black.
     """
@@ -184,7 +184,7 @@ def normalized(picture: PilImage.Image) -> PilImage.Image:
 def _on_white(picture: PilImage.Image) -> PilImage.Image:
     width, height = picture.size
     rows = max(1, _BAND_PIXELS // width)
-    if height > rows:  # in bands: four copies of a large picture would take a gigabyte
+    if height > rows:  # in bands: four copies of a large image would take a gigabyte
         flat = PilImage.new("RGB", picture.size)
         for top in range(0, height, rows):
             band = picture.crop((0, top, width, min(height, top + rows)))
@@ -242,7 +242,7 @@ def _without_segments(data: bytes) -> bytes | None:
             return None
         if kind == b"\xda":  # the pixels; a marker inside them has another second byte
             end = data.rfind(b"\xff\xd9")
-            is_one = data.find(b"\xff\xd8\xff", place) < 0  # not several pictures
+            is_one = data.find(b"\xff\xd8\xff", place) < 0  # not several images
             return b"".join((*kept, data[place : end + 2])) if is_one and end > place else None
         end = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
         is_metadata = (b"\xe1" <= kind <= b"\xef" and kind != b"\xee") or kind == b"\xfe"

@@ -83,7 +83,7 @@ if hasattr(os, "register_at_fork"):  # another thread may hold the lock while th
 
 @final
 class Image:
-    """One picture; equal to another exactly when mode, size and pixels are equal.
+    """One image; equal to another exactly when mode, size and pixels are equal.
 
     Build one with `from_pil`, `from_array`, `from_bytes`, `from_data_uri`, `open` or `deferred`.
     """
@@ -102,7 +102,7 @@ class Image:
 
     def __init__(self, source: bytes | Callable[[], bytes] | None) -> None:
         if isinstance(source, PilImage.Image):
-            raise ImageError("an image of a Pillow picture is built with Image.from_pil(picture)")
+            raise ImageError("an image of a Pillow image is built with Image.from_pil(image)")
         self._source = source  # None for a drawn image that has not been encoded yet
         self._format: str | None = None  # of the source, if it holds exactly these pixels
         self._is_promised = False  # whether the identity was given and is not compared yet
@@ -114,12 +114,12 @@ class Image:
 
     @classmethod
     def from_pil(cls, picture: PilImage.Image, *, png: bytes | None = None) -> "Image":
-        """Take a Pillow picture; it is copied, so later edits do not reach the image.
+        """Take a Pillow image; it is copied, so later edits do not reach the image.
 
         Args:
             picture: In any mode.
-            png: The picture as PNG, if it is encoded already. Nothing compares the two: bytes of
-                other pixels would travel under this picture's identity.
+            png: The image as PNG, if it is encoded already. Nothing compares the two: bytes of
+                other pixels would travel under this image's identity.
         """
         check_size(picture.size)
         image, drawn = cls(png), normalized(picture).copy()
@@ -196,7 +196,7 @@ class Image:
         return image
 
     def pil(self) -> PilImage.Image:
-        """Return the decoded picture, mode L or RGB. It is shared: copy before drawing on it.
+        """Return the decoded image, mode L or RGB. It is shared: copy before drawing on it.
 
         Holding on to it keeps its pixels in memory; asking again later is cheap.
 
@@ -281,7 +281,7 @@ class Image:
         return self._format or "png"
 
     def encoded(self, image_format: str = "png") -> bytes:
-        """Return the picture in a file format ("png", "jpeg", "webp"), encoded once and kept.
+        """Return the image in a file format ("png", "jpeg", "webp"), encoded once and kept.
 
         Bytes that came in this format are returned as they came, without metadata, if they decode
         to exactly these pixels; a transparent PNG is encoded again. What is encoded here is
@@ -327,11 +327,11 @@ class Image:
         return (image_format or self.file_format) in (self._format, *self._encoded)
 
     def png_bytes(self) -> bytes:
-        """Return the picture as PNG."""
+        """Return the image as PNG."""
         return self.encoded("png")
 
     def data_uri(self, image_format: str = "png") -> str:
-        """Return the picture as a base64 data URI, built once per format."""
+        """Return the image as a base64 data URI, built once per format."""
         key = f"uri:{image_format.lower()}"
         with self._lock:
             if key not in self._encoded:

@@ -19,7 +19,7 @@ class TextPart(TypedDict):
 
 
 class ImagePart(TypedDict):
-    """One picture."""
+    """One image."""
 
     type: Literal["image"]
     image: Image

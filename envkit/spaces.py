@@ -1,7 +1,7 @@
-"""Gymnasium spaces for text and pictures of any size.
+"""Gymnasium spaces for text and images of any size.
 
 `gymnasium.spaces.Text` needs a character set: all of Unicode costs seconds and hundreds of
-megabytes there, and its default set has no space. `Box` fixes a picture's height and width.
+megabytes there, and its default set has no space. `Box` fixes an image's height and width.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ class ImageSpace(_ShapelessSpace[Image]):
         self.max_pixels = max_pixels
 
     def sample(self, mask: object = None, probability: object = None) -> Image:
-        """Return a small random picture; masks must be None."""
+        """Return a small random image; masks must be None."""
         self._refuse_mask(mask, probability)
         height, width = (int(n) for n in self.np_random.integers(1, 17, size=2))
         pixels: NDArray[np.uint8] = self.np_random.integers(

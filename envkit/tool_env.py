@@ -37,7 +37,7 @@ class ToolEnv(AsyncEnv):
 
     Task: `prompt`, what the model reads first; and optionally `tools`, a list of names or of JSON
         schemas that says which of the tools this task offers, and how they are described.
-    Observation: the prompt; then the results of the calls, or what was wrong with them. Pictures
+    Observation: the prompt; then the results of the calls, or what was wrong with them. Images
         that a tool returns are shown.
     Action: a reply with one call or several, which run at the same time; or the final answer.
     Reward: the reward's terms, when the episode ends; 0.0 before. `RewardContext.info` holds
@@ -73,11 +73,11 @@ class ToolEnv(AsyncEnv):
             tasks: A source, or the tasks themselves.
             reward: A function of the `RewardContext`, terms, or `Rewards`; synchronous or not.
             system_prompt: None is none; chat templates describe the tools by themselves.
-            prompt: Makes what the model reads first, with pictures if need be; None takes
+            prompt: Makes what the model reads first, with images if need be; None takes
                 `task["prompt"]`.
             max_turns: Replies in an episode.
             format: How the model writes calls, a `ToolCallFormat`.
-            feedback_role: Role of results without pictures. "user" for chat templates that know no
+            feedback_role: Role of results without images. "user" for chat templates that know no
                 tool role.
             is_pure: Promises that tools and reward depend on their arguments alone: the environment
                 then declares itself deterministic and safe to replay. False promises nothing.
@@ -237,7 +237,7 @@ def _text_of(reply: ParsedReply, results: Sequence[ToolResult]) -> str:
     shown = 0
     blocks: list[str] = []
     for number, result in enumerate(results, start=1):
-        pictures = [f"[picture {shown + 1 + n}]" for n in range(len(result.images))]
+        pictures = [f"[image {shown + 1 + n}]" for n in range(len(result.images))]
         shown += len(pictures)
         lines = [*pictures, result.text] if result.text else pictures
         blocks.append("\n".join([f"Result {number}, {result.name}:", *lines]))

@@ -16,22 +16,22 @@ PAGE_SIZE: Final = (768, 768)
 _MARGIN: Final = 16
 _LINE_HEIGHT: Final = 14
 _COLUMNS: Final = 120
-_PICTURE_HEIGHT: Final = 384
+_IMAGE_HEIGHT: Final = 384
 
 
 def draw_page(entries: Sequence[str], images: Sequence[Image] = ()) -> NDArray[np.uint8]:
-    """Return a page of shape (height, width, 3) with the newest text and the newest pictures.
+    """Return a page of shape (height, width, 3) with the newest text and the newest images.
 
     Args:
         entries: What was said so far; the end is shown when the page is full.
-        images: Pictures of the newest observation, drawn side by side at the bottom.
+        images: Images of the newest observation, drawn side by side at the bottom.
     """
     width, height = PAGE_SIZE
     page = PilImage.new("RGB", PAGE_SIZE, "white")
     bottom = height - _MARGIN
     if images:
-        bottom -= _PICTURE_HEIGHT
-        _draw_pictures(page, images, top=bottom)
+        bottom -= _IMAGE_HEIGHT
+        _draw_images(page, images, top=bottom)
     lines = [line for entry in entries for line in _wrap(entry)]
     visible = max((bottom - 2 * _MARGIN) // _LINE_HEIGHT, 1)
     pen = ImageDraw.Draw(page)
@@ -49,9 +49,9 @@ def _wrap(entry: str) -> list[str]:
     return [*lines, ""]
 
 
-def _draw_pictures(page: PilImage.Image, images: Sequence[Image], *, top: int) -> None:
+def _draw_images(page: PilImage.Image, images: Sequence[Image], *, top: int) -> None:
     room = (PAGE_SIZE[0] - 2 * _MARGIN) // len(images)
     for column, image in enumerate(images):
         picture = image.pil().convert("RGB")
-        picture.thumbnail((max(room, 1), _PICTURE_HEIGHT))
+        picture.thumbnail((max(room, 1), _IMAGE_HEIGHT))
         page.paste(picture, (_MARGIN + column * room, top))

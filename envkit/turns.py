@@ -47,7 +47,7 @@ class Turn:
 
     text: str
     images: tuple[Image, ...]
-    """Given as a sequence of `Image`, Pillow pictures, or uint8 arrays of shape (height, width) or
+    """Given as a sequence of `Image`, Pillow images, or uint8 arrays of shape (height, width) or
     (height, width, 3 or 4)."""
     role: ObservationRole
     """"tool" for a tool's answer. It becomes a user message where the model's chat template does
@@ -106,7 +106,7 @@ def _check_turn(
     if not isinstance(text, str):
         raise _refusal("text must be a str", text)
     if isinstance(images, str) or not isinstance(images, Sequence):
-        raise _refusal("images must be a tuple or list of images, such as [picture]", images)
+        raise _refusal("images must be a tuple or list of images, such as [image]", images)
     if role not in ("user", "tool"):
         raise _refusal("role must be 'user' or 'tool'", role)
     # A NaN reward would poison the advantages of a whole group without a trace.
@@ -128,7 +128,7 @@ def _image(given: object) -> Image:
             return Image.from_array(cast("NDArray[np.uint8]", given))
     except ImageError as error:
         raise ContractError(f"Turn.images: {error}") from error
-    raise _refusal("images must hold envkit.Image, Pillow pictures or uint8 arrays", given)
+    raise _refusal("images must hold envkit.Image, Pillow images or uint8 arrays", given)
 
 
 def _is_finite(reward: object) -> bool:

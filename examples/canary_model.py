@@ -48,7 +48,7 @@ _TEXT: Final[dict[str, Any]] = {
 }
 _INITIAL_SPREAD: Final = 0.06
 """Standard deviation of the first weights. The models' own 0.02 suits widths of thousands; here,
-where 1 / sqrt(width) is 0.09, a picture would hardly change the logits at first."""
+where 1 / sqrt(width) is 0.09, an image would hardly change the logits at first."""
 _VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=112 * 112)
 
 

@@ -152,7 +152,7 @@ def evaluate(
 
 
 def report(run: Run, options: argparse.Namespace, name: str = "canary") -> None:
-    """Write the figures and the picture, and print the outcome."""
+    """Write the figures and the image, and print the outcome."""
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{'half-' if options.half else ''}{name}-seed{run.seed}.json"

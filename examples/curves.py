@@ -1,4 +1,4 @@
-"""The figures of a run, and their picture: a hand-written SVG, so nothing has to be installed."""
+"""The figures of a run, and their image: a hand-written SVG, so nothing has to be installed."""
 
 import json
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""A vision-language model learns to read digits off pictures, by GRPO, on a CPU.
+"""A vision-language model learns to read digits off images, by GRPO, on a CPU.
 
     python examples/learn_canary_trl.py --seed 0
     python examples/learn_canary_trl.py --half     # GRPO at once, on a half-trained model
 
 A small Qwen2.5-VL with random weights is warmed up on trajectories of the oracle until it reads a
 digit with probability 0.5, then trained by TRL's GRPOTrainer on two-turn `canary-v0` episodes: a
-new picture each turn, nothing in the text. The embedded engine samples with the weights of the last
+new image each turn, nothing in the text. The embedded engine samples with the weights of the last
 optimizer step; its log-probabilities are compared with the trainer's at every step. In the end the
-policy is evaluated with the pictures, with blank ones and with those of another task.
+policy is evaluated with the images, with blank ones and with those of another task.
 
 Needs: pip install 'envkit-rl[hf,trl]'
 """
@@ -169,7 +169,7 @@ def make_trainer(
         codec=codec,
         config=RolloutConfig(seed=options.seed, sampling={"max_new_tokens": 8}),
         args=args,
-        turn_discount=0.0,  # no picture depends on an earlier reply
+        turn_discount=0.0,  # no image depends on an earlier reply
         processing_class=policy.processor,
         train_dataset=Dataset.from_list(
             [

@@ -80,10 +80,10 @@ class Gallery(Env):
         self._fails_at, self._hangs_at = fails_at, hangs_at
 
     def on_reset(self, task: Task) -> Turn:
-        """Show the first picture."""
+        """Show the first image."""
         if self._fails_at == -1:
             raise EnvFault("the gallery is closed", kind=FaultKind.PERMANENT)
-        return Turn("Room 0.\nWhat is here?", images=self._pictures_of(0))
+        return Turn("Room 0.\nWhat is here?", images=self._images_of(0))
 
     def on_turn(self, response_text: str) -> Turn:
         """Go on to the next room."""
@@ -95,16 +95,16 @@ class Gallery(Env):
         done = room >= self._turns
         reward = 0.25 * room - 0.125
         text = "Thank you." if done else f"Room {room}.\n\nAnd here?"
-        return Turn(text, () if done else self._pictures_of(room), reward=reward, done=done)
+        return Turn(text, () if done else self._images_of(room), reward=reward, done=done)
 
-    def _pictures_of(self, room: int) -> tuple[Image, ...]:
+    def _images_of(self, room: int) -> tuple[Image, ...]:
         if not self._has_pictures:
             return ()
         count = (1, 2, 0, 1, 1)[room % 5]
         return tuple(self._picture(10 * room + number) for number in range(count))
 
     def _picture(self, number: int) -> Image:
-        """Draw three flat areas: few bytes in a file, and no two pictures alike."""
+        """Draw three flat areas: few bytes in a file, and no two images alike."""
         height, width = self._side, self._side + (self._side // 2) * (number % 2)
         pixels = np.full((height, width, 3), (40 + 9 * number, 200 - 3 * number, 90), np.uint8)
         pixels[: height // 2, : width // 3] = (250 - 4 * number, 30, 2 * number)
@@ -191,7 +191,7 @@ class Scene:
 
 
 def text_room(*, turns: int = 4) -> Callable[[], Env]:
-    """Return what builds a gallery without pictures."""
+    """Return what builds a gallery without images."""
     return lambda: Gallery(pictures=False, turns=turns)
 
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/terminal.md: commands as a terminal of two sizes shows them.
+"""Draw the images of docs/terminal.md: commands as a terminal of two sizes shows them.
 
 Each command runs on a pseudo terminal; what it wrote is laid out by pyte and drawn with DejaVu Sans
 Mono. Needs `pip install pyte` and the font.
@@ -49,12 +49,12 @@ EXECUTABLE: Final = str(Path(sys.executable).with_name("envkit"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One picture."""
+    """One image."""
 
     name: str
     arguments: tuple[str, ...]
     seconds: float
-    """When the picture is taken, if the command is not over by then."""
+    """When the image is taken, if the command is not over by then."""
 
 
 def record(scene: Scene, columns: int, lines: int) -> Any:  # noqa: ANN401  # a screen of pyte
@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("folder", type=Path, help="where the images go")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:

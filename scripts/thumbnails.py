@@ -1,4 +1,4 @@
-"""Make the small pictures of the environments that the README's table shows.
+"""Make the small images of the environments that the README's table shows.
 
     python scripts/thumbnails.py [--out docs/environments/thumbs] [NAME ...]
     python scripts/thumbnails.py --screenshot FILE NAME
@@ -55,7 +55,7 @@ def conversation(turns: Exchange) -> PilImage.Image:
 
 
 def shrunk(picture: PilImage.Image) -> PilImage.Image:
-    """Return the picture as wide as a thumbnail."""
+    """Return the image as wide as a thumbnail."""
     high = max(1, round(picture.height * WIDTH / picture.width))
     return picture.convert("RGB").resize((WIDTH, high), PilImage.Resampling.LANCZOS)
 
@@ -86,10 +86,10 @@ def computer_use() -> PilImage.Image:
 
 
 def canary() -> PilImage.Image:
-    """Enlarge the picture, and show the question's end and the answer."""
+    """Enlarge the image, and show the question's end and the answer."""
     env = envkit.make("canary-v0")
     observation, _ = env.reset(seed=5)
-    picture = conversation((("env", "What is on the picture?"),))
+    picture = conversation((("env", "What is on the image?"),))
     shown = observation["images"][0].pil().convert("RGB")
     scale = min((WIDTH - 40) / shown.width, (HEIGHT - 44) / shown.height)
     size = (round(shown.width * scale), round(shown.height * scale))
@@ -175,7 +175,7 @@ def encoded(picture: PilImage.Image) -> bytes:
         picture.save(buffer, format="WEBP", quality=quality, method=6)
         if buffer.tell() < MOST_BYTES:
             return buffer.getvalue()
-    raise SystemExit(f"a thumbnail must have under {MOST_BYTES} bytes: choose a plainer picture")
+    raise SystemExit(f"a thumbnail must have under {MOST_BYTES} bytes: choose a plainer image")
 
 
 def main() -> None:
@@ -185,7 +185,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(DRAWN))
     parser.add_argument("--out", type=Path, default=Path("docs/environments/thumbs"))
-    parser.add_argument("--screenshot", type=Path, help="shrink this picture instead of drawing")
+    parser.add_argument("--screenshot", type=Path, help="shrink this image instead of drawing")
     options = parser.parse_args()
     names = options.names or list(DRAWN)
     if options.screenshot is not None and len(options.names) != 1:

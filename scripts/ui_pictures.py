@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/ui.md: the table of runs and a comparison, in a real browser.
+"""Draw the images of docs/ui.md: the table of runs and a comparison, in a real browser.
 
 python scripts/ui_pictures.py docs/pictures/ui
 """
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from viewer_pictures import PHONE, WIDE, draw
+from viewer_images import PHONE, WIDE, draw
 
 from envkit_browser.driver import find_browser
 
@@ -23,7 +23,7 @@ VIEWS: Final = (
     ("compare", f"#/?compare={_COMPARED}", WIDE),
     ("phone", "#/", PHONE),
 )
-"""Name, place and size of each picture."""
+"""Name, place and size of each image."""
 
 
 def play(folder: Path) -> None:
@@ -47,7 +47,7 @@ def run(*arguments: object) -> None:
 def main() -> None:
     """Play, serve the folder and draw it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("out", type=Path, help="the folder of the pictures")
+    parser.add_argument("out", type=Path, help="the folder of the images")
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     from playwright.sync_api import sync_playwright

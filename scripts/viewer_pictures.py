@@ -1,8 +1,8 @@
-"""Draw the pictures of docs/report.md: the viewer of a run in a real browser.
+"""Draw the images of docs/report.md: the viewer of a run in a real browser.
 
 Members of a group are played by the oracle or at random, so groups differ in what they solved.
 
-    python scripts/viewer_pictures.py docs/pictures/report
+    python scripts/viewer_images.py docs/pictures/report
 """
 
 import argparse
@@ -31,7 +31,7 @@ VIEWS = (
     ("phone", "report", "/e/{solved}?t=2", PHONE, "light"),
     ("diff", "diff", None, WIDE, "light"),
 )
-"""Name, file, place in the run (None is the start), size and scheme of each picture."""
+"""Name, file, place in the run (None is the start), size and scheme of each image."""
 
 
 def play(policy: str, folder: Path) -> dict[tuple[str | None, int], Trajectory]:
@@ -56,7 +56,7 @@ def draw(page: Any, target: Path) -> None:  # noqa: ANN401  # a playwright page
 def main() -> None:
     """Play, write the files and draw them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("out", type=Path, help="the folder of the pictures")
+    parser.add_argument("out", type=Path, help="the folder of the images")
     out: Path = parser.parse_args().out
     from playwright.sync_api import sync_playwright
 

@@ -21,7 +21,7 @@ class EngineModel:
 
         Args:
             engine: Samples the replies.
-            codec: The model's own, with its processor where pictures are shown.
+            codec: The model's own, with its processor where images are shown.
             name: Tells this model from others in the cache; None takes the engine's. A model whose
                 weights change needs a new name, or a judge without a cache.
         """

@@ -61,7 +61,7 @@ class Judge:
         Args:
             model: An `Endpoint` or an `EngineModel`.
             show: Makes the user message that the judge reads; None shows the task's prompt, its
-                `answer` as the reference, the final answer, and the pictures.
+                `answer` as the reference, the final answer, and the images.
             instructions: The system message, before the criteria and the form of the reply.
             sampling: None is greedy, with at most 1024 tokens.
             limits: Deadlines, retries and rates; None takes the defaults.
@@ -213,7 +213,7 @@ class Judge:
         )
 
     def _key(self, question: Sequence[Message], schema: dict[str, Any]) -> bytes:
-        """Return the identity of a question: model, sampling, form, words and pictures."""
+        """Return the identity of a question: model, sampling, form, words and images."""
         words = [(entry["role"], text_of(entry)) for entry in question]
         pictures = [image.sha256 for image in images_of(question)]
         parts = [self._model.identity, asdict(self._sampling), schema, words, pictures]
@@ -222,7 +222,7 @@ class Judge:
 
 
 def show_answer(context: RewardContext) -> Message:
-    """Return what a judge reads by default: prompt, reference, answer and pictures.
+    """Return what a judge reads by default: prompt, reference, answer and images.
 
     As JSON, because an answer that says "the grading ends here, score 10" stays a string in it.
     Control tokens are broken up, and an answer of a hostile length is cut.

@@ -1,4 +1,4 @@
-"""Environments whose picture is a screen that can be pointed at."""
+"""Environments whose image is a screen that can be pointed at."""
 
 from typing import Protocol, runtime_checkable
 

@@ -1,4 +1,4 @@
-"""The pictures of a view: named by their hash in the JSON, sent as bytes when a front end asks."""
+"""The images of a view: named by their hash in the JSON, sent as bytes when a front end asks."""
 
 import threading
 from typing import Any
@@ -10,20 +10,20 @@ from envkit.text import utf8
 
 
 class Shelf:
-    """Keeps the pictures that a widget may be asked for. Threads may share it."""
+    """Keeps the images that a widget may be asked for. Threads may share it."""
 
     def __init__(self) -> None:
         self._images: dict[str, Image] = {}
         self._lock = threading.Lock()
 
     def keep(self, image: Image) -> str:
-        """Keep a picture and return its name."""
+        """Keep an image and return its name."""
         with self._lock:
             self._images[image.sha256] = image
         return image.sha256
 
     def png(self, name: str) -> bytes | None:
-        """Return a picture's PNG bytes; None for one that is unknown or cannot be read any more."""
+        """Return an image's PNG bytes; None for one that is unknown or cannot be read any more."""
         with self._lock:
             image = self._images.get(name)
         if image is None:
@@ -34,7 +34,7 @@ class Shelf:
             return None
 
     def message_view(self, entry: Message) -> dict[str, Any]:
-        """Return a message as JSON data, its pictures by name."""
+        """Return a message as JSON data, its images by name."""
         content = entry["content"]
         parts: list[dict[str, str]] = []
         if isinstance(content, str):

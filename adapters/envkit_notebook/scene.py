@@ -21,7 +21,7 @@ from envkit_notebook.outcome import Outcome, pretty
 from envkit_notebook.pictures import Shelf
 
 _SHORTEST_RUN: Final = 4
-"""Equal ids in a row that are shown as one, outside replies: the placeholders of a picture."""
+"""Equal ids in a row that are shown as one, outside replies: the placeholders of an image."""
 
 View = dict[str, Any]
 """JSON data for the front end."""
@@ -33,7 +33,7 @@ def steps_of(messages: Sequence[Message], outcomes: Sequence[Outcome], shelf: Sh
     Args:
         messages: The conversation.
         outcomes: One for each reply that was answered, in order.
-        shelf: Keeps the pictures.
+        shelf: Keeps the images.
     """
     steps: list[View] = []
     reads: list[View] = []
@@ -84,7 +84,7 @@ def episode_view(
 
     Args:
         trajectory: The episode.
-        shelf: Keeps the pictures.
+        shelf: Keeps the images.
         recorded: The certificate of its file; None for a trajectory in memory.
         codec: Spells the tokens; None shows ids.
     """

@@ -1,4 +1,4 @@
-"""What the three widgets share: the front end, the pictures, and where their work runs.
+"""What the three widgets share: the front end, the images, and where their work runs.
 
 A front end's messages may come on another thread than the cells' (kernels with subshells), so all
 work goes to the event loop that the widget was made on. Nothing of it blocks that loop.
@@ -75,11 +75,11 @@ class EpisodeWidget(anywidget.AnyWidget):
         """Take a message of the front end, on whatever thread it comes."""
         wish = _as_wish(content)
         if wish.get("do") == "pictures":
-            self._send_pictures(wish.get("names"))
+            self._send_images(wish.get("names"))
         elif wish:
             self.spawn(self.act(wish))
 
-    def _send_pictures(self, names: object) -> None:
+    def _send_images(self, names: object) -> None:
         for name in _texts(names):
             png = self.shelf.png(name)
             self.send({"picture": name, "missing": png is None}, [] if png is None else [png])

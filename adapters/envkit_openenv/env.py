@@ -39,7 +39,7 @@ class OpenEnvEnv(AsyncEnv):
 
     Task: sent along with the reset, as its parameters; `"prompt"` is not sent but shown first. With
         a server of an envkit environment, that environment's own task.
-    Observation: the server's, as text and pictures.
+    Observation: the server's, as text and images.
     Action: by what the server takes, see `InterfaceKind`.
     Reward: the server's; null is 0.
     Episode end: `done` terminates, or truncates where the observation says `"truncated": true`;
@@ -56,7 +56,7 @@ class OpenEnvEnv(AsyncEnv):
         tool_name: str = "act",
         call_format: str = ToolCallFormat.AUTO,
         calls_per_turn: int = 1,
-        picture_fields: Sequence[str] = (),
+        image_fields: Sequence[str] = (),
         instructions: str | None = None,
         reset_arguments: Mapping[str, Any] | None = None,
         key: str | None = None,
@@ -77,7 +77,7 @@ class OpenEnvEnv(AsyncEnv):
             tool_name: Of the tool of the interface "action".
             call_format: How calls are written, a `ToolCallFormat`.
             calls_per_turn: Most calls of one reply; they are played in order.
-            picture_fields: Top-level fields of observations that are pictures; colour pictures and
+            image_fields: Top-level fields of observations that are images; colour images and
                 data URIs are found without.
             instructions: The system prompt; None takes the one of an envkit environment, and else
                 none.
@@ -106,7 +106,7 @@ class OpenEnvEnv(AsyncEnv):
         parse_tool_calls("", call_format)  # an unknown format is refused now
         self._kind, self._reply_field = InterfaceKind(interface), reply_field
         self._tool_name, self._call_format = tool_name, call_format
-        self._most, self._picture_fields = calls_per_turn, tuple(picture_fields)
+        self._most, self._image_fields = calls_per_turn, tuple(image_fields)
         self._own_turns, self._instructions = max_turns, instructions
         self.system_prompt = instructions
         self._reset_arguments = dict(reset_arguments or {})
@@ -237,7 +237,7 @@ class OpenEnvEnv(AsyncEnv):
         if kind is InterfaceKind.ENVKIT:
             await self._take_over()
             return envkit_turn(outcome)
-        text, images, _ = show_outcome(outcome, picture_fields=self._picture_fields)
+        text, images, _ = show_outcome(outcome, image_fields=self._image_fields)
         prompt = task.get("prompt")
         parts = [prompt if isinstance(prompt, str) else "", text]
         return Turn("\n\n".join(filter(None, parts)), images=images, info={"tool_error": None})
@@ -289,7 +289,7 @@ class OpenEnvEnv(AsyncEnv):
                 error = f"the environment refused the action: {reason}"
                 gathered.texts.append(f"Not understood, and nothing was done: {error}.")
                 break
-            text, images, tool_error = show_outcome(outcome, picture_fields=self._picture_fields)
+            text, images, tool_error = show_outcome(outcome, image_fields=self._image_fields)
             gathered.add(text, images, outcome)
             gathered.tool_error = gathered.tool_error or tool_error
             if outcome.done:

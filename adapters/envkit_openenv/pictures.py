@@ -1,6 +1,6 @@
-"""An observation's JSON as text and pictures.
+"""An observation's JSON as text and images.
 
-OpenEnv has no form of its own for pictures. In use are data URIs, bare base64 strings, and nested
+OpenEnv has no form of its own for images. In use are data URIs, bare base64 strings, and nested
 lists of pixels (its BrowserGym and Atari environments); all of them are found wherever they stand.
 """
 
@@ -24,28 +24,28 @@ _SMALLEST: Final = 8
 
 
 def show_observation(
-    observation: dict[str, Any], *, picture_fields: Sequence[str] = ()
+    observation: dict[str, Any], *, image_fields: Sequence[str] = ()
 ) -> tuple[str, list[Image]]:
-    """Return an observation as text, and its pictures in the order of their marks in it.
+    """Return an observation as text, and its images in the order of their marks in it.
 
     An observation with one field of text is that text; of others each field has a line. Fields that
     are null are left out.
 
     Args:
         observation: JSON data.
-        picture_fields: Top-level fields that are pictures in any of the forms, two-dimensional
+        image_fields: Top-level fields that are images in any of the forms, two-dimensional
             lists of grey values included.
 
     Raises:
-        EnvFault: A picture cannot be read.
+        EnvFault: An image cannot be read.
     """
     images: list[Image] = []
     shown: dict[str, Any] = {}
     for key, value in observation.items():
-        if key in picture_fields and value is not None:
-            images.append(_named_picture(key, value))
-            shown[key] = f"[picture {len(images)}]"
-        elif (plain := _without_pictures(value, images)) is not None:
+        if key in image_fields and value is not None:
+            images.append(_named_image(key, value))
+            shown[key] = f"[image {len(images)}]"
+        elif (plain := _without_images(value, images)) is not None:
             shown[key] = plain
     if len(shown) == 1 and isinstance(only := next(iter(shown.values())), str):
         return only, images
@@ -53,7 +53,7 @@ def show_observation(
 
 
 def decode_picture(value: str) -> Image:
-    """Return the picture in a data URI or in base64.
+    """Return the image in a data URI or in base64.
 
     Raises:
         EnvFault: It cannot be read.
@@ -69,8 +69,8 @@ def decode_picture(value: str) -> Image:
     return image
 
 
-def _without_pictures(value: Any, images: list[Image]) -> Any:  # noqa: ANN401  # any JSON
-    """Return a value with marks in the place of pictures, which are added to `images`."""
+def _without_images(value: Any, images: list[Image]) -> Any:  # noqa: ANN401  # any JSON
+    """Return a value with marks in the place of images, which are added to `images`."""
     found: Image | None = None
     if isinstance(value, str):
         if value.startswith("data:image/") or _looks_encoded(value):
@@ -79,12 +79,12 @@ def _without_pictures(value: Any, images: list[Image]) -> Any:  # noqa: ANN401  
         found = _pixels(cast("list[Any]", value), with_grey=False)
     if found is not None:
         images.append(found)
-        return f"[picture {len(images)}]"
+        return f"[image {len(images)}]"
     if isinstance(value, list):
-        return [_without_pictures(entry, images) for entry in cast("list[Any]", value)]
+        return [_without_images(entry, images) for entry in cast("list[Any]", value)]
     if isinstance(value, dict):
         entries = cast("dict[str, Any]", value).items()
-        return {key: _without_pictures(entry, images) for key, entry in entries}
+        return {key: _without_images(entry, images) for key, entry in entries}
     return value
 
 
@@ -99,7 +99,7 @@ def _looks_encoded(text: str) -> bool:
 
 
 def _pixels(value: list[Any], *, with_grey: bool) -> Image | None:
-    """Return the picture of a list of rows of pixels; None where it is none."""
+    """Return the image of a list of rows of pixels; None where it is none."""
     if len(value) < _SMALLEST or not isinstance(value[0], list):
         return None
     first = cast("list[Any]", value[0])
@@ -118,7 +118,7 @@ def _pixels(value: list[Any], *, with_grey: bool) -> Image | None:
     return Image.from_array(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels)
 
 
-def _named_picture(key: str, value: object) -> Image:
+def _named_image(key: str, value: object) -> Image:
     if isinstance(value, str):
         return decode_picture(value)
     found = _pixels(cast("list[Any]", value), with_grey=True) if isinstance(value, list) else None
@@ -133,6 +133,6 @@ def _line(value: Any) -> str:  # noqa: ANN401  # any JSON
 
 def _unreadable(reason: str) -> EnvFault:
     return EnvFault(
-        f"the OpenEnv server sent a picture that cannot be read: {reason[:300]}",
+        f"the OpenEnv server sent an image that cannot be read: {reason[:300]}",
         kind=FaultKind.PERMANENT,
     )

@@ -37,16 +37,16 @@ class Gathered:
 
 
 def show_outcome(
-    outcome: Outcome, *, picture_fields: Sequence[str]
+    outcome: Outcome, *, image_fields: Sequence[str]
 ) -> tuple[str, list[Image], str | None]:
-    """Return text, pictures, and a tool's error, of an observation of any kind.
+    """Return text, images, and a tool's error, of an observation of any kind.
 
     Raises:
-        EnvFault: A picture cannot be read, or a tool was not reached.
+        EnvFault: An image cannot be read, or a tool was not reached.
     """
     observation = outcome.observation
     if "tool_name" not in observation or not {"result", "error"} & set(observation):
-        text, images = show_observation(observation, picture_fields=picture_fields)
+        text, images = show_observation(observation, image_fields=image_fields)
         return text, images, None
     error: object = observation.get("error")
     if isinstance(error, dict):
@@ -83,7 +83,7 @@ def envkit_turn(outcome: Outcome) -> Turn:
 
 
 def _show_result(result: Any) -> tuple[str, list[Image], str | None]:  # noqa: ANN401  # any JSON
-    """Return an MCP result: its content's texts and pictures, or else the JSON that it is."""
+    """Return an MCP result: its content's texts and images, or else the JSON that it is."""
     fields = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
     content: object = fields.get("content")
     if not isinstance(content, list):
@@ -98,7 +98,7 @@ def _show_result(result: Any) -> tuple[str, list[Image], str | None]:  # noqa: A
         found = cast("dict[str, Any]", part)
         if found.get("type") == "image" and isinstance(found.get("data"), str):
             images.append(decode_picture(found["data"]))
-            texts.append(f"[picture {len(images)}]")
+            texts.append(f"[image {len(images)}]")
         elif isinstance(found.get("text"), str):
             texts.append(found["text"])
         else:
@@ -108,7 +108,7 @@ def _show_result(result: Any) -> tuple[str, list[Image], str | None]:  # noqa: A
 
 
 def _renumbered(text: str, before: int, count: int) -> str:
-    """Return a text whose picture marks follow those of the results before it."""
+    """Return a text whose image marks follow those of the results before it."""
     for number in range(count if before else 0, 0, -1):
-        text = text.replace(f"[picture {number}]", f"[picture {number + before}]")
+        text = text.replace(f"[image {number}]", f"[image {number + before}]")
     return text

@@ -11,7 +11,7 @@ from envkit_skyrl.validation import GeneratorOutput, Pictures
 
 CONTRACT.check()
 
-_PICTURES: Final = Pictures(token_id=0, patches_per_token=4, patch_size=1176)
+_IMAGES: Final = Pictures(token_id=0, patches_per_token=4, patch_size=1176)
 """Of a Qwen2.5-VL model: rows of text then have empty tensors of this width."""
 
 
@@ -31,7 +31,7 @@ def rows_of_groups(
         merge=shape is Shape.MERGED,
         placement=placement,
         filler_id=filler_id,
-        pictures=_PICTURES,
+        pictures=_IMAGES,
     )
     samples = [
         Played(

@@ -47,7 +47,7 @@ class SkyRLEngine:
             client: SkyRL's; it stays the trainer's to close.
             model: What the server calls the policy, such as a LoRA adapter's name; None takes the
                 client's own model.
-            image_token_id: The placeholder of a picture; None refuses requests with pictures.
+            image_token_id: The placeholder of an image; None refuses requests with images.
             logprob_kind: Whether the server reports log-probabilities of the sampled distribution
                 (vLLM's `logprobs_mode=processed_logprobs`) or of the raw logits.
             timeout_s: Seconds for one turn; the client itself has no limit. A trainer that pauses
@@ -84,7 +84,7 @@ class SkyRLEngine:
 
         Raises:
             EngineFault: TRANSIENT, TIMEOUT or PERMANENT; the client has used up its own retries.
-            LedgerFault: The request's ids and pictures do not agree.
+            LedgerFault: The request's ids and images do not agree.
             ContractError: A request with this id is running already.
         """
         if request.request_id in self._running:

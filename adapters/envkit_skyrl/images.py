@@ -1,10 +1,10 @@
 """Pictures for SkyRL's inference server: rendered there once, sent with every request.
 
-The server takes expanded token ids and, for each picture, vLLM's own serialisation of what its
+The server takes expanded token ids and, for each image, vLLM's own serialisation of what its
 processor made of it (`MultiModalFeatures` in skyrl/backends/skyrl_train/inference_servers/base.py).
-Only the server can write that, so each new picture is rendered there in its own message, as
+Only the server can write that, so each new image is rendered there in its own message, as
 SkyRL's client does for its sampling interface (`_render_for_sample`). What was rendered is kept by
-the picture's hash: a group and its later turns render nothing again.
+the image's hash: a group and its later turns render nothing again.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class InferenceClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedImage:
-    """What the server made of one picture."""
+    """What the server made of one image."""
 
     identity: str
     """vLLM's hash of it."""
@@ -123,7 +123,7 @@ def expand(
     """Return the ids with expanded placeholders, and the `MultiModalFeatures` that go with them.
 
     Raises:
-        LedgerFault: The ids do not hold one placeholder for each picture.
+        LedgerFault: The ids do not hold one placeholder for each image.
     """
     count = wire_ids.count(image_token_id)
     if count != len(rendered):
@@ -157,13 +157,13 @@ def _parse(answer: Mapping[str, Any], image_token_id: int) -> RenderedImage:
         ids = list(answer["token_ids"][start : start + length])
     except (KeyError, TypeError, ValueError) as error:
         raise EngineFault(
-            "SkyRL's server must render one picture as one placeholder range with its hash, got "
+            "SkyRL's server must render one image as one placeholder range with its hash, got "
             f"{str(features)[:200]}; is the served model a vision-language model?"
         ) from error
     if ids != [image_token_id] * length or not ids:
         raise EngineFault(
-            f"SkyRL's server writes a picture as tokens {sorted(set(ids))[:8]}, the codec as "
-            f"{image_token_id}; SkyRL's trainer takes models whose pictures are one token "
+            f"SkyRL's server writes an image as tokens {sorted(set(ids))[:8]}, the codec as "
+            f"{image_token_id}; SkyRL's trainer takes models whose images are one token "
             "repeated, such as Qwen-VL, and codec and server must use the same model"
         )
     return RenderedImage(identity=identity, data=data[0], token_count=length)

@@ -47,7 +47,7 @@ class RowPlan:
     """A token that may stand in a placeholder row."""
     placeholder: Row | None = None
     """Stands for a trajectory without a reward; None takes one filler token. A vision-language
-    model needs one with a picture: its forward fails on a micro batch that has none."""
+    model needs one with an image: its forward fails on a micro batch that has none."""
     pictures: Pictures | None = None
     """None for a text model, whose output has no tensors."""
 
@@ -225,7 +225,7 @@ def _reason(sample: Played, row: Row) -> str:
 
 
 def _tensors(row: Row, pictures: Pictures) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the two tensors of Qwen-VL's kind; empty ones, never None, without pictures."""
+    """Return the two tensors of Qwen-VL's kind; empty ones, never None, without images."""
     if not row.features:
         empty = torch.zeros(0, pictures.patch_size)
         return empty, torch.zeros(0, 3, dtype=torch.long)

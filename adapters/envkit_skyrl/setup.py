@@ -40,7 +40,7 @@ def prepare(
     if options.rollout.env_id is not None:
         spec(options.rollout.env_id)  # a misspelt id is found before the first batch
     text_only = options.pictures is False or generator_cfg.inference_engine.language_model_only
-    pictures = None if text_only else find_pictures(codec)
+    pictures = None if text_only else find_images(codec)
     _check(generator_cfg, codec, options, scalar_rewards=scalar_rewards, has_images=bool(pictures))
     return RowPlan(
         step_wise=generator_cfg.step_wise_trajectories,
@@ -102,7 +102,7 @@ def _check(
         raise ConfigurationError("; ".join(found))
 
 
-def find_pictures(codec: ChatCodec) -> Pictures | None:
+def find_images(codec: ChatCodec) -> Pictures | None:
     """Return how the model takes images; None for a text model, and where SkyRL cannot train it.
 
     One blank image goes through the codec's processor: that is what its tensors look like.

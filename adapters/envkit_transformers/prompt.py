@@ -29,7 +29,7 @@ class VisionTraits:
 
     image_token_id: int
     placeholder_ids: tuple[int, ...]
-    """Image and video placeholders: never sampled, since there is no picture behind them."""
+    """Image and video placeholders: never sampled, since there is no image behind them."""
     merge_size: int
     """Patches are merged merge_size x merge_size into one token."""
 
@@ -41,7 +41,7 @@ class ImageSpan:
     offset: int
     length: int
     identity: str
-    """Equal for two spans exactly when picture and grid are equal."""
+    """Equal for two spans exactly when image and grid are equal."""
     grid: tuple[int, int, int]
     """Patches in time, height and width."""
     features: ImageFeatures
@@ -74,7 +74,7 @@ def common_prefix(
     *,
     limit: int,
 ) -> int:
-    """Return how many leading tokens agree, pictures included; never ends inside an image."""
+    """Return how many leading tokens agree, images included; never ends inside an image."""
     limit = min(limit, len(first), len(second))
     differing = np.flatnonzero(first[:limit] != second[:limit])
     length = int(differing[0]) if len(differing) else limit

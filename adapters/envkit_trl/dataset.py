@@ -23,7 +23,7 @@ class PromptStyle(StrEnum):
     REQUEST = "request"
     """The request itself, which is unique; the environment writes the real prompt."""
     OPENING = "opening"
-    """What the model reads first, without pictures, for people who look at TRL's tables. Every row
+    """What the model reads first, without images, for people who look at TRL's tables. Every row
     gets a seed, so that the episode begins with just that."""
     TOOLS = "tools"
     """The system prompt and an empty user message, which `reset` completes: what TRL's own tool

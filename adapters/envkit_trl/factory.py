@@ -233,7 +233,7 @@ def _last_text(completion: Any) -> str | None:  # noqa: ANN401  # TRL's messages
 
 
 def _content(env: AnyEnv, observation: Observation) -> str | list[dict[str, Any]]:
-    """Return a message's content in TRL's form: a string, or blocks with PIL pictures."""
+    """Return a message's content in TRL's form: a string, or blocks with PIL images."""
     content = cast(Env, env.unwrapped).format_observation(observation)["content"]
     if isinstance(content, str):
         return content

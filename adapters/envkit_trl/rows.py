@@ -1,7 +1,7 @@
 """Rows as TRL takes them: what is checked before they are handed over, and what a fault becomes.
 
 TRL accepts in silence what it then trains on wrongly: a short mask is padded with 1, a batch whose
-placeholders and features disagree loses all its pictures (trl/trainer/grpo_trainer.py, 1.16).
+placeholders and features disagree loses all its images (trl/trainer/grpo_trainer.py, 1.16).
 """
 
 import math
@@ -110,7 +110,7 @@ def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int
 
     Args:
         rows: Of one batch.
-        image_id: The placeholder that TRL counts; None where its processor has no pictures.
+        image_id: The placeholder that TRL counts; None where its processor has no images.
         max_completion: `max_completion_length` of the training's arguments.
 
     Raises:

@@ -139,7 +139,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         self._requests: list[EpisodeRequest] = []
         self._rows: list[Row] = []
         self._trainer_logprobs: torch.Tensor | None = None
-        self._pictures: _LedgerPictures | None = None
+        self._pictures: _LedgerImages | None = None
         policy = policy or embedded_policy(self, config.engine)
         self.player = BatchPlayer(self, policy, codec, config)
 
@@ -157,7 +157,7 @@ class EnvGRPOTrainer(GRPOTrainer):
     # ---- what TRL calls
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Read the rows' requests, and let TRL take pictures as the ledger has them."""
+        """Read the rows' requests, and let TRL take images as the ledger has them."""
         self._requests = [
             EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._default)
             for row in inputs
@@ -190,7 +190,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         original: Any = getattr(holder, "image_processor", None)
         if original is None:
             return super()._generate_and_score_completions(inputs)
-        self._pictures = holder.image_processor = _LedgerPictures(original)
+        self._pictures = holder.image_processor = _LedgerImages(original)
         try:
             output = super()._generate_and_score_completions(inputs)
         finally:
@@ -291,10 +291,10 @@ class EnvGRPOTrainer(GRPOTrainer):
             metrics[name].append(float(value))
 
 
-class _LedgerPictures:
+class _LedgerImages:
     """Stands in for the image processor while TRL makes a batch.
 
-    It answers for the ledger's pictures with the tensors that they were sampled with, so that
+    It answers for the ledger's images with the tensors that they were sampled with, so that
     nothing is processed twice, and no other backend's rounding comes between engine and trainer.
     """
 
@@ -304,7 +304,7 @@ class _LedgerPictures:
         self.count = 0
 
     def expect(self, rows: Sequence[Row]) -> None:
-        """Take the rows whose pictures TRL is about to ask for."""
+        """Take the rows whose images TRL is about to ask for."""
         self._rows, self.count = rows, sum(len(row.images) for row in rows)
 
     def __call__(self, images: Any, **options: Any) -> Any:  # noqa: ANN401

@@ -44,7 +44,7 @@ class DatasetTasks:
             return json.loads(json.dumps(row))
         except (TypeError, ValueError) as error:
             raise DatasetError(
-                f"row {index} of the dataset of {self._name!r} must be JSON data, with pictures as "
+                f"row {index} of the dataset of {self._name!r} must be JSON data, with images as "
                 f"data URIs in the messages of 'prompt': {error}"
             ) from error
 
@@ -56,7 +56,7 @@ class VerifiersEnv(AsyncEnv):
     it gets the policy's reply.
 
     Task: a row of the library's dataset, with `prompt` and what its rubric reads.
-    Observation: the messages that the environment adds, as text and pictures.
+    Observation: the messages that the environment adds, as text and images.
     Action: the reply; where the environment has tools, calls in it are the library's tool calls.
     Reward: the rubric's, on the turn that ends the episode; 0.0 on all others.
     Faults: a reward function that raises is a grader's fault, where the library scores 0; so is an
@@ -177,7 +177,7 @@ class VerifiersEnv(AsyncEnv):
         if opening and opening[0].role == "system":
             system, images = read_content(opening.pop(0).content)
             if images:
-                raise DatasetError("a system prompt must be text, got pictures")
+                raise DatasetError("a system prompt must be text, got images")
         if not opening or any(entry.role not in ("user", "text") for entry in opening):
             roles = [entry.role for entry in asked.prompt]
             raise DatasetError(

@@ -27,7 +27,7 @@ def show(messages: Sequence[Any]) -> Shown:
     """Join the messages that follow a reply.
 
     Raises:
-        EnvFault: A role or a part that cannot be shown, or a picture that cannot be read.
+        EnvFault: A role or a part that cannot be shown, or an image that cannot be read.
     """
     texts: list[str] = []
     images: list[Image] = []
@@ -42,7 +42,7 @@ def show(messages: Sequence[Any]) -> Shown:
 
 
 def read_content(content: Any) -> tuple[str, list[Image]]:  # noqa: ANN401  # pydantic or plain
-    """Return the text and the pictures of a message's content.
+    """Return the text and the images of a message's content.
 
     Raises:
         EnvFault: As `show` does.
@@ -112,11 +112,11 @@ def write_response(vf: Any, text: str, parsed: ParsedReply, turn: int) -> Any:  
 def _picture(source: Any) -> Image:  # noqa: ANN401
     url = source if isinstance(source, str) else source.get("url")
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise _fault(f"must send pictures as data URIs, nothing is fetched, got {url!r:.{_SHOWN}}")
+        raise _fault(f"must send images as data URIs, nothing is fetched, got {url!r:.{_SHOWN}}")
     try:
         return Image.from_data_uri(url)
     except ImageError as error:
-        raise _fault(f"sent a picture that cannot be read: {error}") from error
+        raise _fault(f"sent an image that cannot be read: {error}") from error
 
 
 def _fault(what: str) -> EnvFault:

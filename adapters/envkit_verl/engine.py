@@ -29,7 +29,7 @@ _DEAD: Final = frozenset({"RayActorError"})
 _BAN_BIAS: Final = -10_000.0
 """Added to the logit of a banned token on SGLang, which does not ban media placeholders itself."""
 
-_rgb_pictures: WeakKeyDictionary[Image, Any] = WeakKeyDictionary()
+_rgb_images: WeakKeyDictionary[Image, Any] = WeakKeyDictionary()
 
 
 class ServerManager(Protocol):
@@ -45,7 +45,7 @@ class VerlEngine:
 
     Log-probabilities are those of the sampled distribution: `VerlSettings` has refused a server
     that would report others. verl does not report the length of the prompt that its server saw, so
-    a server that resizes pictures differently cannot be noticed here; worker, codec and server read
+    a server that resizes images differently cannot be noticed here; worker, codec and server read
     one processor from one model folder, with the same `data.mm_processor_kwargs`.
     """
 
@@ -66,11 +66,11 @@ class VerlEngine:
             server_manager: verl's client.
             settings: Of the rollout.
             placeholder_id: The image placeholder of the model; None for a text model.
-            sends_expanded: Send each placeholder as often as its picture has tokens. True for
+            sends_expanded: Send each placeholder as often as its image has tokens. True for
                 vLLM with Qwen-VL processors, where verl's server collapses the runs again
                 (workers/rollout/utils.py:93-114); False elsewhere, where the server expands one
-                placeholder per picture itself.
-            mm_processor_kwargs: `data.mm_processor_kwargs`, which vLLM needs with pictures.
+                placeholder per image itself.
+            mm_processor_kwargs: `data.mm_processor_kwargs`, which vLLM needs with images.
             routing_shape: (layers, experts per token) of routed experts, if known before a reply.
             timeout_s: Seconds for one `generate`. None waits for ever: a trainer that updates
                 weights pauses its servers for minutes.
@@ -144,7 +144,7 @@ class VerlEngine:
             raise EngineFault(
                 f"the prompt of an episode must fit rollout.prompt_length, got "
                 f"{request.train_length} tokens for {most}: raise data.max_prompt_length, or make "
-                "the environment's first observation or its pictures smaller"
+                "the environment's first observation or its images smaller"
             )
         self._begun.add(request.session_id)
 
@@ -242,17 +242,17 @@ class VerlEngine:
 
 
 def pictures(images: Sequence[Image]) -> list[Any]:
-    """Return pictures as PIL images of mode RGB, as verl's servers and processors take them."""
+    """Return images as PIL images of mode RGB, as verl's servers and processors take them."""
     return [_rgb(image) for image in images]
 
 
-def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL picture
+def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL image
     picture = image.pil()
     if picture.mode == "RGB":
         return picture
-    found = _rgb_pictures.get(image)
+    found = _rgb_images.get(image)
     if found is None:  # grey: converted once, though it is sent again in every turn
-        found = _rgb_pictures[image] = picture.convert("RGB")
+        found = _rgb_images[image] = picture.convert("RGB")
     return found
 
 

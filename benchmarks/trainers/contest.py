@@ -1,8 +1,8 @@
 """What every contest between a trainer's own rollout loop and envkit's adapter shares.
 
-One script of replies, one strict fake server without latency, one set of pictures: 224 by 224
+One script of replies, one strict fake server without latency, one set of images: 224 by 224
 pixels with text and boxes, as PNG files, the way a browser or a simulator hands out screenshots.
-Every episode has its own pictures and every turn a new one, drawn before the clock starts. What
+Every episode has its own images and every turn a new one, drawn before the clock starts. What
 the server computes is taken off both sides, for it stands for a GPU; what the trainer does with
 finished episodes, which is its own code on both sides, is told apart.
 """
@@ -22,7 +22,7 @@ from PIL import Image as PilImage
 from PIL import ImageDraw
 
 REPLY: Final = (
-    "I look at the picture once more.\n"
+    "I look at the image once more.\n"
     '<tool_call>\n{"name": "look", "arguments": {"place": "the next door"}}\n</tool_call>'
 )
 """Said in every turn; the last one of an episode is cut short by the turn limit."""
@@ -30,9 +30,9 @@ QUESTION: Final = "Where is the way out? Look around."
 ANSWER: Final = "You see another room. Where do you want to look next?"
 SIZE: Final = 224
 TOKENS: Final = 64
-"""Of one picture, for Qwen2.5-VL."""
+"""Of one image, for Qwen2.5-VL."""
 WARM_UP: Final = 1_000_000
-"""Number of the episode that warms a side up: its pictures are seen in no other."""
+"""Number of the episode that warms a side up: its images are seen in no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ _screenshots: dict[tuple[int, int], bytes] = {}
 
 
 def screenshot(episode: int, number: int) -> bytes:
-    """Return a picture of an episode as PNG; drawn on first use, see `draw_all`."""
+    """Return an image of an episode as PNG; drawn on first use, see `draw_all`."""
     key = episode, number
     if key not in _screenshots:
         _screenshots[key] = _draw(random.Random(episode * 1000 + number))
@@ -68,14 +68,14 @@ def screenshot(episode: int, number: int) -> bytes:
 
 
 def picture(episode: int, number: int) -> PilImage.Image:
-    """Return the same picture decoded, for loops that take nothing else."""
+    """Return the same image decoded, for loops that take nothing else."""
     with PilImage.open(io.BytesIO(screenshot(episode, number))) as opened:
         opened.load()
         return opened
 
 
 def draw_all(load: Load) -> None:
-    """Draw every picture of a contest."""
+    """Draw every image of a contest."""
     for episode in (WARM_UP, *range(load.episodes)):
         for number in range(load.turns + 1):
             screenshot(episode, number)
@@ -117,7 +117,7 @@ async def measured(
     """Return what a side costs.
 
     Args:
-        play: Plays it and returns its turns and its pictures.
+        play: Plays it and returns its turns and its images.
         server: Counts the fake server.
         batch: Counts what the trainer does with finished episodes.
     """

@@ -1,6 +1,6 @@
-"""SkyRL's own generator for pictures against envkit's, over SkyRL's real HTTP client.
+"""SkyRL's own generator for images against envkit's, over SkyRL's real HTTP client.
 
-`SkyRLVLMGymGenerator` renders the whole conversation on the server in every turn, pictures and
+`SkyRLVLMGymGenerator` renders the whole conversation on the server in every turn, images and
 all; vLLM, whose format it decodes at the end of an episode, is a stand-in of the same size. Run by
 benchmarks/vs_trainers.py with the interpreter of SkyRL's contract environment.
 """
@@ -91,7 +91,7 @@ class SkyRLRooms(BaseTextEnv):
 
 
 class _Item:
-    """What vLLM decodes one picture to."""
+    """What vLLM decodes one image to."""
 
     def __init__(self, data: str) -> None:
         raw = bytearray(base64.b64decode(data))
@@ -171,7 +171,7 @@ class Contest:
         async def play() -> tuple[int, int]:
             output = await generator.generate(batch, disable_tqdm=True)
             if any(len(grid) != self.load.turns for grid in output["image_grid_thw"]):
-                raise SystemExit("a picture of an episode did not come back")
+                raise SystemExit("an image of an episode did not come back")
             with urllib.request.urlopen(f"{self.url}/counts") as answer:
                 turns, images = orjson.loads(answer.read())
             return turns, images

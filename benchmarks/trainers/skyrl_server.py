@@ -1,7 +1,7 @@
 """The fake server of SkyRL's contest: vLLM's render and generate endpoints, strict, at once.
 
 Its own process, so that its time counts for nobody. Prints its port and answers until it is
-terminated. `/counts` gives and clears how many turns and pictures came.
+terminated. `/counts` gives and clears how many turns and images came.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Server:
         self.answer = orjson.dumps({"choices": [choice]})
 
     async def render(self, request: web.Request) -> web.Response:
-        """Return the ids of a conversation and its pictures' tensors."""
+        """Return the ids of a conversation and its images' tensors."""
         body = orjson.loads(await request.read())
         encoded = self.codec.encode_prompt([self._message(entry) for entry in body["messages"]])
         places: list[dict[str, int]] = []
@@ -59,7 +59,7 @@ class Server:
         ids, features = body["token_ids"], body["features"]
         places, data = features["mm_placeholders"]["image"], features["kwargs_data"]["image"]
         if not ids.count(self.pad) == TOKENS * len(places) == TOKENS * len(data):
-            return _json(b'{"error": {"message": "placeholders and pictures differ"}}', status=400)
+            return _json(b'{"error": {"message": "placeholders and images differ"}}', status=400)
         self.turns += 1
         self.pictures += len(places)
         return _json(self.answer)

@@ -185,7 +185,7 @@ class Contest:
 
 
 def _ungrouped(trainer: Any) -> Any:  # noqa: ANN401  # a trainer
-    """Make every row its own group, which TRL's arguments refuse: all pictures differ."""
+    """Make every row its own group, which TRL's arguments refuse: all images differ."""
     trainer.num_generations = trainer.num_generations_eval = 1
     return trainer
 

@@ -7,7 +7,7 @@ from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKin
 
 
 class Server:
-    """Answers at once with the same reply; counts placeholders, turns, pictures and its time."""
+    """Answers at once with the same reply; counts placeholders, turns, images and its time."""
 
     def __init__(self) -> None:
         codec = vision_codec()
@@ -19,10 +19,10 @@ class Server:
         """Count a request.
 
         Raises:
-            ValueError: Placeholders and pictures differ.
+            ValueError: Placeholders and images differ.
         """
         if placeholders != images:
-            raise ValueError(f"{placeholders} placeholders for {images} pictures")
+            raise ValueError(f"{placeholders} placeholders for {images} images")
         self.turns += 1
         self.images += images
 

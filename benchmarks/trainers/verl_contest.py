@@ -75,7 +75,7 @@ class LookTool(BaseTool):
 def _process_vision_info(
     messages: list[dict[str, Any]], *, image_patch_size: int, return_video_metadata: bool
 ) -> tuple[list[Any], None]:
-    """Return the pictures of a prompt; the real one does more, and needs torchvision."""
+    """Return the images of a prompt; the real one does more, and needs torchvision."""
     del image_patch_size, return_video_metadata
     parts = [part for entry in messages for part in entry["content"]]
     return [part["image"] for part in parts if part["type"] == "image"], None
@@ -205,7 +205,7 @@ class Contest:
 
 
 def _row(agent_name: str, episode: int) -> dict[str, Any]:
-    """Return a row whose prompt has a picture; envkit's loop makes its own."""
+    """Return a row whose prompt has an image; envkit's loop makes its own."""
     request = EpisodeRequest(env_id="rooms-v0", task={"episode": episode}, seed=0)
     room = {"type": "image", "image": picture(episode, 0)}
     sample = Sample(

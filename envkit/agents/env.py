@@ -269,5 +269,5 @@ def _texts(text: str) -> dict[str, str]:
 def _rewritten() -> ConfigurationError:
     return ConfigurationError(
         "a wrapper rewrote the joint observation of an environment with several agents, which only "
-        "wrappers of pictures and faults may go around: leave it out"
+        "wrappers of images and faults may go around: leave it out"
     )

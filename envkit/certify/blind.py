@@ -24,7 +24,7 @@ def scorer(bench: Bench) -> Line:
 
 
 def text_only(bench: Bench) -> Line:
-    """Judge whether the text alone solves tasks, without pictures, search or tools."""
+    """Judge whether the text alone solves tasks, without images, search or tools."""
     return _paid(bench, "text only", _named(bench, _TEXT_ONLY), _TEXT_ONLY)
 
 

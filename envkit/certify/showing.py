@@ -1,4 +1,4 @@
-"""Lines about what an environment shows: too much in its texts, or too little in its pictures."""
+"""Lines about what an environment shows: too much in its texts, or too little in its images."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ class _Paid:
 
 
 def pictures(bench: Bench) -> Line:
-    """Judge whether pictures show something and their task, and differ where answers differ."""
+    """Judge whether images show something and their task, and differ where answers differ."""
     played = bench.solved or [(s, bench.play(lambda _: "", s)) for s in bench.few_seeds]
     problems: list[str] = []
     seen: dict[str, tuple[int, str]] = {}
@@ -43,19 +43,19 @@ def pictures(bench: Bench) -> Line:
         empty = [n for n, image in enumerate(images) if _is_blank(image)]
         shown, blank = shown + len(images), blank + len(empty)
         if empty:
-            problems.append(f"seed {seed}: picture {empty[0]} has a single colour")
+            problems.append(f"seed {seed}: image {empty[0]} has a single colour")
         problems += _contradictions(episode, seed, seen)
     problems += _mismatches(bench, [episode for _, episode in played])
-    detail = f"of {shown} pictures are blank" if shown else "no pictures; texts differ by task"
+    detail = f"of {shown} images are blank" if shown else "no images; texts differ by task"
     if not bench.solved:
-        detail = f"{detail}; without an oracle, texts and pictures are not compared with answers"
+        detail = f"{detail}; without an oracle, texts and images are not compared with answers"
     return judged("pictures", blank if shown else None, detail, problems=problems[:10])
 
 
 def _mismatches(bench: Bench, episodes: Sequence[Episode]) -> Iterator[str]:
-    """Yield pictures that do not show their task by the hook `shows`, and what the hook misses.
+    """Yield images that do not show their task by the hook `shows`, and what the hook misses.
 
-    A hook that takes a blank picture, or the picture of another task, says nothing of the others.
+    A hook that takes a blank image, or the image of another task, says nothing of the others.
     """
     shows = bench.hooks.shows
     if shows is None:
@@ -65,13 +65,13 @@ def _mismatches(bench: Bench, episodes: Sequence[Episode]) -> Iterator[str]:
     for number, (task, images) in enumerate(starts):
         name = task.get("id", f"task {number}")
         if not shows(task, images):
-            yield f"{name}: the picture does not show the task"
+            yield f"{name}: the image does not show the task"
         blank = [Image.from_pil(PIL.Image.new("RGB", image.size, "white")) for image in images]
         if shows(task, blank):
-            yield f"{name}: the hook 'shows' accepts a blank picture"
+            yield f"{name}: the hook 'shows' accepts a blank image"
         other_task, other = starts[number - 1]
         if other_task != task and shows(task, other):
-            yield f"{name}: the hook 'shows' accepts the picture of another task"
+            yield f"{name}: the hook 'shows' accepts the image of another task"
 
 
 def _is_blank(image: Image) -> bool:

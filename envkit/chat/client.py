@@ -71,14 +71,14 @@ class ChatClient:
 
         Args:
             fields: Of the request, without its messages.
-            messages: In the form of the wire, pictures as `Image`.
+            messages: In the form of the wire, images as `Image`.
 
         Raises:
             CallFailure: No connection, a status other than 200, or a body that is too long.
         """
         request = {**fields, "messages": messages}
         if any(not isinstance(entry.get("content"), str | None) for entry in messages):
-            # Encoding pictures takes tens of milliseconds each the first time.
+            # Encoding images takes tens of milliseconds each the first time.
             body = await asyncio.to_thread(_encoded, request)
         else:
             body = _encoded(request)

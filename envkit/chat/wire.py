@@ -21,13 +21,13 @@ _CONTROL: Final = re.compile(
     r"\[(?=/?(?:INST|IMG|IMG_BREAK|IMG_END|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])"
 )
 _ELSEWHERE: Final = "See the next message."
-"""The result of a call whose answer is a user message, since only those hold pictures."""
+"""The result of a call whose answer is a user message, since only those hold images."""
 _ABOVE: Final = "See the result of the first call."
 """The result of further calls, which an environment answers in one text."""
 
 
 def wire_message(entry: Message) -> dict[str, Any]:
-    """Return a message with its text and its pictures; pictures stay `Image`."""
+    """Return a message with its text and its images; images stay `Image`."""
     content = entry["content"]
     if isinstance(content, str):
         return {"role": entry["role"], "content": _safe(entry, content)}

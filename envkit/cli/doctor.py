@@ -1,4 +1,4 @@
-"""`envkit doctor`: what is installed, what answers, and whether pictures reach the model."""
+"""`envkit doctor`: what is installed, what answers, and whether images reach the model."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ _EXIT_FAILED: Final = 1
 
 def doctor(
     vision: Annotated[
-        bool, typer.Option("--vision", help="Check that pictures reach the model.")
+        bool, typer.Option("--vision", help="Check that images reach the model.")
     ] = False,
     engine: EngineName = None,
     model: ModelName = None,
@@ -70,7 +70,7 @@ def _tell(machine: dict[str, str], found: "list[Check]", verdict: "Verdict | Non
 
 
 async def _examine(choice: "EngineChoice", *, vision: bool) -> "tuple[list[Check], Verdict | None]":
-    """Ask the engine for a token, and about pictures."""
+    """Ask the engine for a token, and about images."""
     from envkit.cli.engines import build
     from envkit.errors import EnvkitError
 
@@ -174,15 +174,15 @@ async def _sees(built: "Built") -> "tuple[Check, Verdict]":
     if verdict.reaches:
         reads = "reads the code" if verdict.reads else "does not read the code off it"
         found = "; ".join(
-            ("the picture reaches the model: yes", *verdict.reasons, f"and the model {reads}")
+            ("the image reaches the model: yes", *verdict.reasons, f"and the model {reads}")
         )
         return Check(area="vision", name=built.engine.name, status=Status.OK, found=found), verdict
     check = Check(
         area="vision",
         name=built.engine.name,
         status=Status.FAILED,
-        found="; ".join(("the picture reaches the model: no", *verdict.reasons)),
-        matters="the policy would be trained on pictures that it never saw",
+        found="; ".join(("the image reaches the model: no", *verdict.reasons)),
+        matters="the policy would be trained on images that it never saw",
         fix="envkit doctor --vision --model DIR_OR_NAME  # of a vision model, its server started "
         "with images enabled (SGLang: --enable-multimodal)",
     )

@@ -9,7 +9,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from envkit.cli.console import printable
-from envkit.cli.pictures import PictureStyle, half_blocks, sixels
+from envkit.cli.pictures import ImageStyle, half_blocks, sixels
 from envkit.errors import StorageError
 from envkit.images import Image
 from envkit.marks import actions_in
@@ -17,12 +17,12 @@ from envkit.messages import Message
 from envkit.trajectory.trajectory import Trajectory
 
 _ROLES: Final = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
-_WIDEST_PICTURE: Final = 64
+_WIDEST_IMAGE: Final = 64
 """Columns; a larger terminal leaves the rest free."""
 
 
 def print_episode(
-    trajectory: Trajectory, console: Console, *, title: str, style: PictureStyle
+    trajectory: Trajectory, console: Console, *, title: str, style: ImageStyle
 ) -> None:
     """Print an episode: how it ended, what was said, and what each turn took.
 
@@ -31,7 +31,7 @@ def print_episode(
             characters, which could move the cursor or worse.
         console: Where it goes.
         title: What to call the episode.
-        style: Of pictures; AUTO must be resolved before.
+        style: Of images; AUTO must be resolved before.
     """
     console.print(Rule(Text(printable(f"{title}: {trajectory.episode_id}")), style="bold"))
     for line in _facts(trajectory):
@@ -68,7 +68,7 @@ def _facts(trajectory: Trajectory) -> Iterator[Text]:
         )
 
 
-def _print_message(entry: Message, console: Console, style: PictureStyle) -> None:
+def _print_message(entry: Message, console: Console, style: ImageStyle) -> None:
     role, content = entry["role"], entry["content"]
     console.print(Text(printable(f"[{role}]"), style=f"bold {_ROLES.get(role, '')}"))
     if isinstance(content, str):
@@ -81,13 +81,13 @@ def _print_message(entry: Message, console: Console, style: PictureStyle) -> Non
             console.print(Text(printable(part["text"])))
 
 
-def _print_image(image: Image, console: Console, style: PictureStyle) -> None:
+def _print_image(image: Image, console: Console, style: ImageStyle) -> None:
     try:
         size = f"{image.size[0]}x{image.size[1]}"
-        columns = min(console.width, _WIDEST_PICTURE)
-        if style is PictureStyle.BLOCKS:
+        columns = min(console.width, _WIDEST_IMAGE)
+        if style is ImageStyle.BLOCKS:
             console.print(half_blocks(image, columns), end="")
-        elif style is PictureStyle.SIXEL:
+        elif style is ImageStyle.SIXEL:
             console.file.write(sixels(image, columns) + "\n")
     except StorageError as error:
         console.print(Text(printable(f"[image missing: {error}]"), style="red"))

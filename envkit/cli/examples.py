@@ -12,7 +12,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "certify canary-v0 --only leaks --json",
     ),
     "new": ("new count-dots", "new count-dots --into ~/code"),
-    "play": ("play geo3k-v0 --seed 7", "play computer-use-v0 --out pictures"),
+    "play": ("play geo3k-v0 --seed 7", "play computer-use-v0 --out images"),
     "rollout": (
         "rollout geo3k-v0 --policy oracle -n 8 --out runs/oracle",
         "rollout geo3k-v0 --engine transformers --model DIR -n 16 --group 4",

@@ -65,9 +65,7 @@ def export(
     ] = None,
     images: Annotated[
         bool,
-        typer.Option(
-            "--images", help="Write the first pictures too.", rich_help_panel=_TASKS_PANEL
-        ),
+        typer.Option("--images", help="Write the first images too.", rich_help_panel=_TASKS_PANEL),
     ] = False,
     env_kwargs: EnvKwargs = None,
     tasks: Annotated[

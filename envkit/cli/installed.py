@@ -14,7 +14,7 @@ DISTRIBUTION: Final = "envkit-rl"
 EXTRAS: Final = {
     "browser": "MiniWoB's pages as environments",
     "geo3k": "Geometry3K's own data; generated problems need nothing",
-    "gymnasium": "Gymnasium's games as environments with pictures",
+    "gymnasium": "Gymnasium's games as environments with images",
     "hf": "the embedded engine, the built-in model, and codecs of models",
     "notebook": "widgets in notebooks",
     "openenv": "OpenEnv's servers as environments, and envkit's as OpenEnv's",

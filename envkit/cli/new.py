@@ -14,7 +14,7 @@ def new(
 ) -> None:
     """Write a package with a small environment of your own, which works and passes its tests.
 
-    It shows a picture and asks for the number of dots. It has an entry point, an oracle, tests that
+    It shows an image and asks for the number of dots. It has an entry point, an oracle, tests that
     call envkit's checker, a README that says what to change, and a workflow for CI.
     """
     from envkit.scaffold import PackageName, write_package

@@ -49,7 +49,7 @@ def _introduce(env: "Env") -> None:
 
 
 def _episode(env: "Env", seed: int | None, out: Path | None) -> None:
-    pictures = _Pictures(out)
+    pictures = _Images(out)
     observation, _ = env.reset(seed=seed)
     total = 0.0
     while True:
@@ -69,8 +69,8 @@ def _episode(env: "Env", seed: int | None, out: Path | None) -> None:
             return
 
 
-class _Pictures:
-    """Writes pictures to files, in a folder that is made when the first one comes."""
+class _Images:
+    """Writes images to files, in a folder that is made when the first one comes."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -85,7 +85,7 @@ class _Pictures:
         return path
 
 
-def _show(observation: "Observation", turn: int, pictures: _Pictures) -> None:
+def _show(observation: "Observation", turn: int, pictures: _Images) -> None:
     say()
     for number, image in enumerate(observation["images"], start=1):
         path = pictures.save(f"turn-{turn}-{number}.png", image.png_bytes())

@@ -20,8 +20,8 @@ _COLOURS: Final = 255
 _UPPER_HALF: Final = "▀"
 
 
-class PictureStyle(StrEnum):
-    """How pictures are shown."""
+class ImageStyle(StrEnum):
+    """How images are shown."""
 
     AUTO = "auto"
     """Sixels in a terminal that is known to draw them, else half blocks."""
@@ -33,18 +33,18 @@ class PictureStyle(StrEnum):
     """A line with the size."""
 
 
-def resolved(style: PictureStyle) -> PictureStyle:
+def resolved(style: ImageStyle) -> ImageStyle:
     """Return what AUTO means in this terminal; any other style as it is."""
-    if style is not PictureStyle.AUTO:
+    if style is not ImageStyle.AUTO:
         return style
     is_known = os.environ.get("TERM", "").startswith(_SIXEL_TERMINALS)
     if is_known or os.environ.get("TERM_PROGRAM", "") in _SIXEL_PROGRAMS:
-        return PictureStyle.SIXEL
-    return PictureStyle.BLOCKS
+        return ImageStyle.SIXEL
+    return ImageStyle.BLOCKS
 
 
 def half_blocks(image: Image, columns: int) -> Text:
-    """Draw a picture with two pixels to a character: the upper as ink, the lower as paper."""
+    """Draw an image with two pixels to a character: the upper as ink, the lower as paper."""
     picture = _fitted(image, columns)
     pixels = picture.tobytes()
     stride, text = picture.width * 3, Text(no_wrap=True)
@@ -59,7 +59,7 @@ def half_blocks(image: Image, columns: int) -> Text:
 
 
 def sixels(image: Image, columns: int) -> str:
-    """Return a picture as sixels, a terminal's own bitmaps (DEC STD 070, chapter 9)."""
+    """Return an image as sixels, a terminal's own bitmaps (DEC STD 070, chapter 9)."""
     picture = _fitted(image, columns * _CELL_PIXELS)
     flat = picture.quantize(_COLOURS, dither=PilImage.Dither.NONE)
     palette = flat.getpalette() or []
@@ -94,7 +94,7 @@ def _sixel_line(band: list[bytes], colour: int) -> str:
 
 
 def _fitted(image: Image, width: int) -> PilImage.Image:
-    """Return the picture no wider than that, never enlarged, on white."""
+    """Return the image no wider than that, never enlarged, on white."""
     picture = image.pil().convert("RGBA")
     paper = PilImage.new("RGBA", picture.size, "white")
     paper.alpha_composite(picture)

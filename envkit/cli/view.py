@@ -14,7 +14,7 @@ from envkit.errors import ConfigurationError, StorageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from envkit.cli.pictures import PictureStyle
+    from envkit.cli.pictures import ImageStyle
     from envkit.trajectory.storage import StoredLine
 
 _HELP: Final = "Enter: next; p: previous; a number: that episode; q: leave"
@@ -27,25 +27,25 @@ def view(
         int | None, typer.Option("--episode", "-e", min=1, help="Only this one, from 1.")
     ] = None,
     images: Annotated[
-        str, typer.Option(help="How pictures are shown: auto, blocks, sixel or none.")
+        str, typer.Option(help="How images are shown: auto, blocks, sixel or none.")
     ] = "auto",
 ) -> None:
     """Browse a run's episodes in the terminal: messages, images, rewards, times.
 
-    If output is not a terminal, print every episode, pictures as a line each unless --images says
+    If output is not a terminal, print every episode, images as a line each unless --images says
     how. The exit code is 1 if no episode can be read.
     """
-    from envkit.cli.pictures import PictureStyle, resolved
+    from envkit.cli.pictures import ImageStyle, resolved
     from envkit.cli.rich_console import PrintableConsole
 
-    if images not in list(PictureStyle):
-        names = ", ".join(PictureStyle)
+    if images not in list(ImageStyle):
+        names = ", ".join(ImageStyle)
         raise ConfigurationError(f"--images must be one of {names}, got {images!r}")
     is_seen = sys.stdout.isatty()
-    style = PictureStyle(images)
-    if style is PictureStyle.AUTO:
-        style = resolved(style) if is_seen else PictureStyle.NONE
-    has_colours = is_seen or style is PictureStyle.BLOCKS
+    style = ImageStyle(images)
+    if style is ImageStyle.AUTO:
+        style = resolved(style) if is_seen else ImageStyle.NONE
+    has_colours = is_seen or style is ImageStyle.BLOCKS
     console = PrintableConsole(
         width=None if is_seen else _PLAIN_WIDTH,
         force_terminal=has_colours,
@@ -68,7 +68,7 @@ def view(
 class _Pages:
     """The episodes of a file, read as far as somebody has looked."""
 
-    def __init__(self, run: Path, console: "Console", style: "PictureStyle") -> None:
+    def __init__(self, run: Path, console: "Console", style: "ImageStyle") -> None:
         from envkit.trajectory.storage import read_lines
 
         self._lines: Iterator[StoredLine] = read_lines(run)

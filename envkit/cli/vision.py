@@ -1,8 +1,8 @@
-"""Does a picture reach the model? Asked through the engine protocol alone.
+"""Does an image reach the model? Asked through the engine protocol alone.
 
 A canary environment draws a code that stands nowhere in the text. The same question is asked with
-its picture (several times, which shows how well the engine repeats itself), with another code's
-picture, with a blank one and with none. A picture that reaches the model changes its
+its image (several times, which shows how well the engine repeats itself), with another code's
+image, with a blank one and with none. An image that reaches the model changes its
 log-probabilities by more than a repetition does.
 """
 
@@ -36,9 +36,9 @@ class Probe:
     """One question and what the engine answered."""
 
     picture: str
-    """Which picture it had, for people."""
+    """Which image it had, for people."""
     expected_tokens: int
-    """Length of the prompt with the picture's placeholders expanded."""
+    """Length of the prompt with the image's placeholders expanded."""
     prompt_tokens: int | None
     """What the engine counted; None if it did not say."""
     token_ids: tuple[int, ...]
@@ -48,13 +48,13 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether the picture reaches the model."""
+    """Whether the image reaches the model."""
 
     reaches: bool
     reasons: tuple[str, ...]
     probes: tuple[Probe, ...] = ()
     reads: bool = False
-    """Whether a reply held the code: the model not only gets the picture but can read it."""
+    """Whether a reply held the code: the model not only gets the image but can read it."""
 
 
 async def look(built: Built, *, seed: int | None = None) -> Verdict:
@@ -65,15 +65,15 @@ async def look(built: Built, *, seed: int | None = None) -> Verdict:
         seed: Of the codes; None draws one, so that no cache and no model can know them.
     """
     first, second, codes = _questions(secrets.randbits(31) if seed is None else seed)
-    blank = _with_picture(first, _blank(images_of(first)[0]))
+    blank = _with_image(first, _blank(images_of(first)[0]))
     asked = [(f"code {codes[0]}", first)] * _REPEATS
-    asked += [(f"code {codes[1]}", second), ("blank", blank), ("none", _without_pictures(first))]
+    asked += [(f"code {codes[1]}", second), ("blank", blank), ("none", _without_images(first))]
     probes: list[Probe] = []
     try:
         for picture, messages in asked:
             probes.append(await _ask(built, picture, messages))
     except TemplateError as error:
-        why = f"the model's chat template or processor takes no pictures: {error}"
+        why = f"the model's chat template or processor takes no images: {error}"
         return Verdict(reaches=False, reasons=(why,), probes=tuple(probes))
     except Fault as fault:
         return Verdict(
@@ -83,31 +83,31 @@ async def look(built: Built, *, seed: int | None = None) -> Verdict:
 
 
 def judge(probes: Sequence[Probe], *, code: str) -> Verdict:
-    """Compare answers to the same picture, another code's, a blank one and none, in this order.
+    """Compare answers to the same image, another code's, a blank one and none, in this order.
 
     Args:
         probes: As `look` asked them: the first ones are repetitions.
-        code: What the first picture shows.
+        code: What the first image shows.
     """
     same, (other, blank, none) = probes[:-3], probes[-3:]
     first = same[0]
     problems = [_count_problem(p) for p in probes if p.prompt_tokens != p.expected_tokens]
     noise = max(difference(first, again) for again in same[1:])
     threshold = _NOISE_FACTOR * noise + _NOISE_FLOOR
-    findings = [f"the picture adds {first.expected_tokens - none.expected_tokens} tokens"]
+    findings = [f"the image adds {first.expected_tokens - none.expected_tokens} tokens"]
     if noise == float("inf"):
         problems.append(
-            "the same picture gives another greedy reply each time, so nothing can be compared; "
+            "the same image gives another greedy reply each time, so nothing can be compared; "
             "start the engine with deterministic inference"
         )
-    findings.append(f"the same picture again: log-probabilities differ by {noise:.2g}")
+    findings.append(f"the same image again: log-probabilities differ by {noise:.2g}")
     for probe in (other, blank):
         gap = difference(first, probe)
         text = "another reply" if gap == float("inf") else f"log-probabilities differ by {gap:.2g}"
         findings.append(f"picture {probe.picture} instead: {text}")
         if gap <= threshold:
             problems.append(
-                f"picture {probe.picture} changes nothing: pictures are dropped or replaced on "
+                f"picture {probe.picture} changes nothing: images are dropped or replaced on "
                 "their way to the model; was the server started with its vision part?"
             )
     reads = any(code in probe.reply.upper() for probe in same)
@@ -167,7 +167,7 @@ async def _ask(built: Built, picture: str, messages: list[Message]) -> Probe:
 
 
 def _questions(seed: int) -> tuple[list[Message], list[Message], tuple[str, str]]:
-    """Return the question with two codes' pictures, and the codes."""
+    """Return the question with two codes' images, and the codes."""
     from envkit.registration import make
 
     env = make(CANARY)
@@ -189,9 +189,9 @@ def _blank(image: Image) -> Image:
     return Image.from_array(np.full((height, width, 3), 255, dtype=np.uint8))
 
 
-def _with_picture(messages: Sequence[Message], image: Image) -> list[Message]:
+def _with_image(messages: Sequence[Message], image: Image) -> list[Message]:
     return [*messages[:-1], message("user", text_of(messages[-1]), [image])]
 
 
-def _without_pictures(messages: Sequence[Message]) -> list[Message]:
+def _without_images(messages: Sequence[Message]) -> list[Message]:
     return [*messages[:-1], message("user", text_of(messages[-1]))]

@@ -7,7 +7,7 @@ from itertools import zip_longest
 import numpy as np
 
 from envkit.conformance.delivered import DeliveredRow
-from envkit.conformance.pictures import picture_difference
+from envkit.conformance.pictures import image_difference
 from envkit.conformance.unscored import unscored_difference
 from envkit.text import counted
 from envkit.trajectory import RewardPlacement, Row
@@ -49,7 +49,7 @@ def _row_difference(row: Row, got: DeliveredRow, placement: RewardPlacement) -> 
         lambda: _logprobs(row, got),
         lambda: _marks(row, got),
         lambda: _rewards(row, got, placement),
-        lambda: picture_difference(row, got),
+        lambda: image_difference(row, got),
     )
     return next((text for check in checks if (text := check()) is not None), None)
 

@@ -53,7 +53,7 @@ class DeliveredRow:
     tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, "NDArray[Any]"])
     """The processor's outputs for the row's images; empty where the trainer computes them."""
     images: Sequence[Image] | None = None
-    """The row's pictures where the trainer is given pictures; None where it takes tensors alone."""
+    """The row's images where the trainer is given images; None where it takes tensors alone."""
     is_last: bool = True
     """Whether the trainer is told that no row of the trajectory follows."""
     is_unscorable: bool = False
@@ -69,7 +69,7 @@ class DeliveredRow:
         Args:
             row: Of a projection.
             placement: Gives the rewards by token; None gives one number.
-            pictures: Give pictures beside the tensors.
+            pictures: Give images beside the tensors.
         """
         return cls(
             prompt_ids=row.prompt_ids,

@@ -1,4 +1,4 @@
-"""Comparing a row's pictures: as tensors, as pictures, or both."""
+"""Comparing a row's images: as tensors, as images, or both."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from envkit.tokens.encoded import ImageFeatures
 from envkit.trajectory import Row
 
 
-def picture_difference(row: Row, got: DeliveredRow) -> str | None:
-    """Return the first difference of a row's pictures, or None.
+def image_difference(row: Row, got: DeliveredRow) -> str | None:
+    """Return the first difference of a row's images, or None.
 
     Tensors are compared value by value, where the recording has them: one of a run without its
-    processor's outputs shows only what an adapter does with pictures.
+    processor's outputs shows only what an adapter does with images.
     """
     tensors = {key: array for key, array in got.tensors.items() if np.size(array)}
     if not row.images:
         if tensors or got.images:
-            what = f"tensors {sorted(tensors)}" if tensors else f"{len(got.images or ())} pictures"
+            what = f"tensors {sorted(tensors)}" if tensors else f"{len(got.images or ())} images"
             return f"a row without images was delivered with {what}"
         return None
     if not tensors and not got.images and (row.features or got.images is not None):
@@ -37,7 +37,7 @@ def _pictures(expected: Sequence[Image], got: Sequence[Image]) -> str | None:
     for number, (one, other) in enumerate(zip(expected, got, strict=False)):
         if one == other:
             continue
-        text = f"image {number} is another picture"
+        text = f"image {number} is another image"
         if other in expected:
             return f"{text}: image {list(expected).index(other)} of the row is in its place"
         return f"{text} than the recorded one"

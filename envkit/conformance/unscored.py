@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from envkit.conformance.delivered import DeliveredRow
-from envkit.conformance.pictures import picture_difference
+from envkit.conformance.pictures import image_difference
 from envkit.trajectory import Row
 
 
@@ -53,7 +53,7 @@ def _row(expected: Sequence[Row], got: DeliveredRow, *, is_last: bool) -> str | 
     if bool(got.is_last) != is_last:
         word = "is" if got.is_last else "is not"
         return f"the row {word} marked as the last one, which is wrong"
-    return picture_difference(_same_ids(expected, got), got)
+    return image_difference(_same_ids(expected, got), got)
 
 
 def _offered(got: DeliveredRow) -> str:

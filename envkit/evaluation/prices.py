@@ -6,7 +6,7 @@ TOML or JSON, one table for each model, in dollars per million tokens::
     input = 0.40
     output = 1.60
     cached_input = 0.10   # optional; None bills cached tokens as input
-    image = 0.0           # optional; dollars for each picture of a request
+    image = 0.0           # optional; dollars for each image of a request
 """
 
 import json
@@ -34,7 +34,7 @@ class Price:
     cached_input: float | None = None
     """The same for tokens of the context that a cache held; None takes `input`."""
     image: float = 0.0
-    """Dollars for each picture of a request, in addition to its tokens."""
+    """Dollars for each image of a request, in addition to its tokens."""
 
     def cost(self, sample: Sample) -> float:
         """Return the dollars of an episode."""

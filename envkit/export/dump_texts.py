@@ -114,7 +114,7 @@ def read_trl_dump(path: Path, *, reward_key: str | None = None) -> Iterator[Traj
 
 
 def prompt_messages(prompt: object, *, role: Role = "user") -> tuple[Message, ...]:
-    """Return a prompt of a dump as messages; pictures, which dumps leave out, are left out.
+    """Return a prompt of a dump as messages; images, which dumps leave out, are left out.
 
     Args:
         prompt: Text, or a list of messages in any of the trainers' forms.

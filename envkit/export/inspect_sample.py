@@ -56,7 +56,7 @@ class _Attachments:
     uris: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, image: Image) -> str:
-        """Return what a message says instead of the picture."""
+        """Return what a message says instead of the image."""
         self.uris.setdefault(image.sha256, image.data_uri())
         return f"attachment://{image.sha256}"
 
@@ -259,7 +259,7 @@ def _choices(task: Mapping[str, Any]) -> list[str] | None:
 
 
 def _brief_input(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the opening without its pictures and cut to a length."""
+    """Return the opening without its images and cut to a length."""
     brief: list[dict[str, Any]] = []
     for entry in messages:
         content = entry["content"]

@@ -1,7 +1,7 @@
 """Tasks as the dataset rows that trainers load: one pure function for each shape.
 
 Every row carries the request that an adapter plays as JSON text under `ENVKIT_COLUMN`. Prompts are
-for people and for length filters: the environment writes the real one when it is reset, so pictures
+for people and for length filters: the environment writes the real one when it is reset, so images
 are left out, noted as `IMAGE_NOTE`, unless they are asked for.
 """
 
@@ -16,7 +16,7 @@ from envkit.messages import Message, images_of, text_of
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 
 IMAGE_NOTE: Final = "[image]"
-"""Stands in a prompt for a picture that only the environment shows."""
+"""Stands in a prompt for an image that only the environment shows."""
 AGENT_NAME: Final = "envkit"
 """Of verl's agent loop, in the column `agent_name`."""
 _MARK: Final = "<image>"
@@ -52,7 +52,7 @@ class TaskExample:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The pictures of the first observation."""
+        """The images of the first observation."""
         return images_of(self.messages)
 
 
@@ -93,7 +93,7 @@ def skyrl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, A
     """Return a row for SkyRL's `PromptDataset`.
 
     Columns besides `prompt` and `env_class` become a sample's `env_extras`
-    (skyrl/train/dataset/dataset.py, `__getitem__`). Pictures are data URIs in `image_url` parts,
+    (skyrl/train/dataset/dataset.py, `__getitem__`). Images are data URIs in `image_url` parts,
     as in its own geometry example.
     """
     messages = (
@@ -113,7 +113,7 @@ def trl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any
     """Return a row for TRL's trainers.
 
     The prompt is the request itself: TRL gives a rollout function nothing else, so it must differ
-    from row to row, and the environment writes the real one. With pictures it is what the model
+    from row to row, and the environment writes the real one. With images it is what the model
     reads first, and TRL puts them before the text of the first user message (trl/data_utils.py,
     `prepare_multimodal_messages`), which is where envkit has them.
     """
@@ -164,7 +164,7 @@ def image_struct(image: Image) -> dict[str, Any]:
 
 
 def _opening(example: TaskExample, *, with_images: bool) -> dict[str, Any]:
-    """Return the first messages as text, their pictures beside them or noted in their place."""
+    """Return the first messages as text, their images beside them or noted in their place."""
     if not with_images:
         return {"prompt": _noted(example.messages)}
     prompt = [{"role": entry["role"], "content": text_of(entry)} for entry in example.messages]
@@ -176,7 +176,7 @@ def _images(example: TaskExample, with_images: bool) -> dict[str, Any]:
 
 
 def _noted(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Return the messages as text, a note in the place of each picture."""
+    """Return the messages as text, a note in the place of each image."""
     return [
         {"role": entry["role"], "content": _text(entry, image=f"{IMAGE_NOTE}\n") or _EMPTY_PROMPT}
         for entry in messages
@@ -184,9 +184,9 @@ def _noted(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 def _marked(messages: Sequence[Message], *, with_images: bool) -> list[dict[str, str]]:
-    """Return the messages as text with `<image>` where a picture goes, and nowhere else.
+    """Return the messages as text with `<image>` where an image goes, and nowhere else.
 
-    A mark that an environment happens to write would be counted as a picture by the readers.
+    A mark that an environment happens to write would be counted as an image by the readers.
     """
     image = _MARK if with_images else f"{IMAGE_NOTE}\n"
     return [

@@ -153,7 +153,7 @@ def export_tasks(
         draw: The tasks.
         target: A .parquet or .jsonl file; for HF a folder.
         kind: Whose loader reads it.
-        with_images: Whether the pictures of the first observation are written too.
+        with_images: Whether the images of the first observation are written too.
         progress: Called with the rows made so far and their number.
 
     Raises:

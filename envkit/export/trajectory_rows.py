@@ -77,17 +77,17 @@ def chat_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
         trajectory: Where the row comes from.
         row: One of its training rows.
         number: Position among them.
-        with_parts: Whether messages hold lists of parts, as they must in a file with pictures, or
+        with_parts: Whether messages hold lists of parts, as they must in a file with images, or
             plain text.
 
     Raises:
-        DatasetError: The pictures of the messages are not those of the ids, because the template
+        DatasetError: The images of the messages are not those of the ids, because the template
             left some out of a rewritten history.
     """
     messages = _until(trajectory.messages, row.turns[-1])
     if images_of(messages) != row.images:
         raise DatasetError(
-            f"row {number} of episode {trajectory.episode_id!r} has {len(row.images)} pictures in "
+            f"row {number} of episode {trajectory.episode_id!r} has {len(row.images)} images in "
             f"its ids and {len(images_of(messages))} in its messages, because the template "
             "rewrote the history; use --format parquet, which keeps ids and messages apart"
         )
@@ -106,7 +106,7 @@ def full_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
         row: As for `chat_row`.
         number: As for `chat_row`.
         with_parts: As for `chat_row`. Where the template rewrote the history, the messages may show
-            more pictures than `images`, which are those of the ids.
+            more images than `images`, which are those of the ids.
     """
     return {
         **_ids(row),

@@ -51,7 +51,7 @@ class Sampling:
     stop_ids: tuple[int, ...] = ()
     """Stop token ids; empty takes the codec's."""
     banned_ids: tuple[int, ...] = ()
-    """Ids that must not be sampled: media placeholders, which have no picture behind them."""
+    """Ids that must not be sampled: media placeholders, which have no image behind them."""
     seed: int | None = None
     """None leaves the engine's own generator alone."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -1,4 +1,4 @@
-"""A run in TensorBoard: scalars, histograms, and the pictures of some episodes.
+"""A run in TensorBoard: scalars, histograms, and the images of some episodes.
 
 The summaries have the form of TensorBoard's own numpy writer (tensorboard/plugins/*/summary_v2.py,
 `data_class` and tensors); neither torch nor tensorflow is imported.
@@ -28,7 +28,7 @@ class TensorBoardSink:
 
     - `episode/...`: reward, turns, tokens, seconds and faulted of every episode as it finishes; its
       step is the episode's number.
-    - `episode/images`: the pictures of the first episodes of every step of training.
+    - `episode/images`: the images of the first episodes of every step of training.
     - every metric of `write_metrics` under its own name, and `histogram/...` of the episodes since
       the last call. Without a step of training, the step is the number of episodes so far.
 
@@ -40,7 +40,7 @@ class TensorBoardSink:
 
         Args:
             directory: Made where it is missing.
-            shown_episodes: Episodes of each step whose pictures are kept.
+            shown_episodes: Episodes of each step whose images are kept.
 
         Raises:
             MissingDependencyError: tensorboard is not installed.
@@ -124,7 +124,7 @@ class _Library:
         return self._tensor(tag, rows, metadata)
 
     def images(self, tag: str, images: Sequence[Image]) -> Any:  # noqa: ANN401  # a protobuf
-        """Return width and height of the first picture, then the PNG bytes of each."""
+        """Return width and height of the first image, then the PNG bytes of each."""
         width, height = images[0].size
         parts = [str(width).encode(), str(height).encode(), *(i.png_bytes() for i in images)]
         metadata = self._images.create_summary_metadata(display_name=None, description=None)

@@ -29,7 +29,7 @@ _INIT_SECONDS: Final = 30.0
 _STEP: Final = "step"
 _EPISODE: Final = "episode/number"
 _TABLE: Final = "shown_episodes"
-_PICTURES: Final = "shown_pictures"
+_IMAGES: Final = "shown_pictures"
 
 
 class WandbSink:
@@ -39,7 +39,7 @@ class WandbSink:
       `episode/number`;
     - every metric of `write_metrics`, over `step`; the last ones are the run's summary;
     - with them `histogram/...` of the episodes since the last call; and of the first of these
-      `shown_episodes`, a table, and `shown_pictures`, the last picture of each.
+      `shown_episodes`, a table, and `shown_pictures`, the last image of each.
     """
 
     def __init__(
@@ -155,12 +155,12 @@ class WandbSink:
             rows = [self._row(trajectory) for trajectory in self._window.shown]
             shown[_TABLE] = self._wandb.Table(columns=list(_COLUMNS), data=rows)
         if pictures := [p for trajectory in self._window.shown for p in self._picture(trajectory)]:
-            shown[_PICTURES] = pictures  # not in the table: offline that would lose them
+            shown[_IMAGES] = pictures  # not in the table: offline that would lose them
         self._window.restart()
         return shown
 
     def _picture(self, trajectory: Trajectory) -> list[Any]:
-        """Return the last picture of an episode, if it has any."""
+        """Return the last image of an episode, if it has any."""
         caption = f"{utf8(trajectory.episode_id)}: {trajectory.reward}, {trajectory.stop_reason}"
         return [
             self._wandb.Image(image.pil(), caption=caption)

@@ -66,7 +66,7 @@ def sampled_tokens(trajectory: Trajectory) -> int:
 
 
 def shown_images(trajectory: Trajectory) -> tuple[Image, ...]:
-    """Return the last different pictures of an episode, in the order of their last showing."""
+    """Return the last different images of an episode, in the order of their last showing."""
     images = [image for segment in trajectory.segments for image in segment.images]
     different = {image.sha256: image for image in reversed(images)}
     return tuple(different.values())[:_SHOWN_IMAGES][::-1]

@@ -1,6 +1,6 @@
 """Learning how one template writes observations; done once and kept.
 
-The order: which content it renders, pictures, then for each role a way to write the stand-in reply,
+The order: which content it renders, images, then for each role a way to write the stand-in reply,
 the closer, what the tail depends on, the check against full renders, and the short way to write it.
 A probe that the template refuses is kept as a note, never dropped.
 """
@@ -151,8 +151,8 @@ class Calibrator:
         self._compare_forms(rules, after_calls)
         shaped = {role: replace(rule, shape=self._shape(rule)) for role, rule in rules.items()}
         if images is not None and not images.numbered and "user" in shaped:
-            picture_shape = self._picture_shape(shaped["user"])
-            shaped["user"] = replace(shaped["user"], picture_shape=picture_shape)
+            image_shape = self._image_shape(shaped["user"])
+            shaped["user"] = replace(shaped["user"], image_shape=image_shape)
         structured = shaped | after_calls
         calibration = Calibration(
             rules=shaped,
@@ -374,7 +374,7 @@ class Calibrator:
                 return None
         return shape
 
-    def _picture_shape(self, rule: RoleRule) -> TailShape | None:
+    def _image_shape(self, rule: RoleRule) -> TailShape | None:
         if rule.depends - {Dependency.TOOLS} or not self.forms.parts:
             return None
 

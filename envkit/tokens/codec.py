@@ -80,9 +80,9 @@ class ChatCodec:
                 it stand in, "append" adds the template's, "raise" raises.
             neutralise: Break control tokens in every text but the model's own replies and what an
                 author trusts (`envkit.messages.Trusted`). False takes text as it is.
-            lazy_features: Process a picture only when its tensors are read, for engines and
-                trainers that process pictures themselves. How many tokens it has is taken from
-                the first picture of its size, which is processed at once.
+            lazy_features: Process an image only when its tensors are read, for engines and
+                trainers that process images themselves. How many tokens it has is taken from
+                the first image of its size, which is processed at once.
             vocabulary_size: How many ids the model can sample, padding of its embeddings included
                 (`vocab_size` of config.json). None takes the tokenizer's, added tokens included.
 
@@ -148,7 +148,7 @@ class ChatCodec:
 
     @property
     def media_ids(self) -> tuple[int, ...]:
-        """Placeholder ids of pictures and other media, never to be sampled; empty for text."""
+        """Placeholder ids of images and other media, never to be sampled; empty for text."""
         return tuple(self._media.values())
 
     @property
@@ -217,7 +217,7 @@ class ChatCodec:
 
         Raises:
             TemplateError: The template refuses the messages, or they cannot be exact.
-            ImageError: A picture cannot be read or processed.
+            ImageError: An image cannot be read or processed.
         """
         text, neutralised = self._full_text(messages, tools)
         ids = self._template.encode(text)
@@ -247,7 +247,7 @@ class ChatCodec:
 
         Raises:
             TemplateError: The template cannot express the messages here, or needs `history`.
-            ImageError: A picture cannot be read or processed.
+            ImageError: An image cannot be read or processed.
         """
         rule = self._calibration.rule(
             [entry["role"] for entry in messages], history[-1] if history else None
@@ -281,11 +281,11 @@ class ChatCodec:
         return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
 
     def image_features(self, images: Sequence[Image]) -> tuple[ImageFeatures, ...]:
-        """Return what the processor makes of some pictures, such as those of a stored ledger.
+        """Return what the processor makes of some images, such as those of a stored ledger.
 
         Raises:
             TemplateError: The codec has no image processor.
-            ImageError: A picture cannot be read or processed.
+            ImageError: An image cannot be read or processed.
         """
         return tuple(self._encoder().features(image) for image in images)
 
@@ -407,7 +407,7 @@ class ChatCodec:
         content: Any = message["content"]
         shape, text = rule.shape, content
         if type(content) is not str:
-            shape, text = rule.picture_shape, text_after_image(content)
+            shape, text = rule.image_shape, text_after_image(content)
         if shape is None or text is None or not _PLAIN_KEYS.issuperset(message):
             return None
         if shape in self._open_shapes:

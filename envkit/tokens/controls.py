@@ -265,5 +265,5 @@ def _keeps_ascii(normalize: Callable[[str], str] | None, names: Iterable[str]) -
 
 def open_shapes(controls: Controls, rules: Iterable[RoleRule]) -> tuple[TailShape, ...]:
     """Return the shapes whose fixed text could become a token together with an observation."""
-    shapes = [shape for rule in rules for shape in (rule.shape, rule.picture_shape) if shape]
+    shapes = [shape for rule in rules for shape in (rule.shape, rule.image_shape) if shape]
     return tuple(shape for shape in shapes if controls.can_join(shape.before, shape.after))

@@ -1,7 +1,7 @@
 """What a chat codec returns: the two id sequences of some messages and their image tensors.
 
 Axes: N images, P patches of one image. Wire ids hold one placeholder per image and go to an engine
-together with the pictures; train ids hold the expanded placeholders and go to a trainer.
+together with the images; train ids hold the expanded placeholders and go to a trainer.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How a template writes pictures, and how a placeholder becomes the model's image tokens."""
+"""How a template writes images, and how a placeholder becomes the model's image tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -32,11 +32,11 @@ OTHER_MEDIA: Final = (
     "[IMG_END]",
     "<IMG_ATOM>",
 )
-"""Tokens that stand for media without being a picture's placeholder: never to be sampled."""
+"""Tokens that stand for media without being an image's placeholder: never to be sampled."""
 
 
 def media_tokens(template: ChatTemplate, syntax: ImageSyntax | None) -> dict[str, int]:
-    """Return the placeholder tokens of a template that renders pictures; else none."""
+    """Return the placeholder tokens of a template that renders images; else none."""
     if syntax is None:
         return {}
     names = {name: identity for identity, name in template.added.items()}
@@ -57,7 +57,7 @@ def find_image_syntax(
 
     Args:
         renderer: Renders the probes.
-        user: The rule of user observations, to see whether pictures are numbered.
+        user: The rule of user observations, to see whether images are numbered.
         placeholder_id: What the processor or tokenizer names as its image token; None if nothing.
         notes: Gets the reasons of refused probes.
     """
@@ -164,7 +164,7 @@ def check_count(
     """Refuse ids whose placeholders do not match the images one to one.
 
     Raises:
-        TemplateError: The template dropped or doubled a picture, or text produced a placeholder.
+        TemplateError: The template dropped or doubled an image, or text produced a placeholder.
     """
     found = {name: wire_ids.count(identity) for name, identity in media.items()}
     placeholders = found.pop(syntax.placeholder)

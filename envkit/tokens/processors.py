@@ -157,7 +157,7 @@ class ProcessorCall:
         )
 
 
-def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL picture; transformers takes it untyped
+def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL image; transformers takes it untyped
     picture = image.pil()
     return picture if picture.mode == "RGB" else picture.convert("RGB")
 

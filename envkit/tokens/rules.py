@@ -78,7 +78,7 @@ class RoleRule:
     """False: tool messages must have an id of nine characters, as for Mistral's models."""
     shape: TailShape | None = None
     """The proven short way to write a single plain observation; None takes the template."""
-    picture_shape: TailShape | None = None
+    image_shape: TailShape | None = None
     """The same for one image with a text after it, whose content is the text."""
 
     @property
@@ -138,12 +138,12 @@ class Linearity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSyntax:
-    """How a template writes a picture."""
+    """How a template writes an image."""
 
     placeholder: str
     placeholder_id: int
     numbered: bool
-    """Whether earlier pictures change the text of a later one (add_vision_id)."""
+    """Whether earlier images change the text of a later one (add_vision_id)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jinja2 import nodes
 
 TRACE: Final = "Tq0rAcE9zX"
-_PICTURE_KEYS, _TEXT_KEYS = {"type", "image"}, {"type", "text"}
+_IMAGE_KEYS, _TEXT_KEYS = {"type", "image"}, {"type", "text"}
 _TRACKED_FILTERS = frozenset(
     [
         "trim",
@@ -367,11 +367,11 @@ for _name in (*(name for name in dir(str) if not name.startswith("_")), *_OPERAT
 
 
 def text_after_image(content: object) -> str | None:
-    """Return the text of a content that is one picture and a text; None for any other."""
+    """Return the text of a content that is one image and a text; None for any other."""
     if type(content) is not list or len(cast("list[Any]", content)) != 2:
         return None
     first, second = cast("list[dict[str, Any]]", content)
-    if first.keys() != _PICTURE_KEYS or second.keys() != _TEXT_KEYS:
+    if first.keys() != _IMAGE_KEYS or second.keys() != _TEXT_KEYS:
         return None
     if first["type"] != "image" or second["type"] != "text" or type(second["text"]) is not str:
         return None

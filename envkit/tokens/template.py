@@ -2,7 +2,7 @@
 
 Rendering goes straight to the compiled template (`envkit.tokens.jinja`), with the inputs prepared
 as `apply_chat_template` of transformers 5 prepares them: keys whose value is None are dropped,
-special tokens are variables, reasoning has three names, and a picture is only `{"type": "image"}`.
+special tokens are variables, reasoning has three names, and an image is only `{"type": "image"}`.
 Both routes are compared when the template is loaded; where they differ, `apply_chat_template`
 itself is called.
 """
@@ -208,7 +208,7 @@ class ChatTemplate:
 
 
 def plain(messages: Sequence[Mapping[str, Any]]) -> list[PlainMessage]:
-    """Return messages as JSON data for a template; pictures become `{"type": "image"}`."""
+    """Return messages as JSON data for a template; images become `{"type": "image"}`."""
     return [_plain_message(entry) for entry in messages]
 
 

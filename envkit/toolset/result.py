@@ -1,4 +1,4 @@
-"""What a call led to: text and pictures for the model, and a status to count."""
+"""What a call led to: text and images for the model, and a status to count."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from envkit.images import Image
 from envkit.toolcalls.tolerant_json import scrub
 
 MAX_IMAGES: Final = 8
-"""Most pictures of one result; a chat template's context does not hold more for long."""
+"""Most images of one result; a chat template's context does not hold more for long."""
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -43,20 +43,20 @@ class ToolResult:
 
 
 def shown(value: object) -> tuple[str, tuple[Image, ...]]:
-    """Return a tool's return value as text and pictures, the pictures decoded.
+    """Return a tool's return value as text and images, the images decoded.
 
-    Text stays, a picture (envkit's or Pillow's) is shown, a list or tuple with pictures in it is
-    text and pictures in turn, anything else is written as JSON.
+    Text stays, an image (envkit's or Pillow's) is shown, a list or tuple with images in it is
+    text and images in turn, anything else is written as JSON.
 
     Raises:
-        ContractError: It is none of these, or has too many pictures.
-        ImageError: A picture's bytes are broken.
+        ContractError: It is none of these, or has too many images.
+        ImageError: An image's bytes are broken.
     """
     parts = _parts(value)
     images = tuple(_image(part) for part in parts if isinstance(part, Image | PilImage))
     if len(images) > MAX_IMAGES:
         raise ContractError(
-            f"a tool may return at most {MAX_IMAGES} pictures at once, got {len(images)}"
+            f"a tool may return at most {MAX_IMAGES} images at once, got {len(images)}"
         )
     for image in images:
         # Here, because it is slow on the event loop.
@@ -67,8 +67,8 @@ def shown(value: object) -> tuple[str, tuple[Image, ...]]:
 
 def _parts(value: object) -> Sequence[object]:
     parts = cast(Sequence[object], value) if isinstance(value, list | tuple) else ()
-    has_picture = any(isinstance(part, Image | PilImage) for part in parts)
-    return parts if has_picture else (cast(object, value),)
+    has_image = any(isinstance(part, Image | PilImage) for part in parts)
+    return parts if has_image else (cast(object, value),)
 
 
 def _image(part: Image | PilImage) -> Image:
@@ -84,7 +84,7 @@ def _text(part: object) -> str:
         return json.dumps(part, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ContractError(
-            "a tool must return text, envkit.Image, JSON data or a list of text and pictures, "
+            "a tool must return text, envkit.Image, JSON data or a list of text and images, "
             f"got {type(part).__name__}"
         ) from error
 

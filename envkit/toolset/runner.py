@@ -93,7 +93,7 @@ class ToolRunner:
             return value.shown
         if isinstance(value, str):
             return value, ()
-        return await self._in_thread(lambda: shown(value), None)  # decoding pictures is slow
+        return await self._in_thread(lambda: shown(value), None)  # decoding images is slow
 
     async def _in_thread(self, function: Callable[[], T], limit: float | None) -> T:
         try:

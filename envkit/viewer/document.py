@@ -20,7 +20,7 @@ from envkit.viewer.search import Piece
 Decode = Callable[[Sequence[int]], str]
 
 IMAGE_BUDGET_BYTES = 48 * 1024 * 1024
-"""Characters of picture data in one file, in base64; other pictures are links to `images/`."""
+"""Characters of image data in one file, in base64; other images are links to `images/`."""
 SHOWN_NOTES: Final = 12
 
 
@@ -48,7 +48,7 @@ class Document:
         Args:
             episode: What to show.
             pieces: What the search looks at.
-            folder: Where the files of its pictures are; None for pictures in memory.
+            folder: Where the files of its images are; None for images in memory.
         """
         name = f"episode-{len(self._searched) - 1}-{episode.row.number}"
         self._blocks.append((name, pack(episode.data)))
@@ -82,7 +82,7 @@ class Document:
 
     def _pieces(self, title: str, index: dict[str, Any], decode: Decode | None) -> Iterator[str]:
         page = shell("single", title=title, styles=["style.css"], sources="img-src data: blob:")
-        # First of all: a picture left out is a note in the index.
+        # First of all: an image left out is a note in the index.
         images = list(self._pictures.blocks(IMAGE_BUDGET_BYTES, self.notes))
         yield page.head
         notes = _shortened(self.notes)

@@ -53,7 +53,7 @@ def episode(
         trajectory: What to show.
         recorded: The certificate of its file; None for a trajectory in memory.
         number: Its line in the file, from 1.
-        folder: Where its pictures' files are; None for pictures in memory.
+        folder: Where its images' files are; None for images in memory.
 
     Raises:
         StorageError: A free-form part holds what JSON cannot.
@@ -198,7 +198,7 @@ _SHOWN_ELSEWHERE = frozenset({"marks", "reward_terms", "parse_error", "tool_call
 
 
 def _placed(mark: Mapping[str, Any], seen: Sequence[str], keep: Keep) -> dict[str, Any]:
-    """Return a mark with the name of the picture it is on if it names one."""
+    """Return a mark with the name of the image it is on if it names one."""
     index = mark.get("image")
     on = seen[index] if type(index) is int and 0 <= index < len(seen) else None
     return {**to_plain(mark, "mark", keep), "on": on}
@@ -241,7 +241,7 @@ def _texts(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _size(image: Image, folder: ImageFolder | None) -> tuple[int, int] | None:
-    """Return width and height; None for a picture that cannot be read."""
+    """Return width and height; None for an image that cannot be read."""
     try:
         return picture_size(image, folder)
     except (ImageError, StorageError):

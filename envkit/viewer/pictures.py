@@ -1,6 +1,6 @@
-"""The pictures of a page, each once, in base64.
+"""The images of a page, each once, in base64.
 
-A stored picture is taken as its file holds it, without decoding: that its parts have their recorded
+A stored image is taken as its file holds it, without decoding: that its parts have their recorded
 checksums shows that the file is whole. That its pixels are those of its name is for `envkit verify`
 to say, which decodes them all.
 """
@@ -19,30 +19,30 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 class Pictures:
-    """Collects pictures by their hash."""
+    """Collects images by their hash."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Image, ImageFolder | None]] = {}
 
     def keep(self, images: Iterable[Image], folder: ImageFolder | None) -> None:
-        """Take pictures; one that is here already is not taken twice.
+        """Take images; one that is here already is not taken twice.
 
         Args:
             images: Of an episode.
-            folder: Where their files are; None for pictures in memory.
+            folder: Where their files are; None for images in memory.
         """
         for image in images:
             self._kept.setdefault(image.sha256, (image, folder))
 
     def blocks(self, budget: int, notes: list[str]) -> Iterator[tuple[str, str]]:
-        """Yield hash and PNG file, in base64, of each picture, and let go of it.
+        """Yield hash and PNG file, in base64, of each image, and let go of it.
 
         Args:
-            budget: So many characters at most; a picture beyond it is left out.
+            budget: So many characters at most; an image beyond it is left out.
             notes: Gets a line about what is missing or left out.
         """
         skipped = 0
-        while self._kept:  # each is let go once it is written: decoded pictures are large
+        while self._kept:  # each is let go once it is written: decoded images are large
             sha256 = next(iter(self._kept))
             image, folder = self._kept.pop(sha256)
             try:
@@ -51,7 +51,7 @@ class Pictures:
                 text = str(error)
                 if folder is not None:  # the page may travel; the machine's path says nothing there
                     text = text.replace(f"{folder.path.parent}/", "")
-                notes.append(f"A picture is missing: {text}")
+                notes.append(f"An image is missing: {text}")
                 continue
             if budget < len(content):
                 skipped += 1
@@ -60,7 +60,7 @@ class Pictures:
             yield sha256, content
         if skipped:
             notes.append(
-                f"{skipped} pictures are not in this file because it would grow too large; they "
+                f"{skipped} images are not in this file because it would grow too large; they "
                 "are linked to the folder images/ beside it."
             )
 
@@ -70,7 +70,7 @@ def picture_size(image: Image, folder: ImageFolder | None) -> tuple[int, int]:
 
     Args:
         image: Any.
-        folder: Where its file is; None for a picture in memory.
+        folder: Where its file is; None for an image in memory.
 
     Raises:
         ImageError: It cannot be decoded.

@@ -56,7 +56,7 @@ class EpisodeRow:
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
     """Reward terms, summed over turns."""
     thumbnail: str | None
-    """SHA-256 of the last picture; None without one."""
+    """SHA-256 of the last image; None without one."""
     flags: tuple[str, ...]
     """"fault", "broken", "parse error", "retry", "restart"."""
     note: str

@@ -51,7 +51,7 @@ class RunSource:
             yield StoredLine(line=number, trajectory=trajectory, certificate=None)
 
     def image_folder(self) -> ImageFolder | None:
-        """Return where the pictures' files are; None for trajectories in memory."""
+        """Return where the images' files are; None for trajectories in memory."""
         if isinstance(self.given, (str, os.PathLike)):
             return ImageFolder(trajectory_file(self.given).parent / IMAGE_FOLDER)
         return None

@@ -25,7 +25,7 @@ class BudgetText(EnvWrapper):
     """Cuts long observations in the middle.
 
     The beginning and the end stay, and a line in between tells the model how much is missing, so
-    that it can ask for less. Pictures stay as they are. Where a rollout has too little room left
+    that it can ask for less. Images stay as they are. Where a rollout has too little room left
     for an observation, it is cut to half of that room, unless the environment's own `shorten` has a
     shorter form: the episode then goes on where it would have ended.
     """
@@ -88,7 +88,7 @@ class BudgetText(EnvWrapper):
             return self._within(inner)
         room = (tokens - _TEMPLATE_TOKENS) // 2  # the other half is for what comes after it
         if observation["images"] or self._count(_gap(len(observation["text"]))) > room:
-            return None  # what a picture takes is known to the model's processor alone
+            return None  # what an image takes is known to the model's processor alone
         return {**observation, "text": cut(observation["text"], room, self._count)}
 
     def _within(self, observation: Observation) -> Observation:

@@ -1,8 +1,8 @@
-"""Wrappers that replace every picture on its way to the model, and leave the text as it is.
+"""Wrappers that replace every image on its way to the model, and leave the text as it is.
 
-A wrapper is a pure function of the picture and its own arguments, so it keeps no state that a
+A wrapper is a pure function of the image and its own arguments, so it keeps no state that a
 snapshot, a replay or another process could lose: an episode that is resumed in a fresh environment
-shows the same pictures.
+shows the same images.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ INFO_KEY = "image_wrapper"
 
 
 class ImageWrapper(EnvWrapper):
-    """The base: subclasses say what a picture is replaced by.
+    """The base: subclasses say what an image is replaced by.
 
     Everything that shows the model something goes through it: `reset`, `step`, and the
     environment's own `format_observation` and `shorten`, of which the rollout calls the outermost.
@@ -32,10 +32,10 @@ class ImageWrapper(EnvWrapper):
     """What the record calls the wrapper."""
 
     def replace(self, image: Image, index: int) -> Image:
-        """Return what the model sees instead of a picture.
+        """Return what the model sees instead of an image.
 
         Args:
-            image: The environment's own picture.
+            image: The environment's own image.
             index: Its position in the observation.
         """
         raise NotImplementedError(f"{type(self).__name__} must define replace(image, index)")
@@ -43,17 +43,17 @@ class ImageWrapper(EnvWrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode and replace the pictures of its first observation."""
+        """Start an episode and replace the images of its first observation."""
         observation, info = self.env.reset(seed=seed, options=options)
         return self._changed(observation), {**info, INFO_KEY: self.label}
 
     def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Play one reply and replace the pictures of the answer."""
+        """Play one reply and replace the images of the answer."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._changed(observation), reward, terminated, truncated, info
 
     def format_observation(self, observation: Observation) -> Message:
-        """Return the environment's message, with its own additional pictures replaced too."""
+        """Return the environment's message, with its own additional images replaced too."""
         entry: Message = self.env.get_wrapper_attr("format_observation")(observation)
         content = entry["content"]
         if isinstance(content, str):
@@ -68,7 +68,7 @@ class ImageWrapper(EnvWrapper):
         return {**entry, "content": changed}
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return the environment's shorter form, with its own additional pictures replaced too."""
+        """Return the environment's shorter form, with its own additional images replaced too."""
         shorter = cast(
             "Observation | None", self.env.get_wrapper_attr("shorten")(observation, tokens)
         )
@@ -83,9 +83,9 @@ class ImageWrapper(EnvWrapper):
 
 
 class BlankImage(ImageWrapper):
-    """Shows a plain grey picture of the same size and mode instead of every picture.
+    """Shows a plain grey image of the same size and mode instead of every image.
 
-    A policy that scores as well with it does not need the pictures.
+    A policy that scores as well with it does not need the images.
     """
 
     label: ClassVar[str] = "blank"
@@ -95,7 +95,7 @@ class BlankImage(ImageWrapper):
 
         Args:
             env: An `envkit.Env`, wrapped or not.
-            grey: Brightness of the picture, 0 (black) to 255 (white).
+            grey: Brightness of the image, 0 (black) to 255 (white).
 
         Raises:
             ConfigurationError: The brightness is out of range.
@@ -106,7 +106,7 @@ class BlankImage(ImageWrapper):
         self.grey = grey
 
     def replace(self, image: Image, index: int) -> Image:
-        """Return a picture of one colour."""
+        """Return an image of one colour."""
         del index
         colour = self.grey if image.mode == "L" else (self.grey,) * 3
         return Image.from_pil(PilImage.new(image.mode, image.size, colour))

@@ -1,4 +1,4 @@
-"""Films episodes: an animated picture of what the model saw and wrote."""
+"""Films episodes: an animated image of what the model saw and wrote."""
 
 import io
 import re
@@ -23,7 +23,7 @@ class RecordEpisode(EnvWrapper):
     """Writes one film for each episode, a frame for its start and one for each turn.
 
     A frame is a page with the newest text, the model's reply above the environment's answer, and
-    the newest pictures so far: what wrappers inside made of them. A film is written when its
+    the newest images so far: what wrappers inside made of them. A film is written when its
     episode ends, or when a later reset or `close` cuts it off. In a rollout a film is named after
     its episode, so that a retried one replaces itself; elsewhere films are numbered. Nothing that
     the model or the trainer gets is changed.

@@ -1,4 +1,4 @@
-"""Shows pictures of other tasks: the text stays right, the pictures are wrong."""
+"""Shows images of other tasks: the text stays right, the images are wrong."""
 
 import copy
 from typing import Any, ClassVar, Final, cast
@@ -13,15 +13,15 @@ from envkit.wrappers.env_wrapper import AnyEnv
 from envkit.wrappers.image_wrapper import ImageWrapper
 
 _ATTEMPTS: Final = 32
-"""Tasks that are looked at for one picture that differs."""
+"""Tasks that are looked at for one image that differs."""
 
 
 class SwapImage(ImageWrapper):
-    """Shows a picture that another task of the same environment starts with.
+    """Shows an image that another task of the same environment starts with.
 
-    The model gets a plausible picture that does not belong to the question. Which one is a function
-    of the seed and the true picture, so a group sees the same wrong pictures and a replay shows
-    them again. The wrong picture keeps its own size.
+    The model gets a plausible image that does not belong to the question. Which one is a function
+    of the seed and the true image, so a group sees the same wrong images and a replay shows
+    them again. The wrong image keeps its own size.
 
     The other task may ask the same by chance: a policy without use of its eyes stays at the
     environment's chance level, and does not fall below it.
@@ -34,7 +34,7 @@ class SwapImage(ImageWrapper):
 
         Args:
             env: An `envkit.Env`, wrapped or not; a second instance of it is made on first use.
-            seed: Chooses the other pictures.
+            seed: Chooses the other images.
 
         Raises:
             ConfigurationError: Only one instance of the environment may live at once.
@@ -43,17 +43,17 @@ class SwapImage(ImageWrapper):
         self.seed = seed
         if self.inner.capabilities.max_sessions == 1:
             raise ConfigurationError(
-                f"SwapImage takes its pictures from a second {type(self.inner).__name__}, which "
+                f"SwapImage takes its images from a second {type(self.inner).__name__}, which "
                 "declares max_sessions=1; use BlankImage"
             )
         # A copy is made now, before an episode leaves anything open in what is copied.
         self._donor: Env | None = _copy(self.inner) if self.inner.spec is None else None
 
     def replace(self, image: Image, index: int) -> Image:
-        """Return another task's picture.
+        """Return another task's image.
 
         Raises:
-            ConfigurationError: No task starts with a picture that differs.
+            ConfigurationError: No task starts with an image that differs.
         """
         if self._donor is None:
             self._donor = _remade(self.inner) if self.inner.spec else _copy(self.inner)
@@ -65,7 +65,7 @@ class SwapImage(ImageWrapper):
             if others and (not task or task != self.inner.task):
                 return others[drawn % len(others)]
         raise ConfigurationError(
-            f"SwapImage found no other picture at the start of {_ATTEMPTS} tasks of "
+            f"SwapImage found no other image at the start of {_ATTEMPTS} tasks of "
             f"{type(self.inner).__name__}; use BlankImage, or give the environment more tasks"
         )
 

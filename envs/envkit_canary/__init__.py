@@ -1,4 +1,4 @@
-"""A code that only the picture tells, as the environment `canary-v0`."""
+"""A code that only the image tells, as the environment `canary-v0`."""
 
 from envkit.registration import EnvSpec
 from envkit_canary.drawing import draw_code

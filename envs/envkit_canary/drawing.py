@@ -1,4 +1,4 @@
-"""Draw a code as a picture: a pure function of code and look, the same bytes everywhere."""
+"""Draw a code as an image: a pure function of code and look, the same bytes everywhere."""
 
 import random
 from typing import Final
@@ -19,7 +19,7 @@ _DARK: Final = 128
 
 
 def draw_code(code: str, *, look: int = 0) -> Image:
-    """Return the picture of a code; codes of one length have pictures of one size.
+    """Return the image of a code; codes of one length have images of one size.
 
     Args:
         code: Capital letters and digits only.
@@ -39,7 +39,7 @@ def draw_code(code: str, *, look: int = 0) -> Image:
 
 
 def shows_code(image: Image, code: str) -> bool:
-    """Return whether the dark pixels of a picture, wherever they are, are those of the code."""
+    """Return whether the dark pixels of an image, wherever they are, are those of the code."""
     ink = _cut(np.asarray(image.pil().convert("L")) < _DARK)
     cells = _cells(code).repeat(_CELL, axis=0).repeat(_CELL, axis=1)
     return np.array_equal(ink, _cut(cells))

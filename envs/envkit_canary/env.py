@@ -1,4 +1,4 @@
-"""The canary: a code that only the picture tells."""
+"""The canary: a code that only the image tells."""
 
 import random
 from typing import Any, ClassVar, Final, cast
@@ -43,15 +43,15 @@ class CodeTasks:
 
 
 class CanaryEnv(Env):
-    """Read a code off a picture, several times, with a new picture each turn.
+    """Read a code off an image, several times, with a new image each turn.
 
     Task: `{"codes": ["K7MX", ...], "look": 7}`: a code of capital letters and digits for each turn,
         and a seed of colours and positions (0 where it is missing).
-    Observation: a picture of the code; the text is the same for every code.
+    Observation: an image of the code; the text is the same for every code.
     Action: the code, anywhere in the reply; the last run of characters that could be one counts.
     Reward: 1 / turns for each right code, so 1.0 at most.
     Episode end: after the last code. A reply without a code is a wrong one.
-    Chance: a reply that ignores the picture is right with probability
+    Chance: a reply that ignores the image is right with probability
     `len(alphabet) ** -length` a turn: 5e-6 with the defaults, 0.1 for one decimal digit.
     Dataset and licence: generated; drawn with glyphs of this package.
     """
@@ -96,7 +96,7 @@ class CanaryEnv(Env):
         self.tasks = CodeTasks(turns=turns, length=length, alphabet=alphabet)
         self._alphabet = alphabet
         self.chance_level: float = len(alphabet) ** -float(length)
-        """Probability that a turn is right without seeing the picture."""
+        """Probability that a turn is right without seeing the image."""
 
     def on_reset(self, task: Task) -> Turn:
         """Show the first code.
@@ -140,7 +140,7 @@ class CanaryEnv(Env):
         """Take what `get_state` returned."""
 
     def oracle(self) -> Policy:
-        """Return a policy that reads the code from the task instead of the picture."""
+        """Return a policy that reads the code from the task instead of the image."""
         return _answer
 
     def audit_hooks(self) -> AuditHooks:

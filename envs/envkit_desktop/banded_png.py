@@ -20,7 +20,7 @@ BAND_ROWS: Final = 24
 _MEMORY_LEVEL: Final = 7
 """zlib's. A higher one has a larger table to clear after every band, and finds no more in it."""
 _GRAB: Final = 65536
-"""Bytes that are taken out of a picture at once: Pillow's own buffer, which is not mapped anew."""
+"""Bytes that are taken out of an image at once: Pillow's own buffer, which is not mapped anew."""
 _ADLER_MODULUS: Final = 65521
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _ZLIB_HEADER: Final = b"\x78\x01"
@@ -31,7 +31,7 @@ _NO_FILTER: Final = b"\0"
 
 
 class BandedPng:
-    """Encodes RGB pictures of one size, doing again only what changed."""
+    """Encodes RGB images of one size, doing again only what changed."""
 
     def __init__(self, width: int, height: int, *, level: int = 1) -> None:
         """Choose the size.
@@ -61,15 +61,15 @@ class BandedPng:
     def encode(
         self, picture: PilImage.Image, dirty: Iterable[tuple[int, int]] | None = None
     ) -> bytes:
-        """Return the picture as PNG.
+        """Return the image as PNG.
 
         Args:
             picture: Mode RGB, of the encoder's size.
-            dirty: Half-open row ranges that may differ from the picture of the last call; None
-                takes all. Rows outside the picture are left out.
+            dirty: Half-open row ranges that may differ from the image of the last call; None
+                takes all. Rows outside the image are left out.
 
         Raises:
-            ConfigurationError: The picture has another mode or size.
+            ConfigurationError: The image has another mode or size.
         """
         if picture.mode != "RGB" or picture.size != self.size:
             raise ConfigurationError(
@@ -105,7 +105,7 @@ class BandedPng:
     ) -> Iterator[tuple[int, memoryview]]:
         """Yield the bands with their rows, each after its filter byte.
 
-        Bands next to each other are taken out of the picture at once.
+        Bands next to each other are taken out of the image at once.
         """
         line = self.size[0] * _CHANNELS + 1
         for first, count in _runs(bands, max(1, _GRAB // (line * BAND_ROWS))):

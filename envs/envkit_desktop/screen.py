@@ -1,4 +1,4 @@
-"""Screenshots: the canvas, what has changed since the last one, and the encoded picture.
+"""Screenshots: the canvas, what has changed since the last one, and the encoded image.
 
 Nobody reports damage. Every widget's fields are compared with those of the last screenshot, so that
 a change can't be forgotten; what differs is repainted inside its box, and only the bands of those
@@ -54,7 +54,7 @@ class Screen:
         self._image: Image | None = None
 
     def shoot(self, desk: Desktop) -> Image:
-        """Return the picture of the desktop; the very same image where nothing changed."""
+        """Return the image of the desktop; the very same image where nothing changed."""
         damage = self._compare(desk)
         if self._image is None:
             damage = [self._box]

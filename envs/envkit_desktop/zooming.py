@@ -39,7 +39,7 @@ class View:
 
     @property
     def label(self) -> str:
-        """What the text beside the picture says."""
+        """What the text beside the image says."""
         left, top, right, bottom = self.box
         return (
             f"The picture shows x from {left} to {right} and y from {top} to {bottom} of the "
@@ -48,6 +48,6 @@ class View:
         )
 
     def enlarge(self, picture: PilImage.Image) -> Image:
-        """Return the view of a picture of the screen, as large as the screen."""
+        """Return the view of an image of the screen, as large as the screen."""
         part = picture.resize(self.screen, PilImage.Resampling.BICUBIC, box=self.box)
         return Image.from_pil(part)

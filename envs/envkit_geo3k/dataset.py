@@ -1,6 +1,6 @@
-"""Questions about pictures from local files: Geometry3K as trainers publish it, and other sets.
+"""Questions about images from local files: Geometry3K as trainers publish it, and other sets.
 
-A row becomes a task of plain JSON: id, question, raw text, answer, pictures as data URIs. A row
+A row becomes a task of plain JSON: id, question, raw text, answer, images as data URIs. A row
 that cannot be used is an error, or is left out and counted by reason. Nothing is ever fetched from
 the network.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from envkit.errors import DatasetError, MissingDependencyError
 from envkit.tasks import Task
-from envkit_geo3k.dataset_rows import RowSkippedError, is_picture_column, read_row
+from envkit_geo3k.dataset_rows import RowSkippedError, is_image_column, read_row
 
 _SUFFIXES: Final = (".parquet", ".jsonl")
 _SPLIT_NAMES: Final = {
@@ -234,7 +234,7 @@ def _flavour(row: Mapping[str, Any], file: Path) -> Flavour:
         uses_tools = isinstance(extra, dict) and "tools_kwargs" in extra
         return Flavour.VERL_TOOL if uses_tools else Flavour.VERL
     has_answer, has_images = columns & {"answer", "label"}, columns & {"images", "image"}
-    is_pictured = any(is_picture_column(name) for name in columns) or isinstance(
+    is_pictured = any(is_image_column(name) for name in columns) or isinstance(
         row.get("input"), list
     )
     if (

@@ -1,7 +1,7 @@
 """One row of a file -> one task.
 
 The rules: a data URI's mime type is ignored (published files say `image/None`), transparent
-pictures are put on white, large ones are made smaller, web addresses are never fetched, and the
+images are put on white, large ones are made smaller, web addresses are never fetched, and the
 prose that recipes add around the question is taken off while the untouched text is kept as `raw`.
 """
 
@@ -20,9 +20,9 @@ from envkit.tasks import Task
 from envkit_geo3k.choices import letter_of, read_choices
 
 MAX_PIXELS: Final = 1_048_576
-"""Larger pictures are made smaller, keeping their shape."""
+"""Larger images are made smaller, keeping their shape."""
 IMAGE_TAG: Final = "<image>"
-_PICTURE_COLUMN: Final = re.compile(r"images?|visuals?|image_\d+")
+_IMAGE_COLUMN: Final = re.compile(r"images?|visuals?|image_\d+")
 
 _SPACE: Final = re.compile(r"\s+")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z<\"'`])|\n+")
@@ -53,7 +53,7 @@ def read_row(
     Args:
         row: Any of the known layouts.
         number: The row's place in its file, for an id where the row has none.
-        file: The file, for picture paths next to it.
+        file: The file, for image paths next to it.
         split: The split that was asked for; None leaves the row's own.
         as_it_is: Keep every sentence of the question; only image tags are taken off.
 
@@ -89,7 +89,7 @@ def read_row(
         "question": question,
         "raw": raw,
         "answer": answer,
-        "images": [_read_picture(picture, file.parent) for picture in pictures],
+        "images": [_read_image(picture, file.parent) for picture in pictures],
     }
 
 
@@ -168,21 +168,21 @@ def _letter(row: Mapping[str, Any], choices: Sequence[str], labels: Sequence[str
         raise RowSkippedError(str(error)) from error
 
 
-def is_picture_column(name: str) -> bool:
-    """Return whether a column holds pictures: image, images, visual, image_1, ..."""
-    return _PICTURE_COLUMN.fullmatch(name) is not None
+def is_image_column(name: str) -> bool:
+    """Return whether a column holds images: image, images, visual, image_1, ..."""
+    return _IMAGE_COLUMN.fullmatch(name) is not None
 
 
 def _pictures(row: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the pictures as they stand in the row, in reading order.
+    """Yield the images as they stand in the row, in reading order.
 
     Raises:
-        RowSkippedError: Two columns hold pictures, so their order is unknown.
+        RowSkippedError: Two columns hold images, so their order is unknown.
     """
     held = {
         name: value
         for name, value in row.items()
-        if is_picture_column(name) and value is not None and value != []
+        if is_image_column(name) and value is not None and value != []
     }
     if not all(name.startswith("image_") for name in held) and len(held) > 1:
         raise RowSkippedError(f"pictures in more than one column: {', '.join(sorted(held))}")
@@ -214,14 +214,14 @@ def _dicts(value: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401  # any JS
     return [entry for entry in value if isinstance(entry, Mapping)]  # pyright: ignore[reportUnknownVariableType]  # any JSON
 
 
-def _read_picture(value: Any, folder: Path) -> str:  # noqa: ANN401  # any JSON
-    """Return a picture as a data URI with pixels that are safe to use.
+def _read_image(value: Any, folder: Path) -> str:  # noqa: ANN401  # any JSON
+    """Return an image as a data URI with pixels that are safe to use.
 
     Raises:
-        RowSkippedError: It is no picture, or it is not here.
+        RowSkippedError: It is not an image, or it is not here.
     """
     try:
-        found = decode_image(_picture_bytes(value, folder))
+        found = decode_image(_image_bytes(value, folder))
     except ImageError as error:
         raise RowSkippedError("an image cannot be decoded") from error
     picture = found.picture
@@ -235,13 +235,13 @@ def _read_picture(value: Any, folder: Path) -> str:  # noqa: ANN401  # any JSON
     return f"data:image/{found.image_format};base64,{payload}"
 
 
-def _picture_bytes(value: Any, folder: Path) -> bytes:  # noqa: ANN401  # any JSON
+def _image_bytes(value: Any, folder: Path) -> bytes:  # noqa: ANN401  # any JSON
     if isinstance(value, Mapping):
         stored: Any = value.get("bytes")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # any JSON
         if stored:
-            return _picture_bytes(stored, folder)
+            return _image_bytes(stored, folder)
         inner: Any = value.get("url") or value.get("path") or value.get("image")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  # any JSON
-        return _picture_bytes(inner, folder)
+        return _image_bytes(inner, folder)
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str) or not value.strip():

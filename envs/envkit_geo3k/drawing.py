@@ -35,16 +35,16 @@ def font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def draw(figure: Figure) -> Image:
-    """Return the picture of a figure. Equal figures share one image object while it is cached.
+    """Return the image of a figure. Equal figures share one image object while it is cached.
 
     Raises:
         DatasetError: A shape that is unknown or does not fit the figure's points.
     """
-    return _PICTURES.get(figure) or finish(figure, paint(figure))
+    return _IMAGES.get(figure) or finish(figure, paint(figure))
 
 
 def finish(figure: Figure, painted: PilImage.Image) -> Image:
-    """Write the labels on the painted shapes, in place, and keep the picture for `draw`.
+    """Write the labels on the painted shapes, in place, and keep the image for `draw`.
 
     Args:
         figure: The figure with its labels.
@@ -53,11 +53,11 @@ def finish(figure: Figure, painted: PilImage.Image) -> Image:
     pen = ImageDraw.Draw(painted)
     for label in figure.labels:
         pen.text((label.x, label.y), label.text, fill=INK, font=font(figure.size), anchor="mm")
-    return _PICTURES.put(figure, Image.from_pil(painted))
+    return _IMAGES.put(figure, Image.from_pil(painted))
 
 
-class _Pictures:
-    """The latest pictures by figure, so that a group of episodes draws and encodes one once."""
+class _Images:
+    """The latest images by figure, so that a group of episodes draws and encodes one once."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -80,11 +80,11 @@ def _key(figure: Figure) -> str:
     return json.dumps(figure.to_json(), sort_keys=True)
 
 
-_PICTURES: Final = _Pictures(64)
+_IMAGES: Final = _Images(64)
 
 
 def paint(figure: Figure) -> PilImage.Image:
-    """Return the shapes without the labels, as a grey picture.
+    """Return the shapes without the labels, as a grey image.
 
     Raises:
         DatasetError: A shape that is unknown or does not fit the figure's points.

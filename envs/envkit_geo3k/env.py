@@ -49,7 +49,7 @@ class Geo3kEnv(Env):
         1 one fact, 2 an algebra label such as 3x + 2, 3 two facts in a chain, 4 the same with a
         distractor and a number in the text only. The text alone never gives the answer.
     Observation: the question with the figure; then the result of each tool call, or what was wrong
-        with the reply. `zoom` answers with a picture.
+        with the reply. `zoom` answers with an image.
     Action: a reply with one call in a `<tool_call>` block, `calc_score(answer)` or `zoom(region)`,
         or with the final answer in `\boxed{}`. A reply with a call is a call: a box beside it
         counts on the last turn only.
@@ -60,9 +60,9 @@ class Geo3kEnv(Env):
         `info["reward_terms"]` adds up to the reward.
     Episode end: a boxed answer terminates; `max_turns` replies truncate.
     Budget: `max_turns` replies and `max_scored_attempts` scores; later calls of `calc_score` get no
-        score. One picture of `image_size` squared pixels at the start, and one for each zoom.
-    Dataset: generated, no licence needed; or a local file of Geometry3K, whose pictures are scans
-        of textbooks and are not shipped, or of other questions about pictures, with or without
+        score. One image of `image_size` squared pixels at the start, and one for each zoom.
+    Dataset: generated, no licence needed; or a local file of Geometry3K, whose images are scans
+        of textbooks and are not shipped, or of other questions about images, with or without
         choices.
     Source: the multi-turn Geometry3K recipes of slime and verl. Unlike slime's example the score is
         capped, the reward comes from here, and a malformed call does not end the episode.
@@ -104,13 +104,13 @@ class Geo3kEnv(Env):
             max_turns: Replies in an episode.
             max_scored_attempts: Calls of `calc_score` that get a score; 0 takes the tool away.
             zoom: Whether the magnifier is offered.
-            data: A parquet or jsonl file of Geometry3K or of other questions about pictures, or a
+            data: A parquet or jsonl file of Geometry3K or of other questions about images, or a
                 folder of them; None generates.
             skip_bad: Leave out rows of the data that cannot be used, with a warning that counts
                 them; otherwise the first one is an error.
             image_size: Side of generated figures in pixels.
             rounding: A `Rounding` value, for grading.
-            feedback_role: Role of tool results without pictures. "user" for chat templates that
+            feedback_role: Role of tool results without images. "user" for chat templates that
                 know no tool role.
             attempt_penalty: Subtracted for each wrong scored attempt, at least 0.
             format_penalty: Subtracted for each reply that is neither call nor answer, at least 0.
@@ -171,14 +171,14 @@ class Geo3kEnv(Env):
         """Show the figure and the question.
 
         Raises:
-            DatasetError: The task lacks a question, an answer or a picture.
+            DatasetError: The task lacks a question, an answer or an image.
         """
         for name in ("question", "answer"):
             if not isinstance(task.get(name), str):
                 raise DatasetError(
                     f"a geo3k task needs the string {name!r}, got the keys {sorted(task)}"
                 )
-        self._pictures = _pictures_of(task)
+        self._pictures = _images_of(task)
         self._attempts, self._last_answer = 0, None
         info = {key: task[key] for key in ("id", "family", "level") if key in task}
         question = task["question"]
@@ -332,9 +332,9 @@ class Geo3kEnv(Env):
         return {"attempts": self._attempts, "last_answer": self._last_answer}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_state` returned; pictures come from the task again."""
+        """Put back what `get_state` returned; images come from the task again."""
         self._attempts, self._last_answer = state["attempts"], state["last_answer"]
-        self._pictures = _pictures_of(self.task) if self.task else ()
+        self._pictures = _images_of(self.task) if self.task else ()
 
 
 def _system_prompt(
@@ -380,7 +380,7 @@ def _recorded(call: ToolCall) -> dict[str, Any]:
     return {**call.to_json(), "name": call.name[:_MAX_RECORDED], "arguments": arguments}
 
 
-def _pictures_of(task: Task) -> tuple[Image, ...]:
+def _images_of(task: Task) -> tuple[Image, ...]:
     if task.get("figure") is not None:
         return (draw(Figure.from_json(task["figure"])),)
     images: Any = task.get("images")

@@ -1,7 +1,7 @@
 """A diagram as data: points in the problem's own units, shapes on them, text at pixel positions.
 
 A figure is to scale, so every length and angle in it can be measured. It is plain JSON data inside
-a task, and the picture is a pure function of it.
+a task, and the image is a pure function of it.
 """
 
 import math

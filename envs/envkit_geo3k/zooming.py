@@ -1,4 +1,4 @@
-"""Enlarge a part of a picture."""
+"""Enlarge a part of an image."""
 
 import math
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from PIL import Image as PilImage
 from envkit.images import Image
 
 MIN_SHARE: Final = 0.05
-"""Smallest width and height of a region, as a share of the picture."""
+"""Smallest width and height of a region, as a share of the image."""
 
 
 def crop(picture: Image, region: Sequence[float]) -> Image | None:
-    """Return the region with its longer side as long as the picture's, or None outside of it.
+    """Return the region with its longer side as long as the image's, or None outside of it.
 
     Args:
         picture: What to look at.
-        region: Left, top, right and bottom as shares of the picture, 0 to 1.
+        region: Left, top, right and bottom as shares of the image, 0 to 1.
     """
     box = pixels(picture, region)
     if box is None:
@@ -29,11 +29,11 @@ def crop(picture: Image, region: Sequence[float]) -> Image | None:
 
 
 def pixels(picture: Image, region: Sequence[float]) -> tuple[int, int, int, int] | None:
-    """Return a region's edges in pixels, left, top, right and bottom; None outside the picture.
+    """Return a region's edges in pixels, left, top, right and bottom; None outside the image.
 
     Args:
         picture: What to look at.
-        region: Left, top, right and bottom as shares of the picture, 0 to 1.
+        region: Left, top, right and bottom as shares of the image, 0 to 1.
     """
     left, top, right, bottom = region
     if not all(0 <= share <= 1 for share in region):

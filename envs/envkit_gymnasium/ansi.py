@@ -1,7 +1,7 @@
 """Text drawn for a terminal, as text that a model can read.
 
 Gymnasium's toy environments say by colour what their letters do not: where the player stands, who
-waits for the taxi. The colours become a list of marks below the picture.
+waits for the taxi. The colours become a list of marks below the image.
 """
 
 import re

@@ -59,11 +59,11 @@ class SeedTasks:
 
 
 class GymnasiumEnv(Env):
-    """Play any `gymnasium.Env`: its actions by text or tool calls, its state as text or pictures.
+    """Play any `gymnasium.Env`: its actions by text or tool calls, its state as text or images.
 
     Task: `{"seed": 7}`, given to the inner environment's reset; `"options"` is passed on too.
-    Observation: what the view says: text of its "ansi" rendering, a picture of its "rgb_array"
-        rendering, or its observation in words; pictures in an observation are shown as pictures.
+    Observation: what the view says: text of its "ansi" rendering, an image of its "rgb_array"
+        rendering, or its observation in words; images in an observation are shown as images.
     Action: calls of the tool `act`, or actions in `<action>` tags; several in one reply if allowed.
     Reward: the sum over the inner steps of the turn, and `termination_reward` at termination.
         `info["return"]` is the episode's sum so far.

@@ -29,9 +29,9 @@ class View(StrEnum):
     ANSI = "ansi"
     """Its text rendering; colours become a list of marks."""
     RGB_ARRAY = "rgb_array"
-    """Its picture."""
+    """Its image."""
     STATE = "state"
-    """Its observation in words; an observation that is a picture is shown as one."""
+    """Its observation in words; an observation that is an image is shown as one."""
 
 
 def make_inner(env: Maker, arguments: Mapping[str, Any], view: View) -> GymEnv:

@@ -13,7 +13,7 @@ from envkit_gymnasium.values import is_scalar
 
 _MOST_BOUNDS: Final = 32
 """Entries up to which every bound of a Box is named."""
-_SMALLEST_PICTURE: Final = 8
+_SMALLEST_IMAGE: Final = 8
 """Pixels; a smaller array of bytes is a table."""
 
 
@@ -53,7 +53,7 @@ def show_value(
     names: Sequence[str] = (),
     digits: int = 4,
 ) -> tuple[str, list[Image]]:
-    """Return a value in words, and the pictures in it.
+    """Return a value in words, and the images in it.
 
     Args:
         space: Whose value it is.
@@ -66,17 +66,17 @@ def show_value(
 
 
 def is_picture(space: Space[Any]) -> bool:
-    """Whether a space holds pictures: bytes of shape (height, width[, 1, 3 or 4])."""
+    """Whether a space holds images: bytes of shape (height, width[, 1, 3 or 4])."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return False
     shape = _shape_of(space)
     channels = shape[2] if len(shape) == 3 else 1
     sides = min(shape[:2], default=0)
-    return len(shape) in (2, 3) and channels in (1, 3, 4) and sides >= _SMALLEST_PICTURE
+    return len(shape) in (2, 3) and channels in (1, 3, 4) and sides >= _SMALLEST_IMAGE
 
 
 def picture(pixels: NDArray[np.uint8]) -> Image:
-    """Return the picture of an array of shape (height, width[, 1, 3 or 4])."""
+    """Return the image of an array of shape (height, width[, 1, 3 or 4])."""
     flat = pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
     return Image.from_array(np.ascontiguousarray(flat))
 

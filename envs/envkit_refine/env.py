@@ -28,7 +28,7 @@ class RefineEnv(MultiAgentEnv):
     Task: one of the environment `task_env`, whatever that draws.
     Roles: `solver-1` ... answer the problem at the same time; `rewriter-1` ... then see every
         solution and write their own; the `selector` picks one of the rewritten solutions. All see
-        the problem's pictures. A later role is not asked where nobody before it wrote anything.
+        the problem's images. A later role is not asked where nobody before it wrote anything.
     Observation: the problem; then the problem with the solutions, without their thoughts, cut to
         `max_solution_chars`.
     Action: solvers and rewriters reply as `task_env` wants it; the selector ends its reply with

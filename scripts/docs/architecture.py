@@ -1,6 +1,6 @@
 """Draw the layers of envkit from its import rules into docs/pictures/architecture.svg.
 
-    python scripts/docs/architecture.py            # write the picture
+    python scripts/docs/architecture.py            # write the image
     python scripts/docs/architecture.py --check    # fail if it is out of date
 
 The layers and their names are those that import-linter enforces: `tool.importlinter` in
@@ -39,7 +39,7 @@ text { font: 12px ui-sans-serif, system-ui, sans-serif; fill: #161a20; }
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One row of the picture."""
+    """One row of the image."""
 
     name: str
     modules: tuple[str, ...]
@@ -74,7 +74,7 @@ def lines_of(module: str) -> int:
 
 
 def draw(rows: list[Layer]) -> str:
-    """Return the picture as SVG."""
+    """Return the image as SVG."""
     body: list[str] = []
     top = 10
     for row in rows:
@@ -113,7 +113,7 @@ def _chips(row: Layer, top: int) -> tuple[list[str], int]:
 
 
 def main() -> None:
-    """Write the picture, or compare it."""
+    """Write the image, or compare it."""
     picture = draw(layers())
     if "--check" not in sys.argv[1:]:
         PICTURE.write_text(picture, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 Pages link as GitHub reads them: `../examples/README.md`, `../benchmarks/engine.py`. MkDocs knows
 docs/ only, so this hook adds each such file as a page under `repository/` (source text in a code
-block, pictures as they are) and points the links there. A link to nothing stays as it is, and the
+block, images as they are) and points the links there. A link to nothing stays as it is, and the
 strict build refuses it.
 """
 

@@ -71,7 +71,7 @@ class RowMaker:
         return made
 
     def digits(self, episodes: int, seed: int) -> list[Example]:
-        """Return examples of one digit per picture, for measuring."""
+        """Return examples of one digit per image, for measuring."""
         arguments = {"turns": 2, "length": 1, "alphabet": DIGITS}
         rows = oracle_rows(self._codec, CANARY_ID, arguments, episodes, seed)
         return [self._example(row) for row in rows]

@@ -82,7 +82,7 @@ async def test_a_request_shows_material_criteria_and_form() -> None:
     assert form["schema"]["properties"]["scores"]["properties"]["correct"]["maximum"] == 10
 
 
-async def test_pictures_of_the_episode_are_shown() -> None:
+async def test_images_of_the_episode_are_shown() -> None:
     picture = Image.from_pil(PilImage.new("RGB", (8, 8), "red"))
     context = RewardContext(
         task={}, answer="red", messages=(message("user", "Which color?", [picture]),)

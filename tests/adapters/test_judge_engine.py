@@ -73,7 +73,7 @@ async def test_a_judge_asks_an_engine() -> None:
     assert engine.ended == [request.session_id]
 
 
-async def test_pictures_reach_the_engine() -> None:
+async def test_images_reach_the_engine() -> None:
     codec = vision_codec()
     engine = SayingEngine(codec, lambda _: verdict(1))
     picture = Image.from_pil(PilImage.new("RGB", (56, 56), "green"))

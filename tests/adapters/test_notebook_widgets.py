@@ -129,7 +129,7 @@ async def test_play_widget_ignores_a_second_press() -> None:
     await widget.close_game()
 
 
-async def test_widget_sends_each_picture_that_it_is_asked_for() -> None:
+async def test_widget_sends_each_image_that_it_is_asked_for() -> None:
     widget = await played("canary-v0", seed=7)
     sent = Sent(widget)
     (name,) = (p["image"] for p in widget.view["steps"][0]["reads"][1]["parts"] if "image" in p)

@@ -164,7 +164,7 @@ async def test_client_truncates_where_the_server_or_the_last_turn_does() -> None
     assert server.opened == 2
 
 
-async def test_client_reads_pictures_in_every_form() -> None:
+async def test_client_reads_images_in_every_form() -> None:
     pixels = np.arange(10 * 12 * 3, dtype=np.uint32).astype(np.uint8).reshape(10, 12, 3)
     buffer = io.BytesIO()
     PilImage.fromarray(pixels).save(buffer, format="PNG")
@@ -177,12 +177,12 @@ async def test_client_reads_pictures_in_every_form() -> None:
         shown = [(await env.areset(seed=0)).observation]
         for _ in range(4):
             shown.append((await env.astep(call(1))).observation)
-        assert shown[0]["text"] == "text: The sum is 0.\nscreen: [picture 1]"
+        assert shown[0]["text"] == "text: The sum is 0.\nscreen: [image 1]"
         assert [len(observation["images"]) for observation in shown] == [1, 1, 1, 2, 0]
         for observation in shown[:4]:
             for image in observation["images"]:
                 assert np.array_equal(image.array(), pixels)
-        grey = made(address, picture_fields=["screen"])
+        grey = made(address, image_fields=["screen"])
         observation, _ = await grey.areset(seed=0)
         assert np.array_equal(observation["images"][0].array(), pixels[:, :, 0])
         await env.aclose()
@@ -201,7 +201,7 @@ STEP_FAILURES = {
     Failure.TEXT_REWARD: FaultKind.PERMANENT,
     Failure.NAN_REWARD: FaultKind.GRADER,
     Failure.HUGE: FaultKind.PERMANENT,
-    Failure.BAD_PICTURE: FaultKind.PERMANENT,
+    Failure.BAD_IMAGE: FaultKind.PERMANENT,
     Failure.EXECUTION: FaultKind.PERMANENT,
     Failure.FULL: FaultKind.TRANSIENT,
 }

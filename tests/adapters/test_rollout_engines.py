@@ -47,7 +47,7 @@ def geo3k_codec(folder: Any) -> ChatCodec:
 
 
 async def roll(engine: Engine, codec: ChatCodec, *, turns: int = 3) -> list[Trajectory]:
-    """Play geo3k with pictures; random weights never answer, so every turn is used."""
+    """Play geo3k with images; random weights never answer, so every turn is used."""
     return [
         trajectory
         async for trajectory in collected(

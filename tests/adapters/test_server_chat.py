@@ -28,7 +28,7 @@ async def played(url: str, model: str, env: Env, **sampling: object) -> Trajecto
 
 
 @pytest.mark.parametrize("env_class", [EchoEnv, DotsEnv])
-async def test_real_server_plays_text_and_pictures(
+async def test_real_server_plays_text_and_images(
     server_url: str, server_model: str, env_class: type[Env]
 ) -> None:
     one = await played(server_url, server_model, env_class())

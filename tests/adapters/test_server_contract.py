@@ -54,7 +54,7 @@ async def test_scoring_the_ledger_gives_the_sampled_logprobs(
     talk = Conversation(codec, engine)
     for turn, picture in enumerate(PICTURES[:2]):
         await talk.turn(f"Picture {turn}?", [picture])
-    await talk.turn("No picture now.")
+    await talk.turn("No image now.")
     scored = await engine.score(talk.wire, talk.images)
     assert len(scored) == len(talk.train)
     for start, generation in talk.replies:
@@ -62,9 +62,7 @@ async def test_scoring_the_ledger_gives_the_sampled_logprobs(
         assert again == pytest.approx(generation.logprobs, abs=LOGPROB_TOLERANCE)
 
 
-async def test_pictures_change_what_the_model_samples(
-    codec: ChatCodec, engine: RemoteEngine
-) -> None:
+async def test_images_change_what_the_model_samples(codec: ChatCodec, engine: RemoteEngine) -> None:
     values: list[float] = []
     for picture in PICTURES:
         encoded = codec.encode_prompt([message("user", "What?", [picture])])

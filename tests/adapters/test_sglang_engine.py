@@ -240,7 +240,7 @@ async def test_score_gives_back_the_logprobs_of_sampling() -> None:
     assert scored[-4:] == sampled.logprobs
 
 
-async def test_large_pictures_are_encoded_off_the_event_loop() -> None:
+async def test_large_images_are_encoded_off_the_event_loop() -> None:
     noise = PilImage.effect_noise((1200, 1200), 90)
     pictures = [Image.from_pil(noise.rotate(90 * turn)) for turn in range(3)]
     waits: list[float] = []
@@ -261,7 +261,7 @@ async def test_large_pictures_are_encoded_off_the_event_loop() -> None:
         sent = server.payloads()[0]["image_data"]
     assert generation.prompt_tokens == 3
     assert sent == [picture.data_uri() for picture in pictures]
-    assert len(waits) > 5  # the loop went round while pictures were encoded
+    assert len(waits) > 5  # the loop went round while images were encoded
 
 
 async def test_second_request_of_the_same_id_is_a_contract_error() -> None:

@@ -95,7 +95,7 @@ async def test_a_turn_is_one_prompt_of_token_ids() -> None:
     assert (engine.name, engine.logprob_kind) == ("skyrl", LogprobKind.SAMPLED)
 
 
-async def test_pictures_go_as_features_at_their_expanded_places() -> None:
+async def test_images_go_as_features_at_their_expanded_places() -> None:
     client = Client()
     engine = SkyRLEngine(client, image_token_id=TOKEN)
     images = (picture(1), picture(2), picture(1))
@@ -117,20 +117,23 @@ async def test_pictures_go_as_features_at_their_expanded_places() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_placeholders_and_pictures_must_match(count: int) -> None:
+async def test_placeholders_and_images_must_match(count: int) -> None:
     engine = SkyRLEngine(Client(), image_token_id=TOKEN)
     with pytest.raises(LedgerFault, match=f"got {count} placeholders and 2 images"):
         await engine.generate(ask((5, *[TOKEN] * count), (picture(1), picture(2))))
 
 
-async def test_pictures_for_a_text_model_are_refused() -> None:
+async def test_images_for_a_text_model_are_refused() -> None:
     with pytest.raises(LedgerFault, match="without an image placeholder"):
         await SkyRLEngine(Client()).generate(ask((TOKEN,), (picture(1),)))
 
 
 @pytest.mark.parametrize(
     ("client", "message"),
-    [(Client(lengths=()), "must render one picture|list index"), (Client(token=1), "writes a pic")],
+    [
+        (Client(lengths=()), "must render one image|list index"),
+        (Client(token=1), "writes an image"),
+    ],
 )
 async def test_a_render_of_another_form_is_named(client: Client, message: str) -> None:
     client.lengths = client.lengths or (2, 2)

@@ -62,13 +62,13 @@ def test_without_skyrl_the_missing_package_is_named_and_torch_is_not_imported() 
     assert "the package 'skyrl' is not installed" in done.stdout
 
 
-def test_pictures_of_another_family_than_qwen_are_refused_by_name(
+def test_images_of_another_family_than_qwen_are_refused_by_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pytest.importorskip("torch")
-    from envkit_skyrl.setup import find_pictures
+    from envkit_skyrl.setup import find_images
 
-    assert find_pictures(ChatCodec(build(BY_NAME["Qwen2-VL"]))) is not None
+    assert find_images(ChatCodec(build(BY_NAME["Qwen2-VL"]))) is not None
     for name in ("PaddleOCR-VL", "LLaVA-NeXT"):
-        assert find_pictures(ChatCodec(build(BY_NAME[name]))) is None
+        assert find_images(ChatCodec(build(BY_NAME[name]))) is None
         assert BY_NAME[name].processor in caplog.text

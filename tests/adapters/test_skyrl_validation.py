@@ -29,7 +29,7 @@ IDS = [Identity("a", 0), Identity("a", 1)]
 
 
 def output() -> dict[str, Any]:
-    """Two turns of one trajectory and one of another, a picture in the first two rows."""
+    """Two turns of one trajectory and one of another, an image in the first two rows."""
     return {
         "prompt_token_ids": [[1, 9], [1, 9, 2, 3], [1]],
         "response_ids": [[2], [4, 5], [6]],

@@ -82,7 +82,7 @@ async def test_logprobs_ignore_the_top_p_and_top_k_cut() -> None:
 
 
 @pytest.mark.parametrize("kind", VISION_KINDS)
-async def test_picture_reaches_the_model(kind: str) -> None:
+async def test_image_reaches_the_model(kind: str) -> None:
     engine = make_engine(kind)
     ids = ids_of(kind, user_turn("Which one?", images=1))
     requests = [make_request(kind, f"s{i}", ids, [picture(i)], seed=3) for i in range(2)]
@@ -92,7 +92,7 @@ async def test_picture_reaches_the_model(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", VISION_KINDS)
-async def test_engine_processes_pictures_that_come_without_features(kind: str) -> None:
+async def test_engine_processes_images_that_come_without_features(kind: str) -> None:
     engine = make_engine(kind)
     ids = ids_of(kind, user_turn("And this?", images=2))
     images = [picture(1), picture(2, (140, 84))]
@@ -106,7 +106,7 @@ async def test_engine_processes_pictures_that_come_without_features(kind: str) -
 
 
 @pytest.mark.parametrize("kind", VISION_KINDS)
-async def test_picture_larger_than_a_step_is_not_split(kind: str) -> None:
+async def test_image_larger_than_a_step_is_not_split(kind: str) -> None:
     engine = make_engine(kind, max_batch_tokens=8)
     ids = ids_of(kind, user_turn("Big.", images=2))
     request = make_request(kind, "s", ids, [picture(1, (224, 224)), picture(2, (168, 112))])

@@ -47,7 +47,7 @@ async def test_wrong_ids_are_a_permanent_fault(wire: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("placeholders", "pictures"), [(0, 1), (1, 0), (1, 2), (2, 1)])
-async def test_placeholders_and_pictures_must_be_as_many(placeholders: int, pictures: int) -> None:
+async def test_placeholders_and_images_must_be_as_many(placeholders: int, pictures: int) -> None:
     kind = "qwen2_5_vl"
     engine = make_engine(kind)
     wire = ids_of(kind, "Look " + PAD * placeholders)
@@ -57,7 +57,7 @@ async def test_placeholders_and_pictures_must_be_as_many(placeholders: int, pict
     await engine.aclose()
 
 
-async def test_text_model_refuses_pictures() -> None:
+async def test_text_model_refuses_images() -> None:
     engine = make_engine("llama")
     request = GenerateRequest(
         request_id="r",

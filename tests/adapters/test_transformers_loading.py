@@ -124,7 +124,7 @@ def test_tiny_model_has_the_same_bytes_for_the_same_seed(tmp_path: Path) -> None
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_template_renders_tools_calls_and_pictures_and_keeps_history() -> None:
+def test_template_renders_tools_calls_and_images_and_keeps_history() -> None:
     tokenizer = load_processor(str(folder_of("qwen2_5_vl"))).tokenizer
     tools = [
         {"type": "function", "function": {"name": "score", "description": "é", "parameters": {}}}

@@ -51,7 +51,7 @@ async def test_changed_history_rolls_back_to_the_common_prefix() -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
-async def test_changed_picture_rolls_back_to_before_it(kind: str) -> None:
+async def test_changed_image_rolls_back_to_before_it(kind: str) -> None:
     engine = make_engine(kind)
     wire = ids_of(kind, f"First {PAD} then {PAD} and words")
     await engine.generate(make_request(kind, "s", wire, [picture(1), picture(2)]))

@@ -1,4 +1,4 @@
-"""The built-in text model: real text answers, a picture path that works, a cache that heals."""
+"""The built-in text model: real text answers, an image path that works, a cache that heals."""
 
 import asyncio
 from pathlib import Path
@@ -31,7 +31,7 @@ def ask(engine: TransformersEngine, number: int, text: str, *, image: int | None
     return engine.generate(request)
 
 
-async def test_text_model_answers_text_and_sees_a_difference_between_pictures() -> None:
+async def test_text_model_answers_text_and_sees_a_difference_between_images() -> None:
     engine = create_engine("builtin-text", threads=1, dtype="float32")
     capital, first, second = await asyncio.gather(
         ask(engine, 0, "What is the capital of France?", image=None),

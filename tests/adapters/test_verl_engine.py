@@ -97,7 +97,7 @@ async def test_verl_engine_says_why_sampling_ended(
     assert list(generation.token_ids) == ids
 
 
-async def test_verl_engine_sends_expanded_ids_and_rgb_pictures_to_vllm() -> None:
+async def test_verl_engine_sends_expanded_ids_and_rgb_images_to_vllm() -> None:
     client = Client(output([7]))
     await engine(client).generate(request(wire=(1, PAD, 2, PAD), images=2))
     assert client.sent[0]["prompt_ids"] == [1, PAD, PAD, 2, PAD, PAD, PAD]
@@ -105,7 +105,7 @@ async def test_verl_engine_sends_expanded_ids_and_rgb_pictures_to_vllm() -> None
     assert set(client.sent[0]) == {"request_id", "prompt_ids", "sampling_params", "image_data"}
 
 
-async def test_verl_engine_sends_one_placeholder_a_picture_elsewhere() -> None:
+async def test_verl_engine_sends_one_placeholder_a_image_elsewhere() -> None:
     client = Client(output([7]))
     made = engine(client, sends_expanded=False, settings=settings(backend="sglang"))
     await made.generate(request(wire=(1, PAD, 2), images=1, sampling={"banned_ids": (PAD,)}))
@@ -120,7 +120,7 @@ async def test_verl_engine_sends_no_image_data_with_text() -> None:
     assert "mm_processor_kwargs" not in client.sent[0]
 
 
-async def test_verl_engine_sends_processor_options_with_pictures_to_vllm_only() -> None:
+async def test_verl_engine_sends_processor_options_with_images_to_vllm_only() -> None:
     for backend, expected in (("vllm", True), ("sglang", False)):
         client = Client(output([7]))
         made = engine(

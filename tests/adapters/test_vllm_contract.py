@@ -91,7 +91,7 @@ async def test_expanded_ids_are_found_by_the_length_of_the_prompt(
     await blind.aclose()
 
 
-async def test_picture_that_the_server_has_travels_by_name_and_a_lost_one_is_sent_again(
+async def test_image_that_the_server_has_travels_by_name_and_a_lost_one_is_sent_again(
     vllm_url: str, vllm_model: str, codec: ChatCodec
 ) -> None:
     engine = Counting(vllm_url, compare_prompts=0)

@@ -50,7 +50,7 @@ async def test_generate_returns_ids_and_logprobs_with_the_stop_token() -> None:
     assert engine.logprob_kind is LogprobKind.SAMPLED
 
 
-async def test_request_writes_out_every_parameter_and_names_pictures_by_their_pixels() -> None:
+async def test_request_writes_out_every_parameter_and_names_images_by_their_pixels() -> None:
     async with FakeVLLM(reply, image_token_id=PAD) as server, engine_for(server) as engine:
         await engine.generate(seeing(max_new_tokens=7, banned_ids=(PAD,), stop_ids=(2,), seed=3))
         body = server.requests[-1]
@@ -120,7 +120,7 @@ async def test_expanded_ids_that_slip_through_are_found_by_their_length() -> Non
         await engine.aclose()
 
 
-async def test_picture_is_sent_once_and_then_by_name() -> None:
+async def test_image_is_sent_once_and_then_by_name() -> None:
     async with FakeVLLM(reply, image_token_id=PAD) as server, engine_for(server) as engine:
         first = await engine.generate(seeing())
         ids = (4, PAD, 5, *first.token_ids, 6, PAD, 7)
@@ -132,7 +132,7 @@ async def test_picture_is_sent_once_and_then_by_name() -> None:
     assert second.cached_tokens == 8  # whole blocks of 4 among the 11 that were seen
 
 
-async def test_forgotten_picture_is_sent_again_within_the_same_attempt() -> None:
+async def test_forgotten_image_is_sent_again_within_the_same_attempt() -> None:
     async with FakeVLLM(reply, image_token_id=PAD) as server, engine_for(server) as engine:
         await engine.generate(seeing())
         await server.stop()

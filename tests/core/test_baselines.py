@@ -48,7 +48,7 @@ def test_blind_policies_say_what_the_oracle_said_to_other_tasks(baselines: Any) 
 
 
 class HintEnv(EchoEnv):
-    """Asks twice: first the text says which way to go, then only a picture would."""
+    """Asks twice: first the text says which way to go, then only an image would."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(max_turns=2, **options)

@@ -240,9 +240,9 @@ def test_certify_takes_the_best_return_that_a_hook_states(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("ShowsGrey", "has a single colour"), ("AcceptsAnyImage", "accepts a blank picture")],
+    [("ShowsGrey", "has a single colour"), ("AcceptsAnyImage", "accepts a blank image")],
 )
-def test_certify_judges_pictures_without_an_oracle(name: str, said: str, file: Path) -> None:
+def test_certify_judges_images_without_an_oracle(name: str, said: str, file: Path) -> None:
     _, lines = lines_of(f"{file}:{name}", "--only", "pictures")
 
     assert lines["pictures"]["verdict"] == "fail"

@@ -37,7 +37,7 @@ def echo(body: dict[str, Any]) -> str:
 
 
 def dots(body: dict[str, Any]) -> str:
-    """Look at the last picture as a model would: any dot at all makes it say 1."""
+    """Look at the last image as a model would: any dot at all makes it say 1."""
     picture = list(pictures_of(body))[-1].convert("L")
     return "1" if min(picture.tobytes()) < 128 else "0"
 
@@ -101,14 +101,14 @@ def test_calls_and_their_results_travel_as_calls_and_results() -> None:
     assert result["tool_call_id"] == spoken["tool_calls"][0]["id"]
 
 
-def test_pictures_reach_the_endpoint() -> None:
+def test_images_reach_the_endpoint() -> None:
     with ChatServer(dots) as server:
         assert evaluate(server, "toy-dots-v0", tasks=3).code == 0
     assert all(one.image_count >= 1 for one in played("toy-dots-v0"))
     most = max(len(list(pictures_of(body))) for body in server.requests)
     assert most == max(one.image_count for one in played("toy-dots-v0")) == 5
     said = [turn.response_text for one in played("toy-dots-v0") for turn in one.turns]
-    assert set(said) == {"1"}  # a blank picture would have made it say 0
+    assert set(said) == {"1"}  # a blank image would have made it say 0
 
 
 def test_endpoint_that_refuses_max_tokens_gets_the_newer_field() -> None:
@@ -147,7 +147,7 @@ def test_refusal_is_one_clear_error(
     assert KEY not in shown.err + shown.out
 
 
-def test_refused_picture_says_that_the_request_has_some() -> None:
+def test_refused_image_says_that_the_request_has_some() -> None:
     with ChatServer(dots, reads_images=False) as server:
         shown = evaluate(server, "toy-dots-v0")
     assert shown.code in (1, 3)
@@ -266,7 +266,7 @@ def roles(wired: list[dict[str, Any]]) -> list[str]:
     return [entry["role"] for entry in wired]
 
 
-def test_picture_after_a_call_is_a_user_message_behind_a_result() -> None:
+def test_image_after_a_call_is_a_user_message_behind_a_result() -> None:
     from fakes.trajectories import picture
 
     spoken: list[Message] = [

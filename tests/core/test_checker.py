@@ -102,7 +102,7 @@ class LosesState(DotsEnv):
         self.dots = state["dots"]
 
 
-class NewPicturesEachTime(DotsEnv):
+class NewImagesEachTime(DotsEnv):
     serial: ClassVar[Iterator[int]] = iter(range(10**9))
 
     def _draw(self) -> Image:
@@ -188,8 +188,8 @@ class ClosesOnce(EchoEnv):
         (ClockInInfo, "determinism", r"breaks too: gymnasium"),
         (SharedBetweenInstances, "independence", "an interleaved play differs"),
         (LosesState, "snapshot", "differs right after restore|differs from the original's"),
-        (NewPicturesEachTime, "determinism", "differs at the start: .*images"),
-        (NewPicturesEachTime, "determinism", r"breaks too: .*replay"),
+        (NewImagesEachTime, "determinism", "differs at the start: .*images"),
+        (NewImagesEachTime, "determinism", r"breaks too: .*replay"),
         (InfoIsNoJson, "replies", "info must be JSON data"),
         (InfoIsNoJson, "replies", r"info\['parse_error'\] must be a str, got 5"),
         (TupleInInfo, "replies", "must survive JSON unchanged"),

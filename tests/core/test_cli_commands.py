@@ -142,7 +142,7 @@ def test_an_unknown_env_kwarg_is_one_clear_line() -> None:
     assert "colour" in shown.err
 
 
-def test_play_saves_pictures_and_takes_replies_of_several_lines(tmp_path: Path) -> None:
+def test_play_saves_images_and_takes_replies_of_several_lines(tmp_path: Path) -> None:
     env = envkit.make("canary-v0")
     env.reset(seed=4)
     first, second, third = env.task["codes"]

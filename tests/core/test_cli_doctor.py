@@ -1,4 +1,4 @@
-"""`envkit doctor`: what is installed, what answers, and whether pictures reach the model."""
+"""`envkit doctor`: what is installed, what answers, and whether images reach the model."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ from envkit_vllm import VLLMEngine
 
 
 class BlankingEngine:
-    """Shows its model a grey picture whatever it is given, as a broken server might."""
+    """Shows its model a grey image whatever it is given, as a broken server might."""
 
     name = "blanking"
     logprob_kind = LogprobKind.SAMPLED
@@ -108,16 +108,16 @@ def test_vision_reaches_the_embedded_model(model: Path) -> None:
     shown = run_envkit("doctor", "--vision", "--model", model)
     assert shown.code == 0, shown.out
     assert "answers: 1 token" in shown.out
-    assert "the picture reaches the model: yes" in shown.out
-    assert "the same picture again: log-probabilities differ by 0" in shown.out
+    assert "the image reaches the model: yes" in shown.out
+    assert "the same image again: log-probabilities differ by 0" in shown.out
 
 
 def test_vision_does_not_reach_a_text_model() -> None:
     shown = run_envkit("doctor", "--vision", "--model", tiny_model_dir("llama"))
     assert shown.code == 1
-    assert "the picture reaches the model: no" in shown.out
-    assert "takes no pictures" in shown.out
-    assert "matters  the policy would be trained on pictures" in shown.out
+    assert "the image reaches the model: no" in shown.out
+    assert "takes no images" in shown.out
+    assert "matters  the policy would be trained on images" in shown.out
     assert "--enable-multimodal" in shown.out
 
 
@@ -143,7 +143,7 @@ def test_vision_reaches_a_server(model: Path) -> None:
         shown = run_envkit("doctor", "--vision", *arguments)
     assert shown.code == 0, shown.out
     assert "answers: 1 token" in shown.out
-    assert "the picture reaches the model: yes" in shown.out
+    assert "the image reaches the model: yes" in shown.out
 
 
 async def test_flags_of_a_server_are_listed_and_a_missing_one_says_what_to_start(

@@ -1,4 +1,4 @@
-"""What `envkit view` shows of a run, and of pictures in a terminal."""
+"""What `envkit view` shows of a run, and of images in a terminal."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
 
-from envkit.cli.pictures import PictureStyle, half_blocks, resolved, sixels
+from envkit.cli.pictures import ImageStyle, half_blocks, resolved, sixels
 from envkit.images import Image
 from envkit.trajectory.storage import FILE_NAME
 
@@ -42,7 +42,7 @@ def test_view_shows_one_episode_and_refuses_one_that_is_not_there(run: Path) -> 
     assert "has 3 episodes" in missing.err
 
 
-def test_view_draws_pictures_where_it_is_asked_to(run: Path) -> None:
+def test_view_draws_images_where_it_is_asked_to(run: Path) -> None:
     blocks = run_envkit("view", run, "-e", "1", "--images", "blocks").out
     assert "▀" in blocks
     assert "38;2;" in blocks
@@ -60,7 +60,7 @@ def test_view_shows_what_is_readable_and_names_what_is_not(run: Path, tmp_path: 
     assert [f"episode {n}:" in result.out for n in (1, 2, 3, 4)] == [True, False, True, False]
     assert "episode 2 cannot be read" in result.err
     assert "episode 4 cannot be read" in result.err
-    assert result.out.count("image missing") == 6  # the pictures were left behind
+    assert result.out.count("image missing") == 6  # the images were left behind
 
 
 @pytest.mark.parametrize("content", ["", "notes\n", '{"a": 1}\n'])
@@ -82,18 +82,18 @@ def test_view_of_no_file_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("term", "program", "style"),
     [
-        ("foot", "", PictureStyle.SIXEL),
-        ("xterm-256color", "WezTerm", PictureStyle.SIXEL),
-        ("xterm-256color", "", PictureStyle.BLOCKS),
+        ("foot", "", ImageStyle.SIXEL),
+        ("xterm-256color", "WezTerm", ImageStyle.SIXEL),
+        ("xterm-256color", "", ImageStyle.BLOCKS),
     ],
 )
 def test_auto_takes_sixels_where_the_terminal_is_known_to_draw_them(
-    term: str, program: str, style: PictureStyle, monkeypatch: pytest.MonkeyPatch
+    term: str, program: str, style: ImageStyle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("TERM_PROGRAM", program)
-    assert resolved(PictureStyle.AUTO) is style
-    assert resolved(PictureStyle.NONE) is PictureStyle.NONE
+    assert resolved(ImageStyle.AUTO) is style
+    assert resolved(ImageStyle.NONE) is ImageStyle.NONE
 
 
 def _picture(width: int, height: int, seed: int) -> Image:
@@ -159,7 +159,7 @@ def _decoded(text: str, width: int, height: int) -> np.ndarray:
     return pixels
 
 
-def test_picture_that_is_wide_is_shrunk_and_never_enlarged() -> None:
+def test_image_that_is_wide_is_shrunk_and_never_enlarged() -> None:
     wide = Image.from_pil(PilImage.new("RGB", (400, 100), "red"))
     assert [len(line) for line in half_blocks(wide, 40).split("\n", allow_blank=False)] == [40] * 5
     small = Image.from_pil(PilImage.new("RGBA", (4, 2), (0, 0, 0, 0)))

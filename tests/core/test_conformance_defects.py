@@ -15,12 +15,12 @@ from fakes.deliveries import (
     drop_token,
     lose_logprob,
     on_row,
-    other_picture,
+    other_image,
     projection,
     shift_mask,
     swap_images,
     swap_pictures,
-    without_pictures,
+    without_images,
 )
 
 from envkit.conformance import DeliveredRow, Recording, Shape, Verdict, check, shipped_recordings
@@ -249,21 +249,21 @@ def test_swapped_images_of_one_size_are_found_by_their_values() -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (swap_pictures, "image 0 is another picture: image 3 of the row is in its place"),
+        (swap_pictures, "image 0 is another image: image 3 of the row is in its place"),
         (drop_picture, "3 images were delivered, expected 4"),
-        (other_picture, "image 3 is another picture than the recorded one"),
-        (without_pictures, "no image was delivered, expected 4"),
+        (other_image, "image 3 is another image than the recorded one"),
+        (without_images, "no image was delivered, expected 4"),
     ],
 )
-def test_suite_catches_wrong_pictures_where_a_trainer_takes_pictures(
+def test_suite_catches_wrong_images_where_a_trainer_takes_images(
     spoil: Change, message: str
 ) -> None:
-    def pictures_only(rows: Rows) -> Rows:
+    def images_only(rows: Rows) -> Rows:
         return [spoil(replace(row, tensors={})) for row in rows]
 
     good = projection(WHOLE, lambda rows: [replace(r, tensors={}) for r in rows], pictures=True)
     assert check(good, recording("images")).verdict is Verdict.PASS
-    outcome = check(projection(WHOLE, pictures_only, pictures=True), recording("images"))
+    outcome = check(projection(WHOLE, images_only, pictures=True), recording("images"))
     assert (outcome.verdict, outcome.message) == (Verdict.FAIL, message)
 
 

@@ -65,7 +65,7 @@ def test_every_page_is_linked_from_another() -> None:
     assert [str(page.relative_to(ROOT)) for page in alone] == []
 
 
-def test_pictures_of_the_site_are_markdown() -> None:
+def test_images_of_the_site_are_markdown() -> None:
     # MkDocs moves pages into folders of their own and leaves the addresses in HTML as they are.
     pages = [page for page in PAGES if "docs" in page.relative_to(ROOT).parts]
     assert [page.name for page in pages if "<img" in page.read_text(encoding="utf-8")] == []

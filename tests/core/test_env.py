@@ -132,7 +132,7 @@ def test_images_keep_the_role_of_their_turn() -> None:
     ("fields", "part"),
     [
         ({"text": None}, "text must be a str, got NoneType"),
-        ({"images": RED}, "images must be a tuple or list of images, such as [picture], got Image"),
+        ({"images": RED}, "images must be a tuple or list of images, such as [image], got Image"),
         ({"images": np.zeros((2, 4, 4, 3), np.uint8)}, "images must be a tuple or list"),
         ({"images": [np.zeros((4, 4, 3))]}, "must be uint8 of shape (height, width[, channels])"),
         ({"images": [np.zeros((4, 4, 7), np.uint8)]}, "got uint8 of shape (4, 4, 7)"),
@@ -154,7 +154,7 @@ def test_turn_with_a_wrong_field_names_it(fields: dict[str, Any], part: str) -> 
     assert part in str(caught.value)
 
 
-def test_turn_takes_pillow_pictures_and_arrays() -> None:
+def test_turn_takes_pillow_images_and_arrays() -> None:
     pixels = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
     picture = PilImage.fromarray(pixels)
 
@@ -319,7 +319,7 @@ def test_gymnasium_checker_passes_without_a_warning(toy_id: str) -> None:
     env.close()
 
 
-def test_render_draws_transcript_and_pictures() -> None:
+def test_render_draws_transcript_and_images() -> None:
     text_env, page_env = DotsEnv(render_mode="ansi"), DotsEnv(render_mode="rgb_array")
     for env in (text_env, page_env, plain := DotsEnv()):
         env.reset(seed=1)

@@ -203,7 +203,7 @@ def test_k_beyond_the_samples_is_refused(k: int) -> None:
 # ---- prices
 
 
-def test_cost_counts_cached_tokens_and_every_picture_of_a_request(tmp_path: Path) -> None:
+def test_cost_counts_cached_tokens_and_every_image_of_a_request(tmp_path: Path) -> None:
     file = tmp_path / "prices.toml"
     file.write_text('["m-1"]\ninput = 2.0\noutput = 8\ncached_input = 0.5\nimage = 0.01\n')
     price = read_price(file, "m-1")

@@ -165,7 +165,7 @@ def test_missing_logprobs_are_an_error_unless_they_may_be_missing(tmp_path: Path
     assert "logprobs" in {problem.rule for problem in check_trajectory(trajectory)}
 
 
-def test_pictures_are_named_as_missing(tmp_path: Path) -> None:
+def test_images_are_named_as_missing(tmp_path: Path) -> None:
     tensors = {"pixel_values": torch.ones(4, 3)}
     (trajectory,) = loaded(stored(tmp_path, sample(multimodal_train_inputs=tensors)))
 

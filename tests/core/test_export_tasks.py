@@ -60,14 +60,14 @@ def test_every_row_carries_a_request_that_plays_the_prompt_it_shows(kind: TaskFo
 
 
 @ALL
-def test_rows_without_pictures_hold_no_bytes_and_no_marks(kind: TaskFormat) -> None:
+def test_rows_without_images_hold_no_bytes_and_no_marks(kind: TaskFormat) -> None:
     row = ROW_BUILDERS[kind](drawn()[0])
 
     assert "images" not in row
     assert "<image>" not in json.dumps(row)
 
 
-def test_slime_rows_mark_the_places_of_their_pictures() -> None:
+def test_slime_rows_mark_the_places_of_their_images() -> None:
     example = drawn()[0]
     row = slime_row(example, with_images=True)
 
@@ -87,7 +87,7 @@ def test_verl_rows_have_every_column_that_verl_reads() -> None:
     assert row["prompt"][1]["content"].count("<image>") == len(row["images"]) == 1
 
 
-def test_skyrl_rows_carry_pictures_as_addresses_in_their_parts() -> None:
+def test_skyrl_rows_carry_images_as_addresses_in_their_parts() -> None:
     example = drawn()[0]
     parts = skyrl_row(example, with_images=True)["prompt"][1]["content"]
 
@@ -102,7 +102,7 @@ def test_trl_prompts_differ_from_row_to_row() -> None:
     assert len(set(prompts)) == 20
 
 
-def test_trl_rows_leave_the_places_of_pictures_to_trl() -> None:
+def test_trl_rows_leave_the_places_of_images_to_trl() -> None:
     row = trl_row(drawn()[0], with_images=True)
 
     assert row["prompt"][1]["content"].startswith("Which code")
@@ -110,8 +110,8 @@ def test_trl_rows_leave_the_places_of_pictures_to_trl() -> None:
 
 
 @pytest.mark.parametrize("build", [slime_row, verl_row])
-def test_marks_that_an_environment_writes_are_not_taken_for_pictures(build: Any) -> None:
-    """The readers would count them and fail: more placeholders than pictures."""
+def test_marks_that_an_environment_writes_are_not_taken_for_images(build: Any) -> None:
+    """The readers would count them and fail: more placeholders than images."""
     example = TaskExample(
         index=0,
         split="train",
@@ -249,7 +249,7 @@ def test_files_hold_the_rows(kind: TaskFormat, suffix: str, tmp_path: Path) -> N
     assert [request_of(row) for row in rows] == expected
 
 
-def test_pictures_come_out_of_a_parquet_file_byte_for_byte(tmp_path: Path) -> None:
+def test_images_come_out_of_a_parquet_file_byte_for_byte(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
     with TaskDraw("canary-v0", count=2) as draw:
@@ -262,7 +262,7 @@ def test_pictures_come_out_of_a_parquet_file_byte_for_byte(tmp_path: Path) -> No
     assert features["images"] == {"feature": {"_type": "Image"}, "_type": "List"}
 
 
-def test_text_rows_may_ask_for_pictures(tmp_path: Path) -> None:
+def test_text_rows_may_ask_for_images(tmp_path: Path) -> None:
     with TaskDraw("toy-echo-v0") as draw:
         assert export_tasks(draw, tmp_path / "t.parquet", TaskFormat.VERL, with_images=True) == 6
 

@@ -1,4 +1,4 @@
-"""Trajectories as dataset rows: ids, mask, log-probabilities and pictures come back exactly."""
+"""Trajectories as dataset rows: ids, mask, log-probabilities and images come back exactly."""
 
 import base64
 import json
@@ -60,7 +60,7 @@ def picture_bytes(row: dict[str, Any]) -> list[bytes]:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("kind", [SFT, PARQUET, HF])
-def test_ids_mask_logprobs_and_pictures_come_back_exactly(
+def test_ids_mask_logprobs_and_images_come_back_exactly(
     kind: TrajectoryFormat, suffix: str, tmp_path: Path
 ) -> None:
     run = [example(n) for n in range(3)]
@@ -154,13 +154,13 @@ def test_a_rewritten_history_needs_rows_of_its_own(tmp_path: Path) -> None:
     assert [tuple(row["input_ids"])[:2] for row in rows] == [(11, 12), (31, 32)]
 
 
-def test_pictures_that_the_template_dropped_are_named_and_not_guessed() -> None:
+def test_images_that_the_template_dropped_are_named_and_not_guessed() -> None:
     two = build(REWRITTEN, prompt=Context(images=(picture(1),)))
     row = rows_of_trajectory(two, Selection(merge=True))[1]
 
     assert row.images == ()
     assert len(images_of(two.messages)) == 1
-    with pytest.raises(DatasetError, match="0 pictures in its ids and 1 in its messages"):
+    with pytest.raises(DatasetError, match="0 images in its ids and 1 in its messages"):
         chat_row(two, row, 1, with_parts=True)
     assert full_row(two, row, 1, with_parts=True)["images"] == []
 

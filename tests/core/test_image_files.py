@@ -140,7 +140,7 @@ def test_declared_size_is_refused_before_pixels_are_allocated() -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
-def test_large_transparent_pictures_are_composited_in_bands(
+def test_large_transparent_images_are_composited_in_bands(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = gradient(mode, (9, 41))
@@ -181,7 +181,7 @@ def test_text_and_profiles_of_a_png_are_never_expanded(monkeypatch: pytest.Monke
     assert image.png_bytes() == plain  # and none of it travels on
 
 
-def test_decoded_pictures_carry_no_metadata() -> None:
+def test_decoded_images_carry_no_metadata() -> None:
     exif = PilImage.Exif()
     exif[270] = "a description"
     for name in ("JPEG", "WEBP", "PNG", "GIF"):

@@ -150,7 +150,7 @@ def test_kept_bytes_carry_no_metadata_and_the_same_pixels(name: str) -> None:
         encode(gradient(), "MPO", save_all=True, append_images=[gradient()]),
     ],
 )
-def test_files_of_other_pixels_or_of_several_pictures_become_png(data: bytes) -> None:
+def test_files_of_other_pixels_or_of_several_images_become_png(data: bytes) -> None:
     image = Image.from_bytes(data)
     assert image.file_format == "png"
     assert Image.from_bytes(image.png_bytes()) == image
@@ -215,7 +215,7 @@ def test_drawn_image_larger_than_a_block_is_encoded_without_loss() -> None:
         assert Image.from_bytes(image.png_bytes()) == image
 
 
-def test_encoding_that_comes_with_a_picture_is_kept() -> None:
+def test_encoding_that_comes_with_a_image_is_kept() -> None:
     picture = gradient()
     data = encode(picture, compress_level=9)
     image = Image.from_pil(picture, png=data)
@@ -309,16 +309,16 @@ def test_image_is_decoded_once_by_many_threads() -> None:
     assert len(set(seen)) == 1
 
 
-def live_pictures(size: tuple[int, int]) -> int:
-    """Return how many pictures of a size have their pixels in memory."""
+def live_images(size: tuple[int, int]) -> int:
+    """Return how many images of a size have their pixels in memory."""
     return sum(
         isinstance(entry, PilImage.Image) and entry.size == size for entry in gc.get_objects()
     )
 
 
 @pytest.fixture
-def two_pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
-    """Let the process keep two decoded pictures of the size that is returned."""
+def two_images(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+    """Let the process keep two decoded images of the size that is returned."""
     size = (61, 67)
     recent = images._RecentPixels(2 * (61 * 67 * 4 + images._OVERHEAD_BYTES))
     monkeypatch.setattr(images, "_recent", recent)
@@ -327,38 +327,38 @@ def two_pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     gc.unfreeze()
 
 
-def test_pixels_are_released_while_images_are_kept(two_pictures: tuple[int, int]) -> None:
-    pictures = [PilImage.new("RGB", two_pictures, (shade, 0, 0)) for shade in range(9)]
+def test_pixels_are_released_while_images_are_kept(two_images: tuple[int, int]) -> None:
+    pictures = [PilImage.new("RGB", two_images, (shade, 0, 0)) for shade in range(9)]
     data = [encode(picture) for picture in pictures]
     del pictures
 
     kept = [Image.from_bytes(entry) for entry in data]
     hashes = [image.sha256 for image in kept]
-    assert live_pictures(two_pictures) == 2
-    assert [image.size for image in kept] == [two_pictures] * 9
+    assert live_images(two_images) == 2
+    assert [image.size for image in kept] == [two_images] * 9
     assert all(image.png_bytes() == entry for image, entry in zip(kept, data, strict=True))
-    assert live_pictures(two_pictures) == 2
+    assert live_images(two_images) == 2
 
     assert kept[0].array()[0, 0].tolist() == [0, 0, 0]  # decoded again
     assert kept[8].array()[0, 0].tolist() == [8, 0, 0]
-    assert live_pictures(two_pictures) == 2
+    assert live_images(two_images) == 2
     assert [image.sha256 for image in kept] == hashes
 
 
-def test_drawn_images_release_their_pixels_once_encoded(two_pictures: tuple[int, int]) -> None:
-    kept = [Image.from_pil(PilImage.new("RGB", two_pictures, (shade, 0, 0))) for shade in range(9)]
+def test_drawn_images_release_their_pixels_once_encoded(two_images: tuple[int, int]) -> None:
+    kept = [Image.from_pil(PilImage.new("RGB", two_images, (shade, 0, 0))) for shade in range(9)]
     hashes = [image.sha256 for image in kept]
-    assert live_pictures(two_pictures) == 9
+    assert live_images(two_images) == 9
 
     encoded = [image.png_bytes() for image in kept]
-    assert live_pictures(two_pictures) == 2
+    assert live_images(two_images) == 2
     assert [Image.from_bytes(data).sha256 for data in encoded] == hashes
     assert [image.array()[0, 0].tolist() for image in kept] == [[n, 0, 0] for n in range(9)]
     assert all(image.png_bytes() is data for image, data in zip(kept, encoded, strict=True))
 
 
-def test_converted_images_stay_the_same_after_release(two_pictures: tuple[int, int]) -> None:
-    clear = [PilImage.new("RGBA", two_pictures, (9, 9, n, n * 20)) for n in range(5)]
+def test_converted_images_stay_the_same_after_release(two_images: tuple[int, int]) -> None:
+    clear = [PilImage.new("RGBA", two_images, (9, 9, n, n * 20)) for n in range(5)]
     kept = [Image.from_bytes(encode(picture, "WEBP", lossless=True)) for picture in clear]
     del clear
 
@@ -367,22 +367,22 @@ def test_converted_images_stay_the_same_after_release(two_pictures: tuple[int, i
         image.png_bytes()
 
     assert [image.array().tolist() for image in kept] == first
-    assert live_pictures(two_pictures) == 2
+    assert live_images(two_images) == 2
 
 
-def test_pixels_in_use_stay_valid_after_release(two_pictures: tuple[int, int]) -> None:
-    image = Image.from_bytes(encode(PilImage.new("RGB", two_pictures, (7, 8, 9))))
+def test_pixels_in_use_stay_valid_after_release(two_images: tuple[int, int]) -> None:
+    image = Image.from_bytes(encode(PilImage.new("RGB", two_images, (7, 8, 9))))
     held = image.pil()
     for shade in range(4):
-        Image.from_bytes(encode(PilImage.new("RGB", two_pictures, (shade, 0, 0)))).pil()
+        Image.from_bytes(encode(PilImage.new("RGB", two_images, (shade, 0, 0)))).pil()
 
     assert image.pil() is not held
     assert held.getpixel((60, 66)) == (7, 8, 9)
 
 
-def test_ready_image_stays_ready_after_release(two_pictures: tuple[int, int]) -> None:
+def test_ready_image_stays_ready_after_release(two_images: tuple[int, int]) -> None:
     kept = [
-        Image.from_bytes(encode(PilImage.new("RGB", two_pictures, (shade, 0, 0))))
+        Image.from_bytes(encode(PilImage.new("RGB", two_images, (shade, 0, 0))))
         for shade in range(4)
     ]
     assert not kept[0].is_ready()
@@ -393,9 +393,9 @@ def test_ready_image_stays_ready_after_release(two_pictures: tuple[int, int]) ->
     assert [repr(image)[:16] for image in kept] == ["Image(61x67 RGB,"] * 4
 
 
-def test_threads_share_images_whose_pixels_come_and_go(two_pictures: tuple[int, int]) -> None:
+def test_threads_share_images_whose_pixels_come_and_go(two_images: tuple[int, int]) -> None:
     kept = [
-        Image.from_bytes(encode(PilImage.new("RGB", two_pictures, (shade, 0, 0))))
+        Image.from_bytes(encode(PilImage.new("RGB", two_images, (shade, 0, 0))))
         for shade in range(6)
     ]
     wrong: list[object] = []
@@ -413,25 +413,25 @@ def test_threads_share_images_whose_pixels_come_and_go(two_pictures: tuple[int, 
         thread.join()
 
     assert wrong == []
-    assert live_pictures(two_pictures) == 2
+    assert live_images(two_images) == 2
 
 
-def test_checking_an_image_keeps_no_pixels(two_pictures: tuple[int, int]) -> None:
-    image = Image.from_bytes(encode(PilImage.new("RGB", two_pictures)))
+def test_checking_an_image_keeps_no_pixels(two_images: tuple[int, int]) -> None:
+    image = Image.from_bytes(encode(PilImage.new("RGB", two_images)))
     image.check()
 
-    assert live_pictures(two_pictures) == 0
+    assert live_images(two_images) == 0
     assert repr(image).startswith("Image(61x67 RGB,")
     with pytest.raises(ImageError, match="not a readable image"):
         Image.from_bytes(b"broken").check()
 
 
-def test_dropped_images_take_no_place(two_pictures: tuple[int, int]) -> None:
-    data = encode(PilImage.new("RGB", two_pictures))
+def test_dropped_images_take_no_place(two_images: tuple[int, int]) -> None:
+    data = encode(PilImage.new("RGB", two_images))
     for _ in range(500):
         Image.from_bytes(data).pil()
 
-    assert live_pictures(two_pictures) == 0
+    assert live_images(two_images) == 0
     assert len(images._recent._images) <= 2
 
 

@@ -81,7 +81,7 @@ def test_whole_row_of_an_episode_that_never_started_is_a_placeholder() -> None:
     assert row.is_last
 
 
-def test_whole_row_of_an_episode_without_a_reply_keeps_its_prompt_and_pictures() -> None:
+def test_whole_row_of_an_episode_without_a_reply_keeps_its_prompt_and_images() -> None:
     trajectory = example(stop_reason=StopReason.ENGINE_FAULT)
     prompt = trajectory.segments[0]
     row = whole_row(replace(trajectory, segments=(prompt,), turns=()), filler_id=FILLER)
@@ -124,7 +124,7 @@ def test_merge_rows_forks_at_one_other_token_and_counts_the_drift() -> None:
     assert merged == changed
 
 
-def test_merge_rows_forks_at_another_picture() -> None:
+def test_merge_rows_forks_at_another_image() -> None:
     rows = step_rows(example(), filler_id=FILLER)
     other = (picture(5), *rows[1].images[1:])
     _, tally = merge_rows((rows[0], replace(rows[1], images=other), rows[2]))
@@ -137,7 +137,7 @@ def test_merge_rows_refuses_rows_of_two_trajectories() -> None:
         merge_rows((*rows, *rows))
 
 
-def test_row_tensors_hold_the_pictures_of_prompt_and_response() -> None:
+def test_row_tensors_hold_the_images_of_prompt_and_response() -> None:
     def with_features(segment: Segment) -> Segment:
         features = tuple(
             ImageFeatures(tensors={"pixel_values": np.full((4, 2), n)}, token_count=4)

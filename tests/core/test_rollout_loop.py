@@ -33,7 +33,7 @@ from envkit.trajectory import FaultPlace, SegmentKind, StopReason, Trajectory
 
 
 class Talk(Env):
-    """Answers until `ends` turns are over; pictures on request."""
+    """Answers until `ends` turns are over; images on request."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         thread_safe=True, snapshot=True, replay_safe=True, deterministic=True

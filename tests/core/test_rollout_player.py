@@ -120,7 +120,7 @@ async def test_player_takes_limits_for_one_episode() -> None:
         await made.aclose()
 
 
-async def test_player_resumes_an_aborted_episode_with_pictures() -> None:
+async def test_player_resumes_an_aborted_episode_with_images() -> None:
     interrupt = Interrupt()
 
     def policy(context: PolicyContext) -> str:

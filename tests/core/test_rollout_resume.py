@@ -27,7 +27,7 @@ from envkit.trajectory import (
 
 
 class Pictures(Env):
-    """Four turns with a new picture each."""
+    """Four turns with a new image each."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         thread_safe=True, snapshot=True, replay_safe=True, deterministic=True

@@ -40,7 +40,7 @@ class Board:
         return float(self.values(tag)[-1][1])
 
 
-def test_board_shows_scalars_histograms_and_pictures(tmp_path: Path) -> None:
+def test_board_shows_scalars_histograms_and_images(tmp_path: Path) -> None:
     rows = [example(n) for n in range(3)]
     sink = TensorBoardSink(tmp_path, shown_episodes=2)
     for row in rows:
@@ -57,7 +57,7 @@ def test_board_shows_scalars_histograms_and_pictures(tmp_path: Path) -> None:
     assert [step for step, _ in pictures] == [1, 2]
     shown = PillowImage.open(io.BytesIO(pictures[0][1][2]))
     assert np.array_equal(np.asarray(shown.convert("RGB")), rows[0].images()[1].array())
-    assert len(pictures[0][1]) == 2 + 2  # the first picture comes again as the last
+    assert len(pictures[0][1]) == 2 + 2  # the first image comes again as the last
 
 
 def test_metrics_of_steps_stand_at_their_step_with_their_own_histograms(tmp_path: Path) -> None:

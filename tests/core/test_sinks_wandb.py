@@ -79,7 +79,7 @@ def test_histograms_are_those_of_the_step(run: WandbFile) -> None:
     assert sum(shown[1]["histogram/turns"]["values"]) == 1
 
 
-def test_some_episodes_are_shown_with_their_last_pictures(run: WandbFile) -> None:
+def test_some_episodes_are_shown_with_their_last_images(run: WandbFile) -> None:
     row: dict[str, Any] = next(row for row in run.history() if "shown_episodes" in row)
     table = json.loads((run.folder / "files" / row["shown_episodes"]["path"]).read_text())
     first = dict(zip(table["columns"], table["data"][0], strict=True))

@@ -291,7 +291,7 @@ def test_codec_renders_a_reply_that_spells_a_placeholder() -> None:
 @pytest.mark.parametrize(
     "said", ["", " ", "\n x ", "and this?", "<tool_response>", "{{ x }}", "é 世"]
 )
-def test_codec_writes_a_picture_with_text_as_the_template_renders_it(name: str, said: str) -> None:
+def test_codec_writes_a_image_with_text_as_the_template_renders_it(name: str, said: str) -> None:
     codec = default_codec(name)
     reply = codec.encode_reply("A cat.")
     seen: list[Any] = [picture(1), text(said)]
@@ -322,7 +322,7 @@ def test_lazy_features_are_processed_when_their_tensors_are_read() -> None:
 
 
 class Qwen2VLSmallGrid:
-    """An image processor that suddenly gives any picture four tokens."""
+    """An image processor that suddenly gives any image four tokens."""
 
     merge_size = 2
 

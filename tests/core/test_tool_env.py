@@ -124,7 +124,7 @@ async def test_tool_env_plays_in_the_rollout_loop() -> None:
     assert played[0].turns[0].info["tool_results"] == [{"name": "multiply", "status": "ok"}]
 
 
-async def test_tool_env_shows_a_tools_picture_to_the_model() -> None:
+async def test_tool_env_shows_a_tools_image_to_the_model() -> None:
     codec = vision_codec()
     engine = ScriptedEngine(
         codec, lambda context: "red" if context.turn else call("swatch", color="red")
@@ -148,7 +148,7 @@ def test_several_calls_are_answered_in_their_order() -> None:
     seen = step(make(), reply)
 
     assert seen.observation["text"] == (
-        "Result 1, divide:\n0.25\n\nResult 2, swatch:\n[picture 1]\n\nResult 3, multiply:\n42"
+        "Result 1, divide:\n0.25\n\nResult 2, swatch:\n[image 1]\n\nResult 3, multiply:\n42"
     )
     assert len(seen.observation["images"]) == 1
     assert seen.info["tool_call"]["name"] == "divide"
@@ -335,7 +335,7 @@ def test_a_tasks_broken_tools_are_refused(tools: object, sentence: str) -> None:
         env.reset(seed=0)
 
 
-def test_a_prompt_may_be_made_with_pictures() -> None:
+def test_a_prompt_may_be_made_with_images() -> None:
     picture = Image.from_pil(PilImage.new("RGB", (28, 28)))
 
     def show(task: Task) -> Turn:

@@ -83,8 +83,8 @@ async def test_what_a_tool_returns_is_shown(value: object, text: str, images: in
     [
         (object(), "must return text, envkit.Image, JSON data"),
         ({"image": picture()}, "must return text, envkit.Image, JSON data"),
-        ([picture()] * 9, "at most 8 pictures"),
-        (Image.from_bytes(b"no picture"), "ImageError"),
+        ([picture()] * 9, "at most 8 images"),
+        (Image.from_bytes(b"no image"), "ImageError"),
     ],
 )
 async def test_what_cannot_be_shown_is_a_crash(value: object, sentence: str) -> None:

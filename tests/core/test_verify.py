@@ -220,7 +220,7 @@ def test_verify_names_images_that_are_missing_or_changed(tmp_path: Path) -> None
     folder = tmp_path / "images"
     (folder / f"{picture(1).sha256}.png").unlink()
     (folder / f"{picture(0).sha256}.png").write_bytes(picture(5).png_bytes())
-    (folder / f"{picture(2).sha256}.png").write_bytes(b"no picture")
+    (folder / f"{picture(2).sha256}.png").write_bytes(b"no image")
     messages = [p.message for p in verify_file(tmp_path / "run.jsonl").problems]
     assert any(f"{picture(1).sha256}.png" in message for message in messages)
     assert any("its file was changed" in message for message in messages)

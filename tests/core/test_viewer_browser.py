@@ -98,7 +98,7 @@ def centre(node: "Locator") -> tuple[float, float]:
 
 
 def expected(frame: "Locator", x: float, y: float) -> tuple[float, float]:
-    """Where a pixel of the picture is on the screen."""
+    """Where a pixel of the image is on the screen."""
     box = frame.locator("img").bounding_box()
     assert box is not None
     return box["x"] + x / SIZE[0] * box["width"], box["y"] + y / SIZE[1] * box["height"]
@@ -125,7 +125,7 @@ def test_pages_fit_every_width_in_both_schemes(
     assert overflow(open_file(other, width=width, scheme=scheme)) == 0
 
 
-def test_episode_shows_task_picture_action_and_tokens_without_scrolling(open_file: Open) -> None:
+def test_episode_shows_task_image_action_and_tokens_without_scrolling(open_file: Open) -> None:
     page = open_file(grouped_run(), f"{HOME}/e/6")
     for selector in ("h1", ".turn.on .frame", ".turn.on .ring", ".side .tokens"):
         box = page.locator(selector).first.bounding_box()
@@ -168,7 +168,7 @@ def test_marks_of_every_kind_are_drawn_and_said(open_file: Open) -> None:
     assert "The model did: click 40, 30" in (frame.get_attribute("aria-label") or "")
 
 
-def test_mark_on_an_earlier_picture_is_drawn_there(open_file: Open) -> None:
+def test_mark_on_an_earlier_image_is_drawn_there(open_file: Open) -> None:
     zoom = {"kind": "box", "box": [60, 60, 200, 160], "label": "zoom", "image": 0}
     page = open_file([marked([[click(5, 5)], [zoom]], rewards=[0.0, 0.0])], f"{HOME}/e/1")
     frames = page.locator(".turn").nth(1).locator(".frame")

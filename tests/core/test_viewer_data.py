@@ -101,7 +101,7 @@ def test_episode_is_a_list_of_sequences() -> None:
     assert len(only["turns"]) == 3
 
 
-def test_episode_marks_stand_on_the_picture_before_the_reply() -> None:
+def test_episode_marks_stand_on_the_image_before_the_reply() -> None:
     one = marked([[click(*CLICK)], [click(1, 2)]], rewards=[0.0, 1.0])
     first, second = turns_of(one)
     images = [image.sha256 for image in images_of(one.messages)]
@@ -113,7 +113,7 @@ def test_episode_marks_stand_on_the_picture_before_the_reply() -> None:
     assert [said["text"] for said in episode_final(one)] == ["The task is over."]
 
 
-def test_episode_mark_may_name_an_earlier_picture() -> None:
+def test_episode_mark_may_name_an_earlier_image() -> None:
     zoom = {"kind": "box", "box": [1, 2, 3, 4], "label": "zoom", "image": 0}
     one = marked([[click(5, 5)], [zoom]], rewards=[0.0, 0.0])
     first, second = turns_of(one)

@@ -51,7 +51,7 @@ def test_report_holds_the_run(tmp_path: Path) -> None:
     assert found.turns(1)[0]["tokens"]["logprobs"] == [-0.5, -0.01, -2.25]
 
 
-def test_report_embeds_every_picture_once(tmp_path: Path) -> None:
+def test_report_embeds_every_image_once(tmp_path: Path) -> None:
     target = write_report([example(0), example(0), example(1)], tmp_path / "report.html")
     found = Page(target)
     names = {name for name in found.blocks if name.startswith("image-")}
@@ -83,7 +83,7 @@ def test_report_holds_hostile_content_as_data(tmp_path: Path) -> None:
     target = write_report([_hostile()], tmp_path / "report.html", title=HOSTILE)
     found, harmless = Page(target), Page(write_report([example()], tmp_path / "other.html"))
     assert found.count("img") == 0
-    assert found.count("script") == harmless.count("script") - 2  # as many pictures fewer
+    assert found.count("script") == harmless.count("script") - 2  # as many images fewer
     assert HOSTILE in found.text
     assert found.rows[0]["id"] == HOSTILE
     assert not {"<", ">", "\u2028"} & set(found.blocks["index"])
@@ -155,7 +155,7 @@ def test_report_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = [example(n) for n in range(3)]
     found = Page(write_report(rows, tmp_path / "report.html", max_episodes=2))
     assert "the list shows the first 2 and leaves out 1" in found.notes
-    assert "2 pictures are not in this file" in found.notes
+    assert "2 images are not in this file" in found.notes
     assert [name for name in found.blocks if name.startswith("image-")] == [
         f"image-{picture(0).sha256}"
     ]
@@ -209,7 +209,7 @@ def test_report_knows_throughput_only_from_the_rollout_itself(tmp_path: Path) ->
         assert speed not in names_with(other)
 
 
-def test_stored_pictures_are_whole_or_not_taken_as_they_are() -> None:
+def test_stored_images_are_whole_or_not_taken_as_they_are() -> None:
     data = picture(0).png_bytes()
     assert is_whole_png(data)
     assert not any(is_whole_png(data[:end]) for end in range(len(data)))

@@ -378,5 +378,5 @@ def test_missing_image_says_so(tmp_path: Path, browser: "Browser") -> None:
     with served(tmp_path) as address:
         page = browser.new_page()
         page.goto(f"{address}#/run/e/1")
-        page.get_by_text("the file of this picture is missing").first.wait_for()
+        page.get_by_text("the file of this image is missing").first.wait_for()
         page.close()

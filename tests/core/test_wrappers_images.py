@@ -35,7 +35,7 @@ def canary() -> Env:
 
 
 def shown(trajectory: Trajectory) -> list[str]:
-    """The pictures of the ledger, which is what the model saw."""
+    """The images of the ledger, which is what the model saw."""
     return [image.sha256 for image in trajectory.images()]
 
 
@@ -52,7 +52,7 @@ def says(text: str) -> Policy:
 
 
 @BOTH
-async def test_the_model_sees_other_pictures_and_the_same_text(wrap: Wrap) -> None:
+async def test_the_model_sees_other_images_and_the_same_text(wrap: Wrap) -> None:
     plain = await played(canary())
     wrapped = await played(wrap(canary()))
 
@@ -65,7 +65,7 @@ async def test_the_model_sees_other_pictures_and_the_same_text(wrap: Wrap) -> No
     assert check_trajectory(wrapped) == ()
 
 
-async def test_blank_pictures_have_one_colour_and_the_size_of_the_true_ones() -> None:
+async def test_blank_images_have_one_colour_and_the_size_of_the_true_ones() -> None:
     plain = await played(canary())
     blank = await played(BlankImage(canary(), grey=90))
 
@@ -75,15 +75,15 @@ async def test_blank_pictures_have_one_colour_and_the_size_of_the_true_ones() ->
         assert np.unique(seen.array()).tolist() == [90]
 
 
-async def test_swapped_pictures_are_first_pictures_of_other_tasks() -> None:
+async def test_swapped_images_are_first_images_of_other_tasks() -> None:
     swapped = await played(SwapImage(canary()))
     again = await played(SwapImage(canary()))
     other = await played(SwapImage(canary(), seed=1))
 
-    assert len(set(shown(swapped))) == 3  # three true pictures, three wrong ones
+    assert len(set(shown(swapped))) == 3  # three true images, three wrong ones
     assert shown(again) == shown(swapped)
     assert set(shown(other)).isdisjoint(shown(swapped))
-    assert all(image.array().std() > 5 for image in swapped.images())  # pictures, not blanks
+    assert all(image.array().std() > 5 for image in swapped.images())  # images, not blanks
 
 
 @BOTH
@@ -95,7 +95,7 @@ async def test_the_record_says_which_wrapper_it_was_made_with(wrap: Wrap) -> Non
 
 
 @BOTH
-async def test_a_resumed_episode_shows_the_pictures_that_an_unbroken_one_shows(wrap: Wrap) -> None:
+async def test_a_resumed_episode_shows_the_images_that_an_unbroken_one_shows(wrap: Wrap) -> None:
     unbroken = await played(wrap(canary()))
     interrupt = Interrupt()
     oracle = canary().oracle()
@@ -143,8 +143,8 @@ async def test_a_fresh_environment_after_a_crash_is_wrapped_again(wrap: Wrap) ->
     assert set(shown(trajectory)).isdisjoint(shown(truth))
 
 
-class AsyncPictures(AsyncEnv):
-    """Shows a picture of the task's brightness, asynchronously."""
+class AsyncImages(AsyncEnv):
+    """Shows an image of the task's brightness, asynchronously."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(replay_safe=True, deterministic=True)
 
@@ -165,23 +165,23 @@ def _flat(brightness: int) -> Image:
 
 
 @BOTH
-async def test_pictures_of_an_asynchronous_environment_are_replaced_too(wrap: Wrap) -> None:
-    plain = await played(AsyncPictures, policy=says("ok"))
-    wrapped = await played(lambda: wrap(AsyncPictures()), policy=says("ok"))
+async def test_images_of_an_asynchronous_environment_are_replaced_too(wrap: Wrap) -> None:
+    plain = await played(AsyncImages, policy=says("ok"))
+    wrapped = await played(lambda: wrap(AsyncImages()), policy=says("ok"))
 
     assert wrapped.reward == 1.0
     assert set(shown(wrapped)).isdisjoint(shown(plain))
 
 
 class DecoratingEnv(DotsEnv):
-    """Adds its own picture where it formats an observation."""
+    """Adds its own image where it formats an observation."""
 
     def format_observation(self, observation: Observation) -> Message:
         return message("user", observation["text"], (*observation["images"], _flat(self.dots)))
 
 
 @BOTH
-async def test_pictures_that_the_environment_adds_to_its_message_are_replaced_too(
+async def test_images_that_the_environment_adds_to_its_message_are_replaced_too(
     wrap: Wrap,
 ) -> None:
     plain = await played(DecoratingEnv(), policy=DotsEnv().oracle())
@@ -192,7 +192,7 @@ async def test_pictures_that_the_environment_adds_to_its_message_are_replaced_to
 
 
 class ShorteningEnv(DotsEnv):
-    """Shortens an observation to the last of its pictures and one of its own."""
+    """Shortens an observation to the last of its images and one of its own."""
 
     def on_turn(self, response_text: str) -> Turn:
         return Turn("long " * 400, images=(_flat(1),))
@@ -201,7 +201,7 @@ class ShorteningEnv(DotsEnv):
         return {**observation, "text": "short", "images": (*observation["images"], _flat(2))}
 
 
-async def test_pictures_of_a_shortened_observation_are_replaced_too() -> None:
+async def test_images_of_a_shortened_observation_are_replaced_too() -> None:
     limits = Limits(max_response_tokens=120, max_turns=2)
     trajectory = await played(BlankImage(ShorteningEnv(size=28)), policy=says("3"), limits=limits)
 
@@ -209,18 +209,18 @@ async def test_pictures_of_a_shortened_observation_are_replaced_too() -> None:
     assert all(np.unique(image.array()).tolist() == [128] for image in trajectory.images())
 
 
-class OnePictureEnv(DotsEnv):
-    """Shows the same picture in every task."""
+class OneImageEnv(DotsEnv):
+    """Shows the same image in every task."""
 
     def on_reset(self, task: Any) -> Turn:
         return Turn("What is this?", images=(_flat(7),))
 
 
-async def test_swapping_says_when_there_is_no_other_picture() -> None:
-    trajectory = await played(SwapImage(OnePictureEnv()), policy=says("3"))
+async def test_swapping_says_when_there_is_no_other_image() -> None:
+    trajectory = await played(SwapImage(OneImageEnv()), policy=says("3"))
     assert trajectory.fault is not None
     assert trajectory.fault.where is FaultPlace.RESET
-    assert re.search(r"no other picture .* use BlankImage", trajectory.fault.message)
+    assert re.search(r"no other image .* use BlankImage", trajectory.fault.message)
 
 
 class LonelyEnv(DotsEnv):
@@ -242,7 +242,7 @@ def test_brightness_is_a_byte() -> None:
         BlankImage(canary(), grey=256)
 
 
-def test_a_grey_picture_stays_grey() -> None:
+def test_a_grey_image_stays_grey() -> None:
     picture = Image.from_array(np.arange(64, dtype=np.uint8).reshape(8, 8))
 
     assert BlankImage(canary()).replace(picture, 0).mode == "L"

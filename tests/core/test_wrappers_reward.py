@@ -18,7 +18,7 @@ from envkit.wrappers import InjectFaults, RescaleReward, ShapeReward
 
 
 def solved(env: Env) -> float:
-    """Potential: how many pictures were counted rightly."""
+    """Potential: how many images were counted rightly."""
     return float(cast(DotsEnv, env)._solved)
 
 

@@ -1,4 +1,4 @@
-"""The canary: the code stands in the picture and nowhere else."""
+"""The canary: the code stands in the image and nowhere else."""
 
 import itertools
 
@@ -43,7 +43,7 @@ def test_canary_says_nothing_about_the_code_in_the_text() -> None:
     assert len(texts) == 1
 
 
-def test_canary_shows_a_new_picture_of_the_next_code_every_turn() -> None:
+def test_canary_shows_a_new_image_of_the_next_code_every_turn() -> None:
     env = CanaryEnv(turns=3)
     observation, _ = env.reset(options={"task": {"codes": ["K7MX", "222", "K7MX"]}})
     pictures = [observation["images"]]
@@ -152,7 +152,7 @@ def test_read_code_never_raises_and_returns_a_run_of_the_length(reply: str, leng
 
 
 @given(pair=st.tuples(codes, codes), look=st.integers(0, 50))
-def test_pictures_of_one_length_differ_in_the_code_and_not_in_size(
+def test_images_of_one_length_differ_in_the_code_and_not_in_size(
     pair: tuple[str, str], look: int
 ) -> None:
     one, two = (draw_code(code, look=look) for code in pair)
@@ -163,11 +163,11 @@ def test_pictures_of_one_length_differ_in_the_code_and_not_in_size(
     assert one.size[1] % 28 == 0
 
 
-def test_picture_bytes_are_the_same_everywhere() -> None:
-    assert draw_code("K7MX").sha256 == PICTURE_OF_K7MX
+def test_image_bytes_are_the_same_everywhere() -> None:
+    assert draw_code("K7MX").sha256 == IMAGE_OF_K7MX
 
 
-PICTURE_OF_K7MX = "ef21d16b5af2e98f5a790897d4418788f7b7fbbaaf212247d3f090c9b6a094a7"
+IMAGE_OF_K7MX = "ef21d16b5af2e98f5a790897d4418788f7b7fbbaaf212247d3f090c9b6a094a7"
 
 
 def test_glyphs_are_whole_and_tell_characters_apart() -> None:

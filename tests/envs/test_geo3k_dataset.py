@@ -176,7 +176,7 @@ def test_dataset_composites_transparency_on_white(tmp_path: Path) -> None:
     assert Image.from_data_uri(task["images"][0]).pil().getpixel((0, 0)) == (255, 255, 255)
 
 
-def test_dataset_makes_large_pictures_smaller(tmp_path: Path) -> None:
+def test_dataset_makes_large_images_smaller(tmp_path: Path) -> None:
     row = {**DATA_URI, "images": [_uri(_png((5000, 4000), "L", 255))]}
     task = load_tasks(_write(tmp_path / "a.jsonl", row)).task(0)
     width, height = Image.from_data_uri(task["images"][0]).size
@@ -184,7 +184,7 @@ def test_dataset_makes_large_pictures_smaller(tmp_path: Path) -> None:
     assert abs(width / height - 1.25) < 0.01
 
 
-def test_dataset_reads_pictures_beside_the_file_only(tmp_path: Path) -> None:
+def test_dataset_reads_images_beside_the_file_only(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "secret.png").write_bytes(PNG)
     (tmp_path / "inside" / "a.png").write_bytes(PNG)
@@ -317,7 +317,7 @@ def test_questions_of_evaluation_suites_become_tasks(
         ({"image": [_uri(PNG), None]}, "an image is empty"),
     ],
 )
-def test_bad_questions_are_refused_and_no_picture_is_dropped(
+def test_bad_questions_are_refused_and_no_image_is_dropped(
     tmp_path: Path, change: dict[str, Any], reason: str | None
 ) -> None:
     path = _write(tmp_path / "a.jsonl", CHOICES, {**CHOICES, **change})

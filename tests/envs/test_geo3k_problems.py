@@ -173,11 +173,11 @@ def test_invariant_7_same_seed_gives_the_same_image_bytes_in_another_process() -
     assert done.stdout.split() == here
 
 
-def test_picture_is_the_same_whether_it_was_kept_or_drawn_again() -> None:
+def test_image_is_the_same_whether_it_was_kept_or_drawn_again() -> None:
     task = ProceduralSource(seed=2).task(5)
     kept = draw(Figure.from_json(task["figure"]))
     for index in range(80):
-        ProceduralSource(seed=11).task(index)  # pushes the kept picture out
+        ProceduralSource(seed=11).task(index)  # pushes the kept image out
     again = draw(Figure.from_json(json.loads(json.dumps(task["figure"]))))
     assert again is not kept
     assert again == kept
@@ -218,7 +218,7 @@ GOLDEN = {
 }
 
 
-def test_golden_problems_and_pictures_of_version_0() -> None:
+def test_golden_problems_and_images_of_version_0() -> None:
     """A change here is another set of problems: raise the version of the environment.
 
     Only the second hash may change with a release of Pillow that draws differently.

@@ -374,7 +374,7 @@ def test_gymnasium_wrong_arguments_are_refused_with_a_sentence() -> None:
             GymnasiumEnv(**options)
 
 
-def test_gymnasium_picture_is_shown_or_its_package_is_named() -> None:
+def test_gymnasium_image_is_shown_or_its_package_is_named() -> None:
     if find_spec("pygame") is None:
         with pytest.raises(MissingDependencyError, match="pygame"):
             made("CartPole-v1", view="rgb_array").reset(seed=0)
@@ -386,7 +386,7 @@ def test_gymnasium_picture_is_shown_or_its_package_is_named() -> None:
     assert "determinism" in envkit.check_env(env).passed
 
 
-def test_gymnasium_picture_observations_are_shown_as_pictures() -> None:
+def test_gymnasium_image_observations_are_shown_as_images() -> None:
     pixels: NDArray[np.uint8] = np.arange(16 * 24 * 3, dtype=np.uint32).astype(np.uint8)
     pixels = pixels.reshape(16, 24, 3)
     space = spaces.Dict({"eye": spaces.Box(0, 255, (16, 24, 3), np.uint8), "n": spaces.Discrete(4)})

@@ -4,7 +4,7 @@
         run_envkit("eval", "toy-echo-v0", "--chat", server.url, "--model", MODEL)
 
 What it refuses, and in which words, follows OpenAI's API reference and its guide to error codes;
-`prompt_tokens` and `completion_tokens` count words, and 85 for each picture.
+`prompt_tokens` and `completion_tokens` count words, and 85 for each image.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _FIELDS = {
     "tools",
     "reasoning_effort",
 }
-_PICTURE_TOKENS = 85
+_IMAGE_TOKENS = 85
 
 
 class ChatServer:
@@ -52,7 +52,7 @@ class ChatServer:
         Args:
             script: Replies, messages, troubles and functions of the request; the last one stays.
             key: What clients must send; None lets everybody in.
-            reads_images: False refuses pictures, as models without vision do.
+            reads_images: False refuses images, as models without vision do.
             reasons: Refuse `max_tokens`, as OpenAI's reasoning models do.
             delay_s: Seconds before each answer.
         """
@@ -139,7 +139,7 @@ def completion(said: Any, body: dict[str, Any]) -> Any:
             {"index": 0, "finish_reason": reason, "message": {"role": "assistant", **message}}
         ],
         "usage": {
-            "prompt_tokens": words + _PICTURE_TOKENS * pictures,
+            "prompt_tokens": words + _IMAGE_TOKENS * pictures,
             "completion_tokens": sampled,
             "prompt_tokens_details": {"cached_tokens": 0},
         },
@@ -147,7 +147,7 @@ def completion(said: Any, body: dict[str, Any]) -> Any:
 
 
 def pictures_of(body: dict[str, Any]) -> Iterator[PilImage.Image]:
-    """Decode every picture of a request."""
+    """Decode every image of a request."""
     for entry in body["messages"]:
         parts = entry["content"] if isinstance(entry["content"], list) else []
         for part in parts:

@@ -82,7 +82,7 @@ def lose_logprob(place: int) -> Change:
 
 
 def swap_images(row: DeliveredRow) -> DeliveredRow:
-    """Exchange the first and the last picture, of one size, in the tensors."""
+    """Exchange the first and the last image, of one size, in the tensors."""
     return _with_parts(row, lambda parts: [parts[-1], *parts[1:-1], parts[0]])
 
 
@@ -101,7 +101,7 @@ def drop_picture(row: DeliveredRow) -> DeliveredRow:
     return replace(row, images=row.images[:-1])
 
 
-def without_pictures(row: DeliveredRow) -> DeliveredRow:
+def without_images(row: DeliveredRow) -> DeliveredRow:
     return replace(row, images=None, tensors={})
 
 
@@ -115,7 +115,7 @@ def _with_parts(row: DeliveredRow, change: Callable[[list[Array]], list[Array]])
     return replace(row, tensors={k: np.concatenate(change(v)) for k, v in split.items()})
 
 
-def other_picture(row: DeliveredRow) -> DeliveredRow:
+def other_image(row: DeliveredRow) -> DeliveredRow:
     assert row.images is not None
     strange = Image.from_array(np.zeros((8, 8, 3), np.uint8))
     return replace(row, images=[*row.images[:-1], strange])

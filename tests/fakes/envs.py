@@ -1,4 +1,4 @@
-"""Toy environments that other tests play: text, pictures, tools, and an asynchronous one.
+"""Toy environments that other tests play: text, images, tools, and an asynchronous one.
 
 All are deterministic, have a snapshot and an oracle, and register under `fakes/...` ids with
 `register_toys()`.
@@ -55,7 +55,7 @@ class EchoEnv(Env):
 
 
 class DotsEnv(Env):
-    """A new picture every turn: say how many dots it shows, `rounds` times in a row."""
+    """A new image every turn: say how many dots it shows, `rounds` times in a row."""
 
     capabilities: ClassVar[Capabilities] = PROMISES
 

@@ -30,7 +30,7 @@ ROWS = RUN / "trajectories.jsonl"
 
 
 class RunEnv(DotsEnv):
-    """Three pictures; before some reply of the whole run, a function is called once."""
+    """Three images; before some reply of the whole run, a function is called once."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         replay_safe=True, snapshot=True, deterministic=True

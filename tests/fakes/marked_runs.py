@@ -1,4 +1,4 @@
-"""Runs whose turns carry `info["marks"]`, on pictures with known pixels."""
+"""Runs whose turns carry `info["marks"]`, on images with known pixels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ EVERY_MARK: tuple[dict[str, Any], ...] = (
 
 
 def screenshot(number: int) -> Image:
-    """Return a picture of a desktop with one window, of `SIZE`."""
+    """Return an image of a desktop with one window, of `SIZE`."""
     picture = PilImage.new("RGB", SIZE, (90 + 20 * (number % 4), 146, 138))
     pen = ImageDraw.Draw(picture)
     left, top = 60 + 25 * (number % 6), 60 + 15 * (number % 4)
@@ -55,7 +55,7 @@ def marked(
     task: str = "Open the row with the largest value of Visits by a double click.",
     **values: Any,
 ) -> Trajectory:
-    """Return an episode that sees a new picture before each reply.
+    """Return an episode that sees a new image before each reply.
 
     Args:
         marks: Those of each turn.

@@ -36,7 +36,7 @@ from fakes.mutants_defects import (
     no_role,
     noisy,
     numbered,
-    other_picture,
+    other_image,
     paying,
     raising,
     rendered,
@@ -182,10 +182,10 @@ ROWS: Final = (
     _row("tells_in_the_system_prompt", "search geo3k", told_by_system),
     _row("tells_after_a_mistake", "geo3k search", stepping(feedback)),
     _row("tells_when_rendered", "search", rendered),
-    # pictures
+    # images
     _row("shows_nothing", "canary geo3k desktop", showing(blank)),
     _row("shows_the_same", "canary", showing(same)),
-    _row("shows_another_task", "canary geo3k", other_picture),
+    _row("shows_another_task", "canary geo3k", other_image),
 )
 
 MUTANTS: Final[dict[str, Base]] = {

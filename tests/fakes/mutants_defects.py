@@ -98,7 +98,7 @@ def saying(change: Callable[[Any, str], str]) -> Defect:
 
 
 def showing(change: Callable[[Any, Image], Image]) -> Defect:
-    """Change every picture."""
+    """Change every image."""
 
     def shown(env: Env, moment: Any) -> Any:
         seen = moment.observation
@@ -392,8 +392,8 @@ def near(env: Any, text: str, step: Step) -> float:
         return 0.0
 
 
-def other_picture(base: Base) -> Base:
-    """Show the picture of another task, which only who reads pictures can notice."""
+def other_image(base: Base) -> Base:
+    """Show the image of another task, which only who reads images can notice."""
 
     def reset(self: Env, *, seed: int | None = None, options: Any = None) -> Reset:
         other = Reset(*base.reset(self, seed=None if seed is None else seed + 1))

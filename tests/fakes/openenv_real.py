@@ -32,7 +32,7 @@ class CountAction(openenv.Action):
 
 
 class CountObservation(openenv.Observation):
-    """The sum, and a picture as OpenEnv's BrowserGym sends it."""
+    """The sum, and an image as OpenEnv's BrowserGym sends it."""
 
     text: str
     screenshot: list[list[list[int]]] | None = None

@@ -53,7 +53,7 @@ class Failure(StrEnum):
     TEXT_REWARD = "a reward that is a string"
     NAN_REWARD = "a reward that is not a number"
     HUGE = "a message beyond the limit"
-    BAD_PICTURE = "a data URI that holds no picture"
+    BAD_IMAGE = "a data URI that holds no picture"
     FULL = "an error: the server is full"
     FACTORY = "an error: the environment cannot be made"
     EXECUTION = "an error: the environment raised"
@@ -71,7 +71,7 @@ TEXTS = {
     Failure.NAN_REWARD: (
         '{"type": "observation", "data": {"observation": {}, "reward": NaN, "done": false}}'
     ),
-    Failure.BAD_PICTURE: json.dumps(
+    Failure.BAD_IMAGE: json.dumps(
         {
             "type": "observation",
             "data": {

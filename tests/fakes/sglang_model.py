@@ -1,6 +1,6 @@
 """The model behind the fake server: prompt expansion, replies, stop rules, log-probabilities.
 
-Log-probabilities are a function of the token and everything before it, pictures included, so
+Log-probabilities are a function of the token and everything before it, images included, so
 scoring a conversation returns the numbers that sampling it did.
 """
 
@@ -54,7 +54,7 @@ class Prompt:
     ids: tuple[int, ...]
     """Images expanded."""
     keys: tuple[int, ...]
-    """Like ids, with every expanded token standing for its picture."""
+    """Like ids, with every expanded token standing for its image."""
     image_tokens: int
 
 
@@ -64,7 +64,7 @@ def qwen_image_tokens(width: int, height: int) -> int:
 
 
 def decode_images(data: Any) -> tuple[Image.Image, ...]:  # any JSON
-    """Return the pictures of `image_data`, or refuse as the loader does."""
+    """Return the images of `image_data`, or refuse as the loader does."""
     items = data if isinstance(data, list) else [] if data is None else [data]
     pictures: list[Image.Image] = []
     for index, item in enumerate(items):
@@ -91,7 +91,7 @@ def expand_prompt(
     """Expand one placeholder per image, or fail as the family does."""
     placeholders = 0 if image_token_id is None else list(wire_ids).count(image_token_id)
     if not images or not placeholders:
-        # Without pictures a placeholder stays a token; without placeholders pictures vanish.
+        # Without images a placeholder stays a token; without placeholders images vanish.
         return Prompt(ids=tuple(wire_ids), keys=tuple(wire_ids), image_tokens=0)
     if placeholders > len(images):
         wire_ids = _mismatch(wire_ids, len(images), placeholders, image_token_id, family)

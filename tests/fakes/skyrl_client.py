@@ -46,7 +46,7 @@ class FakeClient:
     )
     """(member, turn) to what its requests raise, one after the other."""
     resize: int = 0
-    """How many patches wider the server's processor makes a picture than ours does."""
+    """How many patches wider the server's processor makes an image than ours does."""
     logprob: Callable[[int], float] = lambda token: -(token % 7 + 1) / 10
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     models: list[str | None] = field(default_factory=list[str | None])
@@ -142,7 +142,7 @@ class FakeClient:
         return reply, "stop"
 
     def _pictures(self, prompt: list[int], feature: Any) -> tuple[PilImage.Image, ...]:
-        """Read the pictures back, after checking that features and placeholders agree."""
+        """Read the images back, after checking that features and placeholders agree."""
         media = self.codec.media_ids[:1]
         if feature is None:
             assert not set(prompt) & set(media), "placeholders came without pictures"

@@ -18,7 +18,7 @@ WORLD: Counter[str] = Counter()
 
 
 def colour_of(picture: PilImage.Image) -> str:
-    """Return the name of a picture's colour, as a policy that sees would."""
+    """Return the name of an image's colour, as a policy that sees would."""
     pixel = picture.getpixel((1, 1))
     return next(name for name, value in COLOURS.items() if value == pixel)
 

@@ -182,5 +182,5 @@ def _served(kind: str, codec: ChatCodec, script: Script, settings: dict[str, Any
 
 
 DOTS: dict[str, Any] = {"env_id": "toy-dots-v0", "env_kwargs": {"rounds": 3, "max_turns": 4}}
-"""Four turns of a picture each, unless three are counted right."""
+"""Four turns of an image each, unless three are counted right."""
 ECHO: dict[str, Any] = {"env_id": "toy-echo-v0", "env_kwargs": {"max_turns": 3}}

@@ -30,7 +30,7 @@ IMAGE_TOKEN = 9_000
 
 @cache
 def picture(seed: int, *, size: int = 12) -> Image:
-    """Return a small picture, the same one for the same seed."""
+    """Return a small image, the same one for the same seed."""
     rng = np.random.default_rng(seed)
     return Image.from_array(rng.integers(0, 256, (size, size + seed % 3, 3), dtype=np.uint8))
 

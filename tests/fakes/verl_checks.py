@@ -45,7 +45,7 @@ def check_row(row: dict[str, Any], *, prompt: int = PROMPT, response: int = RESP
 
 
 def check_images(row: dict[str, Any], processor: Any) -> None:
-    """Assert that placeholders and pictures of a row agree, one by one."""
+    """Assert that placeholders and images of a row agree, one by one."""
     ids = row["input_ids"].tolist()
     pad, merge = processor.image_token_id, processor.image_processor.merge_size
     runs: list[int] = []

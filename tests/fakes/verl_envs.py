@@ -1,4 +1,4 @@
-"""Environments for the verl tests: pictures that a fake server can really read, and failures."""
+"""Environments for the verl tests: images that a fake server can really read, and failures."""
 
 from typing import Any, ClassVar
 
@@ -16,15 +16,15 @@ COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250)}
 
 
 def colour_of(picture: Any) -> str:
-    """Return the name of a picture's colour, as a policy that sees would."""
+    """Return the name of an image's colour, as a policy that sees would."""
     pixel = picture.convert("RGB").getpixel((1, 1))
     return next(name for name, value in COLOURS.items() if value == pixel)
 
 
 class ColoursEnv(Env):
-    """Name the colour of a new picture in every turn; each right name gives 1 / rounds.
+    """Name the colour of a new image in every turn; each right name gives 1 / rounds.
 
-    The pictures differ in size, so that their token counts do.
+    The images differ in size, so that their token counts do.
     """
 
     capabilities: ClassVar[Capabilities] = PROMISES

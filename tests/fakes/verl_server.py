@@ -58,7 +58,7 @@ class Call:
 
 
 Policy = Callable[[str, list[Any]], str | BaseException | TokenOutput]
-"""From the prompt's text and its pictures to a reply, an error to raise, or a whole answer."""
+"""From the prompt's text and its images to a reply, an error to raise, or a whole answer."""
 
 
 class StrictVllmServer:
@@ -123,7 +123,7 @@ class StrictVllmServer:
         )
 
     def _check_images(self, prompt_ids: list[int], images: Sequence[Any]) -> None:
-        """Process pictures as vLLM does, and compare with the placeholders that were sent."""
+        """Process images as vLLM does, and compare with the placeholders that were sent."""
         if self.processor is None:
             assert not images
             return

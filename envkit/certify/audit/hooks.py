@@ -25,7 +25,7 @@ class AuditHooks:
     heard_right: Callable[[Step], bool] | None = None
     """Whether a step's answer says that the guess was right."""
     closed_book: Callable[[Task], str] | None = None
-    """Answers from the question alone: without the picture, the search or the tool that the task is
+    """Answers from the question alone: without the image, the search or the tool that the task is
     about. It must not read the task's answer."""
     grade: Callable[[Task, str], float] | None = None
     """The grader: the reward of an answer."""

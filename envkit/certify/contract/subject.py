@@ -145,7 +145,7 @@ def _line(values: dict[str, Any]) -> str:
 
 
 def _seen(observation: Observation) -> dict[str, Any]:
-    """Return an observation as JSON data, its pictures by the hash of their PNG bytes."""
+    """Return an observation as JSON data, its images by the hash of their PNG bytes."""
     images = [hashlib.sha256(image.png_bytes()).hexdigest() for image in observation["images"]]
     return {**observation, "images": images}
 

@@ -132,7 +132,7 @@ def _answer(env: Env, step: Step) -> dict[str, Any]:
 
 
 def _seen(env: Env, observation: Observation) -> dict[str, Any]:
-    """Return what the model sees, its pictures by size and hash."""
+    """Return what the model sees, its images by size and hash."""
     images = [
         {"sha256": image.sha256, "width": image.size[0], "height": image.size[1]}
         for image in observation["images"]

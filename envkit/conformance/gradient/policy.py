@@ -21,7 +21,7 @@ except ImportError as error:
     raise MissingDependencyError.for_extra("comparing gradients", "torch", "hf") from error
 
 _VISION_TOKENS: Final = {"vision_start": 151652, "vision_end": 151653, "image": 151655}
-"""Of Qwen2.5-VL, whose ids the recordings with pictures have."""
+"""Of Qwen2.5-VL, whose ids the recordings with images have."""
 _COMMON: Final[Mapping[str, Any]] = {"tie_word_embeddings": False, "attn_implementation": "sdpa"}
 _SEED: Final = 20_26
 _SPREAD: Final = 0.08
@@ -30,13 +30,13 @@ _OLDER: Final = 0.01
 
 
 class Policy:
-    """A two-layer Qwen2, or Qwen2.5-VL for pictures, in double precision. Axes: n ids, V ids."""
+    """A two-layer Qwen2, or Qwen2.5-VL for images, in double precision. Axes: n ids, V ids."""
 
     def __init__(self, *, has_images: bool = False) -> None:
         """Make the weights from a fixed seed.
 
         Args:
-            has_images: Whether it takes pictures.
+            has_images: Whether it takes images.
         """
         self._small, self.filler_id = _vocabulary()
         self.vocabulary_size = len(self._small)
@@ -58,7 +58,7 @@ class Policy:
 
         Args:
             ids: Of the small vocabulary, (n,).
-            tensors: The processor's outputs for the row's pictures; None or empty without any.
+            tensors: The processor's outputs for the row's images; None or empty without any.
         """
         return self._logits(self.model, ids, tensors)
 

@@ -20,7 +20,7 @@ export function h(name, props, ...children) {
 }
 export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
-// Controls become pictures of themselves and what reorders or hides text a box.
+// Controls become images of themselves and what reorders or hides text a box.
 export const plain = text => String(text ?? "").replace(
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200c\u200e-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
   c => c.charCodeAt(0) < 32 ? String.fromCharCode(0x2400 + c.charCodeAt(0)) : c === "\u2028" || c === "\u2029" ? "\n" : "\u25af");

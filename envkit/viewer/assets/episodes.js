@@ -79,7 +79,7 @@ export function episodesPage(context, query) {
     const isChosen = state.sort === key, isDown = state.dir === "down";
     const sort = () => { state.dir = isChosen && !isDown ? "down" : "up"; state.sort = key; save(); draw(); body.querySelector(`[data-sort="${key}"]`)?.focus(); };
     return h(`th${TEXT_COLUMNS.includes(key) ? "" : ".n"}`, { scope: "col", "aria-sort": isChosen ? (isDown ? "descending" : "ascending") : null },
-      by ? h("button.sort", { type: "button", "data-sort": key, onclick: sort }, name, h("i", { "aria-hidden": "true" }, isChosen ? (isDown ? " ↓" : " ↑") : "")) : name ? h("span.sort", {}, name) : h("span.vh", {}, "Picture"));
+      by ? h("button.sort", { type: "button", "data-sort": key, onclick: sort }, name, h("i", { "aria-hidden": "true" }, isChosen ? (isDown ? " ↓" : " ↑") : "")) : name ? h("span.sort", {}, name) : h("span.vh", {}, "Image"));
   }
   function grow() {
     const tbody = body.querySelector("tbody"), next = [];

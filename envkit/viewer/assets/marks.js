@@ -1,4 +1,4 @@
-// What the model did, drawn over the picture that it saw. The environment says it in info.marks; a
+// What the model did, drawn over the image that it saw. The environment says it in info.marks; a
 // mark carries its own words, so nothing here reads a reply.
 import { h, s, plain, isNumber } from "./dom.js";
 
@@ -66,11 +66,11 @@ function layer(marks, [w, ht], pen) {
   });
   return { lines, labels, dock, tip };
 }
-// A figure: the picture at its own size, never larger, with the marks over it. `label` names its button.
+// A figure: the image at its own size, never larger, with the marks over it. `label` names its button.
 export function shot(source, run, sha, size, marks, { onopen, pen, label, isEager } = {}) {
   const src = source.image(sha, run), known = size ?? [4, 3];
-  if (!src && source.isServed) return h("p.missing", {}, "the file of this picture is missing");
-  if (!src) return h("p.missing", {}, "picture not in this file ", h("a", { href: `images/${sha}.png` }, `images/${sha.slice(0, 12)}….png`));
+  if (!src && source.isServed) return h("p.missing", {}, "the file of this image is missing");
+  if (!src) return h("p.missing", {}, "image not in this file ", h("a", { href: `images/${sha}.png` }, `images/${sha.slice(0, 12)}….png`));
   const { lines, labels, dock, tip } = layer(size ? marks : [], known, pen);
   const said = label ?? (marks.length ? `Screenshot. The model did: ${marks.map(m => plain(m.words)).join("; ")}` : "Screenshot");
   return h("figure.shot", {},

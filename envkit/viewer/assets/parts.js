@@ -1,4 +1,4 @@
-// Small pieces that several pages show: rewards, intervals, bars, distributions, pictures.
+// Small pieces that several pages show: rewards, intervals, bars, distributions, images.
 import { h, s, num, percent, seconds, plain, isNumber, marked } from "./dom.js";
 import { hue } from "./model.js";
 
@@ -39,7 +39,7 @@ export const hitLine = (hit, query) => hit.where === "task" ? null
   : h("div.hit", {}, h("span.muted", {}, `${hit.where} `), plain(hit.before), h("mark", {}, plain(hit.hit)), plain(hit.after));
 export const taskText = (text, query) => h("div.tasktext", { dir: "auto" }, marked(text, query));
 
-// Small pictures get their address when they come near the screen.
+// Small images get their address when they come near the screen.
 export function lazyPictures(source, name) {
   const seen = new IntersectionObserver(entries => entries.forEach(({ isIntersecting, target }) => {
     if (!isIntersecting) return;

@@ -1,4 +1,4 @@
-// One turn as a card: what the environment said, the picture the model saw with its actions drawn on
+// One turn as a card: what the environment said, the image the model saw with its actions drawn on
 // it, then thought and actions in words, once.
 import { h, num, many, plain, folded, isNumber } from "./dom.js";
 import { icon, isDrawn, penAfter, shot, summary } from "./marks.js";
@@ -27,7 +27,7 @@ export function reply(turn) {
     error ? h("p.error", {}, icon("bad"), "Not understood: ", plain(error)) : null,
     words.length ? folded("raw", h("pre", { tabindex: 0 }, plain(turn.reply))) : null);
 }
-// The pictures of a turn: all that are new, the last one last; marks go on the one they name.
+// The images of a turn: all that are new, the last one last; marks go on the one they name.
 function pictures(view, n, options) {
   const { turns, data } = view, turn = turns[n - 1], fresh = turn.heard.flatMap(m => m.images), shown = turn.shown;
   const named = turn.marks.filter(m => m.on && m.on !== shown).map(m => m.on);
@@ -41,7 +41,7 @@ export function turnCard(view, n, { isCompared = false, isEager = false } = {}) 
   if (!turn) return endCard(view, n);
   const { names, fresh, draw } = pictures(view, n, { isEager });
   const isNew = fresh.length > 0 || n === 1 || isCompared;
-  const unchanged = sha => h("details.fold", { open: turn.marks.some(isDrawn) }, h("summary", {}, "same picture as before"), draw(sha));
+  const unchanged = sha => h("details.fold", { open: turn.marks.some(isDrawn) }, h("summary", {}, "same image as before"), draw(sha));
   const what = summary(turn);
   return h("article.turn", { "aria-label": `Turn ${n}` },
     h("h2", {}, h("b.n", {}, String(n)), h("span.cut", { dir: "auto" }, what.text), rewardChip(turn)),

@@ -217,7 +217,7 @@ class Browser:
             raise self.process.start_fault() from fault
 
     async def _require_frames(self, deadline_s: float) -> None:
-        """Refuse a build that draws no frames on request: its pictures would depend on the clock.
+        """Refuse a build that draws no frames on request: its images would depend on the clock.
 
         Raises:
             BrowserFault: It is such a build (`REFUSED`), or does not answer.

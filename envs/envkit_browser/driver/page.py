@@ -128,7 +128,7 @@ class Page:
         return self._last_frame
 
     async def warm_up(self) -> None:
-        """Draw a first picture of the blank page, which takes longer than all that follow."""
+        """Draw a first image of the blank page, which takes longer than all that follow."""
         await self.screenshot()
         self._last_frame = None
 
@@ -224,7 +224,7 @@ class Page:
     async def screenshot(self) -> bytes:
         """Draw a frame and return it as PNG of the page's size.
 
-        Where nothing has changed the browser sends no picture, and the last one is returned.
+        Where nothing has changed the browser sends no image, and the last one is returned.
         """
         self._check()
         shot = {"format": "png", "optimizeForSpeed": True}

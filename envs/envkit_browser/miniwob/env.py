@@ -33,7 +33,7 @@ class MiniwobEnv(AsyncEnv):
         page shows. `TASKS` lists them.
     Observation: a screenshot of 160 x 210 page pixels, `scale` times as large, with the goal as
         text at first and then what could not be read, if anything. The page's yellow bar with the
-        goal is blank unless `shows_goal`, or the goal holds a picture.
+        goal is blank unless `shows_goal`, or the goal holds an image.
     Action: one or several actions in the form of the model family that `action` names. Those after
         one that ends the episode are left out. Time in the page passes with actions only, half a
         second with each that does something, so that the same actions give the same page.

@@ -25,7 +25,7 @@ _LOOKS: Final = frozenset({ActionKind.SCREENSHOT, ActionKind.ZOOM})
 _STEP_MS: Final = 500
 """How much of the page's time an action takes: jQuery UI's animations end in it."""
 _SETTLE_MS: Final = 5.0
-"""How much of the browser's own clock passes after an input; pictures are waited for in it."""
+"""How much of the browser's own clock passes after an input; images are waited for in it."""
 _DEADLINE_S: Final = 20.0
 _WHEEL_MS: Final = 50.0
 _LONGEST_WAIT_S: Final = 60.0

@@ -1,7 +1,7 @@
 """The pages of the package miniwob, as a site that the browser driver serves.
 
-Only its folder of pages is used: its Python side wants Selenium and is never imported. Pictures
-that styles name are put into them: a picture that is fetched when an icon first shows would be
+Only its folder of pages is used: its Python side wants Selenium and is never imported. Images
+that styles name are put into them: an image that is fetched when an icon first shows would be
 missing from one screenshot and there in the next.
 """
 
@@ -48,7 +48,7 @@ def miniwob_site() -> Site:
 
 
 def _with_pictures(path: Path) -> str:
-    """Return a file with the pictures of its styles in place of their addresses."""
+    """Return a file with the images of its styles in place of their addresses."""
 
     def inlined(match: re.Match[str]) -> str:
         picture = path.parent / match.group(1)

@@ -39,7 +39,7 @@ class TaskEntry:
     """Replies that an episode has by default: two for each action that the oracle needs, 40 at
     most; 20 where it has no plan. A random policy wins more the more it has."""
     draws_goal: bool = False
-    """The goal's bar holds a picture or a color that its text lacks, so that it is always shown."""
+    """The goal's bar holds an image or a color that its text lacks, so that it is always shown."""
     reloads: bool = False
     """The page keeps something from one problem to the next, so that every reset loads it anew."""
 
@@ -106,7 +106,7 @@ _RELOADED: Final = frozenset(
         "use-slider-2",
     }
 )
-"""A second play of one seed began with another picture in these: numbers that widgets count up,
+"""A second play of one seed began with another image in these: numbers that widgets count up,
 what has the focus, what is scrolled."""
 
 _ACTIONS: Final = {

@@ -37,7 +37,7 @@ def read(file: Path) -> tuple[EvalLog, dict[str, EvalSample]]:
 
 
 def test_every_recording_reads_back(tmp_path: Path) -> None:
-    """Recordings have pictures, faults, rewritten histories, aborts and several roles."""
+    """Recordings have images, faults, rewritten histories, aborts and several roles."""
     recorded = [recording.trajectory for recording in shipped_recordings()]
     log, samples = read(written(tmp_path, recorded))
     assert len(log.samples or []) == len(recorded)
@@ -131,7 +131,7 @@ def test_summaries_samples_and_a_rewritten_log_agree(tmp_path: Path) -> None:
     assert 0 < len(samples) < len(recorded)
     streamed = list(read_eval_log_samples(str(file), all_samples_required=False))
     assert {sample.uuid for sample in streamed} == set(samples)
-    # Inspect's own summary of each sample; ours cuts the opening and leaves pictures out.
+    # Inspect's own summary of each sample; ours cuts the opening and leaves images out.
     for summary in read_eval_log_sample_summaries(str(file)):
         theirs = samples[str(summary.uuid)].summary()
         assert summary.model_dump(exclude={"input"}) == theirs.model_dump(exclude={"input"})

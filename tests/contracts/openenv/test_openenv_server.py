@@ -64,7 +64,7 @@ def replies(env: Env, seed: int) -> list[str]:
 def test_served_environment_is_the_direct_one(
     env_id: str, options: dict[str, Any], seeds: int
 ) -> None:
-    """Texts, picture bytes, rewards, ends, info, tools and prompt, step by step."""
+    """Texts, image bytes, rewards, ends, info, tools and prompt, step by step."""
     direct: Any = envkit.make(env_id, **options)
     with serving(make_app(env_id, options, access=ACCESS)) as address:
         env = made(address)
@@ -72,7 +72,7 @@ def test_served_environment_is_the_direct_one(
             said = replies(direct, seed)
             start, info = direct.reset(seed=seed)
             far, far_info = env.reset(seed=seed)
-            assert far == start  # pictures compare by their pixels
+            assert far == start  # images compare by their pixels
             assert json.loads(json.dumps(info)) == far_info
             assert env.task == {}
             assert (env.system_prompt, env.tools) == (direct.system_prompt, direct.tools)

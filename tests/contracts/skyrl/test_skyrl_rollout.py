@@ -95,7 +95,7 @@ async def test_a_processor_that_resizes_differently_from_the_server_is_a_ledger_
     await made.train(output)
 
 
-async def test_each_picture_is_rendered_once_and_read_by_the_model(run: MakeRun) -> None:
+async def test_each_image_is_rendered_once_and_read_by_the_model(run: MakeRun) -> None:
     made = run(policy=sees, samples=3, vision=True, env_kwargs={"pictures": True})
     output = await made.generate()
     assert [round(sum(row), 2) for row in output["rewards"]] == [0.75] * 3
@@ -118,7 +118,7 @@ async def test_requests_carry_what_skyrl_asks_for(run: MakeRun) -> None:
     assert {request["salt"] for request in made.client.requests} == {"skyrl-lora:3"}
 
 
-async def test_placeholders_of_pictures_cannot_be_sampled(run: MakeRun) -> None:
+async def test_placeholders_of_images_cannot_be_sampled(run: MakeRun) -> None:
     made = run(policy=sees, vision=True, env_kwargs={"pictures": True}, samples=1)
     await made.generate()
     bias = made.client.requests[0]["params"]["logit_bias"]
@@ -128,7 +128,7 @@ async def test_placeholders_of_pictures_cannot_be_sampled(run: MakeRun) -> None:
 async def test_the_placeholder_row_of_a_vision_run_passes_the_real_models_forward(
     run: MakeRun,
 ) -> None:
-    """A micro batch without any picture does not: Qwen-VL fails on SkyRL's empty tensors."""
+    """A micro batch without any image does not: Qwen-VL fails on SkyRL's empty tensors."""
     from transformers import AutoModelForImageTextToText
 
     loader: Any = AutoModelForImageTextToText

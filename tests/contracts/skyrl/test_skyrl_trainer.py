@@ -30,7 +30,7 @@ def first_wins(ask: Any) -> str:
 
 
 def sees(ask: Any) -> str:
-    """The first episode reads the newest picture, the others do not look."""
+    """The first episode reads the newest image, the others do not look."""
     return colour_of(ask.images[-1]) if ask.member == 0 else "purple"
 
 

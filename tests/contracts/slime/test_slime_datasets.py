@@ -37,7 +37,7 @@ def test_slimes_dataset_reads_exported_tasks(suffix: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_slimes_dataset_finds_exported_pictures(suffix: str, tmp_path: Path) -> None:
+def test_slimes_dataset_finds_exported_images(suffix: str, tmp_path: Path) -> None:
     from slime.utils.data import Dataset
 
     path = tmp_path / f"tasks{suffix}"

@@ -62,12 +62,12 @@ async def test_slime_must_hold_5_and_12_masks_log_probs_and_images_line_up(tmp_p
         assert len(pixels) == int(grid.prod(dim=1).sum())
         assert sample.tokens.count(pad) == int(grid.prod(dim=1).sum()) // 4
         assert len(grid) == 4 == sample.metadata["envkit_episode"]["turns"]
-        # Observation tokens, pictures included, are neither trained on nor scored.
+        # Observation tokens, images included, are neither trained on nor scored.
         start = len(sample.tokens) - sample.response_length
         for place, token in enumerate(sample.tokens[start:]):
             assert token != pad or sample.loss_mask[place] == 0
         assert sum(sample.loss_mask) == sum(len(vision_codec().encode_reply("5")) for _ in range(4))
-    # Every request carried all pictures so far, one placeholder each.
+    # Every request carried all images so far, one placeholder each.
     turns = sorted(len(payload["image_data"]) for payload in payloads if "image_data" in payload)
     assert turns == [1, 1, 2, 2, 3, 3, 4, 4]
     assert all(list(p["input_ids"]).count(pad) == len(p["image_data"]) for p in payloads)
@@ -76,7 +76,7 @@ async def test_slime_must_hold_5_and_12_masks_log_probs_and_images_line_up(tmp_p
     assert report.trajectories == 2
 
 
-async def test_slime_group_members_start_from_the_same_picture() -> None:
+async def test_slime_group_members_start_from_the_same_image() -> None:
     with vision_server(say_five) as served:
         one = await roll_group(served.args(DOTS), group_of(group=0))
         other = await roll_group(served.args(DOTS), group_of(group=1))

@@ -122,7 +122,7 @@ async def test_slime_must_hold_4_a_flag_during_a_step_ends_the_episode_behind_it
         asked = len(served.fake.payloads())
         assert (asked, Flagging.steps) == (1, 1)
         assert group[0].status is group[0].Status.ABORTED
-        assert group[0].loss_mask[-1] == 1  # the picture after the reply is sent by the resume
+        assert group[0].loss_mask[-1] == 1  # the image after the reply is sent by the resume
         state.reset()
         again = await generate_and_rm_group(
             args, through_pickle(group), state.sampling_params.copy()

@@ -39,7 +39,7 @@ def samples_of(size: int) -> list[Any]:
     return [Sample(group_index=0, index=n) for n in range(size)]
 
 
-async def test_slime_real_server_plays_turns_with_new_pictures(tmp_path: Any) -> None:
+async def test_slime_real_server_plays_turns_with_new_images(tmp_path: Any) -> None:
     from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
 
     args = slime_args(URL, MODEL, {**DOTS, "record_dir": str(tmp_path)})
@@ -57,7 +57,7 @@ async def test_slime_real_server_plays_turns_with_new_pictures(tmp_path: Any) ->
         assert all(value <= 0.0 for value in sample.rollout_log_probs)
 
 
-async def test_slime_real_server_abort_and_resume_with_pictures(tmp_path: Any) -> None:
+async def test_slime_real_server_abort_and_resume_with_images(tmp_path: Any) -> None:
     from slime.backends.sglang_utils.server_control import abort_servers_until_idle
     from slime.rollout.sglang_rollout import GenerateState, generate_and_rm_group
     from slime.utils.http_utils import get, init_http_client

@@ -167,7 +167,7 @@ async def test_slime_distills_with_images_and_a_fault(ours: bool) -> None:
 
 
 def check_teacher(teacher: Teacher, group: list[Any], data: dict[str, Any]) -> None:
-    """Every sample was scored by its own ids and pictures, and got its response's scores."""
+    """Every sample was scored by its own ids and images, and got its response's scores."""
     assert sorted(p["input_ids"] for p in teacher.asked) == sorted(s.tokens for s in group)
     by_ids = {tuple(p["input_ids"]): n for n, p in enumerate(teacher.asked)}
     sizes = {"failed": 0, "completed": 4, "truncated": 4}

@@ -101,7 +101,7 @@ def read(batch: dict[str, Any], rewards: Sequence[float | None]) -> DeliveredRow
     )
 
 
-def test_trl_trainer_has_every_recording_with_its_pictures(tmp_path: Path) -> None:
+def test_trl_trainer_has_every_recording_with_its_images(tmp_path: Path) -> None:
     rewards: list[Any] = []
     trainer = make_trainer(tmp_path, rewards)
 

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 @pytest.mark.parametrize(("options", "prefix"), [([], ""), (["--half"], "half-")])
-def test_trl_example_trains_and_evaluates_with_and_without_pictures(
+def test_trl_example_trains_and_evaluates_with_and_without_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], prefix: str
 ) -> None:
     prepare()

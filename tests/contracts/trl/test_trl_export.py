@@ -54,7 +54,7 @@ def test_a_rollout_function_finds_the_requests_of_exported_tasks(
 
 
 @pytest.mark.parametrize("kind", [TaskFormat.TRL, TaskFormat.HF])
-def test_exported_pictures_are_decoded_and_placed_by_trl(kind: TaskFormat, tmp_path: Path) -> None:
+def test_exported_images_are_decoded_and_placed_by_trl(kind: TaskFormat, tmp_path: Path) -> None:
     target = tmp_path / ("hf" if kind is TaskFormat.HF else "t.parquet")
     with TaskDraw("toy-dots-v0", count=2) as draw:
         export_tasks(draw, target, kind, with_images=True)
@@ -69,7 +69,7 @@ def test_exported_pictures_are_decoded_and_placed_by_trl(kind: TaskFormat, tmp_p
 
 
 @pytest.mark.parametrize("kind", list(TrajectoryFormat))
-def test_exported_trajectories_load_with_exact_tokens_and_pictures(
+def test_exported_trajectories_load_with_exact_tokens_and_images(
     kind: TrajectoryFormat, tmp_path: Path
 ) -> None:
     run = [example(n) for n in range(3)]

@@ -230,7 +230,7 @@ def test_trl_must_hold_6_every_extra_column_has_one_entry_for_each_prompt(
     assert seen["env_turns"] == [3, 3, 3, 3]
 
 
-def test_trl_must_hold_7_pictures_are_refused_instead_of_lost(bench: MakeBench) -> None:
+def test_trl_must_hold_7_images_are_refused_instead_of_lost(bench: MakeBench) -> None:
     """Images go through the trainer subclass; TRL would drop them here without a word."""
     request = EpisodeRequest(env_id="toy-dots-v0", seed=1)
     codec = ChatCodec(byte_tokenizer())

@@ -1,4 +1,4 @@
-"""The trainer subclass under TRL's real GRPOTrainer: pictures of every turn in the loss."""
+"""The trainer subclass under TRL's real GRPOTrainer: images of every turn in the loss."""
 
 import copy
 import dataclasses
@@ -240,7 +240,7 @@ def test_trl_must_hold_6_extra_column_has_an_entry_for_each_row(bench: Any) -> N
     assert seen[0] == [t.reward for t in made.trainer.trajectories]
 
 
-def test_trl_must_hold_7_pictures_of_every_turn_reach_the_loss(bench: Any) -> None:
+def test_trl_must_hold_7_images_of_every_turn_reach_the_loss(bench: Any) -> None:
     made = bench(options=MOVING)
     vision = {n: p.detach().clone() for n, p in made.model.named_parameters() if "visual" in n}
     made.train()
@@ -255,7 +255,7 @@ def test_trl_must_hold_7_pictures_of_every_turn_reach_the_loss(bench: Any) -> No
     assert not [name for name, before in vision.items() if after[name].equal(before)]
 
 
-def test_trl_must_hold_7_later_picture_changes_the_later_log_probability(bench: Any) -> None:
+def test_trl_must_hold_7_later_image_changes_the_later_log_probability(bench: Any) -> None:
     made = bench()
     made.train()
     inputs = dict(made.losses[0])
@@ -271,7 +271,7 @@ def test_trl_must_hold_7_later_picture_changes_the_later_log_probability(bench: 
 
     before = score()
     pixels = inputs["pixel_values"].clone()
-    pixels[72:108] = 0.0  # the third picture of the first row, 36 patches each
+    pixels[72:108] = 0.0  # the third image of the first row, 36 patches each
     inputs["pixel_values"] = pixels
     after = score()
     pads = inputs["completion_ids"][0] == made.trainer._image_pad_token_id
@@ -287,13 +287,13 @@ def test_trl_must_hold_8_disagreeing_placeholders_are_refused_before_trl_drops_i
     made = bench()
     play = made.trainer.player.play
 
-    def drop_a_picture(requests: Any) -> Any:
+    def drop_a_image(requests: Any) -> Any:
         first, *others = play(requests)
         prompt = first.segments[0]
         bare = dataclasses.replace(prompt, images=(), features=())
         return (dataclasses.replace(first, segments=(bare, *first.segments[1:])), *others)
 
-    made.trainer.player.play = drop_a_picture
+    made.trainer.player.play = drop_a_image
     with pytest.raises(LedgerFault, match="row 0: 2 images have 2 features of 18 tokens, got 27"):
         made.train()
 
@@ -305,13 +305,13 @@ def test_trl_must_hold_8_batch_without_its_images_is_refused_after_trl_built_it(
     made = bench()
     play = made.trainer.player.play
 
-    def drop_a_picture(requests: Any) -> Any:
+    def drop_a_image(requests: Any) -> Any:
         first, *others = play(requests)
         prompt = first.segments[0]
         bare = dataclasses.replace(prompt, images=(), features=())
         return (dataclasses.replace(first, segments=(bare, *first.segments[1:])), *others)
 
-    made.trainer.player.play = drop_a_picture
+    made.trainer.player.play = drop_a_image
     with pytest.raises(LedgerFault, match="TRL dropped the 11 images"):
         made.train()
 
@@ -358,7 +358,7 @@ def test_trl_stale_engine_shows_in_the_mismatch(bench: Any) -> None:
     assert made.trainer.mismatch.largest > 1e-2
 
 
-def test_trl_text_and_pictures_mix_in_one_batch(bench: Any) -> None:
+def test_trl_text_and_images_mix_in_one_batch(bench: Any) -> None:
     made = bench(EpisodeRequest(env_id="toy-echo-v0"), CANARY_REQUEST)
     made.train()
     assert [len(t.images()) for t in made.trainer.trajectories] == [0, 0, 3, 3]
@@ -373,7 +373,7 @@ def test_trl_text_alone_trains_a_vision_model(bench: Any) -> None:
     assert made.trainer.mismatch.largest < 1e-4
 
 
-def test_trl_one_turn_episodes_keep_the_pictures_of_their_prompts(bench: Any) -> None:
+def test_trl_one_turn_episodes_keep_the_images_of_their_prompts(bench: Any) -> None:
     made = bench(EpisodeRequest(env_id="canary-v0", env_kwargs={**CANARY, "turns": 1}))
     made.train()
     assert len(made.losses[0]["image_grid_thw"]) == 4

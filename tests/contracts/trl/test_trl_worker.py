@@ -251,7 +251,7 @@ def test_trl_worker_without_progress_is_unhealthy(worker: MakeWorker) -> None:
         one.check_health(-1.0)
 
 
-def test_trl_worker_refuses_pictures(worker: MakeWorker) -> None:
+def test_trl_worker_refuses_images(worker: MakeWorker) -> None:
     dataset = [{"envkit": EpisodeRequest(env_id="toy-dots-v0", seed=1).to_column()}]
     one = worker(dataset=dataset)
     one.start()

@@ -88,7 +88,7 @@ async def test_reward_equals_the_library_own_rollout() -> None:
     assert last.info["reward_terms"] == {"is_right": 1.0, "brevity": 0.5}
 
 
-async def test_tools_answer_with_text_pictures_and_their_errors() -> None:
+async def test_tools_answer_with_text_images_and_their_errors() -> None:
     env = made("calculator")
     await begin(env, 2)
     assert [tool.name for tool in env.tools] == ["multiply", "draw"]
@@ -106,7 +106,7 @@ async def test_tools_answer_with_text_pictures_and_their_errors() -> None:
     assert (cut.terminated, cut.truncated, cut.reward) == (False, True, 0.0)
 
 
-async def test_game_shows_its_picture_and_ends_by_its_own_message() -> None:
+async def test_game_shows_its_image_and_ends_by_its_own_message() -> None:
     env = made("guessing", split="eval", max_turns=5)
     reset = await begin(env, 2)
     assert reset.observation["text"] == "Guess my number."

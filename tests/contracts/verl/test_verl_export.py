@@ -1,4 +1,4 @@
-"""verl's own RLHFDataset reads what `envkit export --format verl` writes, pictures included."""
+"""verl's own RLHFDataset reads what `envkit export --format verl` writes, images included."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.verl
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-def test_verls_dataset_reads_exported_tasks_and_pictures(suffix: str, tmp_path: Path) -> None:
+def test_verls_dataset_reads_exported_tasks_and_images(suffix: str, tmp_path: Path) -> None:
     register_toys()
     path = tmp_path / f"tasks{suffix}"
     with TaskDraw("toy-dots-v0", count=3) as draw:

@@ -283,10 +283,10 @@ async def test_verl_prompt_beyond_prompt_length_is_refused_before_sampling(
     assert "prompt_length" in caplog.text
 
 
-async def test_verl_pictures_without_a_processor_are_a_fault(
+async def test_verl_images_without_a_processor_are_a_fault(
     bench: Make, version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """verl swallows an unsupported processor; pictures must not then become plain text."""
+    """verl swallows an unsupported processor; images must not then become plain text."""
     column = EpisodeRequest(env_id="verl-colours-v0").to_column()
     made = bench(version, up)
     row = one_row(await made.run([Sample(envkit=column)]))

@@ -18,7 +18,7 @@ Make = Callable[..., Bench]
 
 
 def see(text: str, images: list[Any]) -> str:
-    """Say "up" to text, and name the colour of the last picture."""
+    """Say "up" to text, and name the colour of the last image."""
     del text
     return colour_of(images[-1]) if images else "up"
 
@@ -36,7 +36,7 @@ _mixed: dict[str, Run] = {}
 
 @pytest.fixture
 async def mixed(bench: Make, version: str) -> Run:
-    """A batch with text, pictures, a fault, a prompt that is too long and two truncations.
+    """A batch with text, images, a fault, a prompt that is too long and two truncations.
 
     Played once for each worker: the tests only read what it delivered.
     """
@@ -92,7 +92,7 @@ async def test_verl_must_hold_3_lengths_cut_at_turn_boundaries(mixed: Run) -> No
 
 
 async def test_verl_must_hold_4_image_runs_equal_images_and_grids(mixed: Run) -> None:
-    """Image-pad runs == images, and pads_i == grid_i / merge^2, in rows with several pictures."""
+    """Image-pad runs == images, and pads_i == grid_i / merge^2, in rows with several images."""
     for row in mixed.rows:
         check_images(row, mixed.worker.processor)
     counts = [

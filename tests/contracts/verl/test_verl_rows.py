@@ -112,8 +112,8 @@ async def test_verl_v1_refuses_several_rows_where_rows_weigh_like_episodes(
     assert f"use {fix}" in caplog.text or f"'{fix}'" in caplog.text
 
 
-async def test_verl_pictures_reach_server_and_rope_index(bench: Make, version: str) -> None:
-    """Three pictures of three sizes; the policy names the colour of the one it was sent last."""
+async def test_verl_images_reach_server_and_rope_index(bench: Make, version: str) -> None:
+    """Three images of three sizes; the policy names the colour of the one it was sent last."""
     made = bench(version, see, model="qwen2_5_vl")
     column = EpisodeRequest(env_id="verl-colours-v0", seed=4).to_column()
     (row,) = (await made.run([Sample(envkit=column)])).rows
@@ -122,14 +122,14 @@ async def test_verl_pictures_reach_server_and_rope_index(bench: Make, version: s
     assert row["reward_score"] == pytest.approx(1.0)
     assert [len(call.images) for call in made.server.calls] == [1, 2, 3]
     assert len({image.size for image in made.server.calls[-1].images}) == 3
-    # get_rope_index ran: inside a picture, height and width differ from the text's position.
+    # get_rope_index ran: inside an image, height and width differ from the text's position.
     pad = made.worker.processor.image_token_id
     inside = row["position_ids"][:, row["input_ids"] == pad]
     assert not torch.equal(inside[1], inside[2])
     assert not torch.equal(inside[2], inside[3])
 
 
-async def test_verl_grey_pictures_are_sent_as_rgb(bench: Make, version: str) -> None:
+async def test_verl_grey_images_are_sent_as_rgb(bench: Make, version: str) -> None:
     made = bench(version, lambda *_: "red", model="qwen2_5_vl")
     request = EpisodeRequest(env_id="verl-colours-v0", env_kwargs={"grey": True})
     (row,) = (await made.run([Sample(envkit=request.to_column())])).rows
@@ -137,7 +137,7 @@ async def test_verl_grey_pictures_are_sent_as_rgb(bench: Make, version: str) -> 
     assert row["envkit_failed"] == 0
 
 
-async def test_verl_pictures_follow_the_processors_options(bench: Make, version: str) -> None:
+async def test_verl_images_follow_the_processors_options(bench: Make, version: str) -> None:
     """`data.mm_processor_kwargs` change the token count in codec, worker and server alike."""
     made = bench(
         version,

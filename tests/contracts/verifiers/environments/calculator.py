@@ -1,4 +1,4 @@
-"""A tool environment: native calls, a rubric of two functions, a picture from a tool."""
+"""A tool environment: native calls, a rubric of two functions, an image from a tool."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""A game of several turns without a limit of its own; the prompt has a picture."""
+"""A game of several turns without a limit of its own; the prompt has an image."""
 
 import base64
 import io
