@@ -412,7 +412,8 @@ async def test_collect_groups_the_episodes_of_a_role_and_passes_verify(tmp_path:
 
 async def test_drop_group_withholds_the_siblings_too() -> None:
     codec, state = text_codec(), RolloutState()
-    engine = FaultyEngine(codec, speak, FaultPlan(0.3, kinds=["permanent"], seed=4))
+    # Not "permanent": 8 episodes that begin with the same permanent fault rightly end a run.
+    engine = FaultyEngine(codec, speak, FaultPlan(0.3, kinds=["timeout"], seed=4))
 
     out = [
         one
@@ -424,7 +425,7 @@ async def test_drop_group_withholds_the_siblings_too() -> None:
             group_size=2,
             state=state,
             on_fault=FaultPolicy.DROP_GROUP,
-            retries=BUDGET,
+            retries=replace(BUDGET, max_engine_retries_per_turn=0),
         )
     ]
 
