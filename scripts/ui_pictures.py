@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from viewer_images import PHONE, WIDE, draw
+from viewer_pictures import PHONE, WIDE, draw
 
 from envkit_browser.driver import find_browser
 

@@ -2,7 +2,7 @@
 
 Members of a group are played by the oracle or at random, so groups differ in what they solved.
 
-    python scripts/viewer_images.py docs/pictures/report
+    python scripts/viewer_pictures.py docs/pictures/report
 """
 
 import argparse

@@ -22,7 +22,7 @@ from PIL import Image as PilImage
 from PIL import ImageDraw
 
 REPLY: Final = (
-    "I look at the image once more.\n"
+    "I look at the picture once more.\n"
     '<tool_call>\n{"name": "look", "arguments": {"place": "the next door"}}\n</tool_call>'
 )
 """Said in every turn; the last one of an episode is cut short by the turn limit."""

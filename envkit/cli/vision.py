@@ -107,7 +107,7 @@ def judge(probes: Sequence[Probe], *, code: str) -> Verdict:
         findings.append(f"picture {probe.picture} instead: {text}")
         if gap <= threshold:
             problems.append(
-                f"picture {probe.picture} changes nothing: images are dropped or replaced on "
+                f"image {probe.picture} changes nothing: images are dropped or replaced on "
                 "their way to the model; was the server started with its vision part?"
             )
     reads = any(code in probe.reply.upper() for probe in same)

@@ -105,7 +105,7 @@ async def test_verl_engine_sends_expanded_ids_and_rgb_images_to_vllm() -> None:
     assert set(client.sent[0]) == {"request_id", "prompt_ids", "sampling_params", "image_data"}
 
 
-async def test_verl_engine_sends_one_placeholder_a_image_elsewhere() -> None:
+async def test_verl_engine_sends_one_placeholder_an_image_elsewhere() -> None:
     client = Client(output([7]))
     made = engine(client, sends_expanded=False, settings=settings(backend="sglang"))
     await made.generate(request(wire=(1, PAD, 2), images=1, sampling={"banned_ids": (PAD,)}))

@@ -215,7 +215,7 @@ def test_drawn_image_larger_than_a_block_is_encoded_without_loss() -> None:
         assert Image.from_bytes(image.png_bytes()) == image
 
 
-def test_encoding_that_comes_with_a_image_is_kept() -> None:
+def test_encoding_that_comes_with_an_image_is_kept() -> None:
     picture = gradient()
     data = encode(picture, compress_level=9)
     image = Image.from_pil(picture, png=data)

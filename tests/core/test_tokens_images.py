@@ -291,7 +291,7 @@ def test_codec_renders_a_reply_that_spells_a_placeholder() -> None:
 @pytest.mark.parametrize(
     "said", ["", " ", "\n x ", "and this?", "<tool_response>", "{{ x }}", "é 世"]
 )
-def test_codec_writes_a_image_with_text_as_the_template_renders_it(name: str, said: str) -> None:
+def test_codec_writes_an_image_with_text_as_the_template_renders_it(name: str, said: str) -> None:
     codec = default_codec(name)
     reply = codec.encode_reply("A cat.")
     seen: list[Any] = [picture(1), text(said)]

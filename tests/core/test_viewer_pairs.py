@@ -164,7 +164,7 @@ def test_diff_shows_pairs_and_says_what_has_none(tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "diff.html").read_text()
 
 
-def test_diff_holds_a_image_of_both_runs_once(tmp_path: Path) -> None:
+def test_diff_holds_an_image_of_both_runs_once(tmp_path: Path) -> None:
     found = Page(write_diff([example(0)], [example(0)], tmp_path / "diff.html"))
     assert len([name for name in found.blocks if name.startswith("image-")]) == 2
 

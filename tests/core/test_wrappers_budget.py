@@ -101,7 +101,7 @@ def test_the_environments_own_shorter_form_goes_first() -> None:
     assert env.shorten(observation, 50)["text"] == "my own summary"
 
 
-def test_a_image_that_does_not_fit_ends_the_episode_as_before() -> None:
+def test_an_image_that_does_not_fit_ends_the_episode_as_before() -> None:
     env: Any = BudgetText(DotsEnv())
     observation, _ = env.reset(seed=1)
 

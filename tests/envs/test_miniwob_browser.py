@@ -147,7 +147,7 @@ async def test_goal_is_text_and_its_bar_is_blank_unless_asked(env: MiniwobEnv) -
     assert len(bars[1].getcolors(1000) or ()) > 1
 
 
-async def test_goal_that_holds_a_image_is_always_shown(env: MiniwobEnv) -> None:
+async def test_goal_that_holds_an_image_is_always_shown(env: MiniwobEnv) -> None:
     observation, _ = await env.areset(options={"task": {"name": "use-colorwheel-2", "seed": 1}})
     bar = observation["images"][0].pil().convert("RGB").crop((0, 0, 320, 100))
     assert len(bar.getcolors(4000) or ()) > 2

@@ -287,13 +287,13 @@ def test_trl_must_hold_8_disagreeing_placeholders_are_refused_before_trl_drops_i
     made = bench()
     play = made.trainer.player.play
 
-    def drop_a_image(requests: Any) -> Any:
+    def drop_an_image(requests: Any) -> Any:
         first, *others = play(requests)
         prompt = first.segments[0]
         bare = dataclasses.replace(prompt, images=(), features=())
         return (dataclasses.replace(first, segments=(bare, *first.segments[1:])), *others)
 
-    made.trainer.player.play = drop_a_image
+    made.trainer.player.play = drop_an_image
     with pytest.raises(LedgerFault, match="row 0: 2 images have 2 features of 18 tokens, got 27"):
         made.train()
 
@@ -305,13 +305,13 @@ def test_trl_must_hold_8_batch_without_its_images_is_refused_after_trl_built_it(
     made = bench()
     play = made.trainer.player.play
 
-    def drop_a_image(requests: Any) -> Any:
+    def drop_an_image(requests: Any) -> Any:
         first, *others = play(requests)
         prompt = first.segments[0]
         bare = dataclasses.replace(prompt, images=(), features=())
         return (dataclasses.replace(first, segments=(bare, *first.segments[1:])), *others)
 
-    made.trainer.player.play = drop_a_image
+    made.trainer.player.play = drop_an_image
     with pytest.raises(LedgerFault, match="TRL dropped the 11 images"):
         made.train()
 
