@@ -2,10 +2,12 @@
 
 import re
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -102,3 +104,18 @@ def test_commands_name_functions_of_plugin_packages() -> None:
         _, _, function = value.partition(":")
         assert package_of(value) in NAMES
         assert function
+
+
+def test_pinned_versions_run_on_the_oldest_python_that_the_project_accepts() -> None:
+    """Debian 12 has Python 3.11.2; a newer pip package may need 3.11.5 and then cannot install."""
+    oldest = SpecifierSet(PROJECT["project"]["requires-python"])
+    assert "3.11.0" in oldest
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = {line.lower() for line in lines if "==" in line}
+    needs: dict[str, str] = {}
+    for found in distributions():
+        pin = f"{found.metadata['Name']}=={found.version}".lower()
+        if pin in pins or pin.replace("_", "-") in pins:
+            needs[pin] = found.metadata["Requires-Python"] or ""
+    assert len(needs) > 150
+    assert {pin: rule for pin, rule in needs.items() if "3.11.0" not in SpecifierSet(rule)} == {}
