@@ -175,12 +175,28 @@ main()
 """
 
 
-@pytest.mark.parametrize("env_id", ["canary-v0", "computer-use-v0"])
-def test_scripted_rollout_needs_neither_torch_nor_transformers(env_id: str, tmp_path: Path) -> None:
+_INSTALLED = """
+import sys
+from envkit.cli import main
+try:
+    main()
+finally:
+    print("imported:", {"torch", "transformers"} & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "code"), [("canary-v0", _WITHOUT), ("computer-use-v0", _INSTALLED)]
+)
+def test_scripted_rollout_needs_neither_torch_nor_transformers(
+    env_id: str, code: str, tmp_path: Path
+) -> None:
     command = ["rollout", env_id, "--policy", "oracle", "-n", "2", "--out", str(tmp_path / "run")]
     run = subprocess.run(
-        [sys.executable, "-c", _WITHOUT, *command], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     assert "2 trajectories" in run.stdout
     assert "all sound" in run.stdout
+    if code is _INSTALLED:
+        assert "imported: set()" in run.stdout
