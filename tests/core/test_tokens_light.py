@@ -160,6 +160,17 @@ def test_load_light_names_a_damaged_file(name: str, tmp_path: Path) -> None:
         light(folder)
 
 
+def test_load_light_reads_a_tokenizer_again_only_if_its_file_changed(tmp_path: Path) -> None:
+    folder = shutil.copytree(SEEING, tmp_path / "model")
+    first = light(folder).tokenizer
+    assert light(folder).tokenizer is first
+    file = folder / "tokenizer.json"
+    contents = json.loads(file.read_text())
+    contents["added_tokens"][-1]["content"] = "<|renamed|>"
+    file.write_text(json.dumps(contents))
+    assert "<|renamed|>" in light(folder).tokenizer.get_added_vocab()
+
+
 _WITHOUT = """
 import importlib.util, sys
 HIDDEN = {"torch", "transformers"}
