@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from envkit.cli.audit import audit
 from envkit.cli.catalog import info, list_environments
 from envkit.cli.certify import certify
-from envkit.cli.conformance import conformance
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
 from envkit.cli.eval import evaluate
@@ -155,7 +154,6 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
         "filter": filter_tasks,
         "import": import_dump,
         "audit": audit,
-        "conformance": conformance,
     },
 }
 """By the groups of the help, which are those of docs/command-line.md. Plugins come last."""

@@ -38,10 +38,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "verify": ("verify runs/oracle", "verify runs/oracle --json"),
     "audit": ("audit DIR", "audit Qwen/Qwen2.5-VL-3B-Instruct --json"),
     "golden": ("golden canary-v0 --out tests/golden/canary-v0.json",),
-    "conformance": (
-        "conformance",
-        "conformance --adapter trl --recordings runs/oracle --model DIR",
-    ),
     "doctor": (
         "doctor",
         "doctor --json",
@@ -65,12 +61,15 @@ _ATTRIBUTE: Final = "envkit_examples"
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def with_examples(*lines: str) -> Callable[[Command], Command]:
+def with_examples(*lines: str, group: str | None = None) -> Callable[[Command], Command]:
     """Mark a plugin's command with examples for the end of its help.
 
     Args:
         lines: What to type after `envkit`.
+        group: Title under which `envkit --help` lists the command, a literal: it is read from the
+            source text. None lists it among the commands of plugins.
     """
+    del group
 
     def mark(command: Command) -> Command:
         setattr(command, _ATTRIBUTE, lines)

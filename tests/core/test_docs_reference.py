@@ -14,6 +14,7 @@ DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.M)
 INTERNAL = {"envkit.cli", "envkit.scaffold", "envkit.threads"}
 """Packages that nobody imports from."""
 ADAPTERS = (
+    "envkit_conformance",
     "envkit_judges",
     "envkit_miles",
     "envkit_notebook",

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from envkit.conformance.delivered import Shape
 from envkit.trajectory import Trajectory
+from envkit_conformance.delivered import Shape
 
 if TYPE_CHECKING:
-    from envkit.conformance.gradient.policy import Policy
+    from envkit_conformance.gradient.policy import Policy
 
 GROUP_SIZE: Final = 4
 """Episodes of one prompt in every set of episodes."""

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from envkit.conformance.delivered import Content, Shape
 from envkit.trajectory import Row, Trajectory, step_rows, whole_row
+from envkit_conformance.delivered import Content, Shape
 
 
 def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tuple[Row, ...]:

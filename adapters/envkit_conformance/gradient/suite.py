@@ -13,8 +13,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from envkit.conformance.delivered import Shape
-from envkit.conformance.gradient.cases import (
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit_conformance.delivered import Shape
+from envkit_conformance.gradient.cases import (
     CASES,
     COSINE_TOLERANCE,
     Difference,
@@ -22,10 +23,9 @@ from envkit.conformance.gradient.cases import (
     LossCase,
     Reduction,
 )
-from envkit.conformance.gradient.episodes import CONTROLS, EpisodeSet, episode_sets
-from envkit.conformance.gradient.formula import plain_backward
-from envkit.conformance.gradient.policy import Policy
-from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit_conformance.gradient.episodes import CONTROLS, EpisodeSet, episode_sets
+from envkit_conformance.gradient.formula import plain_backward
+from envkit_conformance.gradient.policy import Policy
 
 Vector = NDArray[np.float64]
 

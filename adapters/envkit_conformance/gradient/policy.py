@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from envkit.conformance.recordings import shipped_recordings
 from envkit.errors import MissingDependencyError
 from envkit.trajectory import step_rows
+from envkit_conformance.recordings import shipped_recordings
 
 try:
     import torch

@@ -10,8 +10,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from envkit.conformance.gradient.suite import Comparison, Vector, Verdict, measure
 from envkit.errors import StorageError
+from envkit_conformance.gradient.suite import Comparison, Vector, Verdict, measure
 
 _SUFFIX: Final = ".gradients.npz"
 _FACTS: Final = "facts"

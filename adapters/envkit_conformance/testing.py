@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from envkit.conformance.delivered import Content, DeliveredRow, Projection, Shape
-from envkit.conformance.recordings import Recording, load_recordings, shipped_recordings
-from envkit.conformance.suite import Verdict, check
 from envkit.trajectory import RewardPlacement, Trajectory
+from envkit_conformance.delivered import Content, DeliveredRow, Projection, Shape
+from envkit_conformance.recordings import Recording, load_recordings, shipped_recordings
+from envkit_conformance.suite import Verdict, check
 
 if TYPE_CHECKING:
     import pytest

@@ -4,7 +4,7 @@ Token-for-token equal rows can still train differently: by what a group's mean c
 loss divides by, by how many rows an episode has. This suite compares what comes out at the end.
 """
 
-from envkit.conformance.gradient.cases import (
+from envkit_conformance.gradient.cases import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -13,9 +13,9 @@ from envkit.conformance.gradient.cases import (
     LossCase,
     Reduction,
 )
-from envkit.conformance.gradient.policy import Policy
-from envkit.conformance.gradient.stored import Pair, Stored, load_gradients, pairs, save_gradients
-from envkit.conformance.gradient.suite import Comparison, Verdict, compare_paths
+from envkit_conformance.gradient.policy import Policy
+from envkit_conformance.gradient.stored import Pair, Stored, load_gradients, pairs, save_gradients
+from envkit_conformance.gradient.suite import Comparison, Verdict, compare_paths
 
 __all__ = [
     "CLIP",

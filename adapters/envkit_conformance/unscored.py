@@ -7,9 +7,9 @@ valid. Nothing is trained either way, so ids are free; what counts is that nothi
 from collections.abc import Sequence
 from dataclasses import replace
 
-from envkit.conformance.delivered import DeliveredRow
-from envkit.conformance.pictures import image_difference
 from envkit.trajectory import Row
+from envkit_conformance.delivered import DeliveredRow
+from envkit_conformance.pictures import image_difference
 
 
 def unscored_difference(expected: Sequence[Row], delivered: Sequence[DeliveredRow]) -> str | None:

@@ -10,14 +10,14 @@ import typer
 from envkit.cli.console import note, say, say_json, table
 
 if TYPE_CHECKING:
-    from envkit.conformance.gradient import Comparison, Pair, Stored
+    from envkit_conformance.gradient import Comparison, Pair, Stored
 
 
 def check_gradients(names: Sequence[str], *, save: Path | None, as_json: bool) -> None:
     """Compare the gradients of the adapters that are installed, and show what was found."""
-    from envkit.conformance import load_members
-    from envkit.conformance.gradient import GradientPath, Verdict, compare_paths, save_gradients
-    from envkit.conformance.registry import GRADIENT_GROUP
+    from envkit_conformance import load_members
+    from envkit_conformance.gradient import GradientPath, Verdict, compare_paths, save_gradients
+    from envkit_conformance.registry import GRADIENT_GROUP
 
     adapters = load_members(GRADIENT_GROUP, GradientPath, names)
     missing = {one.name: one.missing for one in adapters if one.missing is not None}
@@ -42,7 +42,7 @@ def check_gradients(names: Sequence[str], *, save: Path | None, as_json: bool) -
 
 def show_across(directory: Path, *, as_json: bool) -> None:
     """Show every two paths of a folder, compared with each other."""
-    from envkit.conformance.gradient import load_gradients, pairs
+    from envkit_conformance.gradient import load_gradients, pairs
 
     stored = load_gradients(directory)
     found = pairs(stored)
@@ -74,7 +74,7 @@ def _pair(pair: "Pair") -> str:
 
 
 def _show(found: "Sequence[Comparison]", missing: dict[str, str]) -> None:
-    from envkit.conformance.gradient import Verdict
+    from envkit_conformance.gradient import Verdict
 
     columns = list(dict.fromkeys((one.path, one.shape.value) for one in found))
     cells = {(one.key, one.path, one.shape.value): _cell(one) for one in found}
@@ -104,7 +104,7 @@ def _explain(found: "Sequence[Comparison | Stored]") -> None:
 
 
 def _cell(one: "Comparison") -> str:
-    from envkit.conformance.gradient import Verdict
+    from envkit_conformance.gradient import Verdict
 
     if one.norm_ratio is None or one.verdict is Verdict.EQUAL:
         return one.verdict.value

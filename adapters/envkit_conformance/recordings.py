@@ -16,14 +16,14 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from envkit.conformance.delivered import Content
-from envkit.conformance.expected import contents
 from envkit.errors import ConfigurationError, StorageError
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures
 from envkit.tokens.joining import CONCATENATION, Joining
 from envkit.trajectory import Segment, StopReason, Trajectory, TrajectoryWriter, read_trajectories
 from envkit.trajectory.storage import trajectory_file
+from envkit_conformance.delivered import Content
+from envkit_conformance.expected import contents
 
 FEATURES_FILE: Final = "features.npz"
 NAME_KEY: Final = "recording"

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envkit.cli.console import note, say, say_json, table
+from envkit.cli.examples import with_examples
 from envkit.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from envkit.conformance import Adapter, Outcome, Projection, Recording
+    from envkit_conformance import Adapter, Outcome, Projection, Recording
 
 
+@with_examples(
+    "conformance",
+    "conformance --adapter trl --recordings runs/oracle --model DIR",
+    group="Train",
+)
 def conformance(
     adapter: Annotated[
         list[str] | None,
@@ -60,8 +66,8 @@ def conformance(
     installed.
     """
     if gradient or save or across:
-        from envkit.cli.gradients import check_gradients, show_across
         from envkit.errors import ConfigurationError
+        from envkit_conformance.gradients_command import check_gradients, show_across
 
         if not gradient or recordings or model or (save and across):
             raise ConfigurationError(
@@ -72,7 +78,7 @@ def conformance(
         else:
             check_gradients(adapter or (), save=save, as_json=as_json)
         return
-    from envkit.conformance import Verdict, load_adapters, run_suite
+    from envkit_conformance import Verdict, load_adapters, run_suite
 
     found = load_adapters(adapter or ())
     chosen = _recordings(recordings, model)
@@ -89,8 +95,8 @@ def conformance(
 
 
 def _recordings(directory: Path | None, model: str | None) -> "tuple[Recording, ...]":
-    from envkit.conformance import load_recordings, shipped_recordings
     from envkit.errors import ConfigurationError
+    from envkit_conformance import load_recordings, shipped_recordings
 
     if directory is None:
         if model is not None:
@@ -113,7 +119,7 @@ def _missing(
     adapters: "tuple[Adapter[Projection], ...]", outcomes: "tuple[Outcome, ...]"
 ) -> dict[str, str]:
     """Return what is not installed, by the name of the adapter or of its projection."""
-    from envkit.conformance import Verdict
+    from envkit_conformance import Verdict
 
     absent = {entry.name: entry.missing for entry in adapters if entry.missing is not None}
     for one in outcomes:
@@ -125,7 +131,7 @@ def _missing(
 def _show(
     outcomes: "list[Outcome]", recordings: "tuple[Recording, ...]", missing: dict[str, str]
 ) -> None:
-    from envkit.conformance import Verdict
+    from envkit_conformance import Verdict
 
     names = list(dict.fromkeys(one.projection for one in outcomes))
     cells = {(one.recording, one.projection): one.verdict for one in outcomes}

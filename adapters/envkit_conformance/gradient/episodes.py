@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envkit.conformance.delivered import Shape
-from envkit.conformance.recordings import shipped_recordings
 from envkit.errors import FaultKind
 from envkit.trajectory import FaultPlace, FaultRecord, Segment, SegmentKind, StopReason, Trajectory
+from envkit_conformance.delivered import Shape
+from envkit_conformance.recordings import shipped_recordings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,12 @@
 """The pytest plugin: an option for other recordings, and the fixture of test functions.
 
-Installed with envkit as the plugin of this module's name; `-p envkit.conformance.pytest_plugin`
+Installed with envkit as the plugin of this module's name; `-p envkit_conformance.pytest_plugin`
 names it where envkit is used from a checkout.
 """
 
 from typing import TYPE_CHECKING
 
-from envkit.conformance.testing import OPTION, AdapterConformance, parametrize
+from envkit_conformance.testing import OPTION, AdapterConformance, parametrize
 
 if TYPE_CHECKING:
     import pytest

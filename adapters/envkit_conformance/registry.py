@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Generic, TypeVar, cast
 
-from envkit.conformance import core
-from envkit.conformance.delivered import Projection
 from envkit.errors import ContractError, UnknownNameError
+from envkit_conformance import core
+from envkit_conformance.delivered import Projection
 
 GROUP: Final = "envkit.projections"
 GRADIENT_GROUP: Final = "envkit.gradients"

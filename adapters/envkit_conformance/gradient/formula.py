@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 
 from envkit.advantages import Baseline
-from envkit.conformance.gradient.cases import CLIP, CONSTANT_TOKENS, LossCase, Reduction
-from envkit.conformance.gradient.policy import Policy
 from envkit.trajectory import Row, Trajectory
+from envkit_conformance.gradient.cases import CLIP, CONSTANT_TOKENS, LossCase, Reduction
+from envkit_conformance.gradient.policy import Policy
 
 
 def plain_backward(policy: Policy, trajectories: Sequence[Trajectory], case: LossCase) -> None:

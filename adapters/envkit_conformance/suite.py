@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from envkit.conformance.compare import first_difference
-from envkit.conformance.delivered import Content, DeliveredRow, Projection
-from envkit.conformance.expected import expected_rows, rewarded_rows
-from envkit.conformance.recordings import Recording
 from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError
+from envkit_conformance.compare import first_difference
+from envkit_conformance.delivered import Content, DeliveredRow, Projection
+from envkit_conformance.expected import expected_rows, rewarded_rows
+from envkit_conformance.recordings import Recording
 
 
 class Verdict(StrEnum):

@@ -6,11 +6,11 @@ from itertools import zip_longest
 
 import numpy as np
 
-from envkit.conformance.delivered import DeliveredRow
-from envkit.conformance.pictures import image_difference
-from envkit.conformance.unscored import unscored_difference
 from envkit.text import counted
 from envkit.trajectory import RewardPlacement, Row
+from envkit_conformance.delivered import DeliveredRow
+from envkit_conformance.pictures import image_difference
+from envkit_conformance.unscored import unscored_difference
 
 
 def first_difference(

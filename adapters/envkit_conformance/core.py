@@ -7,8 +7,8 @@ from the trajectory's own columns, merged rows from an exact merge of single one
 from collections.abc import Sequence
 from typing import Final
 
-from envkit.conformance.delivered import Content, DeliveredRow, Projection, Shape
 from envkit.trajectory import RewardPlacement, SegmentKind, Trajectory, merge_rows, step_rows
+from envkit_conformance.delivered import Content, DeliveredRow, Projection, Shape
 
 
 def _whole(trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envkit.conformance.delivered import DeliveredRow
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures
 from envkit.trajectory import Row
+from envkit_conformance.delivered import DeliveredRow
 
 
 def image_difference(row: Row, got: DeliveredRow) -> str | None:
