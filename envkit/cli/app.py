@@ -21,7 +21,6 @@ from envkit.cli.examples import EXAMPLES, epilog
 from envkit.cli.export import export
 from envkit.cli.filter_tasks import filter_tasks
 from envkit.cli.golden import golden
-from envkit.cli.imports import import_dump
 from envkit.cli.new import new
 from envkit.cli.person import play
 from envkit.cli.plugin_commands import plugin_commands
@@ -152,7 +151,6 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Train": {
         "export": export,
         "filter": filter_tasks,
-        "import": import_dump,
         "audit": audit,
     },
 }

@@ -52,7 +52,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "filter runs/base --out kept.jsonl",
         "filter runs/base runs/more --above 0.1 --below 0.9 --out kept.jsonl --json",
     ),
-    "import": ("import dump.pt --from slime --model DIR --out runs/slime --allow-pickle",),
 }
 """Command -> what to type after `envkit`."""
 

@@ -17,8 +17,8 @@ from envkit.errors import MissingDependencyError
 from envkit.files import storage_errors
 from envkit.images import Image
 from envkit.metrics import Histogram
-from envkit.sinks.window import Window, episode_figures, shown_images
 from envkit.trajectory.trajectory import Trajectory
+from envkit_sinks.window import Window, episode_figures, shown_images
 
 _FLUSH_SECONDS: Final = 10
 

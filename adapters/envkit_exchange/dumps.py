@@ -5,9 +5,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from envkit.errors import ConfigurationError
-from envkit.export.dump_slime import SlimeOptions, read_slime_dump
-from envkit.export.dump_texts import read_skyrl_dump, read_trl_dump, read_verl_dump
 from envkit.trajectory import Trajectory
+from envkit_exchange.dump_slime import SlimeOptions, read_slime_dump
+from envkit_exchange.dump_texts import read_skyrl_dump, read_trl_dump, read_verl_dump
 
 
 class DumpFormat(StrEnum):

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import envkit
 from envkit.errors import StorageError
-from envkit.export.inspect_sample import SCORER, Sample, model_of, sample_of
 from envkit.export.trajectories import ExportTally, contents_of
 from envkit.export.trajectory_rows import Selection
 from envkit.files import storage_errors
@@ -28,6 +27,7 @@ from envkit.trajectory import StopReason, Trajectory, read_trajectories
 from envkit.trajectory.plain import json_chunks
 from envkit.trajectory.storage import Source, trajectory_file
 from envkit.trajectory.trajectory import role_of
+from envkit_exchange.inspect_sample import SCORER, Sample, model_of, sample_of
 
 _VERSION: Final = 2
 """Of Inspect's log format."""

@@ -10,15 +10,15 @@ from typing import Any, Final
 from envkit.errors import StorageError
 from envkit.export.tables import arrow
 from envkit.files import storage_errors
-from envkit.sinks.parquet_rows import row_of, schema_of_rows
 from envkit.trajectory.trajectory import Trajectory
+from envkit_sinks.parquet_rows import row_of, schema_of_rows
 
 METRICS_KEY: Final = "envkit.metrics"
 """Key of the file's metadata: the last argument of `write_metrics`, as JSON text."""
 
 
 class ParquetSink:
-    """One parquet file, `envkit.sinks.parquet_rows` says which columns.
+    """One parquet file, `envkit_sinks.parquet_rows` says which columns.
 
     Rows go to the disk in groups while the run goes on, under a temporary name beside the file: a
     parquet file can be read only when it has its end. `close` writes the end and gives the file its

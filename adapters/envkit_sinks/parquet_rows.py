@@ -10,11 +10,11 @@ from typing import Any, Final, cast
 
 from envkit.messages import Message, text_of
 from envkit.rollout import role_of, rollout_id_of
-from envkit.sinks.window import sampled_tokens
 from envkit.text import optional_utf8, utf8
 from envkit.trajectory.plain import json_text
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
+from envkit_sinks.window import sampled_tokens
 
 _TURN_TIMES: Final = ("queue_seconds", "generate_seconds", "env_seconds", "encode_seconds")
 _TURN_COUNTS: Final = (

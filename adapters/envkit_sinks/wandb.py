@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from envkit.errors import ConfigurationError, MissingDependencyError, ServiceError
 from envkit.messages import text_of
-from envkit.sinks.window import Window, episode_figures, shown_images
 from envkit.text import utf8
 from envkit.trajectory.trajectory import Trajectory
+from envkit_sinks.window import Window, episode_figures, shown_images
 
 WandbMode = Literal["online", "offline", "disabled"]
 

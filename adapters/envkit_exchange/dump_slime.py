@@ -19,11 +19,11 @@ from typing import Any, Final, cast
 import numpy as np
 
 from envkit.errors import ConfigurationError, FaultKind, MissingDependencyError, StorageError
-from envkit.export.dump_ledger import Columns, Decode, conversation, rebuild
-from envkit.export.dump_texts import prompt_messages
 from envkit.messages import Message, message
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory
+from envkit_exchange.dump_ledger import Columns, Decode, conversation, rebuild
+from envkit_exchange.dump_texts import prompt_messages
 
 _ENDS: Final = {
     "completed": StopReason.TERMINATED,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
-from envkit.export.dump_ledger import text_turn
 from envkit.messages import Message, Role, message
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.trajectory import StopReason, Trajectory
+from envkit_exchange.dump_ledger import text_turn
 
 MISSING: Final = ("ids", "loss mask", "log-probabilities", "images")
 _ROLES: Final[tuple[Role, ...]] = ("system", "user", "assistant", "tool")

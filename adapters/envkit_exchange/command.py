@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from envkit.cli.console import note, say
+from envkit.cli.examples import with_examples
 
 
 class ImportFormat(StrEnum):
-    """The values of --from; those of `envkit.export.DumpFormat`, without importing it."""
+    """The values of --from; those of `envkit_exchange.DumpFormat`, without importing it."""
 
     SLIME = "slime"
     MILES = "miles"
@@ -19,6 +20,9 @@ class ImportFormat(StrEnum):
     TRL = "trl"
 
 
+@with_examples(
+    "import dump.pt --from slime --model DIR --out runs/slime --allow-pickle", group="Train"
+)
 def import_dump(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The dump.")],
     kind: Annotated[ImportFormat, typer.Option("--from", help="Which trainer wrote it.")],
@@ -51,9 +55,9 @@ def import_dump(
     What is missing is named, and noted in each trajectory's metadata.
     """
     from envkit.errors import StorageError
-    from envkit.export import DumpFormat, SlimeOptions, read_dump
     from envkit.trajectory import save
     from envkit.trajectory.storage import FILE_NAME
+    from envkit_exchange import DumpFormat, SlimeOptions, read_dump
 
     target = out / FILE_NAME
     if target.is_file() and target.stat().st_size and not overwrite:

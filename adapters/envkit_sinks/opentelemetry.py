@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from envkit.sinks.span_batch import SpanBatch
-from envkit.sinks.window import episode_figures
 from envkit.text import utf8
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
+from envkit_sinks.span_batch import SpanBatch
+from envkit_sinks.window import episode_figures
 
 _NANOSECONDS: Final = 1_000_000_000
 _MESSAGE_CHARACTERS: Final = 1000
