@@ -1,10 +1,16 @@
-"""What plugins bring by entry point: found by name without an import, imported on use."""
+"""Code by name: what plugins bring by entry point, and policies by `module:name`."""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from typing import Any
 
-from envkit.errors import ContractError, MissingDependencyError, UnknownNameError
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    MissingDependencyError,
+    UnknownNameError,
+)
 
 
 def plugins(group: str) -> dict[str, EntryPoint]:
@@ -41,4 +47,24 @@ def load_plugin(
         raise ContractError(f"{kind} {name!r}: {error}; reinstall its package") from error
     if not callable(found):
         raise ContractError(f"{kind} {name!r}: {known[name].value} must be a function")
+    return found
+
+
+def load_policy(place: str) -> Callable[..., Any]:
+    """Return the policy at `module:name`.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    if not all(place.partition(":")):
+        raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")
+    try:
+        found: Any = resolve_name(place)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"no policy at {place!r}: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(
+            f"{place!r} must be a function of a PolicyContext that returns the reply, "
+            f"got {type(found).__name__}"
+        )
     return found

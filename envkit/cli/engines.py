@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, UnknownNameError
-from envkit.plugins import load_plugin, plugins
+from envkit.plugins import load_plugin, load_policy, plugins
 
 if TYPE_CHECKING:
     from envkit.env import Env, Policy
@@ -244,8 +244,6 @@ def policy_of(env: "Env", name: str) -> "Policy":
         ConfigurationError: It cannot be made or imported.
     """
     if ":" in name:
-        from envkit.certify.worker import load_policy  # rarely needed
-
         return load_policy(name)
     known = policies_of(env)
     if name not in known:

@@ -6,11 +6,6 @@ from typing import Final, TypeVar
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "list": ("list", "list --json"),
     "info": ("info geo3k-v0", "info reasoning_gym/sudoku-v0"),
-    "certify": (
-        "certify geo3k-v0 --out report.html",
-        "certify my_env.py:MyEnv -n 20",
-        "certify canary-v0 --only leaks --json",
-    ),
     "new": ("new count-dots", "new count-dots --into ~/code"),
     "play": ("play geo3k-v0 --seed 7", "play computer-use-v0 --out images"),
     "rollout": (
@@ -37,7 +32,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "view": ("view runs/oracle", "view runs/oracle -e 3 --images blocks"),
     "verify": ("verify runs/oracle", "verify runs/oracle --json"),
     "audit": ("audit DIR", "audit Qwen/Qwen2.5-VL-3B-Instruct --json"),
-    "golden": ("golden canary-v0 --out tests/golden/canary-v0.json",),
     "doctor": (
         "doctor",
         "doctor --json",

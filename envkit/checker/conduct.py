@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
-from envkit.certify.contract.problems import NOT_REPEATABLE, Problem, raised
-from envkit.certify.contract.subject import Episode, Player, Skip, Subject
+from envkit.checker.problems import NOT_REPEATABLE, Problem, raised
+from envkit.checker.subject import Episode, Player, Skip, Subject
 from envkit.env import Env, Observation
 from envkit.errors import EpisodeStateError
 from envkit.images import Image

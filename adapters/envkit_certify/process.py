@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from envkit.certify.bench import Script
 from envkit.closing import Closing
 from envkit.errors import ContractError
+from envkit_certify.bench import Script
 
 _REPLAY_LIMIT_S: Final = 100.0
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from envkit.certify.worker import main; main()"
+    "from envkit_certify.worker import main; main()"
 )
 _TAIL: Final = 300
 _JOIN_S: Final = 2.0

@@ -7,17 +7,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final
 
-from envkit.certify import blind, conduct, figures, showing
-from envkit.certify.bench import Bench, Plan, Replays, Script
-from envkit.certify.contract.subject import Budgets, Subject, play
-from envkit.certify.lines import Line, Verdict, not_run
-from envkit.certify.target import resolve
-from envkit.env import Policy, PolicyContext
-from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
+from envkit.checker.subject import Budgets, Subject, play
+from envkit.env import PolicyContext
+from envkit.errors import EnvFault, MissingDependencyError, describe
+from envkit.plugins import load_policy
+from envkit_certify import blind, conduct, figures, showing
+from envkit_certify.bench import Bench, Plan, Replays, Script
+from envkit_certify.lines import Line, Verdict, not_run
+from envkit_certify.target import resolve
 
 LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
     {
@@ -56,26 +56,6 @@ def _rows(subject: Subject, seed: int, replies: list[str]) -> list[str]:
         return replies[context.turn]
 
     return play(subject, subject.env, said, seed=seed, max_turns=len(replies)).rows()
-
-
-def load_policy(place: str) -> Policy:
-    """Return the policy at `module:name`.
-
-    Raises:
-        ConfigurationError: There is none.
-    """
-    if not all(place.partition(":")):
-        raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")
-    try:
-        found: Any = resolve_name(place)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"no policy at {place!r}: {error}") from error
-    if not callable(found):
-        raise ConfigurationError(
-            f"{place!r} must be a function of a PolicyContext that returns the reply, "
-            f"got {type(found).__name__}"
-        )
-    return cast("Policy", found)
 
 
 def open_bench(plan: Plan, replays: Replays) -> Bench:
@@ -129,7 +109,7 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
     if "rows" in request:
         _write(answers, {"rows": replay(**request["rows"])})
         return
-    from envkit.certify.process import FreshProcess
+    from envkit_certify.process import FreshProcess
 
     plan = plan_of(request["plan"])
     with FreshProcess() as replays:
@@ -153,5 +133,5 @@ def _write(answers: IO[str], data: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.modules["envkit.certify.worker"] = sys.modules["__main__"]
+    sys.modules["envkit_certify.worker"] = sys.modules["__main__"]
     main()

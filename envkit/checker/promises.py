@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from envkit.certify.contract.conduct import BAD_REPLIES
-from envkit.certify.contract.problems import NOT_REPEATABLE, Problem
-from envkit.certify.contract.subject import Episode, Player, Reply, Skip, Subject, play, row
+from envkit.checker.conduct import BAD_REPLIES
+from envkit.checker.problems import NOT_REPEATABLE, Problem
+from envkit.checker.subject import Episode, Player, Reply, Skip, Subject, play, row
 from envkit.env import Env, Policy, PolicyContext, Step
 from envkit.errors import ConfigurationError
 from envkit.messages import Message

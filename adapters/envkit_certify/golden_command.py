@@ -7,10 +7,12 @@ import typer
 
 from envkit.cli.console import say
 from envkit.cli.counting import CountingBar
+from envkit.cli.examples import with_examples
 from envkit.cli.options import EnvId, EnvKwargs, parse_env_kwargs
 from envkit.errors import StorageError
 
 
+@with_examples("golden canary-v0 --out tests/golden/canary-v0.json", group="Write an environment")
 def golden(
     env_id: EnvId,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the recording goes.")],
@@ -24,7 +26,7 @@ def golden(
     `envkit certify` replays tests/golden/ID.json, or what --golden names, and says what changed.
     Then the environment needs a new version, or the change was a mistake.
     """
-    from envkit.certify.golden import record, save
+    from envkit_certify.golden import record, save
 
     if out.exists() and not overwrite:
         raise StorageError(f"{out} exists: name another --out, or add --overwrite")

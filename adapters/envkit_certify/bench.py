@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from envkit.certify.audit import Audit, AuditHooks, AuditReport
-from envkit.certify.audit.hooks import Audited, StatesChance
-from envkit.certify.contract import Subject
-from envkit.certify.contract.subject import Budgets, Episode, Reply, play
-from envkit.certify.target import Make
+from envkit.audit_hooks import Audited, AuditHooks, StatesChance
+from envkit.checker import Subject
+from envkit.checker.subject import Budgets, Episode, Reply, play
 from envkit.env import Env, Policy
 from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
 from envkit.seeds import derive_seed
+from envkit_certify.audit import Audit, AuditReport
+from envkit_certify.target import Make
 
 LONGEST_EPISODE = 64
 _LONG_EPISODE = 12

@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from envkit.certify.audit.hooks import Audited, AuditHooks, StatesChance
-from envkit.certify.audit.policies import (
+from envkit.audit_hooks import Audited, AuditHooks, StatesChance
+from envkit.env import Env, Policy, PolicyContext
+from envkit.errors import ConfigurationError, ContractError, EnvFault
+from envkit.messages import Message, message
+from envkit.seeds import derive_seed
+from envkit.turns import Step
+from envkit_certify.audit.policies import (
     Lessons,
     Moment,
     Reply,
@@ -16,12 +21,7 @@ from envkit.certify.audit.policies import (
     gold_of,
     trivial_policies,
 )
-from envkit.certify.audit.report import AuditReport, Disagreement, PolicyResult, ranked
-from envkit.env import Env, Policy, PolicyContext
-from envkit.errors import ConfigurationError, ContractError, EnvFault
-from envkit.messages import Message, message
-from envkit.seeds import derive_seed
-from envkit.turns import Step
+from envkit_certify.audit.report import AuditReport, Disagreement, PolicyResult, ranked
 
 ORACLE: Final = "(oracle)"
 _LONGEST_EPISODE: Final = 64

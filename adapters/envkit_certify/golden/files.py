@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from envkit.certify.golden.recording import FORMAT
 from envkit.errors import StorageError
 from envkit.files import replace_file
+from envkit_certify.golden.recording import FORMAT
 
 
 def load(path: str | Path) -> dict[str, Any]:

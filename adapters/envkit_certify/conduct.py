@@ -4,14 +4,14 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from envkit.certify.audit.policies import fill_call, write_call
-from envkit.certify.bench import Bench, Script, lower_bound, total
-from envkit.certify.contract import PROMISES, RULES, examine
-from envkit.certify.contract.conduct import BAD_REPLIES, episode_problems
-from envkit.certify.contract.subject import Episode, Reply
-from envkit.certify.lines import Line, judged, skipped
+from envkit.checker import PROMISES, RULES, examine
+from envkit.checker.conduct import BAD_REPLIES, episode_problems
+from envkit.checker.subject import Episode, Reply
 from envkit.env import PolicyContext
 from envkit.errors import EnvFault, describe
+from envkit_certify.audit.policies import fill_call, write_call
+from envkit_certify.bench import Bench, Script, lower_bound, total
+from envkit_certify.lines import Line, judged, skipped
 
 _REPLAYED_SEEDS: Final = 4
 _HIDDEN: Final = ("tasks", "tools", "spec", "action_space", "observation_space", "metadata")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-from envkit.certify.contract.conduct import BAD_REPLIES
+from envkit.checker.conduct import BAD_REPLIES
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ContractError
 from envkit.messages import Message, message

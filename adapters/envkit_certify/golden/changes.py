@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from envkit.certify.golden.files import line
-from envkit.certify.golden.recording import Progress, plain, play
 from envkit.env import Env, PolicyContext
 from envkit.errors import EnvkitError
+from envkit_certify.golden.files import line
+from envkit_certify.golden.recording import Progress, plain, play
 
 _EXCERPT: Final = 60
 _SETTINGS: Final = ("system_prompt", "tools", "max_turns")

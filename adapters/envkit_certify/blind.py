@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from envkit.certify.audit import PolicyResult
-from envkit.certify.bench import Bench, lower_bound
-from envkit.certify.lines import Line, judged, skipped
 from envkit.turns import Step
+from envkit_certify.audit import PolicyResult
+from envkit_certify.bench import Bench, lower_bound
+from envkit_certify.lines import Line, judged, skipped
 
 _SCORER: Final = ("frequent answers with the scorer", "guesses with the scorer")
 _TEXT_ONLY: Final = ("closed book", "reply of the most similar question")

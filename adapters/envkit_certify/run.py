@@ -5,11 +5,12 @@ from dataclasses import asdict
 from typing import Final
 
 from envkit import errors
-from envkit.certify.bench import Plan
-from envkit.certify.lines import CertifyReport, Line
-from envkit.certify.process import Worker, WorkerEnded
-from envkit.certify.worker import LINES, failed, load_policy
 from envkit.errors import ConfigurationError, ContractError, EnvkitError, UnknownNameError
+from envkit.plugins import load_policy
+from envkit_certify.bench import Plan
+from envkit_certify.lines import CertifyReport, Line
+from envkit_certify.process import Worker, WorkerEnded
+from envkit_certify.worker import LINES, failed
 
 _HASH_SEED: Final = 1
 LINE_LIMIT_S: Final = 300.0

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from envkit.certify.bench import Bench
-from envkit.certify.contract.subject import Reply
-from envkit.certify.golden import changes, load
-from envkit.certify.lines import Line, Verdict, judged, skipped
-from envkit.certify.target import resolve
+from envkit.checker.subject import Reply
 from envkit.env import PolicyContext
 from envkit.errors import StorageError
+from envkit_certify.bench import Bench
+from envkit_certify.golden import changes, load
+from envkit_certify.lines import Line, Verdict, judged, skipped
+from envkit_certify.target import resolve
 
 _TIMED_EPISODES = 8
 

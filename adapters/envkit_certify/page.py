@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Final
 
-from envkit.certify.lines import CertifyReport, Line
 from envkit.files import replace_file
 from envkit.viewer.bundle import asset, policy_hash
 from envkit.viewer.markup import safe_html
+from envkit_certify.lines import CertifyReport, Line
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from envkit.cli.console import note, say, say_json, table
+from envkit.cli.examples import with_examples
 from envkit.cli.options import AsJson, EnvKwargs, Seed, complete_id, parse_env_kwargs
 
 if TYPE_CHECKING:
-    from envkit.certify.lines import CertifyReport
+    from envkit_certify.lines import CertifyReport
 
 _EXIT_INTERRUPTED: Final = 130
 _SHOWN: Final = 5
@@ -26,6 +27,12 @@ Target = Annotated[
 ]
 
 
+@with_examples(
+    "certify geo3k-v0 --out report.html",
+    "certify my_env.py:MyEnv -n 20",
+    "certify canary-v0 --only leaks --json",
+    group="Write an environment",
+)
 def certify(
     target: Target,
     count: Annotated[int, typer.Option("-n", "--episodes", min=2, help="Per policy.")] = 40,
@@ -71,11 +78,11 @@ def certify(
 
     The exit code is 1 if a line fails or cannot run. Ctrl-C prints the lines found so far.
     """
-    from envkit.certify.bench import Plan
-    from envkit.certify.page import write_page
-    from envkit.certify.run import Certification
-    from envkit.certify.worker import LINES
     from envkit.files import replace_file
+    from envkit_certify.bench import Plan
+    from envkit_certify.page import write_page
+    from envkit_certify.run import Certification
+    from envkit_certify.worker import LINES
 
     plan = Plan(
         target=target,

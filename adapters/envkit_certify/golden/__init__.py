@@ -5,8 +5,8 @@ info. A golden file holds such episodes with the replies written out, so that a 
 policy: what differs is the environment. Images are kept by the hash of their pixels.
 """
 
-from envkit.certify.golden.changes import Change, changes
-from envkit.certify.golden.files import load, save
-from envkit.certify.golden.recording import record
+from envkit_certify.golden.changes import Change, changes
+from envkit_certify.golden.files import load, save
+from envkit_certify.golden.recording import record
 
 __all__ = ["Change", "changes", "load", "record", "save"]

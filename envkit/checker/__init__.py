@@ -7,9 +7,9 @@ from typing import Any, Final, cast
 
 import gymnasium
 
-from envkit.certify.contract import conduct, promises
-from envkit.certify.contract.problems import Problem, mistakes, raised
-from envkit.certify.contract.subject import Budgets, Codec, Skip, Subject
+from envkit.checker import conduct, promises
+from envkit.checker.problems import Problem, mistakes, raised
+from envkit.checker.subject import Budgets, Codec, Skip, Subject
 from envkit.env import Env
 from envkit.errors import ContractError, shown
 from envkit.text import counted

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.env import Env
 from envkit.messages import Message
 from envkit.tasks import Task

@@ -8,13 +8,13 @@ from typing import Final, cast
 
 import PIL.Image
 
-from envkit.certify.audit.policies import gold_of, holds
-from envkit.certify.bench import Bench, as_text, lower_bound
-from envkit.certify.contract.subject import Episode
-from envkit.certify.lines import Line, judged, skipped
+from envkit.checker.subject import Episode
 from envkit.env import Env
 from envkit.errors import EnvkitError
 from envkit.images import Image
+from envkit_certify.audit.policies import gold_of, holds
+from envkit_certify.bench import Bench, as_text, lower_bound
+from envkit_certify.lines import Line, judged, skipped
 
 _LEAK: Final = 0.1
 """Share of tasks whose own answer may stand in a text more often than the answers of others."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from envkit.certify.audit.policies import Unplayed
+from envkit_certify.audit.policies import Unplayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

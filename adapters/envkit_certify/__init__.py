@@ -4,18 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what `__getattr__` imports on first use: environments import their hooks only
-    from envkit.certify.bench import Plan
-    from envkit.certify.lines import CertifyReport, Line, Verdict
-    from envkit.certify.run import Certification
+    from envkit_certify.bench import Plan
+    from envkit_certify.lines import CertifyReport, Line, Verdict
+    from envkit_certify.run import Certification
 
 __all__ = ["Certification", "CertifyReport", "Line", "Plan", "Verdict"]
 
 _LAZY = {
-    "Certification": "envkit.certify.run",
-    "CertifyReport": "envkit.certify.lines",
-    "Line": "envkit.certify.lines",
-    "Plan": "envkit.certify.bench",
-    "Verdict": "envkit.certify.lines",
+    "Certification": "envkit_certify.run",
+    "CertifyReport": "envkit_certify.lines",
+    "Line": "envkit_certify.lines",
+    "Plan": "envkit_certify.bench",
+    "Verdict": "envkit_certify.lines",
 }
 
 
