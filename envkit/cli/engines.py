@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from envkit.tokens import ChatCodec
 
 GROUP: Final = "envkit.engines"
+ENDPOINTS: Final = "envkit.endpoints"
+"""Of entry points: what plays with text alone, called with its address, `model` and `api_key`."""
 DEFAULT_ENGINE: Final = "transformers"
 DEFAULT_KEY_ENV: Final = "OPENAI_API_KEY"
 _BUILTIN: Final = "builtin"
@@ -145,15 +147,14 @@ async def build_any(
     """
     if choice.chat is None:
         return await build(choice, env, progress=progress)
-    from envkit.chat import ChatEngine
-
     key, model = os.environ.get(choice.key_env or DEFAULT_KEY_ENV), choice.model or ""
     if choice.key_env is not None and not key:
         raise ConfigurationError(
             f"the environment variable {choice.key_env!r} of --key-env is not set: "
             f"export {choice.key_env}=KEY, or drop --key-env for an endpoint without keys"
         )
-    engine = ChatEngine(choice.chat, model=model, api_key=key or None)
+    make = load_plugin(ENDPOINTS, "chat", kind="endpoint")
+    engine = make(choice.chat, model=model, api_key=key or None)
     return Playing(engine=engine, codec=None, model=model)
 
 

@@ -16,6 +16,7 @@ INTERNAL = {"envkit.cli", "envkit.scaffold", "envkit.threads"}
 ADAPTERS = (
     "envkit_certify",
     "envkit_certify.audit",
+    "envkit_chat",
     "envkit_conformance",
     "envkit_conformance.gradient",
     "envkit_exchange",

@@ -4,11 +4,11 @@ Any server of `POST /v1/chat/completions`: OpenAI's, vLLM's, SGLang's, and many 
 can be evaluated, but not trained: a trajectory that it played has no token ledger.
 """
 
-from envkit.chat.client import ChatClient
-from envkit.chat.engine import ChatEngine
-from envkit.chat.failure import CallFailure
-from envkit.chat.refusals import answer_failure, status_failure
-from envkit.chat.wire import wire_message, wire_messages
+from envkit_chat.client import ChatClient
+from envkit_chat.engine import ChatEngine
+from envkit_chat.failure import CallFailure
+from envkit_chat.refusals import answer_failure, status_failure
+from envkit_chat.wire import wire_message, wire_messages
 
 __all__ = [
     "CallFailure",

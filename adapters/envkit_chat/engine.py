@@ -4,10 +4,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from envkit.chat.client import ChatClient
-from envkit.chat.failure import CallFailure
-from envkit.chat.reply import ChatReply, read_reply
-from envkit.chat.wire import wire_messages
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.messages import images_of
 from envkit.retry_after import AWAY_STATUS
@@ -18,6 +14,10 @@ from envkit.rollout.engine import (
     LogprobKind,
     Sampling,
 )
+from envkit_chat.client import ChatClient
+from envkit_chat.failure import CallFailure
+from envkit_chat.reply import ChatReply, read_reply
+from envkit_chat.wire import wire_messages
 
 _ADVICE: Final[Mapping[int, str]] = {
     401: "the key was refused; --key-env names the environment variable that holds it",

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from envkit.chat.failure import CallFailure
 from envkit.retry_after import retry_after
+from envkit_chat.failure import CallFailure
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 _SPENT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})

@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from envkit.chat.failure import CallFailure
-from envkit.chat.refusals import answer_failure
 from envkit.rollout.engine import FinishReason
 from envkit.toolcalls.tolerant_json import scrub
+from envkit_chat.failure import CallFailure
+from envkit_chat.refusals import answer_failure
 
 _MOST: Final = 1 << 40
 """Token counts above it are none."""

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from envkit.chat.failure import CallFailure
-from envkit.chat.refusals import status_failure
 from envkit.errors import ConfigurationError
 from envkit.images import Image
+from envkit_chat.failure import CallFailure
+from envkit_chat.refusals import status_failure
 
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, ConnectionError)
 _WRONG_ADDRESS: Final = (
