@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from envkit.audit_hooks import Audited, AuditHooks, StatesChance
-from envkit.checker import Subject
-from envkit.checker.subject import Budgets, Episode, Reply, play
+from envkit.checker.subject import Budgets, Episode, Reply, Subject, play
 from envkit.env import Env, Policy
 from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
 from envkit.seeds import derive_seed

@@ -14,16 +14,7 @@ from envkit.env import Env
 from envkit.errors import ContractError, shown
 from envkit.text import counted
 
-__all__ = [
-    "PROMISES",
-    "RULES",
-    "CheckReport",
-    "Codec",
-    "Examination",
-    "Subject",
-    "check_env",
-    "examine",
-]
+__all__ = ["CheckReport", "Codec", "check_env"]
 
 Rule = Callable[[Subject], Iterator[str | Problem]]
 
