@@ -41,7 +41,7 @@ class CallLimits:
     """Attempts that wait for an answer at the same time, on one event loop."""
 
     def __post_init__(self) -> None:
-        """Refuse limits that no call can keep.
+        """Reject limits that no call can keep.
 
         Raises:
             ConfigurationError: A limit is out of range.

@@ -87,7 +87,7 @@ class Endpoint:
         )
 
     async def aclose(self) -> None:
-        """Close the running loop's connections; closing twice is fine."""
+        """Close the running loop's connections; safe to call twice."""
         await self._client.aclose()
 
     def _response_format(self, schema: Mapping[str, Any]) -> dict[str, Any]:

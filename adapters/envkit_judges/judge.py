@@ -164,7 +164,7 @@ class Judge:
         return self._cache.statistics()
 
     async def aclose(self) -> None:
-        """Close the model's connections; closing twice is fine."""
+        """Close the model's connections; safe to call twice."""
         await self._model.aclose()
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Judge":

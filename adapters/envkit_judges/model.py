@@ -21,7 +21,7 @@ class JudgeModel(Protocol):
         """Return the model's reply.
 
         Args:
-            messages: The conversation, with images where there are some.
+            messages: The conversation, with images if there are some.
             sampling: Temperature, length and seed.
             schema: JSON Schema of the reply, for models that can be held to one.
 
@@ -31,5 +31,5 @@ class JudgeModel(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release connections; closing twice is fine."""
+        """Release connections; safe to call twice."""
         ...

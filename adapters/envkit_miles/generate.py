@@ -132,7 +132,7 @@ class MilesForm(Form):
         _validate(sample)
 
     def check_rows(self, rows: Sequence[Row]) -> None:
-        """Refuse several rows with images, which miles cuts into steps by rows, not by episodes.
+        """Reject several rows with images, which miles cuts into steps by rows, not by episodes.
 
         miles/ray/rollout/train_data_conversion.py, can_schedule_on_rollout_side.
 
@@ -159,7 +159,7 @@ class MilesForm(Form):
 
 
 def _dashboard() -> Any:  # noqa: ANN401
-    """Return what takes the spans of miles' dashboard; None where it is off, or not there yet."""
+    """Return what takes the spans of miles' dashboard; None if it is off, or not there yet."""
     try:
         return require("miles.utils.lifecycle").TrajectoryLifecycle().sink
     except MissingDependencyError:  # miles-rl 0.0.2

@@ -29,7 +29,7 @@ BRANCH: Final = "branch"
 
 
 def check_branch(trajectory: Trajectory, turn: int) -> None:
-    """Refuse an episode that cannot be branched at a turn.
+    """Reject an episode that cannot be branched at a turn.
 
     Raises:
         ConfigurationError: No such turn, several agents, or no seed.
@@ -180,7 +180,7 @@ def _is_reply(segment: Segment, turn: int) -> bool:
 
 
 def _check_codec(trajectory: Trajectory, codec: ChatCodec) -> None:
-    """Refuse a codec that reads the recorded replies otherwise than the one that wrote them."""
+    """Reject a codec that reads the recorded replies otherwise than the one that wrote them."""
     for record in trajectory.turns:
         ids = tuple(
             token

@@ -48,7 +48,7 @@ class BranchWidget(EpisodeWidget):
         self.game: Game | None = None
         """The branch that a person plays; None before, and where an engine does."""
         self.error: EnvkitError | None = None
-        """Why the last branch could not be played; None where it could."""
+        """Why the last branch could not be played; None if it could."""
         self._settled = asyncio.Event()
         self._settled.set()
         super().__init__("branch", {})

@@ -220,7 +220,7 @@ class Game:
         return env.write_click(x, y)
 
     async def close(self) -> None:
-        """Close what was built here; closing twice is fine."""
+        """Close what was built here; safe to call twice."""
         async with self._turn_lock:
             self.is_over, self._oracle, self._takes_clicks = True, None, False
             await self._host.close()

@@ -65,7 +65,7 @@ class Speller:
     """None knows no text."""
 
     def __call__(self, token: int) -> str | None:
-        """Return a token's text; None where it is not known."""
+        """Return a token's text; None if it is not known."""
         if self.codec is None:
             return None
         # Twice, because the stop token at the end of a reply is left out of its text.

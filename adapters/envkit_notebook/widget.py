@@ -94,7 +94,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def require_loop(what: str) -> None:
-    """Refuse to play where nothing could: a widget works between the cells, on their loop.
+    """Reject to play where nothing could: a widget works between the cells, on their loop.
 
     Raises:
         ConfigurationError: No event loop runs.
@@ -106,13 +106,13 @@ def require_loop(what: str) -> None:
 
 
 def text_in(wish: dict[str, Any], key: str) -> str:
-    """Return a text of the front end's message; empty where it is none."""
+    """Return a text of the front end's message; empty if it is none."""
     value = wish.get(key)
     return value if isinstance(value, str) else ""
 
 
 def number_in(wish: dict[str, Any], key: str) -> int:
-    """Return a whole number of the front end's message; 0 where it is none."""
+    """Return a whole number of the front end's message; 0 if it is none."""
     value = wish.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 

@@ -208,7 +208,7 @@ class OpenEnvEnv(AsyncEnv):
         return await self._ask({"type": "state"}, self._limits.step_timeout_s)
 
     async def aclose(self) -> None:
-        """End the session; closing twice is fine."""
+        """End the session; safe to call twice."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()

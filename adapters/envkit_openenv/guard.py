@@ -57,7 +57,7 @@ class ServerLimits:
     """Clients of envkit read no more either."""
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could be played.
+        """Reject limits under which nothing could be played.
 
         Raises:
             ConfigurationError: One is not positive.

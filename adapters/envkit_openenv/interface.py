@@ -165,7 +165,7 @@ def mcp_tools(listed: object) -> list[ToolSpec]:
 
 
 def check_field(schema: Mapping[str, Any], field: str) -> None:
-    """Refuse a reply field that the server's action does not have.
+    """Reject a reply field that the server's action does not have.
 
     Raises:
         ConfigurationError: It has others.

@@ -99,7 +99,7 @@ def _looks_encoded(text: str) -> bool:
 
 
 def _pixels(value: list[Any], *, with_grey: bool) -> Image | None:
-    """Return the image of a list of rows of pixels; None where it is none."""
+    """Return the image of a list of rows of pixels; None if it is none."""
     if len(value) < _SMALLEST or not isinstance(value[0], list):
         return None
     first = cast("list[Any]", value[0])

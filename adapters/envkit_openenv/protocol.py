@@ -36,7 +36,7 @@ class Outcome:
     observation: dict[str, Any]
     """Without its `metadata`."""
     reward: float
-    """0.0 where the server gave none."""
+    """0.0 if the server gave none."""
     done: bool
 
 

@@ -48,7 +48,7 @@ class SessionLimits:
     max_message_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could be asked.
+        """Reject limits under which nothing could be asked.
 
         Raises:
             ConfigurationError: A time is not positive, or a count is below 1.
@@ -119,7 +119,7 @@ class Session:
             raise
 
     async def close(self) -> None:
-        """End the session; closing twice is fine."""
+        """End the session; safe to call twice."""
         if self._client.closed:
             return
         try:

@@ -105,7 +105,7 @@ def _init(ray: Any, **options: Any) -> threading.Event:  # noqa: ANN401  # Ray h
 
 
 def _check_listens(where: str) -> None:
-    """Refuse an address where nothing listens, which Ray itself tries for a minute.
+    """Reject an address where nothing listens, which Ray itself tries for a minute.
 
     Raises:
         ConfigurationError: It is no address, or nothing listens.

@@ -28,7 +28,7 @@ def version() -> str:
 
 
 def check_hello(hello: Hello) -> None:
-    """Refuse a worker that cannot play what this process asks for.
+    """Reject a worker that cannot play what this process asks for.
 
     Raises:
         ConfigurationError: It says why it cannot, or has another version of envkit.

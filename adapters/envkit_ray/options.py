@@ -29,7 +29,7 @@ class RayOptions:
     """Ray's `runtime_env` of the workers, such as {"env_vars": {"OMP_NUM_THREADS": "1"}}."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no sense.
+        """Reject numbers that make no sense.
 
         Raises:
             ConfigurationError: See the message.

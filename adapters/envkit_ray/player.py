@@ -212,7 +212,7 @@ class RayPlayer:
         )  # some are being revived
 
     async def aclose(self) -> None:
-        """End the workers with everything they hold; closing twice is fine."""
+        """End the workers with everything they hold; safe to call twice."""
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)

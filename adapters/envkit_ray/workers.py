@@ -215,7 +215,7 @@ class Workers:
         member.load -= 1
 
     async def close(self) -> None:
-        """Close every worker, in bounded time, and leave the cluster; closing twice is fine."""
+        """Close every worker, in bounded time, and leave the cluster; safe to call twice."""
         await _cancel(self._tasks)
         cluster, self._cluster = self._cluster, None
         if cluster is None:

@@ -63,7 +63,7 @@ def encode_body(fields: Mapping[str, Any], key: str, images: Iterable[bytes]) ->
 
     Args:
         fields: Of the body, without images.
-        key: Of the list of images; it is left out where there are none.
+        key: Of the list of images; it is left out if there are none.
         images: Each as a JSON value.
     """
     head = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()

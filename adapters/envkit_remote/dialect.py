@@ -146,7 +146,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def probed_kind(self, body: bytes) -> LogprobKind | None:
-        """Return what the answer to `kind_probe` shows, or None where it shows nothing."""
+        """Return what the answer to `kind_probe` shows, or None if it shows nothing."""
 
     async def flags(self, http: Transport) -> list[FlagCheck]:
         """Return which of the flags that matter the server was started with."""

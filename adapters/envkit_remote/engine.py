@@ -228,7 +228,7 @@ class RemoteEngine:
         """Do nothing: the server's prefix cache evicts by itself, and no session is opened."""
 
     async def aclose(self) -> None:
-        """Wait for aborts on their way and close the connections; closing twice is fine."""
+        """Wait for aborts on their way and close the connections; safe to call twice."""
         loop = asyncio.get_running_loop()
         pending = [task for task in self._background if task.get_loop() is loop]
         if pending:

@@ -75,7 +75,7 @@ class ServerProbe:
         self._info, self._is_info_known = info, True
 
     def _check_model(self, name: str | None) -> None:
-        """Refuse a server that is another one than before.
+        """Reject a server that is another one than before.
 
         Raises:
             EngineFault: It serves another model now.

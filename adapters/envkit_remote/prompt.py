@@ -16,7 +16,7 @@ def check_ids(
     image_token_id: int | None,
     vocabulary_size: int | None,
 ) -> None:
-    """Refuse ids that a server would crash on, or count differently from us.
+    """Reject ids that a server would crash on, or count differently from us.
 
     SGLang drops a surplus image and vLLM embeds a surplus placeholder as a word, both silently. An
     id outside the vocabulary kills SGLang's scheduler. So all of it is found here.
@@ -76,7 +76,7 @@ def check_length(prompt_tokens: int | None, train_length: int) -> None:
     """Compare the length of the prompt that the server saw with the ledger's.
 
     Args:
-        prompt_tokens: The server's count, images expanded; None where it did not get that far.
+        prompt_tokens: The server's count, images expanded; None if it did not get that far.
         train_length: The ledger's.
 
     Raises:
@@ -109,7 +109,7 @@ def check_prompt_ids(
         hint: What makes such a server change a prompt.
 
     Returns:
-        False where there is nothing to compare: an older server, or an aborted request.
+        False if there is nothing to compare: an older server, or an aborted request.
 
     Raises:
         LedgerFault: They differ.

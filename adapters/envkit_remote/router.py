@@ -242,7 +242,7 @@ class RoutedEngine:
         self._move_away(session_id)
 
     async def aclose(self) -> None:
-        """Close all connections; closing twice is fine."""
+        """Close all connections; safe to call twice."""
         loop = asyncio.get_running_loop()
         pending = [task for task in self._background if task.get_loop() is loop]
         for task in pending:

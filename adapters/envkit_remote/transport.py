@@ -130,7 +130,7 @@ class Transport:
             self._sessions.pop(key).detach()
 
     async def aclose(self) -> None:
-        """Close the running loop's connections; closing twice is fine."""
+        """Close the running loop's connections; safe to call twice."""
         loop = asyncio.get_running_loop()
         for key in [key for key in self._sessions if key[0] is loop]:
             await self._sessions.pop(key).close()

@@ -186,7 +186,7 @@ def parse_generation(
     Args:
         answer: What the client returned.
         prompt_tokens: Length of the prompt as the server's own processor expands it.
-        weight_version: Of the weights when the request was sent; None where unknown.
+        weight_version: Of the weights when the request was sent; None if unknown.
 
     Raises:
         EngineFault: Fields are missing or of unequal length, or the reason to stop is unknown.

@@ -110,7 +110,7 @@ class EnvGenerator(GeneratorInterface):
         arguments: Mapping[str, Any],
         make_codec: Callable[[], ChatCodec] | None,
     ) -> WorkerRecipe | None:
-        """Return what workers make their players of; None where this process plays.
+        """Return what workers make their players of; None if this process plays.
 
         Raises:
             ConfigurationError: Workers are asked for without what makes their codec.
@@ -176,7 +176,7 @@ class EnvGenerator(GeneratorInterface):
         return output
 
     async def aclose(self) -> None:
-        """Close the environments and end the threads; closing twice is fine."""
+        """Close the environments and end the threads; safe to call twice."""
         if self._player is None:
             return
         loop, _, keeper = self._player
@@ -212,7 +212,7 @@ class EnvGenerator(GeneratorInterface):
         return tuple(replace(one, trajectory=trajectory) for trajectory in played)
 
     def _check_siblings(self, played: tuple[Trajectory, ...]) -> None:
-        """Refuse what would compare the agents of an episode wrongly.
+        """Reject what would compare the agents of an episode wrongly.
 
         Raises:
             ConfigurationError: One row for each sample is asked for, or the rewards differ.

@@ -44,7 +44,7 @@ class SkyRLOptions:
     from SkyRL's configuration."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no sense.
+        """Reject numbers that make no sense.
 
         Raises:
             ConfigurationError: A number out of its range.

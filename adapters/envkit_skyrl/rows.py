@@ -59,18 +59,18 @@ class Played:
     group: str
     """The prompt's id."""
     trajectory_id: TrajectoryId | None
-    """None where the input had none."""
+    """None if the input had none."""
     trajectory: Trajectory | None
-    """None where the sample could not be played at all."""
+    """None if the sample could not be played at all."""
     error: Exception | None = None
-    """Why not; None where it was."""
+    """Why not; None if it was."""
     resumes: int = 0
     """How often it was resumed after an abort by the server."""
     seconds: float = 0.0
 
     @property
     def score(self) -> float | None:
-        """The reward to learn from; None where there is none, or no reply to learn it for."""
+        """The reward to learn from; None if there is none, or no reply to learn it for."""
         if self.trajectory is None or self.trajectory.is_faulted or not self.trajectory.turns:
             return None
         return self.trajectory.reward

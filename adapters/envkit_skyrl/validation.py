@@ -53,7 +53,7 @@ def validate_output(
 
     Args:
         output: The generator's output.
-        trajectory_ids: Those of the input, in its order; None where the input had none.
+        trajectory_ids: Those of the input, in its order; None if the input had none.
         max_tokens: Most tokens of a row; None is unbounded.
         pictures: What an image is to the model; None leaves them uncounted.
 

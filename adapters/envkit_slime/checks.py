@@ -20,7 +20,7 @@ _NORMALISE: Final = "--custom-reward-post-process-path envkit_slime.post_process
 def check_prompt(
     args: Namespace, sample: Sample, task_fields: Mapping[str, str], *, evaluation: bool
 ) -> None:
-    """Refuse a task whose text is a prompt that the trainer has already rendered.
+    """Reject a task whose text is a prompt that the trainer has already rendered.
 
     An evaluation dataset has its own flag, which does not reach a generate function.
 
@@ -37,7 +37,7 @@ def check_prompt(
 
 
 def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None:
-    """Refuse what breaks inside slime where a sample becomes several.
+    """Reject what breaks inside slime where a sample becomes several.
 
     Raises:
         ConfigurationError: See the message.
@@ -67,7 +67,7 @@ def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None
 async def check_siblings(
     args: Namespace, plan: Plan, runtime: Runtime, *, keeps_partial: bool, evaluation: bool
 ) -> None:
-    """Refuse what breaks inside the trainer where one sample becomes one for each agent.
+    """Reject what breaks inside the trainer where one sample becomes one for each agent.
 
     Args:
         args: The trainer's arguments.
@@ -117,7 +117,7 @@ def _warn_once(message: str) -> None:
 
 
 def check_staleness(args: Namespace, limit: int | None, *, evaluation: bool) -> None:
-    """Refuse a limit that would miss what was finished and waited in the buffer.
+    """Reject a limit that would miss what was finished and waited in the buffer.
 
     Raises:
         ConfigurationError: See the message.

@@ -54,7 +54,7 @@ class Form(ABC):
         return bool(getattr(args, "partial_rollout", False))
 
     def check_rows(self, rows: Sequence[Row]) -> None:
-        """Refuse rows of one episode that the trainer does not keep together."""
+        """Reject rows of one episode that the trainer does not keep together."""
         del rows
 
     def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:

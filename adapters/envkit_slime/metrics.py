@@ -90,7 +90,7 @@ def _add(
 
 
 def episode_metrics(samples: Iterable[Sample]) -> dict[str, float]:
-    """Return the metrics of the samples that this adapter made; none where it made none."""
+    """Return the metrics of the samples that this adapter made; none if it made none."""
     known = [facts for sample in samples if "stop_reason" in (facts := facts_of(sample))]
     metrics = aggregate(map(EpisodeFacts.from_json, known)) if known else {}
     return {f"envkit/{name}": value for name, value in metrics.items()}

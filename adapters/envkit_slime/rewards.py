@@ -54,7 +54,7 @@ def sets_reward(args: Namespace, sample: Any, *, is_faulted: bool, evaluation: b
     """Return whether `generate` sets a sample's reward; else the trainer calls a reward function.
 
     The trainer calls a function of the user's, whose path stands in the sample or in
-    `--custom-rm-path`, only where the reward is still None; `--group-rm` insists on it in miles
+    `--custom-rm-path`, only if the reward is still None; `--group-rm` insists on it in miles
     (rollout/rm_hub/__init__.py). A faulted sample is not shown to it, but to a teacher.
     """
     if getattr(args, "group_rm", False):
@@ -79,7 +79,7 @@ async def reward(
 
     slime calls the same function with one sample and, for `--group-rm` and for fan-out, with a list
     (slime/rollout/rm_hub/__init__.py). In a list a faulted sample gets the survivors' mean.
-    `generate` sets the reward itself, so this is needed only where slime insists on a function.
+    `generate` sets the reward itself, so this is needed only if slime insists on a function.
 
     Args:
         args: slime's arguments.

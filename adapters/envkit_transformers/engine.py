@@ -205,7 +205,7 @@ class TransformersEngine:
         await future
 
     async def aclose(self) -> None:
-        """End the thread, answer what is pending with a fault; closing twice is fine."""
+        """End the thread, answer what is pending with a fault; safe to call twice."""
         self._worker.close()
         await asyncio.to_thread(self._worker.join)
         self._finalizer()

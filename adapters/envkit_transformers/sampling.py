@@ -24,7 +24,7 @@ _ROWS_AT_ONCE: Final = 64
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Refuse what cannot be sampled.
+    """Reject what cannot be sampled.
 
     Raises:
         EngineFault: A value outside its range, or an extra that this engine does not know.

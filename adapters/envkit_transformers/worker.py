@@ -60,7 +60,7 @@ class Worker:
             self._wake.notify()
 
     def close(self) -> None:
-        """End the thread after the forward that runs now; closing twice is fine."""
+        """End the thread after the forward that runs now; safe to call twice."""
         with self._wake:
             if self._end is None:
                 self._end = (_CLOSED, FaultKind.PERMANENT)

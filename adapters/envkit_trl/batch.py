@@ -89,7 +89,7 @@ class BatchPlayer:
         self._loop.run(self._policy.sync(self._model(), version))
 
     def close(self) -> None:
-        """Close environments, the engine if it was made here, and the thread; twice is fine."""
+        """Close environments, the engine if it was made here, and the thread; idempotent."""
         if self._player is not None:
             self._loop.run(self._player.aclose())
             self._player = None

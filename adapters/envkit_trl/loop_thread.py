@@ -33,7 +33,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """End the thread; closing twice is fine."""
+        """End the thread; safe to call twice."""
         self._finalizer()
 
 

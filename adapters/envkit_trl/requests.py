@@ -96,7 +96,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  # any JSON
 def _rows(dataset: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401
     if not hasattr(dataset, "select_columns"):
         return dataset
-    columns: Sequence[str] | None = dataset.column_names  # None where a stream does not know
+    columns: Sequence[str] | None = dataset.column_names  # None if a stream does not know
     if columns is not None and ENVKIT_COLUMN not in columns:
         return ()
     if not hasattr(dataset, "__len__"):

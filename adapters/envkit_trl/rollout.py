@@ -91,7 +91,7 @@ class EnvRollout:
         )
 
     def close(self) -> None:
-        """Close environments, the engine if it was made here, and the thread; twice is fine."""
+        """Close environments, the engine if it was made here, and the thread; idempotent."""
         if self.player is not None:
             self.player.close()
 

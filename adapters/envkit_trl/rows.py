@@ -110,7 +110,7 @@ def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int
 
     Args:
         rows: Of one batch.
-        image_id: The placeholder that TRL counts; None where its processor has no images.
+        image_id: The placeholder that TRL counts; None if its processor has no images.
         max_completion: `max_completion_length` of the training's arguments.
 
     Raises:

@@ -24,7 +24,7 @@ class TrainingArguments(Protocol):
 
 
 def check_arguments(args: Any, *, who: str, has_codec: bool) -> None:  # noqa: ANN401
-    """Refuse arguments that envkit's rollouts cannot honour.
+    """Reject arguments that envkit's rollouts cannot honour.
 
     Args:
         args: GRPOConfig or AsyncGRPOConfig.
@@ -55,7 +55,7 @@ def check_arguments(args: Any, *, who: str, has_codec: bool) -> None:  # noqa: A
 
 
 def check_turn_credit(args: Any, discount: float, *, has_reward_funcs: bool) -> None:  # noqa: ANN401
-    """Refuse what advantages by turn cannot honour.
+    """Reject what advantages by turn cannot honour.
 
     Args:
         args: GRPOConfig.

@@ -64,7 +64,7 @@ def tool_method(spec: ToolSpec) -> Any:  # noqa: ANN401  # a function with a mad
 
 
 def check_tool_name(name: str) -> None:
-    """Refuse a name that TRL would not offer as a tool, or would take for something else.
+    """Reject a name that TRL would not offer as a tool, or would take for something else.
 
     Raises:
         ConfigurationError: It is one.

@@ -73,7 +73,7 @@ class EnvGRPOTrainer(GRPOTrainer):
 
     Attributes:
         trajectories: Of the last generation, in the order of its rows.
-        mismatch: Of the last generation, as far as its rows had their first forward; only where
+        mismatch: Of the last generation, as far as its rows had their first forward; only if
             that forward ran under the weights that sampled them.
     """
 
@@ -131,7 +131,7 @@ class EnvGRPOTrainer(GRPOTrainer):
             **options,
         )
         leave_out_faults()
-        # TRL forwards the images of later turns only where there are tools; none is ever called.
+        # TRL forwards the images of later turns only if there are tools; none is ever called.
         self.tools: list[Any] = [env_reward]
         self.trajectories: tuple[Trajectory, ...] = ()
         self.mismatch = Mismatch()
@@ -144,7 +144,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         self.player = BatchPlayer(self, policy, codec, config)
 
     def close(self) -> None:
-        """Close the environments and end the rollouts' thread; closing twice is fine."""
+        """Close the environments and end the rollouts' thread; safe to call twice."""
         self.player.close()
 
     def sync_weights(self) -> None:

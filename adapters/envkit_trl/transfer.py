@@ -62,7 +62,7 @@ class EngineTransfer:
         """Do nothing: the engine never stopped."""
 
     def destroy(self) -> None:
-        """End the thread; twice is fine."""
+        """End the thread; safe to call twice."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()

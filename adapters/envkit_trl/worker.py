@@ -129,7 +129,7 @@ class EnvRolloutWorker:
         self._running = self._loop.submit(self._run())
 
     def stop(self) -> None:
-        """Abort what runs, close the environments and end the thread; twice is fine."""
+        """Abort what runs, close the environments and end the thread; safe to call twice."""
         loop, self._loop = self._loop, None
         running, self._running = self._running, None
         if loop is None or running is None:

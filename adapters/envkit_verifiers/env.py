@@ -229,7 +229,7 @@ class VerifiersEnv(AsyncEnv):
         )
 
     async def aclose(self) -> None:
-        """Cancel a running rollout; closing twice is fine."""
+        """Cancel a running rollout; safe to call twice."""
         episode, self._episode = self._episode, None
         if episode is not None:
             await in_background(episode.stop())
@@ -265,6 +265,6 @@ class VerifiersEnv(AsyncEnv):
 
 
 def _limit_of(own: Any) -> int | None:  # noqa: ANN401
-    """Return the replies after which the library ends an episode; None where it does not say."""
+    """Return the replies after which the library ends an episode; None if it does not say."""
     limits = [one.max_turns for one in getattr(own, "envs", (own,))]
     return max(limits) if min(limits) > 0 else None

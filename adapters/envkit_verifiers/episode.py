@@ -165,7 +165,7 @@ def _terms(env: Any, noted: Mapping[object, float | Exception]) -> dict[str, flo
 
 
 def _check_state(state: Any) -> None:  # noqa: ANN401
-    """Refuse a rollout that the library ended by a failure.
+    """Reject a rollout that the library ended by a failure.
 
     Raises:
         EnvFault: It noted an error, or ran out of its own time.

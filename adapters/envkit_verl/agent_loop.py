@@ -131,7 +131,7 @@ def _check_turns(settings: VerlSettings, placement: RewardPlacement, *, is_v1: b
 
 
 async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) -> None:
-    """Refuse what makes several rows of an episode where verl would weigh them wrongly."""
+    """Reject what makes several rows of an episode where verl would weigh them wrongly."""
     rule = shared.settings.why_one_row(is_v1=is_v1)
     if rule is None:
         return
@@ -148,7 +148,7 @@ async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) 
 
 
 def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
-    """Refuse misspelt options: verl's own base class swallows what it does not know."""
+    """Reject misspelt options: verl's own base class swallows what it does not know."""
     inner = [entry.name for entry in fields(RolloutConfig)]
     for key in kwargs:
         if key in inner:

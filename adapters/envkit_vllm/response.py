@@ -90,7 +90,7 @@ def _tokens(
 
 
 def _versions(spans: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
-    """Return the weight versions of a reply in order; none where the server does not say.
+    """Return the weight versions of a reply in order; none if the server does not say.
 
     Raises:
         EngineFault: They are not spans.

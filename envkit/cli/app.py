@@ -40,7 +40,7 @@ EXIT_INTERRUPTED: Final = 130
 class _Commands(TyperGroup):
     """Ends every expected error in one line, and takes --debug after the command too.
 
-    Plugins are asked for their commands only where envkit's own do not suffice.
+    Plugins are asked for their commands only if envkit's own do not suffice.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401  # click's context

@@ -151,7 +151,7 @@ def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
     """Return what makes the chosen engine, checked as far as that needs no model and no server.
 
     Raises:
-        ConfigurationError: An unknown name, an address where none is taken, or none where one is
+        ConfigurationError: An unknown name, an address where none is taken, or none if one is
             needed.
     """
     name = choice.name or DEFAULT_ENGINE
@@ -331,7 +331,7 @@ def _scripted(
 
 
 async def _served_model(engine: "Engine") -> str | None:
-    """Ask a server whether it answers and what it serves; None where it does not say.
+    """Ask a server whether it answers and what it serves; None if it does not say.
 
     Raises:
         EngineFault: It does not answer.

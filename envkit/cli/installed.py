@@ -124,7 +124,7 @@ def cpus() -> str:
 
 
 def torch() -> Any:  # noqa: ANN401  # an optional package, untyped where it is missing
-    """Return torch; None where it is not installed."""
+    """Return torch; None if it is not installed."""
     try:
         import torch as imported
     except ImportError:
@@ -133,7 +133,7 @@ def torch() -> Any:  # noqa: ANN401  # an optional package, untyped where it is 
 
 
 def version_of(name: str) -> str | None:
-    """Return the version of an installed distribution; None where it is not installed."""
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

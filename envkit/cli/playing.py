@@ -138,7 +138,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def refuse_options(why: str, options: Mapping[str, object]) -> None:
-    """Refuse options that mean nothing beside another one.
+    """Reject options that mean nothing beside another one.
 
     Args:
         why: Begins the message.

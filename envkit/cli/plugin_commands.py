@@ -93,7 +93,7 @@ def _command_of(name: str, function: Callable[..., Any], place: str) -> Any:  # 
 def _first_line(point: EntryPoint) -> str | None:
     """Return the first line of a function's docstring from its source text.
 
-    None where there is no source, such as for a function that another module defines.
+    None if there is no source, such as for a function that another module defines.
     """
     source = _source(point.module)
     if source is None:

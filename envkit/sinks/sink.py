@@ -18,5 +18,5 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything; closing twice is fine."""
+        """Release everything; safe to call twice."""
         ...

@@ -95,7 +95,7 @@ def write_calls(tool_name: str, calls: Iterable[dict[str, Any]]) -> str:
 
 
 def write_ending(family: str, actions: Sequence[Action], space: CoordinateSpace) -> str | None:
-    """Return the text of a reply that ends the episode, or None where the actions don't.
+    """Return the text of a reply that ends the episode, or None if the actions don't.
 
     Raises:
         InexpressibleActionError: The text would be read as something else.

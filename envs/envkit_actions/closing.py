@@ -22,7 +22,7 @@ def closing_of(text: str) -> Action:
 
 
 def closing_text(action: Action) -> str | None:
-    """Return the text that means an end, or None where none does."""
+    """Return the text that means an end, or None if none does."""
     if action.kind is ActionKind.TERMINATE:
         return _WORDS[action.status]
     is_answer = action.kind is ActionKind.ANSWER and closing_of(action.text) == action

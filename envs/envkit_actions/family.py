@@ -26,7 +26,7 @@ class ActionFamily(ABC):
         Args:
             name: Its key in `FAMILIES`.
             counts: What its coordinates are.
-            resize: What its models' processors usually do; None where they keep the size.
+            resize: What its models' processors usually do; None if they keep the size.
         """
         self.name: Final = name
         self._counts, self._resize = counts, resize

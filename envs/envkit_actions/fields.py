@@ -183,7 +183,7 @@ class Fields:
         return self.place((self.number("x"), self.number("y")))
 
     def optional_point(self) -> tuple[int, int] | tuple[None, None]:
-        """Return a pixel, or two None where both `x` and `y` are missing."""
+        """Return a pixel, or two None if both `x` and `y` are missing."""
         return self.point() if self.has("x") or self.has("y") else (None, None)
 
     def path(self, key: str) -> tuple[tuple[int, int], ...]:

@@ -76,9 +76,9 @@ class Payloads(NamedTuple):
 
     values: list[Any]
     before: str
-    """The text before it; all of the text where there is none."""
+    """The text before it; all of the text if there is none."""
     problem: str | None = None
-    """Why what follows the values cannot be read; None where nothing does."""
+    """Why what follows the values cannot be read; None if nothing does."""
 
 
 def find_payloads(body: str, tools: Sequence[ToolSpec] = ()) -> Payloads:

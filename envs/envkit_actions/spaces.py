@@ -52,7 +52,7 @@ class CoordinateSpace:
     sent: Size
     """The screenshot as it left the environment; equal to `screen` unless it was scaled."""
     resize: SmartResize | None = None
-    """What the model's processor does; None where it keeps the size or nobody knows."""
+    """What the model's processor does; None if it keeps the size or nobody knows."""
     scale: int = 1000
     """Of a normalised space: 1000, 999 or 1."""
 

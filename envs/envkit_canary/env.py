@@ -46,7 +46,7 @@ class CanaryEnv(Env):
     """Read a code off an image, several times, with a new image each turn.
 
     Task: `{"codes": ["K7MX", ...], "look": 7}`: a code of capital letters and digits for each turn,
-        and a seed of colours and positions (0 where it is missing).
+        and a seed of colours and positions (0 if it is missing).
     Observation: an image of the code; the text is the same for every code.
     Action: the code, anywhere in the reply; the last run of characters that could be one counts.
     Reward: 1 / turns for each right code, so 1.0 at most.

@@ -103,16 +103,16 @@ class Desktop:
 
     @property
     def top(self) -> Window:
-        """The window above all others; the background where there is no other."""
+        """The window above all others; the background if there is no other."""
         return self.windows[-1]
 
     @property
     def modal(self) -> Window | None:
-        """The dialog that blocks everything else; None where there is none."""
+        """The dialog that blocks everything else; None if there is none."""
         return next((window for window in reversed(self.windows) if window.is_modal), None)
 
     def window(self, name: str) -> Window | None:
-        """Return the open window of that name; None where there is none."""
+        """Return the open window of that name; None if there is none."""
         return next((window for window in self.windows if window.name == name), None)
 
     def find(self, kind: type[W], window: str, name: str) -> W:
@@ -169,7 +169,7 @@ class Desktop:
         window.y = max(0, min(self.height - TITLE, window.y))
 
     def window_of(self, widget: Widget) -> Window | None:
-        """Return the open window that holds a widget; None where there is none."""
+        """Return the open window that holds a widget; None if there is none."""
         for window in self.windows:
             if any(item is widget for item in walk_tree(window)):
                 return window

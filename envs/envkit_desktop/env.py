@@ -266,7 +266,7 @@ where the task can't be done. You have {turns} replies."""
 
 
 def _field(desk: Desktop, action: Action) -> Mark:
-    """Return the middle of the field that takes typed text; empty where there is none."""
+    """Return the middle of the field that takes typed text; empty if there is none."""
     if action.kind is not ActionKind.TYPE or desk.focus is None:
         return {}
     origin = desk.origin_of(desk.focus)

@@ -50,7 +50,7 @@ def _box_of(desk: Desktop, widget: Widget) -> Box:
 
 
 def visible_point(desk: Desktop, widget: Widget, part: Box | None = None) -> tuple[int, int] | None:
-    """Return a place on the screen where a press reaches the widget; None where there is none.
+    """Return a place on the screen where a press reaches the widget; None if there is none.
 
     The pixels around it reach the widget too: some dialects cannot name every pixel.
 
@@ -247,7 +247,7 @@ def press_row(
     kind: ActionKind = ActionKind.CLICK,
     keys: tuple[str, ...] = (),
 ) -> Moves:
-    """Click on a row even where it is chosen already, scrolling to it."""
+    """Click on a row even if it is chosen already, scrolling to it."""
     header = HEADER if isinstance(rows, Table) else 0
     top = index * ROW - rows.offset + header
     if top < header or top + ROW > rows.height:

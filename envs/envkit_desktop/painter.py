@@ -91,7 +91,7 @@ def _pointer_rim(size: int) -> PilImage.Image:
 
 
 def intersect(first: Box, second: Box) -> Box | None:
-    """Return the common part of two boxes; None where there is none."""
+    """Return the common part of two boxes; None if there is none."""
     left, top, right, bottom = first
     other_left, other_top, other_right, other_bottom = second
     # Comparisons: max() and min() take twice as long, and this runs for every widget drawn.
@@ -119,7 +119,7 @@ class Painter:
         self.theme = theme
 
     def inside(self, box: Box) -> "Painter | None":
-        """Return a painter clipped to the box as well; None where nothing would be seen."""
+        """Return a painter clipped to the box as well; None if nothing would be seen."""
         common = intersect(self.clip, box)
         if common is None:
             return None

@@ -19,7 +19,7 @@ class Hit(NamedTuple):
 
 
 def hit_test(desk: Desktop, x: int, y: int) -> Hit | None:
-    """Return what a press at (x, y) would reach; None where a modal dialog keeps it away."""
+    """Return what a press at (x, y) would reach; None if a modal dialog keeps it away."""
     for window in reversed(desk.windows):
         if window.holds(x - window.x, y - window.y):
             modal = desk.modal

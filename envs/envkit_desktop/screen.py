@@ -33,7 +33,7 @@ class _Seen(NamedTuple):
     kind: type[Widget]
     state: tuple[Any, ...]
     box: Box | None
-    """On the screen; None where nothing of it shows."""
+    """On the screen; None if nothing of it shows."""
     written: bytes
     """The state, for the hash."""
 

@@ -78,7 +78,7 @@ def answers(task: Task) -> list[str]:
 
 
 def second_grade(answer: str, gold: str) -> float:
-    """Return 1.0 where the numbers of both agree, as `Rounding.ROUND` lets them."""
+    """Return 1.0 if the numbers of both agree, as `Rounding.ROUND` lets them."""
     claimed, truth = _values(answer), _values(gold)
     if claimed is None or truth is None or len(claimed) != len(truth):
         return 0.0
@@ -111,7 +111,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _values(text: str) -> list[float] | None:
-    """Return the numbers that a text stands for; None where it cannot be read."""
+    """Return the numbers that a text stands for; None if it cannot be read."""
     try:
         return [_number(part) for part in _parts(text)]
     except (SyntaxError, ValueError, ArithmeticError, TypeError, KeyError):

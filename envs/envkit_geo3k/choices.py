@@ -115,7 +115,7 @@ def grade_choice(answer: str | None, gold: str, choices: Sequence[str], policy: 
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401
-    """Return a list that a row holds as JSON or as Python writes it; None where it is neither."""
+    """Return a list that a row holds as JSON or as Python writes it; None if it is neither."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

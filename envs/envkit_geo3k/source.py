@@ -184,7 +184,7 @@ def _placed(draft: Draft, image_size: int) -> Figure:
 
 
 def _check_numbers(givens: Sequence[Given], question: Question) -> None:
-    """Refuse a problem that states a quantity twice, or states its answer."""
+    """Reject a problem that states a quantity twice, or states its answer."""
     stated = [json.dumps(_canonical(given)) for given in givens]
     if len(set(stated)) != len(stated):
         raise Unsuitable("a quantity is given twice")

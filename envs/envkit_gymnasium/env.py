@@ -226,7 +226,7 @@ class GymnasiumEnv(Env):
         return played._replace(truncated=True)
 
     def close(self) -> None:
-        """Close the inner environment; closing twice is fine."""
+        """Close the inner environment; safe to call twice."""
         if not self._is_closed:
             self._is_closed = True
             self._inner.close()

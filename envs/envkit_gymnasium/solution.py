@@ -75,7 +75,7 @@ def _check_play(
     rewards: NDArray[np.float64],
     ends: NDArray[np.float64],
 ) -> None:
-    """Refuse a table whose best play from a start reaches no end or earns nothing."""
+    """Reject a table whose best play from a start reaches no end or earns nothing."""
     total = 0.0
     for _ in range(len(following)):
         action = actions[state]

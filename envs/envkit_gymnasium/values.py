@@ -38,7 +38,7 @@ class NoValue(Exception):  # a sentence for the model, not a failure
 
 
 def check_playable(space: Space[Any]) -> None:
-    """Refuse a space whose values cannot be written as JSON.
+    """Reject a space whose values cannot be written as JSON.
 
     Raises:
         ConfigurationError: It, or a part of it, is of another kind.

@@ -43,13 +43,13 @@ _POWERS: Final = ("**", "^")
 
 
 def is_safe(dataset: str, answer: str) -> bool:
-    """Tell whether the dataset's grader may see the answer."""
+    """Return whether the dataset's grader may see the answer."""
     rule = _RULES.get(dataset)
     return rule is None or rule(answer)
 
 
 def is_plain(answer: str) -> bool:
-    """Tell whether an answer does nothing when Python evaluates it."""
+    """Return whether an answer does nothing when Python evaluates it."""
     if len(answer) > _MAX_LIST:
         return False
     try:
@@ -62,12 +62,12 @@ def is_plain(answer: str) -> bool:
 
 
 def is_short(answer: str) -> bool:
-    """Tell whether an answer has the length of a formula."""
+    """Return whether an answer has the length of a formula."""
     return len(answer) <= _MAX_FORMULA
 
 
 def is_arithmetic(answer: str) -> bool:
-    """Tell whether an answer is a sum of products of numbers, without powers."""
+    """Return whether an answer is a sum of products of numbers, without powers."""
     tokens = _tokens(answer)
     return tokens is not None and not any(
         token in (*_POWERS, ",") or token[0].isalpha() for token in tokens
@@ -75,7 +75,7 @@ def is_arithmetic(answer: str) -> bool:
 
 
 def is_formula(answer: str) -> bool:
-    """Tell whether an answer is a short formula of variables, functions and small powers.
+    """Return whether an answer is a short formula of variables, functions and small powers.
 
     An exponent is a number up to 20, a variable, or a group without a power in it.
     """
@@ -89,7 +89,7 @@ def is_formula(answer: str) -> bool:
 
 
 def _tokens(answer: str) -> list[str] | None:
-    """Return the tokens; None where there is anything else, or too much."""
+    """Return the tokens; None if there is anything else, or too much."""
     text, at, depth = answer.strip(), 0, 0
     if not is_short(text):
         return None
@@ -107,7 +107,7 @@ def _tokens(answer: str) -> list[str] | None:
 
 
 def _has_small_exponent(tokens: list[str], at: int) -> bool:
-    """Tell whether the power at `at` is cheap: its base holds no power, nor does its exponent."""
+    """Return whether the power at `at` is cheap: its base holds no power, nor does its exponent."""
     if _holds_power(_group(tokens[:at][::-1], ")", "(")):
         return False
     following = [token for token in tokens[at + 1 :] if token not in "+-"]

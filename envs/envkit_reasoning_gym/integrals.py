@@ -47,7 +47,7 @@ _NAMES: Final[Mapping[str, Any]] = {
 
 
 def is_wrong_integral(answer: str, integrand: str, variable: str) -> bool:
-    """Tell whether the derivative of an answer surely differs from the integrand.
+    """Return whether the derivative of an answer surely differs from the integrand.
 
     Args:
         answer: A formula that `answer_guard.is_formula` lets pass: it is evaluated.
@@ -55,7 +55,7 @@ def is_wrong_integral(answer: str, integrand: str, variable: str) -> bool:
         variable: Its name.
 
     Returns:
-        True where they differ at most of the points at which both have a value. False is no
+        True if they differ at most of the points at which both have a value. False is no
         verdict: the formulas may be equal, or may have no values.
     """
     try:
@@ -70,7 +70,7 @@ def is_wrong_integral(answer: str, integrand: str, variable: str) -> bool:
 def _differs(
     primitive: Callable[[complex], complex], wanted: Callable[[complex], complex], point: complex
 ) -> bool | None:
-    """Compare at a point; None where something has no value there."""
+    """Compare at a point; None if something has no value there."""
     try:
         above, below = primitive(point + _STEP), primitive(point - _STEP)
         slope, value = (above - below) / (2 * _STEP), wanted(point)

@@ -66,7 +66,7 @@ class DatasetTasks:
     def entry(self, task: Task) -> dict[str, Any]:
         """Return reasoning-gym's own item.
 
-        It has "question", "answer", which is None where many are right, and "metadata".
+        It has "question", "answer", which is None if many are right, and "metadata".
 
         Raises:
             DatasetError: The task has no such index.
@@ -89,7 +89,7 @@ class DatasetTasks:
         return lambda task: str(self.stated_answer(task))
 
     def stated_answer(self, task: Task) -> str | None:
-        """Return a right answer to a task; None where reasoning-gym states none."""
+        """Return a right answer to a task; None if reasoning-gym states none."""
         if self.name in _UNSOLVED:
             return None
         entry = self.entry(task)

@@ -34,7 +34,7 @@ class RefineEnv(MultiAgentEnv):
     Action: solvers and rewriters reply as `task_env` wants it; the selector ends its reply with
         "Judgment: N".
     Reward: each solution scores what `task_env` gives for it as the only reply; the selector scores
-        what the solution scored that it picked, 0.0 where it picked none. Every role's score is
+        what the solution scored that it picked, 0.0 if it picked none. Every role's score is
         multiplied by `correct_weight` where the picked solution scored `solved_at` or more, else by
         `incorrect_weight`. All rewards are given at the end of the episode, on the last reply.
     Episode end: after the selector's reply, or when no role is left to ask.
@@ -115,7 +115,7 @@ class RefineEnv(MultiAgentEnv):
         Raises:
             ConfigurationError: `task_env` has no oracle.
         """
-        self.inner.oracle()  # raises now where there is none
+        self.inner.oracle()  # raises now if there is none
         return oracle()
 
     def score_of(self, role: str) -> float:

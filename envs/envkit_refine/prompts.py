@@ -41,7 +41,7 @@ def selector_prompt(problem: str, solutions: Sequence[str]) -> str:
 
 
 def read_choice(reply: str, count: int) -> int | None:
-    """Return the index, from 0, of the chosen solution, or None where the reply names none.
+    """Return the index, from 0, of the chosen solution, or None if the reply names none.
 
     The last "Judgment: N" counts, since a reply may weigh several before it decides; slime's
     example takes the first (examples/multi_agent/agent_system.py).

@@ -38,7 +38,7 @@ def hooks(source: TaskSource) -> AuditHooks:
 
 
 def second_match(answer: str, accepted: str) -> bool:
-    """Tell whether an answer equals an accepted one, by other means than `grading`."""
+    """Return whether an answer equals an accepted one, by other means than `grading`."""
     if len(answer) > MAX_ANSWER_CHARACTERS:
         return False
     left, right = _fraction(answer), _fraction(accepted)

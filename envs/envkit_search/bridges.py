@@ -20,7 +20,7 @@ class _Bridge:
     titles: Sequence[str]
     phrases: Sequence[str]
     countries: Sequence[Country | None]
-    """By row; None where the row has no country or not only one fits."""
+    """By row; None if the row has no country or not only one fits."""
     known: frozenset[str] = frozenset()
     """Endings that the phrase already answers."""
 

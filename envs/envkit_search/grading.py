@@ -36,7 +36,7 @@ class TurnFacts:
     is_well_formed: bool = False
     is_forged: bool = False
     answer: str | None = None
-    """What the turn answers; None where it does not."""
+    """What the turn answers; None if it does not."""
     has_gold: bool = False
     """Whether an accepted answer stands in what the search of this turn showed."""
 
@@ -114,7 +114,7 @@ def grade_compat(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
 
 
 def exact_match(answer: str | None, answers: Sequence[str]) -> bool:
-    """Tell whether an answer equals an accepted one.
+    """Return whether an answer equals an accepted one.
 
     An answer longer than `MAX_ANSWER_CHARACTERS` is wrong, and None is.
     """
@@ -138,13 +138,13 @@ def normalize(text: str) -> str:
 
 
 def holds(text: str, answers: Sequence[str]) -> bool:
-    """Tell whether an accepted answer stands in the text as whole words."""
+    """Return whether an accepted answer stands in the text as whole words."""
     padded = f" {normalize(text)} "
     return any(f" {gold} " in padded for gold in map(normalize, answers) if gold)
 
 
 def holds_compat(text: str, answers: Sequence[str]) -> bool:
-    """Tell whether an accepted answer stands anywhere in the text, as Search-R1 looks for it."""
+    """Return whether an accepted answer stands anywhere in the text, as Search-R1 looks for it."""
     normal = normalize(text)
     return any(normalize(accepted) in normal for accepted in answers)
 

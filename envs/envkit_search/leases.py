@@ -70,7 +70,7 @@ class Lease:
         return await self._shared.backend.search(queries, topk=topk)
 
     async def aclose(self) -> None:
-        """Give the lease back; closing twice is fine."""
+        """Give the lease back; safe to call twice."""
         with _lock:
             if not self._is_open:
                 return

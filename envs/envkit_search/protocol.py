@@ -78,7 +78,7 @@ class Query:
     """One search that a reply asks for."""
 
     text: str
-    """On one line, at most `MAX_QUERY_CHARACTERS`; empty where the model gave nothing to find."""
+    """On one line, at most `MAX_QUERY_CHARACTERS`; empty if the model gave nothing to find."""
     topk: int | None = None
     """None takes the environment's own."""
 
@@ -290,7 +290,7 @@ def _cut(reply: str) -> str:
 
 
 def _is_well_formed(reply: str, *, is_think_given: bool) -> bool:
-    """Tell whether a reply is thoughts, one action, and white space only.
+    """Return whether a reply is thoughts, one action, and white space only.
 
     Args:
         reply: The reply.

@@ -48,7 +48,7 @@ class FormatCredits:
     final: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse credits that would make a wrong answer worth more than a right one.
+        """Reject credits that would make a wrong answer worth more than a right one.
 
         Raises:
             ConfigurationError: A credit is negative, or a wrong answer would earn too much.

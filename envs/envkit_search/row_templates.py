@@ -44,7 +44,7 @@ def _own(
         kind: Begins with the group.
         rows: Of the group.
         text: Words the question.
-        find: None where the row has no such fact.
+        find: None if the row has no such fact.
         further: Title of the page to read after the row's; None when the row's says the answer.
     """
 

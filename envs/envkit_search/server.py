@@ -60,7 +60,7 @@ class ServerLimits:
     """Requests answered at once; others wait, within `request_s`."""
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could be answered.
+        """Reject limits under which nothing could be answered.
 
         Raises:
             ConfigurationError: One is not positive.

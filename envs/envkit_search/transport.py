@@ -59,7 +59,7 @@ class HttpLimits:
     )
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could be sent.
+        """Reject limits under which nothing could be sent.
 
         Raises:
             ConfigurationError: A time is not positive, or a count is below 1.
@@ -151,7 +151,7 @@ class JsonService:
             ) from error
 
     async def aclose(self) -> None:
-        """Close the running loop's connections; closing twice is fine."""
+        """Close the running loop's connections; safe to call twice."""
         mine = self._loops.pop(asyncio.get_running_loop(), None)
         if mine is not None:
             await mine[0].close()

@@ -15,5 +15,5 @@ _NAMES: Final = {click: name for name, click in CLICKS.items()}
 
 
 def click_name(action: Action) -> str | None:
-    """Return what the tools call an action; None where it is no click that they know."""
+    """Return what the tools call an action; None if it is no click that they know."""
     return _NAMES.get((action.kind, action.button))

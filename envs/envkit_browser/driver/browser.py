@@ -190,7 +190,7 @@ class Browser:
         self._connection.break_off()
 
     async def aclose(self) -> None:
-        """End it and remove its profile; twice is fine."""
+        """End it and remove its profile; safe to call twice."""
         self.trouble = self.trouble or Trouble.PAGE_GONE
         self._connection.on_lost = lambda: None
         try:
@@ -217,7 +217,7 @@ class Browser:
             raise self.process.start_fault() from fault
 
     async def _require_frames(self, deadline_s: float) -> None:
-        """Refuse a build that draws no frames on request: its images would depend on the clock.
+        """Reject a build that draws no frames on request: its images would depend on the clock.
 
         Raises:
             BrowserFault: It is such a build (`REFUSED`), or does not answer.

@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
             timer.cancel()
             self._waiting.pop(number, None)
             if future.done() and not future.cancelled():
-                future.exception()  # looked at, even where the caller was cancelled meanwhile
+                future.exception()  # looked at, even if the caller was cancelled meanwhile
 
     def fail(self, session: str, fault: BrowserFault) -> None:
         """End what waits for a page that will not answer any more."""

@@ -18,7 +18,7 @@ class Key(NamedTuple):
     number: int
     text: str = ""
     shifted: str = ""
-    """What it writes with shift; empty where shift changes nothing."""
+    """What it writes with shift; empty if shift changes nothing."""
 
 
 _NAMED: Final = {

@@ -274,7 +274,7 @@ class Page:
             raise
 
     async def aclose(self) -> None:
-        """Close the page and forget its context; twice is fine."""
+        """Close the page and forget its context; safe to call twice."""
         if not self._context:
             return
         context, self._context = self._context, ""
@@ -375,7 +375,7 @@ class Page:
         self.browser.fail(self._session, fault)
         if self._expired is not None and not self._expired.done():
             self._expired.set_exception(fault)
-            self._expired.exception()  # looked at, even where nobody waits for it any more
+            self._expired.exception()  # looked at, even if nobody waits for it any more
 
     def _hear_target(self, said: str) -> None:
         if said == "crashed":

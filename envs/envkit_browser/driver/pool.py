@@ -113,7 +113,7 @@ class BrowserPool:
         await self._sweep()
 
     async def aclose(self) -> None:
-        """End all browsers; twice is fine."""
+        """End all browsers; safe to call twice."""
         await self._spares.aclose()
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*(self._drop(browser) for browser in self.browsers))
@@ -204,7 +204,7 @@ def join_pool(user: object) -> BrowserPool:
 
 
 async def leave_pool(user: object, pool: BrowserPool) -> None:
-    """Let a pool go that `join_pool` gave; the last user ends its browsers. Twice is fine."""
+    """Let a pool go that `join_pool` gave; the last user ends its browsers. Safe to call twice."""
     users = _USERS.get(pool)
     if users is None or user not in users:
         return

@@ -102,13 +102,13 @@ class BrowserProcess:
         return total
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the whole group; none where it is gone."""
+        """Send a signal to the whole group; none if it is gone."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """End the group and remove the profile; blocks for some milliseconds. Twice is fine."""
+        """End the group and remove the profile; takes some milliseconds. Safe to call twice."""
         self._finalizer()
 
     def _last_words(self) -> str:

@@ -27,7 +27,7 @@ class Spares:
         """Prepare to keep pages.
 
         Args:
-            open_page: Opens a page, or returns None where there is no room for a spare one.
+            open_page: Opens a page, or returns None if there is no room for a spare one.
             most: Pages that are kept of each shape.
         """
         self._open, self._most = open_page, most

@@ -123,7 +123,7 @@ def check(page: Page, box: Element, *, wanted: bool) -> Iterator[Action]:
 
 
 def reach(page: Page, element: Element) -> Iterator[Action]:
-    """Scroll until an element can be pressed; nothing where it can."""
+    """Scroll until an element can be pressed; nothing if it can."""
     if element.point is not None or not element.is_shown:
         return
     pane = next((found for found in page.ancestors(element) if found.scrolls), None)

@@ -156,7 +156,7 @@ class Session:
         return found
 
     async def aclose(self) -> None:
-        """Close the page and let the pool go; twice is fine."""
+        """Close the page and let the pool go; safe to call twice."""
         pool, self._pool = self._pool, None
         if pool is not None:
             if self._page is not None:

@@ -76,7 +76,7 @@ class MiniwobTasks:
 
 
 def check_task(task: Task) -> None:
-    """Refuse a row that names no page or no seed.
+    """Reject a row that names no page or no seed.
 
     Raises:
         DatasetError: It does.

@@ -243,7 +243,7 @@ class PageEnv(AsyncEnv):
     async def _act(
         self, page: Page, hands: Hands, action: Action, end: Action | None
     ) -> Verdict | None:
-        """Carry out an action and judge the page; None where the page was left or closed."""
+        """Carry out an action and judge the page; None if the page was left or closed."""
         try:
             if end is None:
                 await hands.perform(action)

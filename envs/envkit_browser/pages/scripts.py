@@ -43,8 +43,8 @@ def check_script(task: Task, scale: float, *, answer: str | None, status: str | 
     Args:
         task: With its checker, and its oracle where it has one.
         scale: Device pixels for each CSS pixel.
-        answer: What the agent answered; None where it did not.
-        status: What the agent ended with; None where it goes on.
+        answer: What the agent answered; None if it did not.
+        status: What the agent ended with; None if it goes on.
     """
     said = {"answer": answer, "status": status}
     return _script(task, scale, said, check=task["check"], oracle=task.get("oracle"))

@@ -19,7 +19,7 @@ _LONGEST = 24
 def evaluate(text: str) -> int | None:
     """Return the value of digits and + - * /, worked out from left to right.
 
-    None where it is no such text or a division leaves a rest.
+    None if it is no such text or a division leaves a rest.
     """
     total, operator, number = 0, "+", ""
     for character in [*text, "="]:

@@ -19,7 +19,7 @@ Data = dict[str, Any]
 """What a family draws for one task: JSON data with at least "goal", a sentence."""
 
 _INFEASIBLE: Final = 0.03
-"""Share of tasks that can't be done, of a level where there are such. Giving up at once earns as
+"""Share of tasks that can't be done, of a level if there are such. Giving up at once earns as
 much, which must stay below the 5% that a policy without eyes may earn."""
 _LEAST_LEVEL: Final = 3
 """From which on some tasks can't be done."""

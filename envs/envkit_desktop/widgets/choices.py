@@ -26,7 +26,7 @@ class Dropdown(Widget):
 
     @property
     def text(self) -> str:
-        """The chosen option; empty where there is none."""
+        """The chosen option; empty if there is none."""
         return self.options[self.selected] if 0 <= self.selected < len(self.options) else ""
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
