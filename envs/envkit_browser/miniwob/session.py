@@ -1,4 +1,4 @@
-"""One browser page that shows one MiniWoB++ problem after the other."""
+"""A browser page that shows MiniWoB++ problems one after another."""
 
 import json
 from collections.abc import Sequence
@@ -34,24 +34,24 @@ _LOAD_SEED: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a reset gave."""
+    """Result of a reset."""
 
     goal: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an action led to."""
+    """Result of an action."""
 
     is_over: bool = False
     raw: float | None = None
-    """The page's reward before decay; None until the task is handed in."""
+    """The page's reward before decay; None until the task is submitted."""
     left: str | None = None
-    """Why the page is no longer shown, if so."""
+    """Why the page is no longer shown; None if it is."""
 
 
 class Session:
-    """Keeps a page open over episodes, and replaces it after a fault."""
+    """Keeps a page open across episodes, and replaces it after a fault."""
 
     def __init__(self, *, site: Site, scale: int) -> None:
         self._options = PageOptions(
@@ -147,7 +147,7 @@ class Session:
         )
 
     def take_events(self) -> dict[str, Any]:
-        """Return the dialogs and mishaps of the page since the last call, as JSON data."""
+        """Return the page's dialogs and other events since the last call, as JSON data."""
         assert self._page is not None
         events = self._page.take_events()
         found: dict[str, Any] = {kind.value: count for kind, count in sorted(events.counts.items())}
@@ -156,7 +156,7 @@ class Session:
         return found
 
     async def aclose(self) -> None:
-        """Close the page and let the pool go; safe to call twice."""
+        """Close the page and leave the pool; safe to call twice."""
         pool, self._pool = self._pool, None
         if pool is not None:
             if self._page is not None:
@@ -176,7 +176,7 @@ class Session:
         return self._page
 
     async def _drop_page(self, fault: BrowserFault) -> None:
-        """Give the page up after a fault; the next reset opens another."""
+        """Drop the page after a fault; the next reset opens another."""
         if self._pool is not None:
             self._pool.count(fault)
             if self._page is not None:
@@ -184,7 +184,7 @@ class Session:
         self._page, self._hands, self._name = None, None, ""
 
     async def _rest_hands(self) -> None:
-        """Let go of what an episode held, and move the pointer where nothing reacts."""
+        """Release buttons that an episode held, and move the pointer to a neutral point."""
         assert self._hands is not None
         for button in sorted(self._held):
             await self._hands.perform(Action(kind=ActionKind.MOUSE_UP, button=button))

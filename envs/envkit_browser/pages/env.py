@@ -1,4 +1,4 @@
-"""The environment `computer-use-page-v0`: a page of the user's own, in a real browser."""
+"""The environment `computer-use-page-v0`: your own page in a real browser."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -47,13 +47,12 @@ class PageEnv(AsyncEnv):
         and then what could not be read and which dialogs the page showed.
     Action: one or several actions in the form of the model family that `action` names.
     Reward: what the checker says: a number ends the episode when it is above 0; `{done, reward}`
-        ends it when `done`. It is asked after each action, and with `answer` and `status` at the
-        end.
-    Episode end: the checker's word, `terminate` or `answer`, or a page that was left or closed
-        (reward 0.0); `max_turns` replies truncate.
+        ends it when `done`. It runs after each action, and with `answer` and `status` at the end.
+    Episode end: the checker's verdict, `terminate` or `answer`, or a page that was left or closed
+    (reward 0.0); `max_turns` replies truncate.
     Budget: `max_turns` replies, one screenshot each.
-    Dataset: two demo pages, own, no licence needed.
-    Source: own.
+    Dataset: two demo pages, part of this package.
+    Source: original.
     """
 
     capabilities = Capabilities(replay_safe=True, deterministic=True)
@@ -82,15 +81,15 @@ class PageEnv(AsyncEnv):
 
         Args:
             tasks: A file of JSON lines, or the rows themselves; None takes the demos.
-            folder: Whose files the pages may load; None with the demos is theirs.
+            folder: Folder whose files pages may load; None takes the demos' folder.
             action: The form of replies, by the name of a model family.
-            max_turns: Replies in an episode.
-            width: Of the screen in pixels.
-            height: Of the screen in pixels.
-            scale: Pixels for each CSS pixel.
-            settle_ms: How long the page lives on after each action, on its own clock.
+            max_turns: Replies per episode.
+            width: Screen width in pixels.
+            height: Screen height in pixels.
+            scale: Pixels per CSS pixel.
+            settle_ms: Milliseconds of page time that pass after each action.
             deadline_s: Seconds after which a page that does not answer counts as hung.
-            faults: What is done to the browser by plan, see `browser.injection`; None is nothing.
+            faults: Failures to inject into the browser, see `driver.injection`; None injects none.
             render_mode: As for every environment.
 
         Raises:
@@ -117,7 +116,7 @@ class PageEnv(AsyncEnv):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Of the screen, in pixels."""
+        """Screen size, in pixels."""
         return self._options.width, self._options.height
 
     @property
@@ -172,7 +171,7 @@ class PageEnv(AsyncEnv):
                 await leave_pool(self, pool)
 
     def write_click(self, x: int, y: int) -> str:
-        """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
+        """Return the reply that clicks at a pixel of the screenshot, for playing by hand."""
         return self.dialect.write_click(x, y)
 
     def oracle(self) -> Policy:
