@@ -1,8 +1,8 @@
-"""Drawing with a clip rectangle, from two primitives: filled boxes and cached masks.
+"""Draw with a clip rectangle, from two primitives: filled boxes and cached masks.
 
 Text and marks are masks that are rendered once and pasted in a colour. Everything is clipped by
 arithmetic, so a damaged rectangle is repainted in place on the canvas. Pixels depend on the bundled
-font only, never on fonts of the machine.
+font only, never on system fonts.
 """
 
 import functools
@@ -113,7 +113,7 @@ class Painter:
 
     def __init__(self, canvas: PilImage.Image, clip: Box, theme: Theme) -> None:
         self._canvas = canvas
-        # Pillow's own object: its paste() takes clipped boxes as they are, several times faster.
+        # Pillow's core object: its paste() takes clipped boxes directly, several times faster.
         self._pixels = canvas.im
         self.clip = clip
         self.theme = theme

@@ -1,10 +1,9 @@
-"""Other ways to do what a model family has no words for.
+"""Alternatives for actions that a model family cannot express.
 
-OpenAI's tool waits for one second and UI-TARS for five; UI-TARS turns the wheel by 600 pixels and
-no less; both it and Qwen's tool hold no keys during a click; Qwen2.5-VL and OSWorld give no
-answers; a phone has neither a double click nor keys. On a screen the same can be had otherwise: by
-several waits, by the scroll bar, by the keyboard, by drags and right clicks, by writing into a
-field.
+OpenAI's tool waits for one second and UI-TARS for five; UI-TARS scrolls at least 600 pixels; both
+it and Qwen's tool cannot hold keys during a click; Qwen2.5-VL and OSWorld give no answers; a phone
+has neither a double click nor keys. The alternatives are several waits, the scroll bar, the
+keyboard, drags and right clicks, and writing into a field.
 """
 
 from collections.abc import Iterator
@@ -32,13 +31,13 @@ from envkit_desktop.widgets.scrolling import BAR, Scrolled
 from envkit_desktop.widgets.widget import PADDING
 
 _WAITS: Final = (5.0, 1.0)
-"""Seconds that families wait for, the longer first."""
+"""Wait times of families in seconds, longest first."""
 _FAR: Final = 600
 """Pixels that every family with a wheel can scroll."""
 
 
 def rephrased(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Yield other actions that do the same, or bring it nearer, the best first."""
+    """Yield alternative actions with the same effect, or progress towards it, best first."""
     match action.kind:
         case ActionKind.WAIT:
             yield from _in_parts(action)
@@ -65,7 +64,7 @@ def _in_parts(action: Action) -> Iterator[list[Action]]:
 
 
 def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Press the track where the way is long, else an arrow as often as it takes."""
+    """Press the track for long distances, else an arrow repeatedly."""
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
@@ -84,7 +83,7 @@ def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
 
 
 def _by_keyboard(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Walk through a list with ctrl and the arrows and toggle the row, or extend to it by shift."""
+    """Move through a list with ctrl and arrows and toggle the row, or extend to it with shift."""
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
@@ -103,7 +102,7 @@ def _by_keyboard(desk: Desktop, action: Action) -> Iterator[list[Action]]:
 
 
 def _by_right_click(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Add the row of a list, of a run that shift would choose its end; the rest comes after."""
+    """Add a row of a list; for a shift selection, its end first."""
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
@@ -144,7 +143,7 @@ def _select_by_drag(desk: Desktop, editor: TextField | TextArea) -> Iterator[lis
 
 
 def _in_writing(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Write the answer into the field for it, then press the button beside it."""
+    """Type the answer into its field, then press the button next to it."""
     for window in desk.windows:
         named: dict[str, Widget] = {widget.name: widget for widget in walk(window)}
         field, button = named.get(ANSWER_FIELD), named.get("Send")

@@ -1,4 +1,4 @@
-"""Tasks of numbers and of time: a calculator, a calendar, a download to wait for."""
+"""Tasks about numbers and time: a calculator, a calendar, a download."""
 
 import random
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def evaluate(text: str) -> int | None:
 
 
 class Calculate(Family):
-    """Work something out with a calculator, whose display shows the result at the end."""
+    """Calculate a result with a calculator and leave it on the display."""
 
     name = "calculate"
 
@@ -105,7 +105,7 @@ class Calculate(Family):
 
 
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-"""Of a year that is no leap year: 2027, which begins on a Friday."""
+"""Days per month of 2027, not a leap year, which begins on a Friday."""
 _FIRST_WEEKDAY = 4
 
 
@@ -153,7 +153,7 @@ class PickDate(Family):
         clutter(desk, rng, data["clutter"])
 
     def _show_month(self, desk: Desktop) -> None:
-        """Put the days of the month in place of those that are there."""
+        """Show the days of the current month."""
         window, month = desk.window("calendar"), int(desk.model["month"])
         if window is None:
             return
@@ -167,7 +167,7 @@ class PickDate(Family):
             place(window, day_button, MARGIN + column * 40, 64 + row * 33, 36, 28)
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Turn the page, or take the day."""
+        """Turn the page, or select the day."""
         if event.kind != "clicked" or event.window.name != "calendar":
             return False
         if event.source.name.isdigit():
@@ -194,7 +194,7 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 
 
 class WaitForDownload(Family):
-    """Start a download, wait until it is there, then open the file: too early spoils it."""
+    """Start a download, wait until it is complete, then open the file; opening it early fails."""
 
     name = "wait_for_download"
 

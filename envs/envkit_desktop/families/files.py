@@ -97,7 +97,7 @@ class SortFiles(Family):
 
 
 class DeleteFiles(Family):
-    """Delete every file of an ending, one or several at a time, by the menu of the right button."""
+    """Delete every file with a given extension, one or several at a time, by context menu."""
 
     name = "delete_files"
 
@@ -128,7 +128,7 @@ class DeleteFiles(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Delete a file, at high levels after a question."""
+        """Delete a file, at high levels after a confirmation."""
         if event.kind == "command" and event.value == "delete":
             icons = [item for item in desk.siblings(event.source) if isinstance(item, Icon)]
             names = [icon.name for icon in icons if icon.selected or icon is event.source]
@@ -152,7 +152,7 @@ class DeleteFiles(Family):
         desk.set_focus(None)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each file whether it is there or gone, as it should be."""
+        """Return for each file whether it was kept or deleted, as it should be."""
         gone = desk.model["deleted"]
         return [(name in gone) == (name in data["doomed"]) for name in data["files"]]
 
@@ -168,7 +168,7 @@ class DeleteFiles(Family):
 
 
 class RenameFiles(Family):
-    """Rename files, by the menu of the right button and a dialog."""
+    """Rename files by context menu and dialog."""
 
     name = "rename_files"
 

@@ -1,4 +1,4 @@
-"""Tasks that a button hands in."""
+"""Tasks that a button submits."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from envkit_desktop.widgets import Button
 
 
 class HandedIn(Family):
-    """A window "main" whose first button hands in what is set; Cancel hands in nothing."""
+    """A window "main" whose first button submits the task; Cancel ends it without submitting."""
 
     submit = "OK"
 
@@ -32,5 +32,5 @@ class HandedIn(Family):
         yield from hands.press(desk, desk.find(Button, "main", self.submit))
 
     def sent(self, desk: Desktop) -> bool:
-        """Return whether it was handed in."""
+        """Return whether the task was submitted."""
         return desk.model.get("sent") is True

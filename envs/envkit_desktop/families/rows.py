@@ -40,7 +40,7 @@ class PickFromList(HandedIn):
     submit = "Select"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw names; from level 3 on they resemble the one that is looked for."""
+        """Draw names; from level 3 on they resemble the target."""
         count = (9, 14, 24, 40, 60)[level - 1]
         (target,) = full_names(rng, 1)
         names = look_alikes(rng, target, count) if level >= 3 else full_names(rng, count)
@@ -136,7 +136,7 @@ class LookUp(Family):
         clutter(desk, rng, data["clutter"], above=int(data["clutter"] > 1))
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take what is written in the field for the answer."""
+        """Record the text of the answer field."""
         if event.kind == "clicked" and event.source.name == "Send":
             desk.model |= {ANSWER: desk.find(TextField, "staff", ANSWER_FIELD).text, OVER: True}
         return False
@@ -163,8 +163,8 @@ class SortAndOpen(Family):
     name = "open_extreme_row"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw goods-like rows whose numbers are all different."""
-        count = 24  # at every level: a double click somewhere opens some row
+        """Draw rows of goods with distinct numbers."""
+        count = 24  # at every level: any double click opens some row
         names = rng.sample(CITIES, count)
         spread = (900, 600, 200, 80, 60)[level - 1]
         values = [rng.sample(range(100, 100 + spread), count) for _ in range(2)]
@@ -192,7 +192,7 @@ class SortAndOpen(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take note of the rows that were opened."""
+        """Record the rows that were opened."""
         if event.kind == "opened":
             desk.model.setdefault("opened", []).append(event.value)
         return False

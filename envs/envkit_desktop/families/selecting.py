@@ -1,4 +1,4 @@
-"""Tasks of several rows at once: chosen with ctrl or shift held, by right clicks or by keys."""
+"""Tasks of selecting several rows: with ctrl or shift, by right clicks or by keys."""
 
 import random
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ class SelectRows(HandedIn):
 
 
 def _runs(rows: list[int]) -> list[list[int]]:
-    """Return the rows in order, cut where one is left out."""
+    """Return runs of consecutive rows, in order."""
     runs: list[list[int]] = []
     for row in rows:
         if runs and runs[-1][-1] == row - 1:

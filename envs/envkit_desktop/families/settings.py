@@ -26,7 +26,7 @@ from envkit_desktop.widgets import (
 
 
 class ToggleChecks(HandedIn):
-    """Tick exactly the named boxes; at high levels they stand in a pane that scrolls."""
+    """Tick exactly the named boxes; at high levels they are in a scroll pane."""
 
     name = "toggle_checks"
 
@@ -63,7 +63,7 @@ class ToggleChecks(HandedIn):
         clutter(desk, rng, data["clutter"])
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each box whether it is right, and whether it was handed in."""
+        """Return for each box whether it is right, and whether the task was submitted."""
         boxes = [desk.find(Check, "main", text) for text in data["texts"]]
         return [box.checked == (box.name in data["wanted"]) for box in boxes] + [self.sent(desk)]
 
@@ -173,7 +173,7 @@ class SetSliders(HandedIn):
         clutter(desk, rng, data["clutter"])
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each slider whether it is right, and whether it was handed in."""
+        """Return for each slider whether it is right, and whether the task was submitted."""
         targets: dict[str, int] = data["targets"]
         sliders = [desk.find(Slider, "main", name) for name in data["names"]]
         return [s.value == targets.get(s.name, 50) for s in sliders] + [self.sent(desk)]
@@ -254,7 +254,7 @@ _PAGES = (
 
 
 class ChangeSettings(HandedIn):
-    """Change settings that stand on different tabs."""
+    """Change settings on different tabs."""
 
     name = "change_settings"
     submit = "Apply"

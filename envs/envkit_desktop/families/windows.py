@@ -17,10 +17,10 @@ _SMALL = (190, 110)
 """Size of the window to resize at the start: further from every target than any tolerance."""
 
 _ROOM = (412, 298)
-"""What a window to resize needs to its right and below, from its corner on."""
+"""Space that a window to resize needs to the right of and below its corner."""
 
 _TRIES = 50
-"""Places that are drawn for a window; one in ten lies near its corner."""
+"""Positions drawn for a window; one in ten is near its corner."""
 
 
 def _open_windows(desk: Desktop, rng: random.Random, titles: list[str]) -> None:
@@ -85,7 +85,7 @@ class MoveWindow(Family):
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
         """Open the windows, the one to move anywhere but near its corner.
 
-        In the middle of the screen a drag of another task would move it as well.
+        At the centre, a drag meant for another task would move it too.
         """
         _open_windows(desk, rng, data["titles"])
         window = desk.window(data["target"])
@@ -98,7 +98,7 @@ class MoveWindow(Family):
             window.y = rng.randint(0, desk.height - window.height)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether the window is near enough to both edges and inside of the screen."""
+        """Return whether the window is close enough to both edges and inside the screen."""
         window = desk.window(data["target"])
         if window is None:
             return [False, False]

@@ -47,7 +47,7 @@ class FillForm(HandedIn):
     submit = "Save"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw the fields, their values and what stands in them."""
+        """Draw the fields, their targets and their initial values."""
         names = sorted(rng.sample(_FIELDS, (1, 3, 4, 6, 8)[level - 1]), key=_FIELDS.index)
         asked = names if level < 4 else sorted(rng.sample(names, len(names) - 2), key=names.index)
         values = {name: _value(rng, name) for name in asked}
@@ -107,7 +107,7 @@ class FillForm(HandedIn):
 
 
 class CopyCode(HandedIn):
-    """Carry codes from a note, which the goal does not repeat, to a form in another window."""
+    """Copy codes from a note to a form in another window; the goal does not repeat them."""
 
     name = "copy_between_windows"
     submit = "Send"
@@ -154,7 +154,7 @@ class CopyCode(HandedIn):
 
 
 class CorrectText(Family):
-    """Put another word in the place of a wrong one in a document, and save it by its menu."""
+    """Replace wrong words in a document, and save it from its menu."""
 
     name = "correct_text"
 
@@ -226,7 +226,7 @@ class CorrectText(Family):
 
 
 def _rewrite(desk: Desktop, area: TextArea, text: str) -> Iterator[Action]:
-    """Replace the whole text where it is easier than to find the place."""
+    """Replace the whole text if that is easier than finding the position."""
     if desk.top is not desk.window_of(area):
         yield from hands.press(desk, area)
     if area.selection != (0, len(area.text)):
