@@ -7,7 +7,7 @@ from envkit.env import Policy, PolicyContext
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.dialect import Dialect
 from envkit_actions.malformed import InexpressibleActionError
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.popups import Popup
 from envkit_desktop.rephrasing import rephrased
@@ -56,4 +56,4 @@ def _put_away(desk: Desktop) -> Action | None:
     top = desk.top
     if not top.name.startswith(Popup.PREFIX):
         return None
-    return next(hands.press(desk, desk.find(Button, top.name, "button0")), None)
+    return next(moves.press(desk, desk.find(Button, top.name, "button0")), None)

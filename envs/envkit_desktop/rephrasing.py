@@ -13,7 +13,7 @@ from typing import Final
 from envkit_actions.action import Action, ActionKind
 from envkit_actions.action import Button as MouseButton
 from envkit_actions.parsed import MAX_ACTIONS
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import ANSWER_FIELD
 from envkit_desktop.painter import line_height
@@ -47,7 +47,7 @@ def rephrased(desk: Desktop, action: Action) -> Iterator[list[Action]]:
             yield from _by_keyboard(desk, action)
             yield from _by_right_click(desk, action)
         case ActionKind.DOUBLE_CLICK:
-            yield [replace(action, kind=ActionKind.CLICK), hands.key("enter")]
+            yield [replace(action, kind=ActionKind.CLICK), moves.key("enter")]
         case ActionKind.KEY:
             yield from _by_pointer(desk, action)
         case ActionKind.ANSWER:
@@ -75,7 +75,7 @@ def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
         is_far = abs(action.dy) >= bar.length
         inset = BAR if is_far else 0
         top = widget.bar_top + (bar.length - inset - BAR if action.dy > 0 else inset)
-        presses = hands.press(desk, widget, part=(left, top, left + BAR, top + BAR))
+        presses = moves.press(desk, widget, part=(left, top, left + BAR, top + BAR))
         press = next(presses, None)
         if press is not None:
             yield [press] * (1 if is_far else max(1, round(abs(action.dy) / bar.step)))
@@ -91,14 +91,14 @@ def _by_keyboard(desk: Desktop, action: Action) -> Iterator[list[Action]]:
     if not isinstance(widget, ListBox):
         return
     if not widget.focused:
-        yield [hands.key("tab")]
+        yield [moves.key("tab")]
         return
     away = widget.row_at(action.y - top) - widget.selected
     arrow = "down" if away > 0 else "up"
     if action.keys == ("shift",):
-        yield [hands.key("shift", arrow)] * abs(away)
+        yield [moves.key("shift", arrow)] * abs(away)
     elif action.keys == ("ctrl",):
-        yield [hands.key("ctrl", arrow)] * abs(away) + [hands.key("ctrl", "space")]
+        yield [moves.key("ctrl", arrow)] * abs(away) + [moves.key("ctrl", "space")]
 
 
 def _by_right_click(desk: Desktop, action: Action) -> Iterator[list[Action]]:
@@ -118,7 +118,7 @@ def _by_pointer(desk: Desktop, action: Action) -> Iterator[list[Action]]:
     elif action.keys in (("left",), ("right",)) and isinstance(focus, Slider):
         step = focus.step if action.keys == ("right",) else -focus.step
         at = focus.knob(focus.value + step)
-        press = next(hands.press(desk, focus, part=(at, 2, at + 1, focus.height - 2)), None)
+        press = next(moves.press(desk, focus, part=(at, 2, at + 1, focus.height - 2)), None)
         if press is not None:
             yield [press]
 
@@ -131,10 +131,10 @@ def _select_by_drag(desk: Desktop, editor: TextField | TextArea) -> Iterator[lis
     far = (desk.width - 1, desk.height - 1)
     if editor.offset:
         part, far = (right - PADDING, max(PADDING, bottom - line), right - 1, bottom), (0, 0)
-    press = next(hands.press(desk, editor, part=part), None)
+    press = next(moves.press(desk, editor, part=part), None)
     if press is None:
         return
-    if hands.visible_point(desk, editor, part) != (press.x, press.y):
+    if moves.visible_point(desk, editor, part) != (press.x, press.y):
         yield [press]
     elif editor.offset and isinstance(editor, TextArea) and not editor.is_at_end(desk):
         yield [Action(kind=ActionKind.SCROLL, x=press.x, y=press.y, dy=_FAR)]
@@ -148,6 +148,6 @@ def _in_writing(desk: Desktop, action: Action) -> Iterator[list[Action]]:
         named: dict[str, Widget] = {widget.name: widget for widget in walk(window)}
         field, button = named.get(ANSWER_FIELD), named.get("Send")
         if isinstance(field, TextField) and isinstance(button, Button):
-            moves = [*hands.fill(desk, field, action.text), *hands.press(desk, button)]
-            yield moves[:1]
+            actions = [*moves.fill(desk, field, action.text), *moves.press(desk, button)]
+            yield actions[:1]
             return

@@ -236,7 +236,7 @@ class Browser:
             raise BrowserFault(
                 "this browser draws no frames on request "
                 "(HeadlessExperimental.beginFrame), so its screenshots are not "
-                "reproducible; install chromium-headless-shell: {fault}",
+                f"reproducible; install chromium-headless-shell: {fault}",
                 trouble=Trouble.REFUSED,
             ) from fault
         await self.send("Target.closeTarget", targetId=target)

@@ -30,7 +30,7 @@ def refusal(action: Action) -> str | None:
     return "a page cannot be enlarged" if action.kind is ActionKind.ZOOM else None
 
 
-class Hands:
+class PageInput:
     """The mouse and the keyboard of one page."""
 
     def __init__(self, page: Page) -> None:
@@ -171,7 +171,7 @@ class Hands:
         await self._page.advance(1000 * max(0.0, min(_LONGEST_WAIT_S, action.seconds)))
 
     _HANDLERS: ClassVar[
-        dict[ActionKind, Callable[["Hands", int, int, Action], Awaitable[None]]]
+        dict[ActionKind, Callable[["PageInput", int, int, Action], Awaitable[None]]]
     ] = {
         **dict.fromkeys(_CLICKS, _click),
         ActionKind.MOVE: _only_move,
@@ -186,7 +186,7 @@ class Hands:
     }
 
 
-_Handler = Callable[[Hands, int, int, Action], Awaitable[None]]
+_Handler = Callable[[PageInput, int, int, Action], Awaitable[None]]
 
 
 def _modifiers(keys: tuple[str, ...]) -> int:

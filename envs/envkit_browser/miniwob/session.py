@@ -9,7 +9,7 @@ from envkit_actions import Action, ActionKind, Button
 from envkit_browser.driver import (
     BrowserFault,
     BrowserPool,
-    Hands,
+    PageInput,
     PageOptions,
     Site,
     join_pool,
@@ -64,14 +64,14 @@ class Session:
         )
         self._pool: BrowserPool | None = None
         self._page: BrowserPage | None = None
-        self._hands: Hands | None = None
+        self._input: PageInput | None = None
         self._held: set[Button] = set()
         self._name = ""
 
     @property
     def cursor(self) -> tuple[int, int]:
         """Where the mouse pointer is, in device pixels."""
-        return (0, 0) if self._hands is None else (self._hands.x, self._hands.y)
+        return (0, 0) if self._input is None else (self._input.x, self._input.y)
 
     async def start(self, entry: TaskEntry, *, seed: int, mode: str, shows_goal: bool) -> Problem:
         """Show the problem of a seed.
@@ -85,7 +85,7 @@ class Session:
                 self._name = ""
                 await page.goto(page_path(entry.name), seed=_LOAD_SEED)
                 self._name = entry.name
-            await self._rest_hands()
+            await self._reset_input()
             arguments = ", ".join(json.dumps(value) for value in (seed, mode, shows_goal))
             problem = await page.evaluate(f"envkitPage.reset({arguments})")
             await page.advance(_SETTLE_MS)
@@ -102,10 +102,10 @@ class Session:
             BrowserFault: The browser is gone or hung.
         """
         assert self._page is not None
-        assert self._hands is not None
+        assert self._input is not None
         try:
             if action.kind is not ActionKind.WAIT:
-                await self._hands.perform(action)
+                await self._input.perform(action)
             if action.kind is ActionKind.SCROLL:  # the wheel takes hold with the next frames
                 await self._page.advance(_WHEEL_MS)
             self._note_buttons(action)
@@ -162,7 +162,7 @@ class Session:
             if self._page is not None:
                 await pool.release(self._page)
             await leave_pool(self, pool)
-        self._page, self._hands, self._name = None, None, ""
+        self._page, self._input, self._name = None, None, ""
 
     async def _ready_page(self) -> BrowserPage:
         if self._pool is None:
@@ -172,7 +172,7 @@ class Session:
             self._page = None
         if self._page is None:
             self._page, self._name = await self._pool.open(self._options), ""
-            self._hands, self._held = Hands(self._page), set()
+            self._input, self._held = PageInput(self._page), set()
         return self._page
 
     async def _drop_page(self, fault: BrowserFault) -> None:
@@ -181,15 +181,15 @@ class Session:
             self._pool.count(fault)
             if self._page is not None:
                 await self._pool.release(self._page)
-        self._page, self._hands, self._name = None, None, ""
+        self._page, self._input, self._name = None, None, ""
 
-    async def _rest_hands(self) -> None:
+    async def _reset_input(self) -> None:
         """Release buttons that an episode held, and move the pointer to a neutral point."""
-        assert self._hands is not None
+        assert self._input is not None
         for button in sorted(self._held):
-            await self._hands.perform(Action(kind=ActionKind.MOUSE_UP, button=button))
+            await self._input.perform(Action(kind=ActionKind.MOUSE_UP, button=button))
         self._held.clear()
-        await self._hands.perform(Action(kind=ActionKind.MOVE, x=0, y=0))
+        await self._input.perform(Action(kind=ActionKind.MOVE, x=0, y=0))
 
     def _note_buttons(self, action: Action) -> None:
         if action.kind is ActionKind.MOUSE_DOWN:

@@ -17,10 +17,10 @@ from envkit_actions.random_clicks import random_clicks
 from envkit_browser.driver import (
     BrowserFault,
     BrowserPool,
-    Hands,
     Page,
     PageEvent,
     PageEvents,
+    PageInput,
     PageOptions,
     Site,
     Trouble,
@@ -112,7 +112,7 @@ class PageEnv(AsyncEnv):
         self._faults = faults
         self._pool: BrowserPool | None = None
         self._page: Page | None = None
-        self._hands: Hands | None = None
+        self._input: PageInput | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -138,7 +138,7 @@ class PageEnv(AsyncEnv):
         if self._pool is None:
             self._pool = join_pool(self)
         self._page = await self._pool.open(self._options.with_site(site))
-        self._hands = Hands(self._page)
+        self._input = PageInput(self._page)
         try:
             return await self._start(self._page, task, path)
         except BaseException as error:
@@ -151,12 +151,12 @@ class PageEnv(AsyncEnv):
         Raises:
             EnvFault: The browser failed, or the checker did.
         """
-        if self._page is None or self._hands is None:
+        if self._page is None or self._input is None:
             raise BrowserFault(
                 "the page of this episode is gone: reset the environment", trouble=Trouble.PAGE_GONE
             )
         try:
-            return await self._play(self._page, self._hands, response_text)
+            return await self._play(self._page, self._input, response_text)
         except BaseException as error:
             await self._fail(error)
             raise
@@ -179,7 +179,7 @@ class PageEnv(AsyncEnv):
         return oracle()
 
     def __getstate__(self) -> dict[str, Any]:
-        nothing = {"_pool": None, "_page": None, "_hands": None}
+        nothing = {"_pool": None, "_page": None, "_input": None}
         return {**super().__getstate__(), **nothing}  # a copy opens its own page
 
     def _site_of(self, task: Task) -> tuple[Site, str]:
@@ -204,7 +204,7 @@ class PageEnv(AsyncEnv):
         info = {key: task[key] for key in ("id", "name", "seed") if key in task}
         return await self._turn(page, f"Task: {goal}", info)
 
-    async def _play(self, page: Page, hands: Hands, reply: str) -> Turn:
+    async def _play(self, page: Page, page_input: PageInput, reply: str) -> Turn:
         if self._faults is not None:
             await inject(self._faults, page, self._key())
         parsed = self.dialect.read(reply)
@@ -214,10 +214,12 @@ class PageEnv(AsyncEnv):
         marks: list[Mark] = []
         for action in actions:
             if parsed.actions:
-                marks.append(mark(action, cursor=(hands.x, hands.y), note=refusal(action)))
+                marks.append(
+                    mark(action, cursor=(page_input.x, page_input.y), note=refusal(action))
+                )
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
                 end = action
-            found = await self._act(page, hands, action, end)
+            found = await self._act(page, page_input, action, end)
             if found is None:
                 break
             verdict = found
@@ -240,12 +242,12 @@ class PageEnv(AsyncEnv):
         return await self._turn(page, text, info, reward=reward, done=done)
 
     async def _act(
-        self, page: Page, hands: Hands, action: Action, end: Action | None
+        self, page: Page, page_input: PageInput, action: Action, end: Action | None
     ) -> Verdict | None:
         """Carry out an action and judge the page; None if the page was left or closed."""
         try:
             if end is None:
-                await hands.perform(action)
+                await page_input.perform(action)
             return await self._judge(page, end) if page.left is None else None
         except BrowserFault:
             if page.left is None:
@@ -285,7 +287,7 @@ class PageEnv(AsyncEnv):
 
     async def _let_go(self) -> None:
         """Close the page, even if the caller is cancelled."""
-        page, self._page, self._hands, self.plan = self._page, None, None, None
+        page, self._page, self._input, self.plan = self._page, None, None, None
         if page is not None and self._pool is not None:
             await asyncio.shield(asyncio.ensure_future(self._pool.release(page)))
 

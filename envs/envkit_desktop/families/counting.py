@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from envkit_actions.action import Action, ActionKind
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import OVER, Data, Family
 from envkit_desktop.families.words import MONTHS, file_names
@@ -17,9 +17,9 @@ _LONGEST = 24
 
 
 def evaluate(text: str) -> int | None:
-    """Return the value of digits and + - * /, worked out from left to right.
+    """Evaluate digits and + - * / from left to right.
 
-    None if it is no such text or a division leaves a rest.
+    Returns None if the text has anything else, or a division leaves a remainder.
     """
     total, operator, number = 0, "+", ""
     for character in [*text, "="]:
@@ -101,7 +101,7 @@ class Calculate(Family):
         typed: str = desk.model["typed"]
         rest = data["term"][len(typed) :]
         text = "C" if not data["term"].startswith(typed) else rest[0] if rest else "="
-        yield from hands.press(desk, desk.find(Button, "calculator", text))
+        yield from moves.press(desk, desk.find(Button, "calculator", text))
 
 
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -187,7 +187,7 @@ class PickDate(Family):
         """Turn to the month, then press the day."""
         away = data["month"] - desk.model["month"]
         text = str(data["day"]) if away == 0 else ">" if away > 0 else "<"
-        yield from hands.press(desk, desk.find(Button, "calendar", text))
+        yield from moves.press(desk, desk.find(Button, "calendar", text))
 
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -243,7 +243,7 @@ class WaitForDownload(Family):
         """Start, wait, open."""
         bar = desk.find(Progress, "downloads", f"bar {data['target']}")
         if bar.duration > 1e8:
-            yield from hands.press(desk, desk.find(Button, "downloads", f"get {data['target']}"))
+            yield from moves.press(desk, desk.find(Button, "downloads", f"get {data['target']}"))
         if bar.percent < 100:
             yield Action(kind=ActionKind.WAIT, seconds=10)
-        yield from hands.press(desk, desk.find(Button, "downloads", f"open {data['target']}"))
+        yield from moves.press(desk, desk.find(Button, "downloads", f"open {data['target']}"))

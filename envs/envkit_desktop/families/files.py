@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from envkit_actions.action import Action
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import Data, Family, is_feasible, or_fail
 from envkit_desktop.families.words import FOLDERS, STEMS, file_names, listed
@@ -93,7 +93,7 @@ class SortFiles(Family):
         for name, folder in data["targets"].items():
             if name not in desk.model["inside"]:
                 icon, target = desk.find(Icon, "files", name), desk.find(Icon, "files", folder)
-                yield from hands.drop(desk, icon, target)
+                yield from moves.drop(desk, icon, target)
 
 
 class DeleteFiles(Family):
@@ -161,10 +161,10 @@ class DeleteFiles(Family):
         if desk.window("question") is not None:
             right = {*desk.model["asked"]} <= {*data["doomed"]}
             text = "Delete" if right else "Cancel"
-            yield from hands.press(desk, desk.find(Button, "question", text))
+            yield from moves.press(desk, desk.find(Button, "question", text))
         for name in data["doomed"]:
             if name not in desk.model["deleted"]:
-                yield from hands.context(desk, desk.find(Icon, "files", name), ["Delete"])
+                yield from moves.context(desk, desk.find(Icon, "files", name), ["Delete"])
 
 
 class RenameFiles(Family):
@@ -222,11 +222,11 @@ class RenameFiles(Family):
         if desk.window("question") is not None:
             field = desk.find(TextField, "question", "new")
             asked = desk.model["asked"]
-            yield from hands.fill(desk, field, data["renamed"].get(asked, asked))
-            yield from hands.press(desk, desk.find(Button, "question", "OK"))
+            yield from moves.fill(desk, field, data["renamed"].get(asked, asked))
+            yield from moves.press(desk, desk.find(Button, "question", "OK"))
         for old, new in data["renamed"].items():
             if desk.model["renamed"].get(old) != new:
-                yield from hands.context(desk, desk.find(Icon, "files", old), ["Rename..."])
+                yield from moves.context(desk, desk.find(Icon, "files", old), ["Rename..."])
 
 
 def _ask(desk: Desktop, text: str, answers: tuple[str, ...]) -> Window:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from envkit_actions.action import Action
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import OVER, Data, Family, is_feasible, or_fail
 from envkit_desktop.families.words import ACTIONS, FOLDERS, OPTIONS, listed
@@ -67,7 +67,7 @@ class PressButton(Family):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Press the next one."""
         pressed = len(desk.model.get("pressed", []))
-        yield from hands.press(desk, desk.find(Button, "tools", data["targets"][pressed]))
+        yield from moves.press(desk, desk.find(Button, "tools", data["targets"][pressed]))
 
 
 class NestedMenu(Family):
@@ -123,7 +123,7 @@ class NestedMenu(Family):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Open one menu after the other."""
         if not all(self.goals(desk, data)):
-            yield from hands.menu(desk, desk.find(MenuBar, "editor", "bar"), data["path"])
+            yield from moves.menu(desk, desk.find(MenuBar, "editor", "bar"), data["path"])
 
 
 def _layer(rng: random.Random, depth: int, width: int) -> list[list[Any]]:

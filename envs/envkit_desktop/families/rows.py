@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from envkit_actions.action import Action, ActionKind
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import (
     ANSWER,
@@ -15,7 +15,7 @@ from envkit_desktop.families.family import (
     is_feasible,
     or_fail,
 )
-from envkit_desktop.families.handing_in import HandedIn
+from envkit_desktop.families.submitting import SubmittedTask
 from envkit_desktop.families.words import CITIES, full_names, look_alikes
 from envkit_desktop.layout import (
     MARGIN,
@@ -33,7 +33,7 @@ from envkit_desktop.widgets.tables import HEADER
 from envkit_desktop.widgets.widget import ROW, as_tuples
 
 
-class PickFromList(HandedIn):
+class PickFromList(SubmittedTask):
     """Choose a name in a list that scrolls; some names are not there."""
 
     name = "pick_from_list"
@@ -77,8 +77,8 @@ class PickFromList(HandedIn):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Scroll, choose, hand in."""
         rows = desk.find(ListBox, "main", "names")
-        yield from hands.row(desk, rows, rows.items.index(data["target"]))
-        yield from self.hand_in(desk)
+        yield from moves.row(desk, rows, rows.items.index(data["target"]))
+        yield from self.press_submit(desk)
 
 
 def _table_width(columns: list[tuple[str, int]]) -> int:
@@ -150,7 +150,7 @@ class LookUp(Family):
         """Scroll to the row and choose it, then answer."""
         table = desk.find(Table, "staff", "table")
         index = [row[0] for row in table.rows].index(data["target"])
-        yield from hands.row(desk, table, index)
+        yield from moves.row(desk, table, index)
         yield Action(kind=ActionKind.ANSWER, text=data["answer"])
 
 
@@ -208,8 +208,8 @@ class SortAndOpen(Family):
         table = desk.find(Table, "figures", "table")
         if (table.sorted_by, table.is_descending) != (data["column"], data["is_largest"]):
             middle = table.column_middle(data["column"])
-            yield from hands.press(desk, table, part=(middle - 20, 4, middle + 20, HEADER - 4))
-        yield from hands.press_row(desk, table, 0, kind=ActionKind.DOUBLE_CLICK)
+            yield from moves.press(desk, table, part=(middle - 20, 4, middle + 20, HEADER - 4))
+        yield from moves.press_row(desk, table, 0, kind=ActionKind.DOUBLE_CLICK)
 
 
 _FIGURES = ("Place", "Visits", "Sales")

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from envkit_actions.action import Action, ActionKind
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import Data, Family
 from envkit_desktop.families.words import listed
@@ -60,7 +60,7 @@ class CloseWindows(Family):
         for title in data["closed"]:
             window = desk.window(title)
             if window is not None:
-                yield from hands.close_window(desk, window)
+                yield from moves.close_window(desk, window)
 
 
 class MoveWindow(Family):
@@ -113,7 +113,7 @@ class MoveWindow(Family):
         edge = data["slack"] // 2
         x = edge if "left" in data["corner"] else desk.width - window.width - edge
         y = edge if "top" in data["corner"] else desk.height - window.height - edge
-        yield from hands.move_window(desk, window, (x, y))
+        yield from moves.move_window(desk, window, (x, y))
 
 
 def _away_from_corner(desk: Desktop, window: Window, corner: str) -> tuple[int, int]:
@@ -167,8 +167,8 @@ class ResizeWindow(Family):
         if window is None or all(self.goals(desk, data)):
             return
         part = (window.width - GRIP, window.height - GRIP, window.width, window.height)
-        yield from hands.reach(desk, window, part)
-        point = hands.visible_point(desk, window, part)
+        yield from moves.reach(desk, window, part)
+        point = moves.visible_point(desk, window, part)
         if point is not None:
             end = (
                 point[0] + data["size"][0] - window.width,

@@ -33,8 +33,7 @@ class Hold(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Window(Widget):
-    """A framed box of the desktop. Its `name` is unique; children are placed below the title
-    bar."""
+    """A framed box of the desktop with a unique `name`; children are below the title bar."""
 
     title: str = ""
     is_modal: bool = False
