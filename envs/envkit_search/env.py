@@ -203,8 +203,7 @@ class SearchEnv(AsyncEnv):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> Reset:
-        """Start an episode; see `Env.reset`. The first episode may build a world, off the event
-        loop."""
+        """Start an episode; see `Env.reset`. The first one may build a world, off-loop."""
         if not self._is_warm and not (options or {}).get("task"):
             await asyncio.to_thread(self._source.task, 0)
             self._is_warm = True
