@@ -30,8 +30,7 @@ _PREFIX = "envkit_"
 
 
 class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
-    """AsyncGRPO on environments, with text or images in any turn and any number of rows per
-    episode.
+    """AsyncGRPO on environments, with images in any turn and any number of rows per episode.
 
     Attributes:
         media_ids: Placeholders, which the model never predicts because engines never sample them.

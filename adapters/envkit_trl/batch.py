@@ -163,8 +163,7 @@ async def play_batch(
 def group_spec(
     request: EpisodeRequest, start: GroupStart, member: int, seeds: Sequence[object]
 ) -> EpisodeSpec:
-    """Return the episode spec of a group's member; the seeds, which identify the group, are
-    shared."""
+    """Return the episode spec of a group's member; seeds are shared and identify the group."""
     seed = request.seed if request.seed is not None else derive_seed("group", *seeds)
     group_id = "-".join(map(str, seeds[1:]))
     return EpisodeSpec(

@@ -186,8 +186,7 @@ class ToolEnvironment:
 
 
 class _Batches:
-    """Counts TRL's batches by resets: each batch resets an instance at most once, and always the
-    first."""
+    """Counts TRL's batches by resets: each resets an instance once, and always the first."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()

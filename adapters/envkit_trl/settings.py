@@ -107,7 +107,7 @@ def rollout_settings(
     if sampling.temperature != args.temperature:
         raise ConfigurationError(
             "the trainer computes log-probabilities at args.temperature, so the rollouts "
-            "must sample at it, got {args.temperature} and {sampling.temperature}"
+            f"must sample at it, got {args.temperature} and {sampling.temperature}"
         )
     limits = Limits(max_response_tokens=args.max_completion_length)
     return replace(config, limits=config.limits.tightest(limits)), sampling

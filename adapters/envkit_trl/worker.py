@@ -129,8 +129,7 @@ class EnvRolloutWorker:
         self._running = self._loop.submit(self._run())
 
     def stop(self) -> None:
-        """Abort running episodes, close the environments and stop the thread; safe to call
-        twice."""
+        """Abort running episodes, close the environments and stop the thread; idempotent."""
         loop, self._loop = self._loop, None
         running, self._running = self._running, None
         if loop is None or running is None:

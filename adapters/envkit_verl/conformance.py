@@ -1,5 +1,4 @@
-"""verl's `AgentLoopOutput` for envkit's conformance suite: written by the adapter, then read
-back."""
+"""verl's `AgentLoopOutput` for envkit's conformance suite: written, then read back."""
 
 import asyncio
 from typing import Any, Final

@@ -149,8 +149,7 @@ class VerlEngine:
         self._begun.add(request.session_id)
 
     def _parameters(self, sampling: Sampling) -> dict[str, Any]:
-        """Return the server's parameters; always with `max_tokens`, since its default ignores
-        turns."""
+        """Return the server's parameters, with `max_tokens`, whose default ignores turns."""
         parameters: dict[str, Any] = {
             **sampling.extras,
             "temperature": sampling.temperature,
@@ -283,8 +282,7 @@ def _logprobs(output: Any, ids: Sequence[int], *, is_asked: bool) -> tuple[float
 def _finish_reason(
     stop_reason: str | None, ids: Sequence[int], parameters: Mapping[str, Any]
 ) -> FinishReason:
-    """Return why sampling ended; verl's servers report both stopped and truncated replies as
-    "completed"."""
+    """Return why sampling ended; verl reports stopped and truncated replies alike."""
     if stop_reason in _ABORTED:
         return FinishReason.ABORT
     if ids[-1] in parameters["stop_token_ids"]:

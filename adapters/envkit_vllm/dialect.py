@@ -158,8 +158,7 @@ class VLLMDialect(Dialect):
         )
 
     def kind_matters(self, sampling: Sampling) -> bool:
-        """Return whether the two kinds differ; they agree for plain sampling at temperature 0 and
-        1."""
+        """Return whether the kinds differ; plain sampling at temperature 0 or 1 equals."""
         return bool(
             sampling.temperature not in (0.0, 1.0)
             or sampling.top_p != 1.0

@@ -72,8 +72,7 @@ def generate_fields(
 
 
 def score_fields(ids: Sequence[int]) -> dict[str, Any]:
-    """Return the body of a request that reports every prompt token; it samples one token, which is
-    ignored."""
+    """Return the body of a request that reports every prompt token and samples one."""
     return {
         "token_ids": list(ids),
         "return_token_ids": True,
