@@ -30,8 +30,7 @@ class Outgoing:
 
 
 class Dialect(ABC):
-    """Request and answer formats of one server. Each engine has its own object, which may keep
-    state."""
+    """Request and answer formats of one server; one stateful object per engine."""
 
     name: ClassVar[str]
     """Name of the engine, in records."""
@@ -119,8 +118,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def prompt_ids(self, answer: Mapping[str, Any]) -> Any:  # noqa: ANN401  # whatever JSON holds
-        """Return the prompt as the server used it, images expanded; None if it does not report
-        it."""
+        """Return the prompt as the server used it, images expanded; None if unreported."""
 
     @abstractmethod
     def prompt_logprobs(self, answer: Mapping[str, Any]) -> tuple[float | None, ...]:

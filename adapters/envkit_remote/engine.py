@@ -252,8 +252,7 @@ class RemoteEngine:
         return await self._probe.fetch_info(timeout_s)
 
     async def health(self, *, timeout_s: float = 30.0) -> ServerHealth:
-        """Check whether the server can sample. Never raises a fault: the result says what is
-        wrong."""
+        """Check whether the server can sample; the result says what is wrong."""
         return await self._probe.health(timeout_s)
 
     async def check(self, codec: ChatCodec, sampling: Sampling) -> None:

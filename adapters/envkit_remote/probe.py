@@ -91,8 +91,7 @@ class ServerProbe:
             )
 
     def forget(self) -> None:
-        """Fetch the facts again before the next request: the server was away and may have
-        changed."""
+        """Fetch the facts again before the next request: the server may have changed."""
         if self._asks_for_info:
             self._is_info_known, self._ask_again_at = False, 0.0
 

@@ -1,7 +1,4 @@
-"""HTTP to one server: a connection pool per event loop, deadlines, and bodies that do not block.
-
-Nothing here knows what a request means.
-"""
+"""HTTP to one server: a connection pool per event loop, deadlines, and bodies that do not block."""
 
 import asyncio
 import io
