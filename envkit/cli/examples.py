@@ -1,4 +1,4 @@
-"""Examples that stand below the help of each command."""
+"""Examples for the help of each command."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -58,7 +58,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "import": ("import dump.pt --from slime --model DIR --out runs/slime --allow-pickle",),
 }
-"""Command -> what to type after `envkit`."""
+"""Examples by command, without `envkit`."""
 
 
 _ATTRIBUTE: Final = "envkit_examples"
@@ -66,10 +66,10 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def with_examples(*lines: str) -> Callable[[Command], Command]:
-    """Mark a plugin's command with examples for the end of its help.
+    """Attach examples to a plugin's command.
 
     Args:
-        lines: What to type after `envkit`.
+        lines: Commands without `envkit`.
     """
 
     def mark(command: Command) -> Command:
@@ -80,7 +80,7 @@ def with_examples(*lines: str) -> Callable[[Command], Command]:
 
 
 def examples_of(command: Callable[..., object]) -> tuple[str, ...]:
-    """Return the examples that a plugin's command was marked with."""
+    """Return the examples attached to a plugin's command."""
     return getattr(command, _ATTRIBUTE, ())
 
 

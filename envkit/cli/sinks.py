@@ -1,4 +1,4 @@
-"""Where a rollout goes besides its run directory: options, and the sinks they stand for."""
+"""Options for sinks of a rollout in addition to its run directory."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ WandbProject = Annotated[
 ParquetFile = Annotated[
     Path | None,
     typer.Option(
-        "--parquet", metavar="FILE", help="Write a row an episode.", rich_help_panel=_PANEL
+        "--parquet", metavar="FILE", help="Write one row per episode.", rich_help_panel=_PANEL
     ),
 ]
 MetricsPort = Annotated[
@@ -55,7 +55,7 @@ WithOtel = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChoice:
-    """The sinks that were asked for."""
+    """The requested sinks."""
 
     tensorboard: Path | None = None
     """Directory of the event files; None for no TensorBoard."""
@@ -84,11 +84,11 @@ class SinkChoice:
         """Open the sinks; one that cannot be opened closes the others.
 
         Args:
-            name: Of the run.
+            name: Name of the run.
             config: What is played and how, for W&B.
             state: The rollout's progress, for Prometheus.
             overwrite: Replace a parquet file that is there.
-            tell: Takes lines: where to look, and the failures of sinks; None when quiet.
+            tell: Receives lines: where to look, and failures of sinks; None when quiet.
 
         Raises:
             MissingDependencyError: An extra is not installed.
@@ -104,7 +104,7 @@ class SinkChoice:
                 opened[kind] = sink
                 undo.callback(sink.close)
 
-            # Those that fail early for cheap come first.
+            # Cheap sinks that may fail come first.
             if self.metrics_port is not None:
                 keep("prometheus", _prometheus(self.metrics_port, state, tell))
             if self.parquet is not None:
