@@ -34,6 +34,8 @@ HistorySetting = str | Mapping[str, Any] | None
 class HistoryView:
     """The conversation that the model would see next."""
 
+    opening: tuple[Message, ...]
+    """The system prompt, if there is one, and the first observation, as they were said."""
     messages: tuple[Message, ...]
     """What an earlier rewrite kept and everything since, the new observation last."""
     context_tokens: int
@@ -129,10 +131,9 @@ class KeepLastTurns:
         replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
         if len(replies) <= self.drop_at:
             return None
-        first = replies[-self.keep]
-        head = list(view.messages[: replies[0]])
+        kept = view.messages[replies[-self.keep] :]
         note = self.text.replace("{count}", str(view.turn - self.keep))
-        return [*head[:-1], with_note(head[-1], note), *view.messages[first:]]
+        return [*view.opening[:-1], with_note(view.opening[-1], note), *kept]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +172,7 @@ class Summarise:
         replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
         if view.context_tokens <= self.at_tokens or not replies:
             return None
-        head, tail = view.messages[: replies[0]], view.messages[replies[-1] + 1 :]
+        head, tail = view.opening, view.messages[replies[-1] + 1 :]
 
         def rewrite(summary: str) -> Sequence[Message]:
             written = _Written()

@@ -1,6 +1,7 @@
 """Applies the history policy of one episode to its record."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final
 
 from envkit.env import Env
@@ -41,8 +42,8 @@ class Rewriter:
             setting = env.history_policy
             if setting == "rerender":
                 raise ConfigurationError(
-                    f'{type(env).__name__}.history_policy must be a policy, got "rerender", which depends '
-                    "on the model: set it in the rollout's configuration"
+                    f'{type(env).__name__}.history_policy must name a policy, got "rerender", '
+                    "which depends on the model: set it in the rollout's configuration"
                 )
         self.policy = history_policy(setting)
         """None where everything is appended."""
@@ -118,8 +119,10 @@ class Rewriter:
         return self._record.rewrite(await self._pool.computing.run(rewritten), self.reason)
 
     def _view(self, context_tokens: int) -> HistoryView:
+        record = self._record
         return HistoryView(
-            messages=tuple(self._record.view),
+            opening=tuple(takewhile(lambda entry: entry["role"] != "assistant", record.messages)),
+            messages=tuple(record.view),
             context_tokens=context_tokens,
-            turn=self._record.played + (self._record.draft is not None),
+            turn=record.played + (record.draft is not None),
         )

@@ -182,7 +182,13 @@ class _Tree:
                 if self._may_start():
                     self.leaves[fork.episode_id] = await self._resume(fork)
         elif self._may_start():
-            played = await asyncio.gather(*map(self._resume, forks))
+            tasks = [asyncio.ensure_future(self._resume(fork)) for fork in forks]
+            try:
+                played = await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
             self.leaves |= {leaf.episode_id: leaf for leaf in played}
 
     def _may_start(self) -> bool:
@@ -212,9 +218,8 @@ def _is_forkable(trajectory: Trajectory, turn: int) -> bool:
     is_recorded = any(
         one.kind is SegmentKind.MODEL and one.turn == turn for one in trajectory.segments
     )
-    return (
-        is_recorded and record.purpose is None and trajectory.stop_reason is not StopReason.ABORTED
-    )
+    is_over = trajectory.stop_reason is not StopReason.ABORTED
+    return is_over and is_recorded and record.purpose is None
 
 
 def _check_width(width: int) -> None:
