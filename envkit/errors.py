@@ -18,6 +18,7 @@ The tree::
         ├── EnvFault                           an environment's backend, its process or its deadline
         ├── EngineFault                        the engine or the way to it
         └── LedgerFault                        the token record would no longer be exact
+            └── HistoryFault                   a history policy failed
 
 A model's bad reply is none of these: it is an observation that says what was wrong, and a counter.
 """
@@ -249,3 +250,7 @@ def _rebuild_engine_fault(
 
 class LedgerFault(Fault):
     """The token record would no longer be exact, so the sample must not be trained on."""
+
+
+class HistoryFault(LedgerFault):
+    """A history policy failed, or returned something other than a conversation to continue."""
