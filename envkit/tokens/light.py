@@ -79,7 +79,7 @@ class LightTokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """The id that ends a text; None where the files name none."""
+        """The id that ends a text; None if the files name none."""
         name = self.special_tokens_map.get("eos_token")
         return None if name is None else self.backend_tokenizer.token_to_id(name)
 
