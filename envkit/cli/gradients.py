@@ -1,5 +1,4 @@
-"""`envkit conformance --gradient`: compare trainers' losses with the plain formula and each
-other."""
+"""`envkit conformance --gradient`: compare gradients of trainers' losses."""
 
 from collections import Counter
 from collections.abc import Sequence
