@@ -105,7 +105,7 @@ def test_what_was_left_out_is_said() -> None:
     save([example(0), faulted], "run.jsonl")
     outcome = run_envkit("export", "run.jsonl", "--format", "sft", "--out", "r.jsonl")
 
-    assert (outcome.code, outcome.err) == (0, "left out 1 faulted\n")
+    assert (outcome.code, outcome.err) == (0, "skipped 1 faulted\n")
     assert outcome.out == "r.jsonl: 1 rows of 1 trajectories\n"
 
 
