@@ -19,7 +19,8 @@ The tree::
         ├── EngineFault                        the engine or the way to it
         └── LedgerFault                        the token record would no longer be exact
 
-A model's bad reply is none of these: it is an observation that says what was wrong, and a counter.
+A model's bad reply is not an error: it becomes an observation that says what was wrong, and a
+counter.
 """
 
 import difflib

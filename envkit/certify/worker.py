@@ -62,7 +62,7 @@ def load_policy(place: str) -> Policy:
     """Return the policy at `module:name`.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There is no such class.
     """
     if not all(place.partition(":")):
         raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")

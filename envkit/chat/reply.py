@@ -12,7 +12,7 @@ from envkit.rollout.engine import FinishReason
 from envkit.toolcalls.tolerant_json import scrub
 
 _MOST: Final = 1 << 40
-"""Token counts above it are none."""
+"""Larger token counts are treated as missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ def all_stop_ids(tokenizer: Tokenizer, given: Sequence[int] | None) -> tuple[int
     """Return the given ids and the tokenizer's own end of text.
 
     Raises:
-        ConfigurationError: There are none.
+        ConfigurationError: There are no stop ids.
     """
     own = tokenizer.eos_token_id
     ends = list(own) if isinstance(own, (list, tuple)) else [] if own is None else [own]
