@@ -62,7 +62,7 @@ def load_policy(place: str) -> Policy:
     """Return the policy at `module:name`.
 
     Raises:
-        ConfigurationError: There is no such class.
+        ConfigurationError: There is no such policy.
     """
     if not all(place.partition(":")):
         raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")

@@ -241,7 +241,7 @@ def test_a_damaged_dump_leaves_no_run() -> None:
 def test_an_empty_dump_is_an_error() -> None:
     torch.save({"samples": []}, "0.pt")
 
-    assert "holds no sample" in run_envkit("import", "0.pt", "--from", "miles", "--out", "r").err
+    assert "has no samples" in run_envkit("import", "0.pt", "--from", "miles", "--out", "r").err
 
 
 @pytest.mark.parametrize(("is_quiet", "is_shown"), [(False, True), (True, False)])
