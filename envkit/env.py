@@ -9,7 +9,7 @@ model reads next.
 
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -94,6 +94,9 @@ class Env(gymnasium.Env[Observation, str]):
     system_prompt: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     tasks: TaskSource | None = None
+    history_policy: str | Mapping[str, Any] | None = None
+    """Which history policy a rollout takes if it names none, such as
+    `{"keep_last_images": {"keep": 3, "drop_at": 6}}`; None appends everything."""
     step_key: StepKey | None = None
     """Set by a rollout before every step; None if nobody retries. An environment with a remote
     backend sends it along as the idempotency key."""

@@ -18,6 +18,7 @@ The tree::
         ├── EnvFault                           an environment's backend, its process or its deadline
         ├── EngineFault                        the engine or the way to it
         └── LedgerFault                        the token record would no longer be exact
+            └── HistoryFault                   a history policy failed
 
 A model's bad reply is not an error: it becomes an observation that says what was wrong, and a
 counter.
@@ -250,3 +251,7 @@ def _rebuild_engine_fault(
 
 class LedgerFault(Fault):
     """The token record would no longer be exact, so the sample must not be trained on."""
+
+
+class HistoryFault(LedgerFault):
+    """A history policy failed, or returned something other than a conversation to continue."""

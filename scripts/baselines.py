@@ -36,13 +36,13 @@ from typing import Any, Final
 
 import envkit
 from envkit.agents import MultiAgentEnv, RoleEnv
-from envkit.certify.audit.policies import most_similar
 from envkit.cli import main as envkit_command
 from envkit.env import Env, PolicyContext
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, text_of
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
+from envkit_certify.audit.policies import most_similar
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "environments" / "baselines.md"

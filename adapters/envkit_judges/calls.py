@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from envkit.chat import CallFailure
 from envkit.errors import ConfigurationError
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Backoff
+from envkit_chat import CallFailure
 from envkit_judges.model import JudgeModel
 
 

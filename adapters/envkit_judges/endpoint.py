@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from envkit.chat import ChatClient, answer_failure, wire_message
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
+from envkit_chat import ChatClient, answer_failure, wire_message
 
 ResponseFormat = Literal["json_schema", "json_object"]
 _ADVICE: Final[Mapping[int, str]] = {

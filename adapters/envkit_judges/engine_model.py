@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envkit.chat import CallFailure
 from envkit.errors import EngineFault, ImageError, TemplateError
 from envkit.messages import Message
 from envkit.rollout.engine import Engine, GenerateRequest, Sampling
 from envkit.tokens import ChatCodec
+from envkit_chat import CallFailure
 
 
 class EngineModel:

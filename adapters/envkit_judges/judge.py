@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from envkit.chat import CallFailure
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rewards import Gate, RewardContext, Term
 from envkit.rollout.engine import Sampling
 from envkit.toolset.result import plain
+from envkit_chat import CallFailure
 from envkit_judges.cache import CacheStatistics, VerdictCache
 from envkit_judges.calls import CallLimits, Calls
 from envkit_judges.model import JudgeModel

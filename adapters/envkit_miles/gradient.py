@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient.cases import GradientPath, LossCase, Reduction
 from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
+from envkit_conformance.gradient.cases import GradientPath, LossCase, Reduction
 from envkit_miles.generate import MilesForm
 from envkit_slime.gradient import (
     FAN_OUTS,
@@ -30,7 +30,7 @@ from envkit_slime.rewards import post_process_rewards
 from envkit_slime.upstream import require
 
 if TYPE_CHECKING:
-    from envkit.conformance.gradient.policy import Policy
+    from envkit_conformance.gradient.policy import Policy
 
 
 def miles_arguments(episodes: int, case: LossCase, *, is_exact: bool = True) -> Namespace:

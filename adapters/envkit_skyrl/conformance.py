@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from envkit.conformance import Content, Deliver, DeliveredRow, Projection, Shape
 from envkit.trajectory import RewardPlacement, Trajectory
+from envkit_conformance import Content, Deliver, DeliveredRow, Projection, Shape
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.rows import ERROR, Played, RowPlan, to_output
 from envkit_skyrl.validation import GeneratorOutput, Pictures

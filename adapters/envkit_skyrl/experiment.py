@@ -85,7 +85,7 @@ def make_generator(
             load_codec,
             cfg.trainer.policy.model.path,
             template_kwargs=template_kwargs,
-            history=options.rollout.history,
+            history=options.rollout.codec_history,
         )
         codec = make_codec()
     return EnvGenerator(

@@ -13,8 +13,9 @@ from unittest.mock import patch
 
 import torch
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient import (
+from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
+from envkit_conformance.gradient import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -24,7 +25,6 @@ from envkit.conformance.gradient import (
     Policy,
     Reduction,
 )
-from envkit.trajectory import Trajectory
 from envkit_skyrl.conformance import rows_of_groups
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.trainer import EnvkitTrainer

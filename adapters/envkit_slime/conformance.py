@@ -4,7 +4,9 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from envkit.conformance import (
+from envkit.metrics import EpisodeFacts
+from envkit.trajectory import Row, Trajectory
+from envkit_conformance import (
     Content,
     DeliveredRow,
     Projection,
@@ -12,8 +14,6 @@ from envkit.conformance import (
     expected_rows,
     shipped_recordings,
 )
-from envkit.metrics import EpisodeFacts
-from envkit.trajectory import Row, Trajectory
 from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rollout import Job, finish

@@ -64,7 +64,7 @@ class Call:
         """Record which experts an aborted trajectory already has."""
         length = 0
         known = self.known_rows[earlier.episode_id] = list[int]()
-        for segment in earlier.sequences()[-1] if earlier.segments else ():
+        for segment in earlier.sequences()[-1].segments if earlier.segments else ():
             length += segment.token_count
             if segment.kind is SegmentKind.MODEL and EXPERTS in segment.extras:
                 known.append(length)

@@ -16,8 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient.cases import (
+from envkit.errors import MissingDependencyError
+from envkit.metrics import EpisodeFacts
+from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
+from envkit_conformance.gradient.cases import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -26,9 +29,6 @@ from envkit.conformance.gradient.cases import (
     LossCase,
     Reduction,
 )
-from envkit.errors import MissingDependencyError
-from envkit.metrics import EpisodeFacts
-from envkit.trajectory import Trajectory
 from envkit_slime.conformance import NoText
 from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
@@ -39,7 +39,7 @@ from envkit_slime.upstream import require
 from envkit_slime.writer import clear
 
 if TYPE_CHECKING:
-    from envkit.conformance.gradient.policy import Policy
+    from envkit_conformance.gradient.policy import Policy
 
 FAN_OUTS: Final = {
     Shape.WHOLE: FanOut.NONE,

@@ -231,6 +231,8 @@ def _write_aborted(
     if not keeps or not trajectory.turns:
         return sample  # it starts anew
     sample.metadata[STATE_KEY] = freeze(trajectory)
+    if len(trajectory.sequences()) > 1:
+        return sample  # a sample holds one row; the episode is kept whole in its metadata
     tokenizer = job.form.state.tokenizer
     row = _only_row(trajectory, filler_of(tokenizer))
     if not row.is_placeholder:
@@ -242,8 +244,8 @@ def _write_aborted(
 def _only_row(trajectory: Trajectory, filler_id: int) -> Row:
     if len(trajectory.sequences()) > 1:
         raise ConfigurationError(
-            "the model's chat template rewrote the history, so the episode is several rows, and "
-            "slime expects one sample; set fan_out: sequences"
+            "the history was rewritten, so the episode is several rows, and slime expects one "
+            "sample; set fan_out: sequences"
         )
     return whole_row(trajectory, filler_id=filler_id)
 

@@ -81,9 +81,9 @@ class Runtime:
             ConfigurationError: The codec cannot be built for another reason.
         """
         codec_key = json.dumps(
-            [config.history, dict(config.template_kwargs)], sort_keys=True, default=str
+            [config.codec_history, dict(config.template_kwargs)], sort_keys=True, default=str
         )
-        key = f"{codec_key}{config.retries}{config.adjust_rewards}{config.workers}{config.ray}"
+        key = f"{codec_key}{config.history}{config.retries}{config.adjust_rewards}{config.workers}{config.ray}"
         async with self._building:
             if codec_key not in self._codecs:
                 self._codecs[codec_key] = await asyncio.to_thread(self._codec, config)
@@ -110,7 +110,7 @@ class Runtime:
     def _codec_arguments(self, config: RolloutConfig) -> dict[str, Any]:
         return {
             "template_kwargs": config.template_kwargs,
-            "history": config.history,
+            "history": config.codec_history,
             "stop_ids": self.stop_ids,
             "vocabulary_size": self._vocabulary_size,
         }

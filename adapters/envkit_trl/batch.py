@@ -59,7 +59,7 @@ class BatchPlayer:
         self.codec = codec or ChatCodec(
             trainer.processing_class,
             template_kwargs={**(trainer.chat_template_kwargs or {}), **config.template_kwargs},
-            history=config.history,
+            history=config.codec_history,
             stop_ids=trainer.eos_token_ids,
             vocabulary_size=trainer.model.config.get_text_config().vocab_size,
         )

@@ -3,9 +3,9 @@
 import importlib.util
 from typing import Final
 
-from envkit.conformance import Content, DeliveredRow, Projection, Shape
 from envkit.errors import MissingDependencyError
 from envkit.trajectory import Trajectory
+from envkit_conformance import Content, DeliveredRow, Projection, Shape
 from envkit_trl.rollout import rollout_columns
 from envkit_trl.rows import REWARD_COLUMN
 from envkit_trl.samples import RowSettings, group_samples

@@ -27,8 +27,12 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.async_grpo import AsyncGRPOConfig
 
 from envkit.advantages import EPSILON, Baseline
-from envkit.conformance import Shape
-from envkit.conformance.gradient import (
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.request import EpisodeRequest
+from envkit.tokens import join_features
+from envkit.trajectory import Segment, SegmentKind, Trajectory
+from envkit_conformance import Shape
+from envkit_conformance.gradient import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -38,10 +42,6 @@ from envkit.conformance.gradient import (
     Policy,
     Reduction,
 )
-from envkit.rollout.config import RolloutConfig
-from envkit.rollout.request import EpisodeRequest
-from envkit.tokens import join_features
-from envkit.trajectory import Segment, SegmentKind, Trajectory
 from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
 from envkit_trl.batch import BatchPlayer
 from envkit_trl.policy import Policy as EnginePolicy

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, Final
 
-from envkit.conformance import Deliver, DeliveredRow, Projection, Shape
 from envkit.images import Image
 from envkit.trajectory import RewardPlacement, Trajectory
+from envkit_conformance import Deliver, DeliveredRow, Projection, Shape
 from envkit_verl import EpisodeOutput  # names what to install if verl is missing
 from envkit_verl.groups import Group
 from envkit_verl.output import Delivery, outputs_of

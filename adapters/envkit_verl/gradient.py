@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient import (
+from envkit.errors import ConfigurationError
+from envkit.trajectory import Trajectory, step_rows
+from envkit_conformance import Shape
+from envkit_conformance.gradient import (
     CLIP,
     CONSTANT_TOKENS,
     Difference,
@@ -23,8 +25,6 @@ from envkit.conformance.gradient import (
     Policy,
     Reduction,
 )
-from envkit.errors import ConfigurationError
-from envkit.trajectory import Trajectory, step_rows
 from envkit_verl import EpisodeOutput  # says what to install where verl is missing
 from envkit_verl.conformance import SETTINGS
 from envkit_verl.groups import Group

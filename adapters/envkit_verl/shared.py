@@ -98,7 +98,7 @@ class SharedRollout:
     @property
     def splits_history(self) -> bool:
         """Whether a trajectory may become more than one row."""
-        return self.codec.history == "rerender" and self.codec.rewrites_history
+        return self.config.may_branch(self.codec)
 
 
 _kept: dict[asyncio.AbstractEventLoop, dict[str, SharedRollout]] = {}
@@ -153,7 +153,7 @@ def _codec(
         template_kwargs=kwargs,
         stop_ids=_generation_stops(parts.tokenizer),
         vocabulary_size=_vocabulary_size(parts.tokenizer),
-        history=config.history,
+        history=config.codec_history,
         lazy_features=True,  # verl's worker processes the images itself
     )
 

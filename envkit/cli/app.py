@@ -13,16 +13,12 @@ from typer.core import TyperGroup
 
 from envkit.cli.audit import audit
 from envkit.cli.catalog import info, list_environments
-from envkit.cli.certify import certify
-from envkit.cli.conformance import conformance
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
 from envkit.cli.eval import evaluate
 from envkit.cli.examples import EXAMPLES, epilog
 from envkit.cli.export import export
 from envkit.cli.filter_tasks import filter_tasks
-from envkit.cli.golden import golden
-from envkit.cli.imports import import_dump
 from envkit.cli.new import new
 from envkit.cli.person import play
 from envkit.cli.plugin_commands import plugin_commands
@@ -151,13 +147,11 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
         "view": view,
         "verify": verify,
     },
-    "Write an environment": {"new": new, "certify": certify, "golden": golden},
+    "Write an environment": {"new": new},
     "Train": {
         "export": export,
         "filter": filter_tasks,
-        "import": import_dump,
         "audit": audit,
-        "conformance": conformance,
     },
 }
 """Commands by help group, as in docs/command-line.md. Plugins come last."""

@@ -14,18 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    EngineFault,
-    FaultKind,
-    MissingDependencyError,
-    UnknownNameError,
-)
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, UnknownNameError
+from envkit.plugins import load_plugin, load_policy, plugins
 
 if TYPE_CHECKING:
     from envkit.env import Env, Policy
@@ -33,6 +26,8 @@ if TYPE_CHECKING:
     from envkit.tokens import ChatCodec
 
 GROUP: Final = "envkit.engines"
+ENDPOINTS: Final = "envkit.endpoints"
+"""Of entry points: what plays with text alone, called with its address, `model` and `api_key`."""
 DEFAULT_ENGINE: Final = "transformers"
 DEFAULT_KEY_ENV: Final = "OPENAI_API_KEY"
 _BUILTIN: Final = "builtin"
@@ -108,42 +103,9 @@ class Built(Playing):
     codec: "ChatCodec"
 
 
-def registered_engines() -> dict[str, EntryPoint]:
-    """Return every registered engine by name; none is imported."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
-def engine_entry(name: str) -> EntryPoint:
-    """Return one registered engine.
-
-    Raises:
-        UnknownNameError: No engine has the name.
-    """
-    known = registered_engines()
-    if name not in known:
-        raise UnknownNameError.suggest("engine", name, known)
-    return known[name]
-
-
-def load_factory(entry: EntryPoint) -> Callable[..., Any]:
-    """Import a plugin's factory.
-
-    Raises:
-        MissingDependencyError: Something that the plugin needs is not installed.
-        ContractError: The entry point names nothing that can be called.
-    """
-    try:
-        factory: Any = entry.load()
-    except ImportError as error:
-        extra = {"transformers": "hf"}.get(entry.name, entry.name)
-        raise MissingDependencyError.for_extra(
-            f"engine {entry.name!r}", error.name or str(error), extra
-        ) from error
-    except AttributeError as error:
-        raise ContractError(f"engine {entry.name!r}: {error}; reinstall its package") from error
-    if not callable(factory):
-        raise ContractError(f"engine {entry.name!r}: {entry.value} must be a function")
-    return factory
+def load_engine(name: str) -> Callable[..., Any]:
+    """Import an engine's factory; see `load_plugin` for what it raises."""
+    return load_plugin(GROUP, name, kind="engine", extra={"transformers": "hf"}.get(name))
 
 
 def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
@@ -153,7 +115,7 @@ def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
         ConfigurationError: An unknown name, an unexpected address, or a missing one.
     """
     name = choice.name or DEFAULT_ENGINE
-    factory = load_factory(engine_entry(name))
+    factory = load_engine(name)
     is_client = "base_url" in inspect.signature(factory).parameters
     if is_client and choice.base_url is None:
         raise ConfigurationError(
@@ -183,15 +145,14 @@ async def build_any(
     """
     if choice.chat is None:
         return await build(choice, env, progress=progress)
-    from envkit.chat import ChatEngine
-
     key, model = os.environ.get(choice.key_env or DEFAULT_KEY_ENV), choice.model or ""
     if choice.key_env is not None and not key:
         raise ConfigurationError(
             f"the environment variable {choice.key_env!r} of --key-env is not set: "
             f"export {choice.key_env}=KEY, or drop --key-env for an endpoint without keys"
         )
-    engine = ChatEngine(choice.chat, model=model, api_key=key or None)
+    make = load_plugin(ENDPOINTS, "chat", kind="endpoint")
+    engine = make(choice.chat, model=model, api_key=key or None)
     return Playing(engine=engine, codec=None, model=model)
 
 
@@ -282,8 +243,6 @@ def policy_of(env: "Env", name: str) -> "Policy":
         ConfigurationError: It cannot be made or imported.
     """
     if ":" in name:
-        from envkit.certify.worker import load_policy  # rarely needed
-
         return load_policy(name)
     known = policies_of(env)
     if name not in known:
@@ -306,11 +265,11 @@ def model_source(model: str | None, progress: Progress | None = None) -> str:
     name = model or _BUILTIN
     if not name.startswith(_BUILTIN) or "/" in name:
         return name
-    entry = engine_entry(DEFAULT_ENGINE)
-    load_factory(entry)
-    offer = getattr(import_module(entry.module), "builtin_model_dir", None)
+    load_engine(DEFAULT_ENGINE)
+    home = import_module(plugins(GROUP)[DEFAULT_ENGINE].module)
+    offer = getattr(home, "builtin_model_dir", None)
     if offer is None:
-        raise ConfigurationError(f"engine {entry.name!r} has no built-in model: add --model")
+        raise ConfigurationError(f"engine {DEFAULT_ENGINE!r} has no built-in model: add --model")
     return str(offer(name, progress))
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 import envkit
 from envkit.cli.remote import on_workers
 from envkit.cli.run_plan import Output, RolloutPlan, free_folder, is_taken
-from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
 from envkit.evaluation import TAGS, Line, Price, check_pass_at, price_of, read_price
 from envkit.files import replace_file, storage_errors
@@ -75,17 +74,12 @@ class EvalPlan:
         runs: dict[str, RolloutPlan] = {}
         for name, settings in data["runs"].items():
             place = folder / name
-            if is_taken(place):
-                runs[name] = RolloutPlan.resumed(
-                    place,
-                    base_url=base_url,
-                    sinks=SinkChoice(),
-                    is_quiet=is_quiet,
-                    output=Output.NOTHING,
-                )
-            else:
-                plan = RolloutPlan.of_settings(settings, base_url=base_url, sinks=SinkChoice())
-                runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
+            plan = (
+                RolloutPlan.resumed(place, base_url=base_url)
+                if is_taken(place)
+                else RolloutPlan.of_settings(settings, base_url=base_url)
+            )
+            runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
         return cls(folder=folder, runs=runs, counting=Counting.of_json(data["counting"]))
 
     def on_workers(self, workers: int | None, address: str | None) -> "EvalPlan":

@@ -31,6 +31,8 @@ class ExportFormat(StrEnum):
     INSPECT = "inspect"
 
 
+GROUP: Final = "envkit.exports"
+"""Of entry points: functions that write the trajectories of a run in another tool's format."""
 _TRAJECTORIES: Final = (ExportFormat.SFT, ExportFormat.PARQUET, ExportFormat.INSPECT)
 _TASKS_PANEL: Final = "Tasks (slime, miles, verl, skyrl, trl, jsonl, hf)"
 _ROWS_PANEL: Final = "Trajectories (sft, parquet, hf, inspect)"
@@ -160,11 +162,12 @@ def export(
 def _export_trajectories(
     source: str, out: Path, kind: ExportFormat, selection: "Selection", *, is_quiet: bool
 ) -> None:
-    from envkit.export import TrajectoryFormat, export_inspect, export_trajectories
+    from envkit.export import TrajectoryFormat, export_trajectories
+    from envkit.plugins import load_plugin
 
     with CountingBar("trajectories", is_quiet=is_quiet) as bar:
         tally = (
-            export_inspect(source, out, selection, progress=bar.show)
+            load_plugin(GROUP, kind, kind="export")(source, out, selection, progress=bar.show)
             if kind is ExportFormat.INSPECT
             else export_trajectories(
                 source, out, TrajectoryFormat(kind.value), selection, progress=bar.show

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any, Final
 
-from envkit.cli.engines import load_factory, registered_engines
+from envkit.cli.engines import GROUP, load_engine
 from envkit.errors import EnvkitError
+from envkit.plugins import plugins
 
 DISTRIBUTION: Final = "envkit-rl"
 EXTRAS: Final = {
@@ -107,10 +108,10 @@ def packages() -> list[Package]:
 def engines() -> list[EngineStatus]:
     """Return every registered engine and whether its package can be imported."""
     statuses: list[EngineStatus] = []
-    for name, entry in sorted(registered_engines().items()):
+    for name, entry in sorted(plugins(GROUP).items()):
         problem = None
         try:
-            load_factory(entry)
+            load_engine(name)
         except EnvkitError as error:
             problem = error
         source = entry.dist.name if entry.dist is not None else "its package"

@@ -24,9 +24,10 @@ def complete_id(incomplete: str) -> list[str]:
 
 def complete_engine(incomplete: str) -> list[str]:
     """Return the engines with a prefix, for shell completion."""
-    from envkit.cli.engines import registered_engines
+    from envkit.cli.engines import GROUP
+    from envkit.plugins import plugins
 
-    return [name for name in registered_engines() if name.startswith(incomplete)]
+    return [name for name in plugins(GROUP) if name.startswith(incomplete)]
 
 
 EnvId = Annotated[

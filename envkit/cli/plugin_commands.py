@@ -2,8 +2,8 @@
 
 A distribution names a command with an entry point of the group `envkit.commands`: its name is the
 command's, its value a function whose signature and docstring typer reads, as for envkit's own. The
-line in `envkit --help` is the first of the function's docstring, parsed from the source. A plugin
-cannot replace an envkit command.
+line in `envkit --help` is the first of the function's docstring, and its group that of
+`with_examples`, both parsed from the source. A plugin cannot replace an envkit command.
 """
 
 import ast
@@ -29,8 +29,9 @@ class PluginCommand(TyperCommand):
     def __init__(self, name: str, points: Sequence[EntryPoint]) -> None:
         from rich.markup import escape  # imported here: slow, and most commands do not need rich
 
-        super().__init__(name=name, callback=None, rich_help_panel="Commands of plugins")
-        line = _first_line(points[0]) or f"From {_owners(points)}."
+        line, group = _first_line(points[0])
+        super().__init__(name=name, callback=None, rich_help_panel=group or "Commands of plugins")
+        line = line or f"From {_owners(points)}."
         self.short_help = escape(printable(line))
         self._points = points
 
@@ -90,21 +91,31 @@ def _command_of(name: str, function: Callable[..., Any], place: str) -> Any:  # 
         raise ContractError(f"{place} has a signature that typer rejects: {error}") from error
 
 
-def _first_line(point: EntryPoint) -> str | None:
-    """Return the first line of a function's docstring from its source text.
+def _first_line(point: EntryPoint) -> tuple[str | None, str | None]:
+    """Return the first line of a function's docstring, and its group, from the source text.
 
     None if there is no source, such as for a function that another module defines.
     """
     source = _source(point.module)
     if source is None:
-        return None
+        return None, None
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return None  # reported when the command is run
+        return None, None  # reported when the command is run
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == point.attr:
-            return (ast.get_docstring(node) or "").partition("\n")[0] or None
+            line = (ast.get_docstring(node) or "").partition("\n")[0] or None
+            return line, _group(node.decorator_list)
+    return None, None
+
+
+def _group(decorators: Sequence[ast.expr]) -> str | None:
+    """Return the literal `group` that a decorator is called with."""
+    keywords = [word for made in decorators if isinstance(made, ast.Call) for word in made.keywords]
+    for word in keywords:
+        if word.arg == "group" and isinstance(word.value, ast.Constant):
+            return str(word.value.value)
     return None
 
 

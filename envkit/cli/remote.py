@@ -6,12 +6,11 @@ The player comes from the entry-point group `envkit.players`, whose values are c
 
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from envkit.errors import MissingDependencyError
+from envkit.plugins import load_plugin
 
 if TYPE_CHECKING:
     from envkit.cli.engines import EngineChoice
@@ -52,12 +51,8 @@ async def remote_player(plan: "RolloutPlan") -> "AnyPlayer":
         MissingDependencyError: Ray, or envkit's package for it, is not installed.
         ConfigurationError: The workers cannot start; the message says why.
     """
-    points = entry_points(group=GROUP, name=_NAME)
-    if not points:
-        raise MissingDependencyError.for_extra("playing with workers", "envkit_ray", _NAME)
     make_player = partial(worker_player, plan.choice, plan.env_id, plan.config.of_worker())
-    (point,) = points
-    player: Any = point.load()(make_player, plan.config)
+    player: Any = load_plugin(GROUP, _NAME, kind="player")(make_player, plan.config)
     try:
         await player.start()
     except BaseException:

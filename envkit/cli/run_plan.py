@@ -2,13 +2,15 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.cli.engines import EngineChoice
+from envkit.cli.options import parse_env_kwargs
+from envkit.cli.playing import DEFAULT_CONCURRENCY
 from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
 from envkit.registration import make
@@ -80,7 +82,7 @@ class RolloutPlan:
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
     wrap_kwargs: Mapping[str, Any]
     """Arguments of the wrapper; empty without one."""
-    sinks: SinkChoice
+    sinks: SinkChoice = field(default_factory=SinkChoice)
     out: Path | None = None
     """None takes the first free folder of `runs/`."""
     overwrite: bool = False
@@ -105,42 +107,65 @@ class RolloutPlan:
             raise ConfigurationError("--wrap-kwargs are those of a wrapper: add --wrap NAME")
 
     @classmethod
-    def resumed(
+    def of_options(
         cls,
-        folder: Path,
-        *,
-        base_url: str | None,
-        sinks: SinkChoice,
-        is_quiet: bool,
-        output: Output,
+        given: Mapping[str, Any],
+        config: RolloutConfig,
+        **more: Any,  # noqa: ANN401  # fields of the plan
     ) -> "RolloutPlan":
+        """Return the plan of a new run.
+
+        Args:
+            given: The options that `rollout` and `eval` share, by the names of their parameters.
+            config: The settings that they add up to.
+            more: The plan's other fields.
+
+        Raises:
+            ConfigurationError: Options that do not go together.
+        """
+        choice = EngineChoice(
+            name=given["engine"],
+            chat=given.get("chat"),
+            key_env=given.get("key_env"),
+            **{name: given[name] for name in ("model", "base_url", "policy")},
+        )
+        return cls(
+            env_id=config.env_id or "",
+            config=config,
+            choice=choice,
+            concurrency=given["concurrency"] or DEFAULT_CONCURRENCY,
+            wrap=None if given["wrap"] is None else given["wrap"].value,
+            wrap_kwargs=parse_env_kwargs(given["wrap_kwargs"], option="--wrap-kwargs"),
+            out=given["out"],
+            overwrite=given["overwrite"],
+            is_quiet=given["quiet"],
+            **more,
+        )
+
+    @classmethod
+    def resumed(cls, folder: Path, *, base_url: str | None) -> "RolloutPlan":
         """Return the plan of an interrupted run.
 
         Args:
             folder: The run's folder.
             base_url: Where its server is now; None takes the recorded address.
-            sinks: What gets the records in addition to the folder.
-            is_quiet: As for a new run.
-            output: As for a new run.
 
         Raises:
             StorageError: The folder is not a run.
             ConfigurationError: Another version of envkit made it, or it was changed.
         """
-        recorded = read_settings(folder)
-        plan = cls.of_settings(recorded, base_url=base_url, sinks=sinks)
-        return replace(plan, out=folder, is_resumed=True, is_quiet=is_quiet, output=output)
+        plan = cls.of_settings(read_settings(folder), base_url=base_url)
+        return replace(plan, out=folder, is_resumed=True)
 
     @classmethod
     def of_settings(
-        cls, settings: Mapping[str, Any], *, base_url: str | None = None, sinks: SinkChoice
+        cls, settings: Mapping[str, Any], *, base_url: str | None = None
     ) -> "RolloutPlan":
         """Return the plan from an earlier plan's `settings`.
 
         Args:
             settings: JSON data.
             base_url: Where its server is now; None takes the recorded address.
-            sinks: What gets the records in addition to the folder.
         """
         tasks = settings["tasks"]
         return cls(
@@ -155,7 +180,6 @@ class RolloutPlan:
             else TaskList.read(Path(tasks["file"]), settings["env_id"], sha256=tasks["sha256"]),
             wrap=settings["wrap"],
             wrap_kwargs=settings["wrap_kwargs"],
-            sinks=sinks,
         )
 
     def environment(self) -> str | EnvFactory:

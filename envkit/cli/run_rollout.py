@@ -25,7 +25,7 @@ from envkit.rollout.boundary import describe
 from envkit.rollout.plan import Played
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.run_folder import RUN_FILE, RunFolder
-from envkit.sinks import GuardedSinks
+from envkit.sinks import GuardedSinks, SinkRun
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory import StopReason, Trajectory
 from envkit.trajectory.storage import FILE_NAME
@@ -136,13 +136,14 @@ def _closed_after(env: "Env") -> Generator["Env"]:
 @contextmanager
 def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator[GuardedSinks]:
     """Open and close the sinks, and report incomplete ones."""
-    sinks = plan.sinks.open(
+    run = SinkRun(
         name=directory.name,
         config=plan.settings(),
         state=state,
         overwrite=plan.overwrite or plan.is_resumed,
         tell=None if plan.is_quiet else note,
     )
+    sinks = plan.sinks.open(run)
     try:
         with sinks:
             yield sinks

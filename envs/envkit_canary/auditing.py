@@ -1,6 +1,6 @@
 """Hooks for `envkit certify canary-v0`: blind guesses and a second reader of codes."""
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.tasks import Task
 from envkit_canary.drawing import shows_code
 from envkit_canary.reply import read_code

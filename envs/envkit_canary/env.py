@@ -3,7 +3,7 @@
 import random
 from typing import Any, ClassVar, Final, cast
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image

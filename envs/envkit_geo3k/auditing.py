@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from envkit.certify.audit import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.images import Image
 from envkit.tasks import Task
 from envkit.turns import Step

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import gymnasium
 import numpy as np
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image

@@ -6,7 +6,7 @@ from collections import Counter
 from fractions import Fraction
 from typing import Final
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.tasks import Task, TaskSource
 from envkit_search.grading import exact_match
 from envkit_search.protocol import MAX_ANSWER_CHARACTERS

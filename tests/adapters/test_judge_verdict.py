@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from envkit.chat import status_failure
+from envkit_chat import status_failure
 from envkit_judges import Criterion, MalformedVerdict, read_verdict
 from envkit_judges.verdict import schema_of
 
