@@ -48,7 +48,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.4) -> str | None:
-    """Return the known name that is most like a name; None where none reaches the cutoff, 0 to 1."""
+    """Return the known name most like a name; None where none reaches the cutoff, 0 to 1."""
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
 
 
