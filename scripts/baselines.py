@@ -208,7 +208,7 @@ def _oracle_lessons(env: Env, seed: int) -> Iterator[tuple[str | None, int, Less
 
 
 def options_of(column: str, target: Target) -> list[str] | None:
-    """Return the options of `envkit eval` for a cell; None where the table has none."""
+    """Return the options of `envkit eval` for a cell; None if the table has none."""
     if column == "oracle" or column in BLIND:
         place = f"baselines:{BLIND[column]}" if column in BLIND else column
         needed = {"oracle", "random"} if column == "random" else {"oracle"}

@@ -86,7 +86,7 @@ class Bench:
 
     @cached_property
     def oracle(self) -> Policy | None:
-        """The environment's oracle; None where it has none."""
+        """The environment's oracle; None if it has none."""
         try:
             return self.env.oracle()
         except ConfigurationError:

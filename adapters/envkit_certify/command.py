@@ -1,4 +1,4 @@
-"""`envkit certify`: is an environment fit for training."""
+"""`envkit certify`: check that an environment is fit for training."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="ID|MODULE:CLASS|FILE.py:CLASS",
-        help="An environment's id, or a class that need not be registered.",
+        help="An environment's id, or a class, which need not be registered.",
         autocompletion=complete_id,
     ),
 ]
@@ -41,7 +41,7 @@ def certify(
     max_blind: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Most that a blind policy may earn, as a share of the oracle's return."
+            min=0.0, help="Maximum return of a blind policy, as a fraction of the oracle's."
         ),
     ] = 0.05,
     only: Annotated[
@@ -63,7 +63,7 @@ def certify(
         ),
     ] = None,
     limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="For each line.")
+        float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit per line.")
     ] = 300.0,
     out: Annotated[
         Path | None,

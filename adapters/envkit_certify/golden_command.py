@@ -1,4 +1,4 @@
-"""`envkit golden`: record what an environment means, for `envkit certify` to replay."""
+"""`envkit golden`: record golden trajectories, for `envkit certify` to replay."""
 
 from pathlib import Path
 from typing import Annotated

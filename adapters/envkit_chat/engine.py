@@ -124,7 +124,7 @@ class ChatEngine:
         """Keep nothing, free nothing."""
 
     async def aclose(self) -> None:
-        """Close the connections; closing twice is fine."""
+        """Close the connections; safe to call twice."""
         await self._client.aclose()
 
     async def _reply(self, request: GenerateRequest) -> ChatReply:

@@ -19,6 +19,6 @@ class CallFailure(Exception):  # an attempt's failure; the fault comes after the
         self.retry_after_s = retry_after_s
         """Seconds that the server asked to wait; None when it did not say."""
         self.status = status
-        """HTTP status of the answer; None where there was no answer."""
+        """HTTP status of the answer; None if there was no answer."""
         self.is_unreachable = is_unreachable
         """Whether no connection could be made, or it broke."""

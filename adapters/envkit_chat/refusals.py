@@ -26,7 +26,7 @@ def status_failure(
         status: Anything but 200.
         headers: Of the answer.
         body: Of the answer.
-        secret: Never shown, even where the server repeats it.
+        secret: Never shown, even if the server repeats it.
         advice: What to do about a status, for the message.
     """
     message, code = _error_of(body)

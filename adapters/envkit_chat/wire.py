@@ -102,7 +102,7 @@ def _calls(entry: Message, tools: Sequence[ToolSpec]) -> tuple[ToolCall, ...]:
 
 
 def _safe(entry: Message, text: str) -> str:
-    """Return a text without control tokens, except where its author wrote them."""
+    """Return a text without control tokens, except when its author wrote them."""
     if entry["role"] == "assistant":
         return text
     safe, done = "", 0

@@ -57,13 +57,12 @@ def conformance(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what adapters hand to their trainers with the recorded ids, masks and rewards.
+    """Compare what adapters pass to their trainers with the recorded ids, masks and rewards.
 
-    With --gradient, compare what the trainers' own losses make of it: recorded episodes go through
+    With --gradient, compare the gradients of the trainers' own losses: recorded episodes go through
     each adapter into the trainer's advantages and loss, with the same tiny model for all.
 
-    The exit code is 1 when a row or a gradient differs, or when an adapter that was named is not
-    installed.
+    The exit code is 1 when a row or a gradient differs, or when a named adapter is not installed.
     """
     if gradient or save or across:
         from envkit.errors import ConfigurationError
@@ -118,7 +117,7 @@ def _recordings(directory: Path | None, model: str | None) -> "tuple[Recording, 
 def _missing(
     adapters: "tuple[Adapter[Projection], ...]", outcomes: "tuple[Outcome, ...]"
 ) -> dict[str, str]:
-    """Return what is not installed, by the name of the adapter or of its projection."""
+    """Return missing packages by the name of the adapter or projection."""
     from envkit_conformance import Verdict
 
     absent = {entry.name: entry.missing for entry in adapters if entry.missing is not None}

@@ -19,7 +19,7 @@ def first_difference(
     *,
     placement: RewardPlacement = RewardPlacement.LAST,
 ) -> str | None:
-    """Return where the delivered rows first depart from the expected ones; None where nowhere.
+    """Return where the delivered rows first depart from the expected ones; None if nowhere.
 
     Log-probabilities and rewards may have been rounded to single precision, nothing else may
     differ. A trajectory without a reward is compared as `unscored_difference` says.

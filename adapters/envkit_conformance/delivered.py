@@ -45,15 +45,15 @@ class DeliveredRow:
     loss_mask: Sequence[int]
     """One entry for each response id."""
     logprobs: Sequence[float] | None
-    """One entry for each response id; None where the trainer was given none."""
+    """One entry for each response id; None if the trainer was given none."""
     reward: float | None = None
-    """The row's reward as one number; None where the trainer takes rewards by token."""
+    """The row's reward as one number; None if the trainer takes rewards by token."""
     token_rewards: Sequence[float] | None = None
-    """One entry for each response id; None where the trainer takes one number."""
+    """One entry for each response id; None if the trainer takes one number."""
     tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, "NDArray[Any]"])
-    """The processor's outputs for the row's images; empty where the trainer computes them."""
+    """The processor's outputs for the row's images; empty if the trainer computes them."""
     images: Sequence[Image] | None = None
-    """The row's images where the trainer is given images; None where it takes tensors alone."""
+    """The row's images where the trainer is given images; None if it takes tensors alone."""
     is_last: bool = True
     """Whether the trainer is told that no row of the trajectory follows."""
     is_unscorable: bool = False

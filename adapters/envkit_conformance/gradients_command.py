@@ -1,4 +1,6 @@
-"""`envkit conformance --gradient`: trainers' losses against the plain formula and each other."""
+"""`envkit conformance --gradient`: compare trainers' losses with the plain formula and each
+other.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_gradients(names: Sequence[str], *, save: Path | None, as_json: bool) -> None:
-    """Compare the gradients of the adapters that are installed, and show what was found."""
+    """Compare the gradients of the installed adapters, and show the result."""
     from envkit_conformance import load_members
     from envkit_conformance.gradient import GradientPath, Verdict, compare_paths, save_gradients
     from envkit_conformance.registry import GRADIENT_GROUP
@@ -94,7 +96,7 @@ def _show(found: "Sequence[Comparison]", missing: dict[str, str]) -> None:
 
 
 def _explain(found: "Sequence[Comparison | Stored]") -> None:
-    """Write each reason once, with what it was found in."""
+    """Write each reason once, with its gradients."""
     reasons: dict[tuple[str, str], int] = {}
     for one in found:
         if one.verdict in ("explained", "refused"):

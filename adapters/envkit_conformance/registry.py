@@ -28,9 +28,9 @@ class Adapter(Generic[T]):
     name: str
     """Of the entry point, such as "skyrl"."""
     members: tuple[T, ...]
-    """What it registered; empty where it cannot be imported."""
+    """What it registered; empty if it cannot be imported."""
     missing: str | None = None
-    """Why it cannot be imported; None where it can."""
+    """Why it cannot be imported; None if it can."""
 
 
 def load_adapters(

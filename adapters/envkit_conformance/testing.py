@@ -1,4 +1,4 @@
-"""A test class that an adapter's author subclasses. It needs pytest only where it runs."""
+"""A test class that an adapter's author subclasses. It needs pytest only if it runs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar

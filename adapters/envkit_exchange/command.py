@@ -29,30 +29,30 @@ def import_dump(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory to write.")],
     reward_key: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The reward, where a sample has more than one number."),
+        typer.Option(metavar="NAME", help="Key of the reward, if a sample has several numbers."),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="DIR_OR_NAME",
-            help="Its tokenizer splits the text of a dump with ids into turns.",
+            help="The model whose tokenizer splits a dump's ids into turns.",
         ),
     ] = None,
     without_logprobs: Annotated[
         bool,
-        typer.Option("--without-logprobs", help="Take samples that have no log-probabilities."),
+        typer.Option("--without-logprobs", help="Accept samples without log-probabilities."),
     ] = False,
     allow_pickle: Annotated[
         bool,
         typer.Option(
-            "--allow-pickle", help="Load objects of any class; runs code of whoever wrote the file."
+            "--allow-pickle", help="Load objects of any class; this runs code from the file."
         ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
 ) -> None:
-    """Turn a debug dump into trajectories, and name the fields that it lacks.
+    """Convert a debug dump to trajectories, and name missing fields.
 
-    What is missing is named, and noted in each trajectory's metadata.
+    Missing fields are named, and recorded in each trajectory's metadata.
     """
     from envkit.errors import StorageError
     from envkit.trajectory import save
@@ -61,7 +61,7 @@ def import_dump(
 
     target = out / FILE_NAME
     if target.is_file() and target.stat().st_size and not overwrite:
-        raise StorageError(f"{out} holds a run already: name another --out, or add --overwrite")
+        raise StorageError(f"{out} already holds a run: name another --out, or add --overwrite")
     decode = None
     if model is not None:
         from envkit.tokens import load_codec
@@ -77,7 +77,7 @@ def import_dump(
     )
     trajectories = list(read_dump(file, dump, options))
     if not trajectories:
-        raise StorageError(f"{file} holds no sample")
+        raise StorageError(f"{file} has no samples")
     save(trajectories, target)
     missing = sorted({name for one in trajectories for name in one.metadata["missing"]})
     if missing:

@@ -35,7 +35,7 @@ class Columns:
     """Whether the last reply ended by its length."""
 
     def __post_init__(self) -> None:
-        """Refuse columns of different lengths.
+        """Reject columns of different lengths.
 
         Raises:
             StorageError: They are.

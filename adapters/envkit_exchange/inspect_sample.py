@@ -205,7 +205,7 @@ def _usage(trajectory: Trajectory) -> dict[str, int]:
 
 
 def _scores(trajectory: Trajectory) -> dict[str, Any] | None:
-    """Return the reward as a score; None where there is none, which Inspect counts as unscored."""
+    """Return the reward as a score; None if there is none, which Inspect counts as unscored."""
     if trajectory.reward is None:
         return None
     terms: dict[str, float] = {}

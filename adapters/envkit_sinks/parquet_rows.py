@@ -65,7 +65,7 @@ _COUNTS: Final = (
 
 
 def schema_of_rows(pa: Any) -> Any:  # noqa: ANN401  # pyarrow is untyped
-    """Return the columns; every row has them all, and null where there is nothing to say.
+    """Return the columns; every row has them all, and null if there is nothing to say.
 
     Args:
         pa: pyarrow.

@@ -59,7 +59,7 @@ class WandbSink:
             name: What the page calls the run; None lets W&B choose.
             config: What was played and how; JSON data.
             directory: Where the folder `wandb` goes; None takes WANDB_DIR, else the current one.
-            mode: None takes WANDB_MODE; without that "online" where there is an API key
+            mode: None takes WANDB_MODE; without that "online" if there is an API key
                 (WANDB_API_KEY or a netrc file), else "offline".
             shown_episodes: Rows of the table of each step.
 
@@ -179,13 +179,13 @@ class WandbSink:
 
 
 def _last_reply(trajectory: Trajectory) -> str | None:
-    """Return what the model said last; None where it said nothing."""
+    """Return what the model said last; None if it said nothing."""
     replies = [entry for entry in trajectory.messages if entry["role"] == "assistant"]
     return utf8(text_of(replies[-1])) if replies else None
 
 
 def chosen_mode(mode: WandbMode | None) -> WandbMode:
-    """Return how W&B runs: as it is told, else online where there is an API key.
+    """Return how W&B runs: as it is told, else online if there is an API key.
 
     Raises:
         ConfigurationError: An unknown mode, or online without an API key, for which W&B would ask.

@@ -59,7 +59,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What the rules found, also where they found problems."""
+    """What the rules found, even if they found problems."""
 
     report: CheckReport
     problems: tuple[str, ...]

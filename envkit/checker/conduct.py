@@ -58,7 +58,7 @@ def gymnasium_rule(subject: Subject) -> Iterator[str | Problem]:
 
 
 def order_rule(subject: Subject) -> Iterator[str]:
-    """Refuse a step before reset or after the end, by EpisodeStateError."""
+    """Reject a step before reset or after the end, by EpisodeStateError."""
     env = subject.fresh()
     if subject.makes_new:
         yield from _must_refuse_step(env, "before the first reset")

@@ -91,7 +91,7 @@ def _continuation(
 
 
 def oracle_rule(subject: Subject) -> Iterator[str]:
-    """End every episode of the oracle, where there is one, with a positive reward."""
+    """End every episode of the oracle, if there is one, with a positive reward."""
     policy = _oracle_of(subject.env)
     if policy is None:
         raise Skip("it has no oracle")
@@ -135,7 +135,7 @@ def _up_to_reply(messages: list[Message], turn: int) -> list[Message]:
 
 
 def _oracle_of(env: Env) -> Policy | None:
-    """Return the oracle; None where the class or this instance has none."""
+    """Return the oracle; None if the class or this instance has none."""
     try:
         return env.oracle()
     except ConfigurationError:

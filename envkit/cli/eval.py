@@ -1,4 +1,4 @@
-"""`envkit eval`: what a model or a policy achieves on fixed tasks."""
+"""`envkit eval`: evaluate a model or a policy on fixed tasks."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -90,7 +90,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Complete an interrupted evaluation. A complete one is counted again.",
+            help="Complete an interrupted evaluation. A complete one is recounted.",
         ),
     ] = None,
     paired: Annotated[
@@ -101,7 +101,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="TAG",
-            help="Also count by this entry of the tasks, such as hops; repeatable "
+            help="Also group by this entry of the tasks, such as hops; repeatable "
             "(default: family and level).",
             rich_help_panel=COUNTING,
         ),
@@ -151,7 +151,7 @@ def evaluate(
     """Evaluate a model or a policy: success, reward and pass@k with intervals, tokens, cost.
 
     Each environment plays the same tasks for the same --seed, and gets a run directory as from
-    `envkit rollout`. Faulted episodes are reported and left out. Ctrl-C keeps what is finished;
+    `envkit rollout`. Faulted episodes are reported and excluded. Ctrl-C keeps finished episodes;
     --resume completes it.
     """
     given = locals()

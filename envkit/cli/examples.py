@@ -1,4 +1,4 @@
-"""Examples that stand below the help of each command."""
+"""Examples for the help of each command."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -47,7 +47,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "filter runs/base runs/more --above 0.1 --below 0.9 --out kept.jsonl --json",
     ),
 }
-"""Command -> what to type after `envkit`."""
+"""Examples by command, without `envkit`."""
 
 
 _ATTRIBUTE: Final = "envkit_examples"
@@ -55,10 +55,10 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def with_examples(*lines: str, group: str | None = None) -> Callable[[Command], Command]:
-    """Mark a plugin's command with examples for the end of its help.
+    """Attach examples to a plugin's command.
 
     Args:
-        lines: What to type after `envkit`.
+        lines: Commands without `envkit`.
         group: Title under which `envkit --help` lists the command, a literal: it is read from the
             source text. None lists it among the commands of plugins.
     """
@@ -72,7 +72,7 @@ def with_examples(*lines: str, group: str | None = None) -> Callable[[Command], 
 
 
 def examples_of(command: Callable[..., object]) -> tuple[str, ...]:
-    """Return the examples that a plugin's command was marked with."""
+    """Return the examples attached to a plugin's command."""
     return getattr(command, _ATTRIBUTE, ())
 
 

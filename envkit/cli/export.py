@@ -59,7 +59,7 @@ def export(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Of the tasks (default: 0).", rich_help_panel=_TASKS_PANEL),
+        typer.Option(help="Seed of the tasks (default: 0).", rich_help_panel=_TASKS_PANEL),
     ] = None,
     split: Annotated[
         str | None,
@@ -80,24 +80,24 @@ def export(
     ] = None,
     min_reward: Annotated[
         float | None,
-        typer.Option(help="Leave out what scored less.", rich_help_panel=_ROWS_PANEL),
+        typer.Option(help="Skip episodes that scored less.", rich_help_panel=_ROWS_PANEL),
     ] = None,
     only_terminated: Annotated[
         bool,
         typer.Option(
             "--only-terminated",
-            help="Leave out what the environment did not end.",
+            help="Skip episodes that the environment did not end.",
             rich_help_panel=_ROWS_PANEL,
         ),
     ] = False,
     steps: Annotated[
-        bool, typer.Option("--steps", help="A row each turn.", rich_help_panel=_ROWS_PANEL)
+        bool, typer.Option("--steps", help="One row per turn.", rich_help_panel=_ROWS_PANEL)
     ] = False,
     merge: Annotated[
         bool,
         typer.Option(
             "--merge",
-            help="A row for each run of turns that extend each other.",
+            help="One row per run of turns that extend each other.",
             rich_help_panel=_ROWS_PANEL,
         ),
     ] = False,
@@ -106,7 +106,7 @@ def export(
 ) -> None:
     """Write tasks as a trainer loads them, trajectories with exact tokens, or an Inspect log.
 
-    Nothing half-written is left behind: --out appears when it is whole.
+    Never leaves a partial file: --out appears once complete.
     """
     for_tasks = {
         "-n": count is not None,
@@ -174,7 +174,7 @@ def _export_trajectories(
             )
         )
     for reason, number in tally.left_out.most_common():
-        note(f"left out {number} {reason}")
+        note(f"skipped {number} {reason}")
     what = "samples" if kind is ExportFormat.INSPECT else "rows"
     say(f"{out}: {tally.rows} {what} of {tally.trajectories} trajectories")
 

@@ -1,4 +1,4 @@
-"""Options of the commands that play many episodes, and the settings that they add up to."""
+"""Options of the commands that play many episodes, and the resulting settings."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 DEFAULT_CONCURRENCY: Final = 16
 _DEFAULT_NEW_TOKENS: Final = 96
-"""Long enough for a short calculation and an answer, quick for a small model on two cores."""
+"""Enough for a short calculation and an answer, fast for a small model on two cores."""
 _WHOLE_REPLY: Final = 1_000_000
-"""Nothing samples a script's reply, so by default nothing cuts it."""
+"""A script's reply is not sampled, so by default it is not truncated."""
 _SETTINGS: Final = "Settings"
 Options = Mapping[str, Any]
 """What a command was called with, by the names of its parameters."""
 RESUMED: Final = "--resume takes its settings from the run"
-"""Why other options are refused beside --resume."""
+"""Why other options are rejected with --resume."""
 
 
 class OnFault(StrEnum):
@@ -57,7 +57,7 @@ RunSeed = Annotated[
     int | None, typer.Option("--seed", help="The same seed gives the same tasks (default: 0).")
 ]
 Concurrency = Annotated[
-    int | None, typer.Option(min=1, help=f"Episodes at once (default: {DEFAULT_CONCURRENCY}).")
+    int | None, typer.Option(min=1, help=f"Concurrent episodes (default: {DEFAULT_CONCURRENCY}).")
 ]
 Workers = Annotated[
     int | None,
@@ -68,8 +68,8 @@ RayAddress = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="The workers' cluster: HOST:PORT of its head, or auto for one that runs here "
-        "(default: RAY_ADDRESS, else one started on this machine).",
+        help="The workers' cluster: HOST:PORT of its head, or auto for one on this machine "
+        "(default: RAY_ADDRESS, else a new local one).",
     ),
 ]
 TaskFile = Annotated[
@@ -83,9 +83,7 @@ TaskFile = Annotated[
 ]
 WrapName = Annotated[
     Wrap | None,
-    typer.Option(
-        "--wrap", help="Change what the model sees or gets: wrong images, faults, films ..."
-    ),
+    typer.Option("--wrap", help="Wrap the environment: wrong images, faults, recordings ..."),
 ]
 WrapKwargs = Annotated[
     list[str] | None,
@@ -126,8 +124,10 @@ MaxNewTokens = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Tokens per reply; a longer one is cut "
-        f"(default: {_DEFAULT_NEW_TOKENS}; a policy's replies are not cut).",
+        help=(
+            f"Tokens per reply; a longer one is truncated (default: {_DEFAULT_NEW_TOKENS}; a "
+            "policy's replies are not truncated)."
+        ),
         rich_help_panel=_SETTINGS,
     ),
 ]
@@ -142,13 +142,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 def refuse_options(
     ctx: typer.Context, given: Options, why: str, *, besides: Collection[str]
 ) -> None:
-    """Refuse options that mean nothing beside another one.
+    """Reject options that have no effect with another one.
 
     Args:
-        ctx: Of the command; names its options as they are typed.
-        given: The values; None, False and an empty list were not given.
-        why: Begins the message.
-        besides: Names of the parameters that are not refused.
+        ctx: The command's context; names its options as they are typed.
+        given: The values; None, False and an empty list mean not given.
+        why: Start of the message.
+        besides: Names of the parameters that are allowed.
 
     Raises:
         BadParameter: One was given.
@@ -165,14 +165,14 @@ def refuse_options(
 
 
 def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig":
-    """Return the settings: of --config, then of --set, then of the options that have a name.
+    """Return the settings from --config, overridden by --set, then by named options.
 
     Args:
-        given: The values; None was not given. A `policy` has replies of any length.
+        given: The values; None means not given. A `policy` has replies of any length.
         env_id: The environment; None takes that of the file.
 
     Raises:
-        ConfigurationError: An unknown key, or a value that does not fit.
+        ConfigurationError: An unknown key, or an invalid value.
     """
     from envkit.rollout import RolloutConfig
     from envkit.rollout.config import read_settings, with_overrides
@@ -194,7 +194,7 @@ def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig"
             section = {key: entry for key, entry in entries if entry is not None}
             before: object = data.get(name) or {}
             if not isinstance(before, dict):
-                continue  # refused below
+                continue  # rejected below
             data[name] = {**cast("dict[str, Any]", before), **section}
         elif value is not None:
             data[name] = value

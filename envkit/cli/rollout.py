@@ -1,4 +1,4 @@
-"""`envkit rollout`: play many episodes and keep what was played."""
+"""`envkit rollout`: play many episodes and record them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +69,7 @@ def rollout(
             "-n",
             "--episodes",
             min=1,
-            help=f"Episodes in all (default: {_EPISODES}, with --tasks all of them).",
+            help=f"Total episodes (default: {_EPISODES}, with --tasks one per task).",
         ),
     ] = None,
     group: Annotated[
@@ -118,7 +118,7 @@ def rollout(
 
     The run directory gets run.json, trajectories.jsonl, images/, metrics.json and report.html. The
     first Ctrl-C, SIGTERM or SIGHUP ends running episodes early and stores them; the second does not
-    wait for their running calls. --resume completes the run.
+    wait for running calls. --resume completes the run.
     """
     given = locals()
     from envkit.cli.remote import on_workers

@@ -1,4 +1,4 @@
-"""What one run of `envkit rollout` or `envkit eval` plays, and where it is stored."""
+"""Plan of a run of `envkit rollout` or `envkit eval`: what it plays and where it is stored."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -21,16 +21,16 @@ from envkit.rollout.sources import FunctionSource
 from envkit.trajectory.storage import FILE_NAME
 
 RUNS: Final = "runs"
-"""Where runs go that name no folder."""
+"""Default folder of runs."""
 
 
 class Output(StrEnum):
-    """What is written to the standard output at the end of a run."""
+    """Output at the end of a run."""
 
     TABLE = "table"
     JSON = "json"
     NOTHING = "nothing"
-    """The run is a part of something larger, which writes its own."""
+    """None: the run is part of an evaluation, which writes its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class TaskList:
 
     file: Path
     sha256: str
-    """Of the requests, so that a resumed run plays the same tasks."""
+    """Hash of the requests, so that a resumed run plays the same tasks."""
     requests: tuple[EpisodeRequest, ...]
 
     @classmethod
@@ -49,7 +49,7 @@ class TaskList:
         Args:
             file: JSON lines; see `envkit.rollout.read_requests`.
             env_id: The environment that plays them.
-            sha256: What an interrupted run recorded; None takes any contents.
+            sha256: Hash that an interrupted run recorded; None accepts any contents.
 
         Raises:
             DatasetError: The file cannot be read.
@@ -60,15 +60,15 @@ class TaskList:
         found = hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
         if sha256 not in (None, found):
             raise ConfigurationError(
-                f"the tasks of {file} were changed after the run began, so its groups would play "
-                "others; restore it, or begin a new run"
+                f"the tasks of {file} changed after the run began, so its groups would "
+                "play others; restore it, or start a new run"
             )
         return cls(file=file.resolve(), sha256=found, requests=requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """The options of a rollout, read and checked."""
+    """The validated options of a rollout."""
 
     env_id: str
     config: RolloutConfig
@@ -77,7 +77,7 @@ class RolloutPlan:
     group_size: int
     concurrency: int
     tasks: TaskList | None = None
-    """What the groups play, in order; None draws tasks with the seed."""
+    """Tasks of the groups, in order; None draws tasks with the seed."""
     wrap: str | None = None
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
     wrap_kwargs: Mapping[str, Any]
@@ -161,7 +161,7 @@ class RolloutPlan:
     def of_settings(
         cls, settings: Mapping[str, Any], *, base_url: str | None = None
     ) -> "RolloutPlan":
-        """Return the plan that `settings` of an earlier one describes.
+        """Return the plan from an earlier plan's `settings`.
 
         Args:
             settings: JSON data.
@@ -183,12 +183,12 @@ class RolloutPlan:
         )
 
     def environment(self) -> str | EnvFactory:
-        """Return the environment's id, or what builds it in its wrapper."""
+        """Return the environment's id, or a source that builds it with its wrapper."""
         if self.wrap is None:
             return self.env_id
         from envkit.wrappers import wrapping
 
-        wrapping(self.wrap, self.wrap_kwargs)  # refuses wrong arguments now
+        wrapping(self.wrap, self.wrap_kwargs)  # rejects wrong arguments now
         build = partial(_wrapped, self.env_id, self.config.env_kwargs, self.wrap, self.wrap_kwargs)
         return FunctionSource(self.env_id, build)
 
@@ -233,7 +233,7 @@ class RolloutPlan:
             folder: As `folder` returned it.
 
         Raises:
-            StorageError: It holds a run already, is being written, or cannot be written.
+            StorageError: It already holds a run, is being written, or cannot be written.
             ConfigurationError: The run to resume does not fit.
         """
         if self.is_resumed:
@@ -241,17 +241,17 @@ class RolloutPlan:
         return RunFolder.create(folder, self.settings(), overwrite=self.overwrite)
 
     def folder(self) -> Path:
-        """Return where the run goes: the folder named, else one named after what is played.
+        """Return the run's folder: the given one, else one named after the run.
 
         Raises:
-            StorageError: The folder that `--out` names holds a run already, or is a file.
+            StorageError: The folder that `--out` names already holds a run, or is a file.
         """
         if self.out is not None:
             if self.out.exists() and not self.out.is_dir():
                 raise StorageError(f"--out must be a folder, got the file {str(self.out)!r}")
             if is_taken(self.out) and not (self.overwrite or self.is_resumed):
                 raise StorageError(
-                    f"{self.out} holds a run already: name another --out, complete it with "
+                    f"{self.out} already holds a run: name another --out, complete it with "
                     f"--resume {self.out}, or add --overwrite"
                 )
             return self.out
@@ -261,7 +261,7 @@ class RolloutPlan:
 
 
 def free_folder(stem: str, is_taken: Callable[[Path], bool], *, overwrite: bool) -> Path:
-    """Return a folder of `runs/` that nothing has taken, numbered where the plain name is.
+    """Return a free folder of `runs/`, numbered if the plain name is taken.
 
     Args:
         stem: Its name.
@@ -278,7 +278,7 @@ def free_folder(stem: str, is_taken: Callable[[Path], bool], *, overwrite: bool)
 
 
 def _without_keys(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave secrets out of the record; a resumed run reads them from the environment's variable."""
+    """Remove secrets from the record; a resumed run reads them from environment variables."""
     return {
         name: value
         for name, value in arguments.items()

@@ -1,4 +1,4 @@
-"""Where a rollout goes besides its run directory: options, and the sinks they stand for."""
+"""Options for sinks of a rollout in addition to its run directory."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ WandbProject = Annotated[
 ParquetFile = Annotated[
     Path | None,
     typer.Option(
-        "--parquet", metavar="FILE", help="Write a row an episode.", rich_help_panel=_PANEL
+        "--parquet", metavar="FILE", help="Write one row per episode.", rich_help_panel=_PANEL
     ),
 ]
 MetricsPort = Annotated[
@@ -56,7 +56,7 @@ WithOtel = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChoice:
-    """The sinks that were asked for."""
+    """The requested sinks."""
 
     tensorboard: Path | None = None
     """Directory of the event files; None for no TensorBoard."""

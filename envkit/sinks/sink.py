@@ -20,7 +20,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything; closing twice is fine."""
+        """Release everything; safe to call twice."""
         ...
 
 

@@ -227,7 +227,7 @@ def test_a_run_is_not_replaced_by_accident() -> None:
     refused = run_envkit("import", dump(), "--from", "slime", "--out", "run")
 
     assert refused.code == 1
-    assert "holds a run already" in refused.last_error
+    assert "already holds a run" in refused.last_error
     assert run_envkit("import", dump(), "--from", "slime", "--out", "run", "--overwrite").code == 0
 
 

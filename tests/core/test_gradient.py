@@ -215,6 +215,7 @@ def absent() -> GradientPath:
     raise ModuleNotFoundError("No module named 'trainer'", name="trainer")
 
 
+@pytest.mark.slow
 def test_command_keeps_gradients_and_compares_them(points: None, tmp_path: Path) -> None:
     shown = run_envkit("conformance", "--gradient", "--adapter", "GOOD", "--save", tmp_path)
     assert shown.code == 0, shown.err

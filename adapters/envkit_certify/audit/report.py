@@ -22,7 +22,7 @@ class PolicyResult:
 
     @property
     def mean(self) -> float | None:
-        """Mean return; None where no episode has one."""
+        """Mean return; None if no episode has one."""
         return math.fsum(self.returns) / len(self.returns) if self.returns else None
 
     @property
@@ -36,7 +36,7 @@ class PolicyResult:
 
     @property
     def paid_share(self) -> float | None:
-        """Share of the episodes with a return above 0; None where no episode has one."""
+        """Share of the episodes with a return above 0; None if no episode has one."""
         count = len(self.returns)
         return sum(value > 0 for value in self.returns) / count if count else None
 
@@ -79,7 +79,7 @@ class AuditReport:
     oracle: PolicyResult | None
     """What solving earns; None without an oracle."""
     chance_level: float | None
-    """As the environment states it; None where it does not."""
+    """As the environment states it; None if it does not."""
     compared_answers: int
     """By two graders; 0 without a second one."""
     disagreement_count: int
@@ -90,7 +90,7 @@ class AuditReport:
 
     @property
     def best(self) -> PolicyResult | None:
-        """The trivial policy with the highest mean; None where none has one."""
+        """The trivial policy with the highest mean; None if none has one."""
         return next((result for result in self.policies if result.mean is not None), None)
 
     def to_json(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def record(
 ) -> dict[str, Any]:
     """Play scripted policies and return the golden file's content as JSON data.
 
-    The policies: the oracle, where there is one; one that alternates it with bad replies; and one
+    The policies: the oracle, if there is one; one that alternates it with bad replies; and one
     of bad replies alone.
 
     Args:

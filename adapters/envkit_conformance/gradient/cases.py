@@ -68,7 +68,7 @@ class Difference:
     setting: str
     """What makes them equal, or "none"."""
     norm_ratio: float | None = None
-    """The trainer's norm over the plain one, where the direction is the same; None where the
+    """The trainer's norm over the plain one, where the direction is the same; None if the
     direction differs too."""
 
 
@@ -94,6 +94,6 @@ class GradientPath:
     takes_images: bool
     backward: Backward
     explain: Callable[[Shape, LossCase, Sequence[Trajectory]], Difference | None]
-    """Return the difference that is known for a case; None where the gradients are equal."""
+    """Return the difference that is known for a case; None if the gradients are equal."""
     tolerance: float = NORM_TOLERANCE
     """Of the norm ratio."""

@@ -55,7 +55,7 @@ class Comparison:
     case: LossCase
     verdict: Verdict
     cosine: float | None = None
-    """Of the angle between the two; None where there is no gradient."""
+    """Of the angle between the two; None if there is no gradient."""
     norm_ratio: float | None = None
     """The trainer's norm over the plain one; None likewise."""
     message: str = ""

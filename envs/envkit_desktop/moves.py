@@ -1,8 +1,8 @@
-"""What an oracle does with a widget: moves that look at the state and yield what is missing.
+"""Input moves of the oracle: each reads the state and yields the actions still needed.
 
-Each function yields the next action towards its end, and nothing once the end is reached. A plan
-chains them; only its first action is played, then it is asked again. So a plan also goes on from a
-state that somebody else has left behind.
+Each function yields the next actions towards its goal, and nothing once the goal is reached. A plan
+chains them; only its first action is played, then the plan is rebuilt. So a plan can resume from
+any state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ _AROUND = ((0, 0), (-1, -1), (1, -1), (-1, 1), (1, 1))
 
 
 def key(*keys: str) -> Action:
-    """Return the press of keys."""
+    """Return a key press."""
     return Action(kind=ActionKind.KEY, keys=keys)
 
 
@@ -50,14 +50,14 @@ def _box_of(desk: Desktop, widget: Widget) -> Box:
 
 
 def visible_point(desk: Desktop, widget: Widget, part: Box | None = None) -> tuple[int, int] | None:
-    """Return a place on the screen where a press reaches the widget; None where there is none.
+    """Return a screen point where a press reaches the widget; None if there is none.
 
-    The pixels around it reach the widget too: some dialects cannot name every pixel.
+    The surrounding pixels reach the widget too: some dialects cannot name every pixel.
 
     Args:
-        desk: Where it is.
+        desk: The desktop.
         widget: What to reach.
-        part: Of the widget, relative to it; None takes all of it.
+        part: Part of the widget, relative to it; None means all of it.
     """
     left, top, right, bottom = _box_of(desk, widget)
     if part is not None:
@@ -97,7 +97,7 @@ def reach(desk: Desktop, widget: Widget, part: Box | None = None) -> Moves:
 
 
 def _uncover(desk: Desktop, window: Window) -> Moves:
-    """Raise a window by a press where that does no harm, or move away what lies on it."""
+    """Raise a window by a harmless press, or move away windows that cover it."""
     if window is desk.top:
         left, top, right, bottom = _box_of(desk, window)
         is_inside = min(left, top) >= 0 and right <= desk.width and bottom <= desk.height
@@ -121,7 +121,7 @@ def _uncover(desk: Desktop, window: Window) -> Moves:
 
 
 def _away_from(desk: Desktop, box: Box, other: Window) -> tuple[int, int]:
-    """Return where a window leaves the box free, or most of it."""
+    """Return a position where a window leaves the box free, or most of it."""
     across = (4, desk.width - other.width - 4, 70 - other.width, desk.width - 70)
     down = (4, desk.height - other.height - 4, desk.height - TITLE)
 
@@ -153,9 +153,9 @@ def _scroll_to(desk: Desktop, pane: ScrollPane, widget: Widget) -> Moves:
 
 
 def _way(widget: ScrollPane | ListBox | Table, wanted: int) -> int:
-    """Return the whole clicks of the wheel, in pixels, that come nearest to an offset.
+    """Return the whole wheel clicks, in pixels, that come closest to an offset.
 
-    At least one, which at the ends scrolls as far as there is something.
+    At least one click; at the ends it scrolls only the remaining distance.
     """
     away = widget.bar.clamp(wanted) - widget.offset
     clicks = max(1, round(abs(away) / WHEEL_CLICK))
@@ -179,7 +179,7 @@ def press(
 
 
 def fill(desk: Desktop, field: TextField | TextArea, text: str) -> Moves:
-    """Make a field hold this text."""
+    """Set a field to a text."""
     if field.text == text:
         return
     if not field.focused or desk.top is not desk.window_of(field):
@@ -247,7 +247,7 @@ def press_row(
     kind: ActionKind = ActionKind.CLICK,
     keys: tuple[str, ...] = (),
 ) -> Moves:
-    """Click on a row even where it is chosen already, scrolling to it."""
+    """Click on a row even if it is already chosen, scrolling to it."""
     header = HEADER if isinstance(rows, Table) else 0
     top = index * ROW - rows.offset + header
     if top < header or top + ROW > rows.height:
@@ -288,7 +288,7 @@ def items(desk: Desktop, path: Sequence[str]) -> Moves:
 
 
 def context(desk: Desktop, widget: Widget, path: Sequence[str]) -> Moves:
-    """Choose an item of a widget's own menu."""
+    """Choose an item of a widget's context menu."""
     if desk.menus and desk.menus[0].owner == widget.name and widget.context == desk.menus[0].items:
         yield from items(desk, path)
         return
@@ -305,7 +305,7 @@ def drop(desk: Desktop, icon: Icon, target: Widget) -> Moves:
 
 
 def move_window(desk: Desktop, window: Window, to: tuple[int, int]) -> Moves:
-    """Drag a window so that its corner comes to a place."""
+    """Drag a window so that its corner reaches a position."""
     point = visible_point(desk, window, (8, 2, window.width - 30, TITLE - 2))
     if point is None:
         if window is not desk.top:

@@ -1,16 +1,16 @@
-"""Tasks that a button hands in."""
+"""Tasks that a button submits."""
 
 from collections.abc import Iterator
 
 from envkit_actions.action import Action
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import OVER, Data, Family
 from envkit_desktop.widgets import Button
 
 
-class HandedIn(Family):
-    """A window "main" whose first button hands in what is set; Cancel hands in nothing."""
+class SubmittedTask(Family):
+    """A window "main" whose first button submits the task; Cancel ends it without submitting."""
 
     submit = "OK"
 
@@ -27,10 +27,10 @@ class HandedIn(Family):
     def _ends(self) -> tuple[str, ...]:
         return self.submit, "Cancel"
 
-    def hand_in(self, desk: Desktop) -> Iterator[Action]:
+    def press_submit(self, desk: Desktop) -> Iterator[Action]:
         """Press the first button."""
-        yield from hands.press(desk, desk.find(Button, "main", self.submit))
+        yield from moves.press(desk, desk.find(Button, "main", self.submit))
 
     def sent(self, desk: Desktop) -> bool:
-        """Return whether it was handed in."""
+        """Return whether the task was submitted."""
         return desk.model.get("sent") is True
