@@ -1,6 +1,4 @@
-"""`envkit conformance --gradient`: compare trainers' losses with the plain formula and each
-other.
-"""
+"""`envkit conformance --gradient`: compare trainers' losses with the formula and each other."""
 
 from collections import Counter
 from collections.abc import Sequence
