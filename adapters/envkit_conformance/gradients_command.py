@@ -1,4 +1,4 @@
-"""`envkit conformance --gradient`: compare trainers' losses with the formula and each other."""
+"""Compares trainers' losses with the plain formula and each other, for `--gradient`."""
 
 from collections import Counter
 from collections.abc import Sequence
