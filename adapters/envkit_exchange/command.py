@@ -21,7 +21,9 @@ class ImportFormat(StrEnum):
 
 
 @with_examples(
-    "import dump.pt --from slime --model DIR --out runs/slime --allow-pickle", group="Train"
+    "import dump.pt --from slime --model DIR --out runs/slime --allow-pickle",
+    "import rollouts.jsonl --from verl --out runs/verl",
+    group="Train",
 )
 def import_dump(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The dump.")],

@@ -15,7 +15,6 @@ from envkit.cli.audit import audit
 from envkit.cli.catalog import info, list_environments
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
-from envkit.cli.eval import evaluate
 from envkit.cli.examples import EXAMPLES, epilog
 from envkit.cli.export import export
 from envkit.cli.filter_tasks import filter_tasks
@@ -141,7 +140,6 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Look": {"list": list_environments, "info": info, "play": play, "doctor": doctor},
     "Roll out": {
         "rollout": rollout,
-        "eval": evaluate,
         "ui": ui,
         "report": report,
         "view": view,

@@ -16,13 +16,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rollout geo3k-v0 --policy noisy-oracle --tasks tasks.jsonl --group 8",
         "rollout canary-v0 --policy oracle --tensorboard board --parquet run.parquet --wandb",
     ),
-    "eval": (
-        "eval geo3k-v0 canary-v0 --policy oracle -n 64 --out runs/oracle",
-        "eval search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR -k 8",
-        "eval geo3k-v0 --chat https://api.openai.com/v1 --model gpt-4.1-mini --prices prices.toml",
-        "eval --resume runs/oracle --by hops",
-        "eval runs/before runs/after --paired",
-    ),
     "ui": ("ui", "ui runs --port 9000 --no-open"),
     "report": (
         "report runs/oracle",
