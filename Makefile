@@ -12,6 +12,8 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Each process of a test would compile envkit again, a second of CPU time.
+unexport PYTHONDONTWRITEBYTECODE
 # Processes that share the tests. Each imports torch: about 10 seconds and 1 GB.
 WORKERS ?= 2
 PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist worksteal
