@@ -4,6 +4,7 @@ Importing this package imports no command and no foreign library; `main` does.
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,19 @@ _THREAD_DEFAULTS: Final = {
 }
 
 
+_STREAMS: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+def _open_missing_streams() -> None:
+    """Replace standard streams that the caller closed, as in `envkit list >&-`.
+
+    Otherwise the first file that a command opens would take their descriptor.
+    """
+    for name, mode in _STREAMS.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open to the end
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its status; the entry point of the console script.
 
@@ -28,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from envkit.cli.app import EXIT_ERROR, app
     from envkit.cli.console import make_standard_error_printable, note_traceback
 
+    _open_missing_streams()
     make_standard_error_printable()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="envkit")

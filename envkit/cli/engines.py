@@ -305,7 +305,7 @@ def model_source(model: str | None, progress: Progress | None = None) -> str:
         ConfigurationError: The default engine's package offers none.
         UnknownNameError: The default engine's package offers no model of the name.
     """
-    name = model or _BUILTIN
+    name = _BUILTIN if model is None else model
     if not name.startswith(_BUILTIN) or "/" in name:
         return name
     entry = engine_entry(DEFAULT_ENGINE)

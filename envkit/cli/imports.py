@@ -55,6 +55,8 @@ def import_dump(
     from envkit.trajectory import save
     from envkit.trajectory.storage import FILE_NAME
 
+    if not file.exists():  # before what reads it asks for a package
+        raise StorageError(f"there is no dump {str(file)!r}")
     target = out / FILE_NAME
     if target.is_file() and target.stat().st_size and not overwrite:
         raise StorageError(f"{out} holds a run already: name another --out, or add --overwrite")
