@@ -18,6 +18,7 @@ The tree::
         ├── EnvFault                           an environment's backend, its process or its deadline
         ├── EngineFault                        the engine or the way to it
         └── LedgerFault                        the token record would no longer be exact
+            └── HistoryFault                   a history policy failed
 
 A model's bad reply is none of these: it is an observation that says what was wrong, and a counter.
 """
@@ -37,7 +38,7 @@ _brief.maxstring = _brief.maxother = _SHOWN_CHARACTERS
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the nearest known name; nothing where none is near.
+    """Return a sentence with the nearest known name; nothing if none is near.
 
     Args:
         name: The name that was asked for.
@@ -249,3 +250,7 @@ def _rebuild_engine_fault(
 
 class LedgerFault(Fault):
     """The token record would no longer be exact, so the sample must not be trained on."""
+
+
+class HistoryFault(LedgerFault):
+    """A history policy failed, or returned something other than a conversation to continue."""

@@ -12,6 +12,13 @@ from envkit.rollout.engine import (
     ProbingEngine,
     Sampling,
 )
+from envkit.rollout.history import (
+    HistoryView,
+    KeepLastImages,
+    KeepLastTurns,
+    Question,
+    Summarise,
+)
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.multi_agent import has_role, rollout_id_of
@@ -26,11 +33,14 @@ from envkit.rollout.staleness import Stale
 from envkit.rollout.stream import collect, delivered
 from envkit.rollout.tail import ParkedGroup, Stragglers, Tail
 from envkit.rollout.task_file import read_requests
+from envkit.rollout.tree import AtTurns, ByEntropy, play_tree
 from envkit.trajectory.trajectory import role_of
 
 __all__ = [
     "ENVKIT_COLUMN",
+    "AtTurns",
     "Backoff",
+    "ByEntropy",
     "CheckingEngine",
     "Engine",
     "EnvSource",
@@ -41,7 +51,10 @@ __all__ = [
     "GenerateRequest",
     "Generation",
     "GroupStart",
+    "HistoryView",
     "Interrupt",
+    "KeepLastImages",
+    "KeepLastTurns",
     "Limits",
     "LogprobKind",
     "Outage",
@@ -49,6 +62,7 @@ __all__ = [
     "Player",
     "ProbingEngine",
     "Progress",
+    "Question",
     "RetryBudget",
     "RolePlan",
     "RolloutConfig",
@@ -59,6 +73,7 @@ __all__ = [
     "ScriptedEngine",
     "Stale",
     "Stragglers",
+    "Summarise",
     "Tail",
     "availability_of",
     "collect",
@@ -66,6 +81,7 @@ __all__ = [
     "has_role",
     "play",
     "play_through",
+    "play_tree",
     "read_requests",
     "resume",
     "role_of",

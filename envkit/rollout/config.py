@@ -15,13 +15,14 @@ from typing import Any, Final, Literal, TypeVar, cast
 from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
 from envkit.rollout.engine import Sampling
+from envkit.rollout.history import HistorySetting, history_policy
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_fields, check_types
 from envkit.rollout.setup import RolePlan
 from envkit.rollout.tail import Tail
-from envkit.tokens import SanityMode
+from envkit.tokens import ChatCodec, SanityMode
 
 T = TypeVar("T")
 
@@ -48,8 +49,10 @@ class RolloutConfig:
     retries: RetryBudget = field(default_factory=RetryBudget)
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of `Sampling` that win over the trainer's own settings."""
-    history: Literal["keep", "rerender"] = "keep"
-    """As for `ChatCodec`."""
+    history: HistorySetting = None
+    """What the model still sees of an episode: "keep" appends everything, "rerender" follows a chat
+    template that rewrites earlier replies, and a policy drops or summarises old turns (see
+    `envkit.rollout.history`). None takes the environment's own setting, or "keep"."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Variables of the chat template, such as `enable_thinking`."""
     sanity: SanityMode = "strict"
@@ -107,6 +110,7 @@ class RolloutConfig:
         _check_ranges(self)
         self.sampling_over(Sampling())
         self.role_plan()
+        history_policy(self.history)
 
     @classmethod
     def for_trainer(
@@ -150,6 +154,19 @@ class RolloutConfig:
         if not isinstance(place, str):
             raise ConfigurationError(f"adjust_rewards must be a name, got {place!r:.80}")
         return RolePlan(adjust_rewards=load_adjust(place))
+
+    @property
+    def codec_history(self) -> Literal["keep", "rerender"]:
+        """What the codec does with templates that rewrite earlier replies."""
+        return "rerender" if self.history == "rerender" else "keep"
+
+    def may_branch(self, codec: ChatCodec) -> bool:
+        """Return whether an episode may become several sequences, so several training rows.
+
+        An environment's own history policy is not known here.
+        """
+        is_rewritten = codec.history == "rerender" and codec.rewrites_history
+        return is_rewritten or history_policy(self.history) is not None
 
     def request(self) -> EpisodeRequest | None:
         """Return what a dataset row inherits; None where rows name their own environment."""

@@ -43,7 +43,7 @@ class EpisodeEncoder:
 
     async def prompt(self) -> Encoded:
         """Encode all messages so far as the start of a sequence."""
-        return await self._encode(self._record.messages, self._prompt)
+        return await self._encode(self._record.view, self._prompt)
 
     async def observation(self, pending: tuple[Message, ...]) -> Encoded:
         """Encode what the environment said as what follows the ledger, or as a new prompt."""
@@ -103,7 +103,7 @@ class EpisodeEncoder:
         return max(0, min(bounds, default=sys.maxsize))
 
     def _prompt(self) -> Encoded:
-        return self._codec.encode_prompt(self._record.messages, tools=self.tools)
+        return self._codec.encode_prompt(self._record.view, tools=self.tools)
 
     def _delta(self, pending: tuple[Message, ...]) -> Encoded:
         """Encode an observation as what follows the ledger, or as a new prompt.
@@ -134,7 +134,7 @@ class EpisodeEncoder:
         ledger = self._record.ledger
         return {
             "sampled_ids": ledger.reply_ids(ledger.segments[-1].turn),
-            "history": self._record.messages[: -len(pending)],
+            "history": self._record.view[: -len(pending)],
             "tools": self.tools,
         }
 

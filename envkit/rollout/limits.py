@@ -1,8 +1,8 @@
 """Bounds of an episode: limits that end it, and budgets for retries.
 
-Order of the checks, before every reply: abort, episode timeout, turns, response tokens, context
-tokens. An observation is checked before it is appended, so none is ever cut in the middle, and the
-ledger never ends with one.
+Order of the checks, before every reply: abort, episode timeout, turns, response tokens, sampled
+tokens, context tokens. An observation is checked before it is appended, so none is ever cut in the
+middle, and the ledger never ends with one.
 """
 
 import random
@@ -25,9 +25,12 @@ class Limits:
     (TURN_TOKENS). `Sampling.max_new_tokens`, in contrast, only cuts the reply: the environment
     sees what there is, and the codec writes the missing closing token with mask 0."""
     max_response_tokens: int | None = None
-    """Tokens after the prompt: replies and observations, images expanded. The prompt is free."""
+    """Replies and observations, images expanded. Prompts are free, those of a rewritten history
+    included."""
+    max_sampled_tokens: int | None = None
+    """Sampled tokens of the whole episode, over every sequence that its history was split into."""
     max_context_tokens: int | None = None
-    """Prompt and everything after it; the model's or the server's context length."""
+    """Prompt and what follows in one sequence; the model's or the server's context length."""
     max_images: int | None = None
     """Images in the context, the prompt's included."""
     episode_timeout_s: float | None = None
@@ -159,6 +162,7 @@ def room_for_reply(
     requested: int,
     already: int,
     response_tokens: int,
+    sampled_tokens: int,
     context_tokens: int,
 ) -> Room:
     """Return the room for the next reply; `tokens` below 1 ends the episode for `reason`.
@@ -168,12 +172,14 @@ def room_for_reply(
         requested: `Sampling.max_new_tokens`.
         already: Tokens of this reply that an earlier, aborted call has sampled.
         response_tokens: Tokens after the prompt so far.
+        sampled_tokens: Those of them that the model sampled.
         context_tokens: Length of the context so far, images expanded.
     """
     candidates = [Room(tokens=requested - already, reason=None)]
     for bound, used, reason in (
         (limits.max_tokens_per_turn, already, StopReason.TURN_TOKENS),
         (limits.max_response_tokens, response_tokens, StopReason.RESPONSE_TOKENS),
+        (limits.max_sampled_tokens, sampled_tokens, StopReason.SAMPLED_TOKENS),
         (limits.max_context_tokens, context_tokens, StopReason.CONTEXT_TOKENS),
     ):
         if bound is not None:

@@ -8,7 +8,8 @@ events in a turn:
 2. the engine samples; its ids go into the ledger as they came;
 3. the reply is decoded and the environment steps, off the event loop, under the retry budget;
 4. the reward is recorded; the episode ends if the environment says so or a limit is reached;
-5. the observation is encoded as a delta and appended.
+5. the history policy may rewrite what the model sees, which starts a new sequence;
+6. otherwise the observation is encoded as a delta and appended.
 
 Whatever fails inside an episode becomes a faulted trajectory: no reward, no trained token. A
 deadline that interrupts a call is such a failure; one that passes between two turns ends the
@@ -17,6 +18,7 @@ episode as a truncation with the rewards so far.
 
 import time
 import uuid
+from dataclasses import replace
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Observation, Step
@@ -25,6 +27,7 @@ from envkit.errors import (
     EngineFault,
     EnvFault,
     FaultKind,
+    HistoryFault,
     ImageError,
     LedgerFault,
     TemplateError,
@@ -34,10 +37,11 @@ from envkit.messages import Message, images_of, message, text_of
 from envkit.rollout.answers import ToolAnswers
 from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import FinishReason
+from envkit.rollout.history import Question
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, observation_stop, room_for_reply
-from envkit.rollout.record import EpisodeRecord, TurnDraft
+from envkit.rollout.record import EpisodeRecord, Rewrite, TurnDraft
 from envkit.rollout.recovery import (
     Attempt,
     CutFault,
@@ -45,10 +49,11 @@ from envkit.rollout.recovery import (
     end_session,
     play_with_restarts,
 )
+from envkit.rollout.rewriter import Rewriter
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
-from envkit.trajectory.segment import Segment
+from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.stop import FaultPlace, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
@@ -104,6 +109,8 @@ class Episode:
             if place is FaultPlace.RESET and not self.env.was_built:
                 place = FaultPlace.BUILD
             return self._faulted(place, error, StopReason.ENV_FAULT)
+        if isinstance(error, HistoryFault):
+            return self._faulted(FaultPlace.HISTORY, error, StopReason.LEDGER_FAULT)
         if isinstance(error, EngineFault):
             return self._faulted(FaultPlace.GENERATE, error, StopReason.ENGINE_FAULT)
         if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
@@ -130,14 +137,15 @@ class Episode:
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
         encoder = self._encoder
+        self._rewriter = Rewriter(self._setup, self.env.env, record, self._pool)
         if encoder is not None:
             encoder.tools = reset.tools or None
         if earlier is not None and earlier.segments and encoder is not None:
             await self._take_over(earlier, encoder)
             return
         if reset.system_prompt is not None:
-            record.messages.append(message("system", reset.system_prompt))
-        record.messages.append(self._answers.readable(reset.message))
+            record.say(message("system", reset.system_prompt))
+        record.say(self._answers.readable(reset.message))
         if encoder is not None:
             record.ledger.start(await encoder.prompt(), turn=0)
         if self._spec.group_start is not None:  # one that cannot be encoded proves nothing
@@ -146,22 +154,20 @@ class Episode:
     async def _take_over(self, earlier: Trajectory, encoder: EpisodeEncoder) -> None:
         """Continue an aborted trajectory: ledger, messages, turns and the environment's state."""
         record = self.record
-        done = [turn for turn in earlier.turns if turn.observation_hash is not None]
-        record.turns = done
-        record.ledger.replay(await encoder.with_features(earlier.segments))
-        record.messages = list(earlier.messages)
-        if record.messages and record.messages[-1]["role"] == "assistant":
-            record.messages.pop()  # cut in the middle: it is written again when it is complete
+        record.take_over(earlier, await encoder.with_features(earlier.segments))
+        done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
             [turn.response_text for turn in done],
             [turn.observation_hash or "" for turn in done],
             earlier.env_snapshot,
             earlier.initial_observation_hash or "",
         )
-        partial = record.ledger.reply_ids(record.turn)
+        segments = record.ledger.segments
+        is_answered = bool(segments) and segments[-1].kind is SegmentKind.MODEL
         pending = record.unanswered()
-        if not partial and pending and record.ledger.segments and done:
+        if is_answered and not record.ledger.reply_ids(record.turn) and pending and done:
             await self._append_observation(pending)
+            record.close_turn()  # of a summary
 
     async def _turn(self) -> StopReason | None:
         """Play one turn; return why the episode ends, or None to continue."""
@@ -197,7 +203,7 @@ class Episode:
             raise self._deadline_fault("before the first turn ended")
         if self._interrupt.reason is not None:
             return self._interrupt.reason
-        if limits.max_turns is not None and self.record.turn >= limits.max_turns:
+        if limits.max_turns is not None and self.record.played >= limits.max_turns:
             return StopReason.MAX_TURNS
         return None
 
@@ -223,13 +229,15 @@ class Episode:
             retryable=False,
         )
 
-    def _room(self) -> Room:
+    def _room(self, requested: int | None = None) -> Room:
+        """Return the room for a reply of at most so many tokens; None takes the setting."""
         ledger = self.record.ledger
         return room_for_reply(
             self._setup.limits,
-            requested=self._setup.sampling.max_new_tokens,
+            requested=requested or self._setup.sampling.max_new_tokens,
             already=len(ledger.reply_ids(self.record.turn)),
             response_tokens=ledger.response_tokens,
+            sampled_tokens=ledger.sampled_tokens,
             context_tokens=ledger.train_length,
         )
 
@@ -267,7 +275,7 @@ class Episode:
         if text is None and self._encoder is not None:
             text = self._encoder.decode(draft.turn)
         draft.response_text = text or ""
-        self.record.messages.append(message("assistant", draft.response_text))
+        self.record.say(message("assistant", draft.response_text))
 
     def _take_reply(self, draft: TurnDraft, last: Segment) -> None:
         """Take a reply that the ledger holds in full already, as `_reply` takes a sampled one."""
@@ -294,7 +302,7 @@ class Episode:
         if not await self.env.rewind():
             return False
         self.record.ledger.drop_reply(draft.turn)
-        self.record.messages.pop()
+        self.record.unsay()
         draft.resamples += 1
         draft.response_tokens, draft.step, draft.step_hash = 0, None, None
         return True
@@ -306,7 +314,7 @@ class Episode:
         if not (text_of(observation) or images_of([observation])) and step.terminated:
             record.close_turn()
             return StopReason.TERMINATED
-        record.messages.append(observation)
+        record.say(observation)
         ended = self._ended(draft, step)
         if ended is None:
             await self._let_finished_pass()
@@ -320,7 +328,7 @@ class Episode:
             return StopReason.TERMINATED
         if step.truncated:
             return StopReason.ENV_TRUNCATED
-        if limits.max_turns is not None and draft.turn + 1 >= limits.max_turns:
+        if limits.max_turns is not None and self.record.played + 1 >= limits.max_turns:
             return StopReason.MAX_TURNS
         return self._interrupt.reason
 
@@ -330,14 +338,23 @@ class Episode:
         observation: Observation | None = None,
     ) -> StopReason | None:
         """Append what the environment said, if it fits; return why the episode ends, or None."""
-        encoder = self._encoder
+        record, encoder, rewriter = self.record, self._encoder, self._rewriter
         if encoder is None:
-            shown = len(images_of(self.record.messages))
+            await rewriter.consult(0)
+            shown = len(images_of(record.view))
             return observation_stop(
                 self._setup.limits, response_tokens=0, context_tokens=0, images=shown
             )
         started = time.perf_counter()
         encoded = await encoder.observation(pending)
+        if rewriter.policy is not None:
+            tokens = len(encoded.train_ids)
+            length = tokens if encoded.is_prompt else record.ledger.train_length + tokens
+            found = await rewriter.consult(length)
+            if isinstance(found, Question):
+                return await self._ask(pending, found, encoder)
+            if found is not None:
+                return await self._restart(found, encoder)
         stop = encoder.overshoot(encoded)
         draft = self.record.draft
         step = None if draft is None else draft.step
@@ -345,7 +362,8 @@ class Episode:
             shorter = await self.env.shorten(observation, encoder.space())
             if shorter is not None:
                 pending = (self._answered(shorter, draft, step),)
-                self.record.messages[-1] = pending[0]
+                record.unsay()
+                record.say(pending[0])
                 encoded = await encoder.observation(pending)
                 stop = encoder.overshoot(encoded)
         if stop is not None:
@@ -354,6 +372,56 @@ class Episode:
         await encoder.check(pending, encoded)
         self.record.add_observation(encoded, seconds)
         return None
+
+    def _drop_draft(self) -> None:
+        """Take back a reply in progress; an abort before its first token has done so already."""
+        draft = self.record.draft
+        if draft is not None:
+            self.record.unsay()
+            self.record.ledger.drop_reply(draft.turn)
+            self.record.draft = None
+
+    async def _restart(self, rewrite: Rewrite, encoder: EpisodeEncoder) -> StopReason | None:
+        """Start a sequence from the rewritten history, if it fits."""
+        started = time.perf_counter()
+        encoded = replace(await encoder.prompt(), is_prompt=True)
+        stop = encoder.overshoot(encoded)
+        if stop is None:
+            self.record.add_observation(encoded, time.perf_counter() - started, rewrite)
+        return stop
+
+    async def _ask(
+        self, pending: tuple[Message, ...], question: Question, encoder: EpisodeEncoder
+    ) -> StopReason | None:
+        """Have the model answer a history policy, then start a sequence from what it says.
+
+        The answer is a turn of its own that the environment never sees. An abort takes it back: a
+        resumed episode asks again.
+        """
+        record, rewriter = self.record, self._rewriter
+        started = time.perf_counter()
+        asked = rewriter.asked(pending, question)
+        encoded = await encoder.observation(asked)
+        stop = encoder.overshoot(encoded)
+        if stop is not None:
+            rewriter.take_back(pending, asked)
+            return stop
+        await encoder.check(asked, encoded)
+        record.add_observation(encoded, time.perf_counter() - started)
+        record.close_turn()
+        room = self._room(question.max_tokens)
+        if room.tokens < 1:
+            return room.reason or StopReason.TURN_TOKENS
+        draft = record.draft = TurnDraft(
+            turn=record.turn, prompt_tokens=record.ledger.train_length, purpose=rewriter.reason
+        )
+        ended = await self._reply(draft, room)
+        if ended is StopReason.ABORTED:
+            self._drop_draft()
+            rewriter.take_back(pending, asked)
+        if ended is not None:
+            return ended
+        return await self._restart(await rewriter.answered(question, draft.response_text), encoder)
 
     def _answered(self, entry: Message, draft: TurnDraft, step: Step) -> Message:
         """Return what the environment said as the template reads it."""
@@ -396,6 +464,8 @@ async def play_episode(
             reason, spec, env_restarts=attempt.restarts, engine=setup.engine.name
         )
 
+    if earlier is not None and earlier.origin is not None:  # a fresh start would not be a fork
+        setup = replace(setup, retries=replace(setup.retries, max_episode_restarts=0))
     life = None if earlier is None else f"{spec.episode_id}~{uuid.uuid4().hex[:8]}"
     try:
         return await play_with_restarts(setup, spec, host, interrupt, play, life=life)

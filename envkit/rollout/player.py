@@ -72,6 +72,7 @@ class AnyPlayer(Protocol):
         interrupt: Interrupt | None = None,
         limits: Limits | None = None,
         sampling: Sampling | None = None,
+        snapshots: dict[int, bytes] | None = None,
     ) -> tuple[Trajectory, ...]:
         """Resume an aborted trajectory."""
         ...
@@ -131,6 +132,7 @@ class Player:
             sampling=self.config.sampling_over(Sampling()),
             roles=roles or self.config.role_plan(),
             self_check=SelfCheck(self.config.sanity, self.config.sanity_share),
+            history=self.config.history,
         )
         self._pool = WorkerPool()
         self._env_pools: dict[Source, EnvPool] = {}
@@ -183,6 +185,7 @@ class Player:
         interrupt: Interrupt | None = None,
         limits: Limits | None = None,
         sampling: Sampling | None = None,
+        snapshots: dict[int, bytes] | None = None,
     ) -> tuple[Trajectory, ...]:
         """Resume an aborted trajectory, images included, and return the whole record.
 
@@ -197,12 +200,13 @@ class Player:
             interrupt: As for `play`.
             limits: As for `play`; the budgets count what the trajectory has already used.
             sampling: As for `play`.
+            snapshots: As for `EpisodeSpec`.
 
         Raises:
             ConfigurationError: The trajectory did not end by an abort, or has no seed.
             RunFailedError: As for `play`.
         """
-        spec = resumed_spec(trajectory, member)
+        spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
         setup = self._setup_with(limits, sampling)
         async with self._lend(env) as host:
             rest = play_episode(setup, spec, host, self._pool, interrupt or Interrupt(), trajectory)

@@ -1,7 +1,8 @@
 """The record of one episode while it is written."""
 
 import time
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -12,7 +13,8 @@ from envkit.rollout.setup import EpisodeSpec
 from envkit.tasks import Task
 from envkit.tokens import Encoded, SanityStatus
 from envkit.trajectory.ledger import Ledger
-from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.sequence import TEMPLATE, Origin, branch_history
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory, TurnRecord, observed
 
@@ -30,10 +32,12 @@ class TurnDraft(SimpleNamespace):
     step: Step | None
     step_hash: str | None
 
-    def __init__(self, *, turn: int, prompt_tokens: int, response_tokens: int) -> None:
+    def __init__(
+        self, *, turn: int, prompt_tokens: int, response_tokens: int = 0, purpose: str | None = None
+    ) -> None:
         super().__init__(**_BLANK)
         self.turn, self.prompt_tokens = turn, prompt_tokens
-        self.response_tokens = response_tokens
+        self.response_tokens, self.purpose = response_tokens, purpose
 
     def add_generation(self, generation: Generation, seconds: float) -> None:
         """Take over what the engine reported."""
@@ -66,12 +70,25 @@ class TurnDraft(SimpleNamespace):
         return TurnRecord(**values)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """What a branch records of a rewritten history; the fields are those of `Branch`."""
+
+    reason: str = TEMPLATE
+    message_count: int | None = None
+    history: tuple[int | Message, ...] = ()
+
+
 class EpisodeRecord:
     """Everything that becomes a `Trajectory`."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.messages: list[Message] = []
+        """The whole conversation."""
+        self.view = self.messages
+        """The conversation as the model sees it now; another list once a history was rewritten."""
+        self.origin: Origin | None = None
         self.turns: list[TurnRecord] = []
         self.draft: TurnDraft | None = None
         self.task: Task = {}
@@ -86,6 +103,59 @@ class EpisodeRecord:
         """Index of the next reply."""
         return len(self.turns)
 
+    @property
+    def played(self) -> int:
+        """How many replies the environment has answered."""
+        return sum(turn.purpose is None for turn in self.turns)
+
+    def say(self, entry: Message) -> None:
+        """Add a message to the conversation."""
+        self.messages.append(entry)
+        if self.view is not self.messages:
+            self.view.append(entry)
+
+    def unsay(self) -> None:
+        """Take the last message back."""
+        self.messages.pop()
+        if self.view is not self.messages:
+            self.view.pop()
+
+    def take_over(self, earlier: Trajectory, segments: Sequence[Segment]) -> None:
+        """Continue the record of an aborted trajectory.
+
+        Args:
+            earlier: The trajectory.
+            segments: Its own, with the processor's outputs.
+        """
+        self.origin = earlier.origin
+        self.turns = [
+            turn
+            for turn in earlier.turns
+            if turn.observation_hash is not None or turn.purpose is not None
+        ]
+        shared = 0 if self.origin is None else self.origin.segments
+        self.ledger.replay(segments, earlier.branches, shared=shared)
+        self.messages = self.view = list(earlier.messages)
+        last = earlier.branches[-1] if earlier.branches else None
+        if last is not None and last.message_count is not None and last.history:
+            kept = branch_history(last, self.messages)
+            self.view = [*kept, *self.messages[last.message_count :]]
+        if self.messages and self.messages[-1]["role"] == "assistant":
+            if self.turns and self.turns[-1].purpose is not None and not self._is_cut():
+                return
+            self.unsay()  # cut in the middle: it is written again when it is complete
+
+    def _is_cut(self) -> bool:
+        """Whether the last reply is one that the turns do not know yet."""
+        return bool(self.ledger.reply_ids(self.turn))
+
+    def rewrite(self, messages: Sequence[Message], reason: str) -> "Rewrite":
+        """Replace what the model sees; return what a branch records of it."""
+        places = {id(entry): n for n, entry in enumerate(self.messages)}
+        history = tuple(places.get(id(entry), entry) for entry in messages)
+        self.view = list(messages)
+        return Rewrite(reason=reason, message_count=len(self.messages), history=history)
+
     def close_turn(self) -> None:
         """File the turn in progress, complete or not."""
         if self.draft is not None:
@@ -96,7 +166,9 @@ class EpisodeRecord:
         """Note the failure that ends the episode."""
         self.fault = FaultRecord.of(where, fault)
 
-    def add_observation(self, encoded: Encoded, seconds: float) -> None:
+    def add_observation(
+        self, encoded: Encoded, seconds: float, rewrite: "Rewrite | None" = None
+    ) -> None:
         """Append what follows a reply to the ledger, and note it in the reply's turn.
 
         Without a turn in progress that is the last one: an abort took the observation off the end
@@ -105,10 +177,18 @@ class EpisodeRecord:
         Args:
             encoded: Extends the ledger's sequence or starts one.
             seconds: How long encoding took.
+            rewrite: Of the history, where a policy made the prompt; None for the template.
         """
         turn = self.turn + (self.draft is not None)
         if encoded.is_prompt:
-            self.ledger.start(encoded, turn=turn)
+            rewrite = rewrite or Rewrite()
+            self.ledger.start(
+                encoded,
+                turn=turn,
+                reason=rewrite.reason,
+                message_count=rewrite.message_count,
+                history=rewrite.history,
+            )
         else:
             self.ledger.add_observation(encoded, turn=turn)
         if self.draft is not None:
@@ -138,6 +218,9 @@ class EpisodeRecord:
         rewards = {turn.turn: turn.reward for turn in self.turns if turn.reward is not None}
         has_reward = not stop_reason.is_fault and stop_reason is not StopReason.ABORTED
         segments = self.ledger.finished(rewards)
+        origin = self.origin
+        if origin is not None:  # an abort takes a shared observation off the end, too
+            origin = replace(origin, segments=min(origin.segments, len(segments)))
         turns = list(self.turns)
         if segments and segments[-1].kind is SegmentKind.MODEL:
             # An observation that was taken off the end does not count as sent.
@@ -150,6 +233,8 @@ class EpisodeRecord:
             task=self.task,
             group_id=spec.group_id,
             segments=segments,
+            branches=tuple(self.ledger.branches),
+            origin=origin,
             turns=tuple(turns),
             messages=tuple(self.messages),
             reward=float(sum(rewards.values())) if has_reward else None,

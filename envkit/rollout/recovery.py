@@ -56,6 +56,7 @@ class RecoveringEnv:
         interrupt: Interrupt | None = None,
         spent: int = 0,
         can_restart: bool = False,
+        snapshots: dict[int, bytes] | None = None,
     ) -> None:
         """Take an environment for one attempt at an episode.
 
@@ -68,7 +69,9 @@ class RecoveringEnv:
             interrupt: Cuts calls short when the episode has to stop; None never does.
             spent: Retries of earlier attempts.
             can_restart: Whether a lost episode raises `EpisodeLostError` instead of its fault.
+            snapshots: As for `EpisodeSpec`.
         """
+        self._kept = snapshots
         self._host, self._budget, self._can_restart = host, budget, can_restart
         self._interrupt = interrupt or Interrupt()
         self._episode_id, self._seed, self._task = episode_id, seed, task
@@ -120,6 +123,8 @@ class RecoveringEnv:
         """
         self.retries.clear()
         await self._take_snapshot()
+        if self._kept is not None and self._before is not None:
+            self._kept[len(self._replies)] = self._before
         outcome = await self._step_with_recovery(text)
         self._replies.append(text)
         self._hashes.append(outcome.hash)
@@ -202,7 +207,8 @@ class RecoveringEnv:
         """Keep the state before a step, if a retry may need it."""
         budget = self._budget
         self._before = None  # the last turn's is no longer needed
-        while budget.resample_on_parse_error or budget.max_env_retries_per_turn:
+        is_kept = self._kept is not None
+        while is_kept or budget.resample_on_parse_error or budget.max_env_retries_per_turn:
             try:
                 self._before = await self.snapshot()
             except EnvFault as fault:
@@ -349,6 +355,7 @@ async def play_with_restarts(
                 interrupt=own,
                 spent=spent,
                 can_restart=restarts < setup.retries.max_episode_restarts and host.can_rebuild,
+                snapshots=spec.snapshots,
             )
             attempt = Attempt(env=env, interrupt=own, restarts=restarts, started=started)
             try:

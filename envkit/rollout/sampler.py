@@ -208,8 +208,8 @@ class Sampler:
             context=PolicyContext(
                 env=env,
                 task=record.task,
-                turn=draft.turn,
-                messages=record.messages,
+                turn=record.played,
+                messages=record.view,
                 seed=self._policy_seed,
             ),
         )

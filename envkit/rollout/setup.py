@@ -9,6 +9,7 @@ from typing import Any
 from envkit.agents.rewards import AdjustRewards
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.engine import Engine, LogprobKind, Sampling
+from envkit.rollout.history import HistorySetting
 from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.self_check import SelfCheck
 from envkit.seeds import derive_seed
@@ -41,6 +42,8 @@ class Setup:
     sampling: Sampling
     roles: RolePlan = field(default_factory=RolePlan)
     self_check: SelfCheck = field(default_factory=SelfCheck)
+    history: HistorySetting = None
+    """What the model still sees of an episode; None takes the environment's own setting."""
 
     def __post_init__(self) -> None:
         """Refuse a combination that would record wrong numbers.
@@ -49,7 +52,7 @@ class Setup:
             ConfigurationError: Raw log-probabilities at a temperature other than 1, or limits on
                 tokens that nobody counts.
         """
-        counted = ("max_response_tokens", "max_context_tokens")
+        counted = ("max_response_tokens", "max_sampled_tokens", "max_context_tokens")
         given = [name for name in counted if getattr(self.limits, name) is not None]
         if self.codec is None and given:
             raise ConfigurationError(
@@ -83,6 +86,7 @@ class Setup:
             ),
             sampling=sampling,
             self_check=self.self_check,
+            history=self.history,
         )
 
 
@@ -127,3 +131,6 @@ class EpisodeSpec:
     """Index in the group; makes sampling seeds differ between its members."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON data to keep with the record."""
+    snapshots: dict[int, bytes] | None = None
+    """Filled with the environment's state before each turn, by the number of replies that it has
+    answered, where the environment can save it; None keeps none."""

@@ -2,9 +2,11 @@
 
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import Problem, Rule, check_trajectory
+from envkit.trajectory.fork import fork_before
 from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.projection import MergeTally, RewardPlacement, Row, merge_rows
 from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.sequence import Branch, Origin, TokenSequence
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.storage import (
     PreparedTrajectory,
@@ -21,11 +23,13 @@ from envkit.trajectory.trajectory import Trajectory, TurnRecord, step_rows, whol
 from envkit.trajectory.verify import VerifyReport, check_certificate, verify_file
 
 __all__ = [
+    "Branch",
     "Certificate",
     "FaultPlace",
     "FaultRecord",
     "Ledger",
     "MergeTally",
+    "Origin",
     "PreparedTrajectory",
     "Problem",
     "RewardPlacement",
@@ -36,6 +40,7 @@ __all__ = [
     "StopReason",
     "StoredEpisode",
     "StoredLine",
+    "TokenSequence",
     "Trajectory",
     "TrajectoryWriter",
     "TurnRecord",
@@ -43,6 +48,7 @@ __all__ = [
     "certify",
     "check_certificate",
     "check_trajectory",
+    "fork_before",
     "load",
     "merge_rows",
     "read_index",

@@ -35,7 +35,7 @@ class Certificate:
     links: tuple[str, ...]
     """Hexadecimal SHA-256 after the header (first) and after each segment."""
     seal: str
-    """Over the last link, the number of segments, the stop reason and the reward."""
+    """Over the last link, the number of segments, the stop reason, the reward, and the branches."""
 
     def difference(self, other: "Certificate") -> str | None:
         """Say where another certificate departs from this one; None when they are equal.
@@ -52,15 +52,15 @@ class Certificate:
                 return "the task or the episode's identity" if index == 0 else _segment(index - 1)
         if len(self.links) != len(other.links):
             return f"{len(self.links) - 1} segments were recorded, {len(other.links) - 1} are here"
-        return "the stop reason or the reward"
+        return "the stop reason, the reward, or where the branches start"
 
 
 def certify(trajectory: Trajectory) -> Certificate:
     """Return the certificate of a trajectory.
 
     It covers episode, environment, seed and task; of every segment its kind, turn, ids, mask,
-    log-probabilities, image hashes, reward, weight version and finish reason; and the end. It does
-    not cover timings, messages and metadata.
+    log-probabilities, image hashes, reward, weight version and finish reason; where branches start;
+    and the end. It does not cover timings, messages and metadata.
 
     Raises:
         StorageError: A task that is not JSON data.
@@ -75,8 +75,17 @@ def certify(trajectory: Trajectory) -> Certificate:
         str(len(trajectory.segments)),
         trajectory.stop_reason.value,
         _number(trajectory.reward),
+        *_tree(trajectory),
     )
     return Certificate(links=tuple(one.hex() for one in links), seal=end.hex())
+
+
+def _tree(trajectory: Trajectory) -> Iterator[str]:
+    """Yield where branches and forks start; nothing for a linear episode, as in old records."""
+    for one in trajectory.branches:
+        yield f"branch {one.segment} {one.parent} {one.at} {one.reason}"
+    if trajectory.origin is not None:
+        yield f"origin {trajectory.origin.segments} {trajectory.origin.episode_id}"
 
 
 def _segment(index: int) -> str:

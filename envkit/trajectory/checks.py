@@ -5,17 +5,19 @@ Lengths, mask values and masks outside model segments are refused by `Segment` i
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, pairwise
 
 import numpy as np
 
+from envkit.errors import LedgerFault
 from envkit.messages import images_of
 from envkit.trajectory.segment import LOGPROB_SLACK, Segment, SegmentKind
+from envkit.trajectory.sequence import branch_history
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
 
 class Rule(StrEnum):
@@ -27,6 +29,9 @@ class Rule(StrEnum):
     """The hash chain of the ledger is the recorded one."""
     LEDGER = "ledger"
     """A ledger starts with a prompt, ends with a reply and counts its turns without a gap."""
+    TREE = "tree"
+    """Every branch starts inside an earlier sequence, a fork starts as its parent did, and each
+    sampled token has one owner."""
     PREFIX = "prefix"
     """Every turn's prompt is the whole ledger before it: the recorded lengths agree."""
     LOGPROBS = "logprobs"
@@ -66,6 +71,12 @@ def check_trajectory(trajectory: Trajectory) -> tuple[Problem, ...]:
 
     Files, certificates and groups are checked by `verify_file`.
     """
+    broken = tuple(_tree(trajectory))
+    if broken:  # the other rules follow the sequences
+        return tuple(
+            Problem(rule=Rule.TREE, message=text, episode_id=trajectory.episode_id)
+            for text in broken
+        )
     rules = (
         (Rule.LEDGER, _ledger),
         (Rule.PREFIX, _prefix),
@@ -119,34 +130,69 @@ def _ledger(trajectory: Trajectory) -> Iterator[str]:
         yield f"{upcoming} replies are in the ledger, but {len(numbers)} turns are recorded"
 
 
+def _tree(trajectory: Trajectory) -> Iterator[str]:
+    try:
+        for sequence in trajectory.sequences():
+            if sequence.branch is not None:
+                branch_history(sequence.branch, trajectory.messages)
+    except LedgerFault as fault:
+        yield str(fault)
+    origin = trajectory.origin
+    if origin is None:
+        return
+    if origin.episode_id == trajectory.episode_id:
+        yield "an episode cannot be forked from itself"
+    if not 0 < origin.segments <= len(trajectory.segments):
+        yield (
+            f"a fork shares 1 to {len(trajectory.segments)} segments of its parent, "
+            f"got {origin.segments}"
+        )
+    if not 0 <= origin.turns <= len(trajectory.turns):
+        yield f"a fork shares at most {len(trajectory.turns)} turns, got {origin.turns}"
+    for index, segment in enumerate(trajectory.segments[: origin.segments]):
+        if segment.array("loss_mask").any():
+            yield (
+                f"segment {index} belongs to episode {origin.episode_id!r} and must have mask 0 "
+                "here, or its tokens have two owners"
+            )
+
+
 def _prefix(trajectory: Trajectory) -> Iterator[str]:
     recorded = {turn.turn: turn for turn in trajectory.turns}
-    length, seen = 0, set[int]()
-    for index, segment in enumerate(trajectory.segments):
-        turn = recorded.get(segment.turn)
-        if segment.kind is SegmentKind.PROMPT:
-            length = 0
-        elif segment.kind is SegmentKind.MODEL and turn is not None and segment.turn not in seen:
-            seen.add(segment.turn)
-            if turn.prompt_tokens != length:
-                yield (
-                    f"turn {segment.turn} was sampled from {turn.prompt_tokens} tokens, but "
-                    f"{length} are in the ledger before it"
-                )
-        elif segment.kind is SegmentKind.OBSERVATION:
-            before = recorded.get(segment.turn - 1)
-            if before is not None and before.observation_tokens != segment.token_count:
-                yield (
-                    f"segment {index} has {segment.token_count} tokens, turn {before.turn} "
-                    f"records {before.observation_tokens} of its observation"
-                )
-        length += segment.token_count
+    seen = set[int]()
+    for number, sequence in enumerate(trajectory.sequences()):
+        length = 0
+        for index, segment in enumerate(sequence.segments):
+            if index >= sequence.at:  # what it shares was checked in its parent
+                yield from _length(recorded, segment, length, seen, f"{index} of sequence {number}")
+            length += segment.token_count
     for number, parts in replies(trajectory).items():
-        sampled = sum(len(part.train_ids) for part in parts)
+        sampled = sum(part.token_count for part in parts)
         if number in recorded and recorded[number].response_tokens != sampled:
             yield (
                 f"turn {number} records {recorded[number].response_tokens} sampled tokens, "
                 f"got {sampled} in the ledger"
+            )
+
+
+def _length(
+    recorded: Mapping[int, TurnRecord], segment: Segment, length: int, seen: set[int], place: str
+) -> Iterator[str]:
+    """Compare what the turns record of a segment with the tokens in the ledger before it."""
+    turn = recorded.get(segment.turn)
+    if segment.kind is SegmentKind.MODEL and turn is not None and segment.turn not in seen:
+        seen.add(segment.turn)
+        if turn.prompt_tokens != length:
+            yield (
+                f"turn {segment.turn} was sampled from {turn.prompt_tokens} tokens, but "
+                f"{length} are in the ledger before it"
+            )
+    elif segment.kind is SegmentKind.OBSERVATION:
+        before = recorded.get(segment.turn - 1)
+        if before is not None and before.observation_tokens != segment.token_count:
+            yield (
+                f"segment {place} has {segment.token_count} tokens, turn {before.turn} "
+                f"records {before.observation_tokens} of its observation"
             )
 
 
@@ -173,7 +219,7 @@ def _images(trajectory: Trajectory) -> Iterator[str]:
             )
     shown = [image.sha256 for image in images_of(trajectory.messages)]
     for sequence in trajectory.sequences()[:1]:
-        sent = [image.sha256 for segment in sequence for image in segment.images]
+        sent = [image.sha256 for segment in sequence.segments for image in segment.images]
         if sent != shown[: len(sent)]:
             yield f"the {len(sent)} images of the ledger are not the first that the messages show"
 

@@ -9,15 +9,17 @@ import numpy as np
 
 from envkit.errors import LedgerFault
 from envkit.images import Image
+from envkit.messages import Message
 from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.trajectory.segment import LOGPROB_SLACK, Segment, SegmentKind, column_of
+from envkit.trajectory.sequence import TEMPLATE, Branch, sequences_of
 
 
 class Ledger:
     """Records what the model saw and sampled.
 
     `wire_ids`, `images`, `features` and `train_length` describe the current sequence, which is the
-    whole trajectory unless the template rewrote the history.
+    whole trajectory unless its history was rewritten.
     """
 
     def __init__(self) -> None:
@@ -27,6 +29,9 @@ class Ledger:
         self.train_length = 0
         self.response_tokens = 0
         """Replies and observations so far, images expanded; prompts do not count."""
+        self.sampled_tokens = 0
+        """Tokens of replies that this episode sampled itself, over all sequences."""
+        self.branches: list[Branch] = []
         self._wire_ids: array[int] = array("i")
         self._joined = 0  # segments that the current sequence's `_wire_ids` covers, and all before
 
@@ -44,10 +49,29 @@ class Ledger:
             self._joined = len(self.segments)
         return self._wire_ids
 
-    def start(self, encoded: Encoded, *, turn: int) -> None:
-        """Begin a sequence with a prompt."""
+    def start(
+        self,
+        encoded: Encoded,
+        *,
+        turn: int,
+        reason: str = TEMPLATE,
+        message_count: int | None = None,
+        history: tuple[int | Message, ...] = (),
+    ) -> None:
+        """Begin a sequence with a prompt; the arguments beside it are those of `Branch`."""
+        segment = _context(SegmentKind.PROMPT, encoded, turn)
+        if self.segments:
+            self.branches.append(
+                Branch(
+                    segment=len(self.segments),
+                    parent=len(self.branches),
+                    reason=reason,
+                    message_count=message_count,
+                    history=history,
+                )
+            )
         self._start_sequence()
-        self._append(_context(SegmentKind.PROMPT, encoded, turn))
+        self._append(segment)
 
     def add_observation(self, encoded: Encoded, *, turn: int) -> None:
         """Append what the environment said before reply number `turn`."""
@@ -96,6 +120,7 @@ class Ledger:
             )
         )
         self.response_tokens += len(ids)
+        self.sampled_tokens += len(ids)
 
     def reply_ids(self, turn: int) -> tuple[int, ...]:
         """Return the sampled ids of a turn, joined where an abort had cut it in two."""
@@ -121,25 +146,41 @@ class Ledger:
                 self._wire_ids = self._wire_ids[:kept]
             self.train_length -= dropped.token_count
             self.response_tokens -= dropped.token_count
+            self.sampled_tokens -= dropped.token_count
 
-    def replay(self, segments: Sequence[Segment]) -> None:
-        """Take over the segments of an earlier part of the episode."""
-        for segment in segments:
-            if segment.kind is SegmentKind.PROMPT:
-                self._start_sequence()
-            else:
-                self.response_tokens += segment.token_count
-            self._append(segment)
+    def replay(
+        self, segments: Sequence[Segment], branches: Sequence[Branch] = (), *, shared: int = 0
+    ) -> None:
+        """Take over the segments of an earlier part of the episode.
+
+        Args:
+            segments: In order.
+            branches: Where their sequences start.
+            shared: How many of them belong to the trajectory that this one is forked from.
+        """
+        for sequence in sequences_of(segments, branches, shared=shared):
+            if sequence.branch is not None:
+                self.branches.append(sequence.branch)
+            self._start_sequence(sequence.segments[: sequence.at])
+            for segment in sequence.segments[sequence.at :]:
+                self._append(segment)
+                if segment.kind is not SegmentKind.PROMPT:
+                    self.response_tokens += segment.token_count
+        own = self.segments[shared:]
+        self.sampled_tokens = sum(one.token_count for one in own if one.kind is SegmentKind.MODEL)
 
     def finished(self, rewards: Mapping[int, float]) -> tuple[Segment, ...]:
-        """Return the segments of the record, without an observation after the last reply.
+        """Return the segments of the record, without what follows the last reply.
+
+        Branches that start there are removed from `branches`.
 
         Args:
             rewards: By turn; each goes on the last model segment of its turn.
         """
         segments = list(self.segments)
-        while segments and segments[-1].kind is SegmentKind.OBSERVATION:
+        while len(segments) > 1 and segments[-1].kind is not SegmentKind.MODEL:
             segments.pop()
+        self.branches = [one for one in self.branches if one.segment < len(segments)]
         seen: set[int] = set()
         for index in range(len(segments) - 1, -1, -1):
             segment = segments[index]
@@ -148,9 +189,12 @@ class Ledger:
                 segments[index] = segment.with_reward(rewards.get(segment.turn))
         return tuple(segments)
 
-    def _start_sequence(self) -> None:
+    def _start_sequence(self, trunk: Sequence[Segment] = ()) -> None:
+        """Begin a sequence, with the segments that it shares with another one."""
         self.images, self.features, self.train_length = [], [], 0
-        self._wire_ids, self._joined = array("i"), len(self.segments)
+        self._wire_ids, self._joined = array("i", column_of(trunk, "wire_ids")), len(self.segments)
+        for segment in trunk:
+            self._extend(segment)
 
     def _is_reply(self, index: int, turn: int) -> bool:
         segment = self.segments[index]
@@ -158,6 +202,10 @@ class Ledger:
 
     def _append(self, segment: Segment) -> None:
         self.segments.append(segment)
+        self._extend(segment)
+
+    def _extend(self, segment: Segment) -> None:
+        """Add a segment to the current sequence."""
         self.images.extend(segment.images)
         self.features.extend(segment.features)
         self.train_length += segment.token_count

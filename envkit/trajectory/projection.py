@@ -15,7 +15,8 @@ from typing import TypeVar
 from envkit.errors import LedgerFault
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures, Tensors, join_features
-from envkit.trajectory.segment import Segment, SegmentKind, column_of, sequences_of
+from envkit.trajectory.segment import Segment, SegmentKind, column_of
+from envkit.trajectory.sequence import TokenSequence
 
 T = TypeVar("T")
 
@@ -88,23 +89,28 @@ class MergeTally:
 
 
 def rows_of(
-    segments: Sequence[Segment], reward: float | None, *, is_trained: bool, merge: bool
+    sequences: Sequence[TokenSequence], reward: float | None, *, is_trained: bool, merge: bool
 ) -> tuple[Row, ...]:
     """Return the rows of a ledger's turns; none where the model sampled nothing.
 
+    A row's response has only tokens that its sequence owns, and what was said between them. What
+    the sequence shares with another one is part of the prompt, so no token is trained twice.
+
     Args:
-        segments: Of one trajectory, in order.
+        sequences: Of one trajectory, in order.
         reward: The trajectory's, which the last row gets.
         is_trained: False masks every token and leaves the turns' rewards out.
         merge: False gives a row for each turn, with everything before it as its prompt. True gives
             one row for each run of turns whose prompts extend each other exactly.
     """
     rows: list[Row] = []
-    for sequence in sequences_of(segments):
-        columns = _Columns(sequence, is_trained=is_trained)
+    for sequence in sequences:
         spans = list(_turn_spans(sequence))
-        if merge and spans:
+        if not spans:
+            continue
+        if merge:
             spans = [(spans[0][0], spans[-1][1])]
+        columns = _Columns(sequence.segments, is_trained=is_trained)
         rows += [columns.row(first, last) for first, last in spans]
     others = None if reward is None else 0.0
     return (
@@ -211,14 +217,19 @@ class _Columns:
         )
 
 
-def _turn_spans(sequence: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    """Yield first and last segment of each reply; an abort and a resume leave more than one."""
+def _turn_spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
+    """Yield the first and last segment of each reply that the sequence owns.
+
+    An abort and a resume leave more than one segment of a reply.
+    """
+    segments = sequence.segments
     first: int | None = None
-    for number, segment in enumerate(sequence):
+    for number in range(sequence.owned, len(segments)):
+        segment = segments[number]
         if segment.kind is not SegmentKind.MODEL:
             continue
         first = number if first is None else first
-        following = sequence[number + 1] if number + 1 < len(sequence) else None
+        following = segments[number + 1] if number + 1 < len(segments) else None
         if (
             following is None
             or following.kind is not SegmentKind.MODEL

@@ -26,6 +26,7 @@ from envkit.trajectory.certificate import Certificate
 from envkit.trajectory.columns import Column
 from envkit.trajectory.plain import Find, Keep, from_plain, plain_number, to_plain
 from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.sequence import Branch, Origin
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
@@ -39,8 +40,10 @@ _CHUNK: Final = 1 << 14
 _MAX_INTEGER: Final = 2**63
 _DERIVED: Final = frozenset({"features"})
 """Fields that are not stored."""
-_ADDED_LATER: Final = frozenset({"traceback", "clamped_logprobs", "neutralised", "sanity"})
-"""Fields that older files do not have: left out while they are None."""
+_ADDED_LATER: Final = frozenset(
+    {"traceback", "clamped_logprobs", "neutralised", "sanity", "branches", "origin", "purpose"}
+)
+"""Fields that older files do not have: left out while they are None or empty."""
 _HEAD: Final = (
     "episode_id",
     "env_id",
@@ -126,7 +129,7 @@ def write_fields(value: object, where: str, keep: Keep) -> dict[str, Any]:
     return {
         name: kind.write(getattr(value, name), f"{where}.{name}" if where else name, keep)
         for name, kind in _kinds_of(type(value)).items()
-        if name not in _ADDED_LATER or getattr(value, name) is not None
+        if name not in _ADDED_LATER or getattr(value, name) not in (None, ())
     }
 
 
@@ -353,6 +356,22 @@ def _read_bytes(value: Any, where: str, find: Find) -> bytes:  # noqa: ANN401
         raise StorageError(f"{where} is not valid base64: {error}") from error
 
 
+def _write_history(value: Sequence[int | Message], where: str, keep: Keep) -> list[Any]:
+    return [
+        _INTEGER.write(entry, where, keep)
+        if isinstance(entry, int)
+        else _write_mapping(entry, where, keep)
+        for entry in value
+    ]
+
+
+def _read_history(value: Any, where: str, find: Find) -> tuple[int | Message, ...]:  # noqa: ANN401
+    return tuple(
+        entry if type(entry) is int else _read_message(entry, f"{where}[{n}]", find)
+        for n, entry in enumerate(_list(value, where))
+    )
+
+
 _INTEGER: Final = _checked(
     "an integer", lambda value: type(value) is int and abs(value) < _MAX_INTEGER, same=False
 )
@@ -383,6 +402,9 @@ _BY_TYPE: Final[Mapping[Any, _Kind]] = {
     FaultRecord | None: _optional(_record(FaultRecord)),
     tuple[Segment, ...]: _items(_record(Segment)),
     tuple[TurnRecord, ...]: _items(_record(TurnRecord)),
+    tuple[Branch, ...]: _items(_record(Branch)),
+    Origin | None: _optional(_record(Origin)),
+    tuple[int | Message, ...]: _Kind(_write_history, _read_history),
     tuple[Message, ...]: _items(_Kind(_write_mapping, _read_message)),
 }
 _ANYTHING: Final = _Kind(to_plain, from_plain)

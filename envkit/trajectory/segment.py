@@ -3,7 +3,7 @@
 Axes: T train ids of a segment, W wire ids of it (W <= T).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, Literal, get_args, overload
@@ -27,8 +27,8 @@ class SegmentKind(StrEnum):
     """What a segment is, which decides its loss mask."""
 
     PROMPT = "prompt"
-    """The start of a sequence. A second one in a trajectory starts a new sequence there, because
-    the template rewrote the history (policy "rerender")."""
+    """The start of a sequence. A later one in a trajectory starts a branch, because the history was
+    rewritten or another conversation began (see `sequence`)."""
     MODEL = "model"
     """Exactly what the engine sampled."""
     OBSERVATION = "observation"
@@ -128,6 +128,13 @@ class Segment:
         """Return the segment without the processor's outputs."""
         return self._with("features", ())
 
+    def as_context(self) -> "Segment":
+        """Return the segment as other sequences see it, with mask 0; the ids are shared."""
+        if self.kind is not SegmentKind.MODEL:
+            return self
+        mask = np.broadcast_to(np.int8(0), self.token_count)
+        return self._with("_loss_mask", mask)
+
     def _with(self, changed: str, value: object) -> "Segment":
         copy = object.__new__(Segment)  # its columns were checked when they were recorded
         for name in _STORED:
@@ -142,16 +149,6 @@ _STORED: Final = tuple(
     f"_{one.name}" if one.name in get_args(ColumnName) else one.name for one in fields(Segment)
 )
 """The attributes of a segment."""
-
-
-def sequences_of(segments: Iterable[Segment]) -> tuple[tuple[Segment, ...], ...]:
-    """Split a ledger where the template rewrote the history; usually one group."""
-    groups: list[list[Segment]] = []
-    for segment in segments:
-        if segment.kind is SegmentKind.PROMPT or not groups:
-            groups.append([])
-        groups[-1].append(segment)
-    return tuple(tuple(group) for group in groups)
 
 
 @overload

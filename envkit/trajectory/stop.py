@@ -23,6 +23,8 @@ class StopReason(StrEnum):
     """A reply used up `Limits.max_tokens_per_turn` without a stop token."""
     RESPONSE_TOKENS = "response_tokens"
     """The budget of tokens after the prompt, observations included, is used up."""
+    SAMPLED_TOKENS = "sampled_tokens"
+    """The budget of sampled tokens, over all sequences of the episode, is used up."""
     CONTEXT_TOKENS = "context_tokens"
     """The next prompt or observation would not fit in the context."""
     MAX_IMAGES = "max_images"
@@ -54,6 +56,7 @@ class StopReason(StrEnum):
             StopReason.MAX_TURNS,
             StopReason.TURN_TOKENS,
             StopReason.RESPONSE_TOKENS,
+            StopReason.SAMPLED_TOKENS,
             StopReason.CONTEXT_TOKENS,
             StopReason.MAX_IMAGES,
             StopReason.EPISODE_TIMEOUT,
@@ -74,6 +77,8 @@ class FaultPlace(StrEnum):
     """Waiting for the engine's reply."""
     LEDGER = "ledger"
     """Appending to the token record."""
+    HISTORY = "history"
+    """Applying the history policy."""
     REWARDS = "rewards"
     """Computing rewards after the last turn."""
 

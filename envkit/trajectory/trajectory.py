@@ -14,7 +14,8 @@ from envkit.messages import Message, images_of
 from envkit.tokens.encoded import Encoded, Tensors, join_features
 from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.projection import Row, placeholder_row, rows_of
-from envkit.trajectory.segment import Segment, SegmentKind, column_of, sequences_of
+from envkit.trajectory.segment import Segment, SegmentKind, column_of
+from envkit.trajectory.sequence import Branch, Origin, TokenSequence, sequences_of
 from envkit.trajectory.stop import FaultRecord, StopReason
 
 TIME_PARTS: Final = ("queue", "generate", "env", "encode")
@@ -37,6 +38,8 @@ class TurnRecord:
     turn: int
     prompt_tokens: int
     """Context length of the turn, images expanded."""
+    purpose: str | None = None
+    """What a reply was for that never went to the environment, such as "summary"; else None."""
     cached_tokens: int = 0
     """How many of them the engine took from its prefix cache."""
     response_tokens: int = 0
@@ -127,6 +130,10 @@ class Trajectory:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What the caller wants to keep with it; JSON data."""
     segments: tuple[Segment, ...]
+    branches: tuple[Branch, ...] = ()
+    """Where sequences other than the first one start (see `sequences`)."""
+    origin: Origin | None = None
+    """The trajectory that this one was forked from; None for an episode of its own."""
     turns: tuple[TurnRecord, ...]
     messages: tuple[Message, ...]
     """The conversation for people to read; never tokenised again."""
@@ -164,6 +171,13 @@ class Trajectory:
             return 0
         return int(sum(segment.array("loss_mask").sum() for segment in self.segments))
 
+    @property
+    def sampled_token_count(self) -> int:
+        """Tokens that this episode sampled itself, summaries included, whatever their mask."""
+        first = 0 if self.origin is None else self.origin.segments
+        own = self.segments[first:]
+        return sum(segment.token_count for segment in own if segment.kind is SegmentKind.MODEL)
+
     def train_ids(self) -> tuple[int, ...]:
         """Return the whole sequence, (T,), placeholders expanded."""
         return column_of(self._single(), "train_ids")
@@ -190,9 +204,14 @@ class Trajectory:
         """Return the processor's outputs for `images()`, concatenated once per key."""
         return join_features(f for segment in self._single() for f in segment.features)
 
-    def sequences(self) -> tuple[tuple[Segment, ...], ...]:
-        """Return the segments split where the template rewrote the history; usually one group."""
-        return sequences_of(self.segments)
+    def sequences(self) -> tuple[TokenSequence, ...]:
+        """Return the runs of tokens that the model saw in one context each; usually one.
+
+        Raises:
+            LedgerFault: A branch does not fit the ledger.
+        """
+        shared = 0 if self.origin is None else self.origin.segments
+        return sequences_of(self.segments, self.branches, shared=shared)
 
     def steps(self, *, merge: bool = False) -> tuple[Row, ...]:
         """Return training rows; none where the model sampled nothing (see `projection`).
@@ -206,7 +225,7 @@ class Trajectory:
         """
         self._require_ledger()
         reward = None if self.is_faulted else self.reward
-        return rows_of(self.segments, reward, is_trained=not self.is_faulted, merge=merge)
+        return rows_of(self.sequences(), reward, is_trained=not self.is_faulted, merge=merge)
 
     def _require_ledger(self) -> None:
         if not self.has_ledger:
@@ -218,10 +237,10 @@ class Trajectory:
 
     def _single(self) -> Sequence[Segment]:
         self._require_ledger()
-        if sum(segment.kind is SegmentKind.PROMPT for segment in self.segments) > 1:
+        if len(self.sequences()) > 1:
             raise ConfigurationError(
-                "this trajectory is more than one sequence, because the template rewrote its "
-                "history; use steps(merge=True) instead"
+                "this trajectory is more than one sequence, because its history was rewritten or "
+                "branched; use steps(merge=True) instead"
             )
         return self.segments
 
@@ -244,13 +263,12 @@ def whole_row(trajectory: Trajectory, *, filler_id: int) -> Row:
             the end-of-sequence token.
 
     Raises:
-        ConfigurationError: The template rewrote the history, so the trajectory is more than one
-            sequence; use `step_rows(merge=True)`.
+        ConfigurationError: The trajectory is more than one sequence; use `step_rows(merge=True)`.
     """
     if len(trajectory.sequences()) > 1:
         raise ConfigurationError(
-            "this trajectory is more than one sequence, because the template rewrote its history, "
-            "and cannot be one training row; use step_rows(merge=True)"
+            "this trajectory is more than one sequence, because its history was rewritten or "
+            "branched, and cannot be one training row; use step_rows(merge=True)"
         )
     return step_rows(trajectory, filler_id=filler_id, merge=True)[0]
 
@@ -264,6 +282,9 @@ def step_rows(trajectory: Trajectory, *, filler_id: int, merge: bool = False) ->
         merge: As for `Trajectory.steps`.
     """
     reward = None if trajectory.is_faulted else trajectory.reward
-    return trajectory.steps(merge=merge) or (
-        placeholder_row(trajectory.segments, reward, filler_id=filler_id),
-    )
+    rows = trajectory.steps(merge=merge)
+    if rows:
+        return rows
+    sequences = trajectory.sequences()
+    prompt = sequences[-1].segments if sequences else ()
+    return (placeholder_row(prompt, reward, filler_id=filler_id),)

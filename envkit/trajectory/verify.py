@@ -1,16 +1,18 @@
 """Re-checking a stored run without a model: what `envkit verify FILE` runs."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envkit.errors import EnvkitError, ImageError, StorageError
+from envkit.errors import EnvkitError, ImageError, LedgerFault, StorageError
 from envkit.images import Image
 from envkit.messages import images_of
 from envkit.text import counted
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import Problem, Rule, check_trajectory
+from envkit.trajectory.lineage import Lineage
 from envkit.trajectory.storage import StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
 
@@ -60,6 +62,7 @@ def verify_file(path: str | os.PathLike[str]) -> VerifyReport:
     checker = _Checker()
     for stored in read_lines(path):
         checker.add(stored)
+    checker.finish()
     return VerifyReport(
         path=trajectory_file(path),
         trajectories=checker.trajectories,
@@ -84,6 +87,7 @@ class _Checker:
         self.images: dict[str, str | None] = {}  # hash -> what is wrong with the file
         self.problems: list[Problem] = []
         self._group_starts: dict[str, str | None] = {}
+        self._lineage = Lineage()
 
     def add(self, stored: StoredLine) -> None:
         if stored.trajectory is None or stored.certificate is None:
@@ -92,9 +96,10 @@ class _Checker:
             return
         trajectory = stored.trajectory
         self.trajectories += 1
+        self._lineage.add(trajectory, stored.line)
         self.tokens += trajectory.token_count
-        if trajectory.has_ledger:
-            rows = trajectory.steps(merge=True)
+        with contextlib.suppress(LedgerFault):  # the tree is broken, which is a problem below
+            rows = trajectory.steps(merge=True) if trajectory.has_ledger else ()
             self.trained_tokens += sum(sum(row.loss_mask) for row in rows)
         self.problems += [
             replace(problem, line=stored.line, episode_id=trajectory.episode_id)
@@ -105,6 +110,10 @@ class _Checker:
                 *self._group(trajectory),
             )
         ]
+
+    def finish(self) -> None:
+        """Check what only the whole file shows."""
+        self.problems += self._lineage.problems()
 
     def _certificate(self, trajectory: Trajectory, recorded: Certificate) -> Iterator[Problem]:
         try:

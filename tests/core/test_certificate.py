@@ -100,7 +100,7 @@ def test_certificate_covers_the_end(change: dict[str, object]) -> None:
     trajectory = example()
     changed = replace(trajectory, **change)  # pyright: ignore[reportArgumentType]
     found = certify(trajectory).difference(certify(changed))
-    assert found == "the stop reason or the reward"
+    assert found == "the stop reason, the reward, or where the branches start"
 
 
 @pytest.mark.parametrize("name", ["episode_id", "env_id", "seed", "task"])

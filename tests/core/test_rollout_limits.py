@@ -14,19 +14,34 @@ from envkit.trajectory import StopReason
 bounds = st.none() | st.integers(1, 200)
 
 
-@given(bounds, bounds, bounds, st.integers(1, 200), st.integers(0, 50), st.integers(0, 250))
+@given(bounds, bounds, bounds, bounds, st.integers(1, 200), st.integers(0, 50), st.integers(0, 250))
 def test_room_is_the_tightest_bound_and_names_it(
-    turn: int | None, response: int | None, context: int | None, asked: int, already: int, used: int
+    turn: int | None,
+    response: int | None,
+    sampled: int | None,
+    context: int | None,
+    asked: int,
+    already: int,
+    used: int,
 ) -> None:
     limits = Limits(
-        max_tokens_per_turn=turn, max_response_tokens=response, max_context_tokens=context
+        max_tokens_per_turn=turn,
+        max_response_tokens=response,
+        max_sampled_tokens=sampled,
+        max_context_tokens=context,
     )
     room = room_for_reply(
-        limits, requested=asked, already=already, response_tokens=used, context_tokens=used + 10
+        limits,
+        requested=asked,
+        already=already,
+        response_tokens=used,
+        sampled_tokens=used - 5,
+        context_tokens=used + 10,
     )
     left = {
         StopReason.TURN_TOKENS: None if turn is None else turn - already,
         StopReason.RESPONSE_TOKENS: None if response is None else response - used,
+        StopReason.SAMPLED_TOKENS: None if sampled is None else sampled - used + 5,
         StopReason.CONTEXT_TOKENS: None if context is None else context - used - 10,
     }
     assert room.tokens == min(v for v in (asked - already, *left.values()) if v is not None)
@@ -54,6 +69,7 @@ def test_an_observation_always_leaves_room_for_a_token(
             requested=10,
             already=0,
             response_tokens=response_tokens,
+            sampled_tokens=0,
             context_tokens=context_tokens,
         )
         assert room.tokens >= 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envkit.errors import ConfigurationError, LedgerFault
 from envkit.tokens.encoded import Encoded
 from envkit.trajectory import Ledger, Segment, SegmentKind, StopReason, Trajectory
-from envkit.trajectory.segment import sequences_of
+from envkit.trajectory.sequence import sequences_of
 
 
 @quick
@@ -37,7 +37,7 @@ def test_invariant_2_rows_hold_exactly_the_sampled_ids(trajectory: Trajectory) -
 @given(trajectories())
 def test_invariant_4_prompts_extend_each_other_inside_a_sequence(trajectory: Trajectory) -> None:
     for sequence in trajectory.sequences():
-        part = replace(trajectory, segments=sequence)
+        part = replace(trajectory, segments=sequence.segments, branches=())
         for before, after in pairwise(part.steps()):
             whole = before.prompt_ids + before.response_ids
             assert after.prompt_ids[: len(whole)] == whole
@@ -190,12 +190,12 @@ def test_ledger_gives_the_ids_of_the_current_sequence_whenever_they_are_read(
             ledger.drop_reply(turn - 1)
         elif step == "replay":
             again = Ledger()
-            again.replay(ledger.segments)
+            again.replay(ledger.segments, ledger.branches)
             ledger = again
         else:
             assert ledger.wire_ids is ledger.wire_ids
         if step == "read" or len(steps) % 2:
-            sequence = sequences_of(ledger.segments)[-1]
+            sequence = sequences_of(ledger.segments, ledger.branches)[-1].segments
             assert tuple(ledger.wire_ids) == tuple(i for part in sequence for i in part.wire_ids)
-    sequence = sequences_of(ledger.segments)[-1]
+    sequence = sequences_of(ledger.segments, ledger.branches)[-1].segments
     assert tuple(ledger.wire_ids) == tuple(i for part in sequence for i in part.wire_ids)

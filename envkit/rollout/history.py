@@ -1,0 +1,395 @@
+"""History policies: what the model still sees of an episode when the next turn is sampled.
+
+A policy is a function that gets a `HistoryView` after every observation and returns None to append
+to the context as it is, the messages of a shorter conversation, or a `Question` whose answer the
+model samples first. A rewrite starts a new sequence with a full prompt; every token sampled before
+stays trained in the sequence that sampled it.
+
+    history: keep_last_images                                  # with its defaults
+    history: {keep_last_images: {keep: 3, drop_at: 6}}
+    history: "my_package.histories:drop_tool_output"           # your own function
+"""
+
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, cast
+
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    HistoryFault,
+    describe,
+    did_you_mean,
+    shown,
+)
+from envkit.messages import Message, Part, check_message, images_of
+from envkit.rollout.setting_types import check_types
+
+HistorySetting = str | Mapping[str, Any] | None
+"""As in a configuration; None takes the environment's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryView:
+    """The conversation that the model would see next."""
+
+    opening: tuple[Message, ...]
+    """The system prompt, if there is one, and the first observation, as they were said."""
+    messages: tuple[Message, ...]
+    """What an earlier rewrite kept and everything since, the new observation last."""
+    context_tokens: int
+    """Its length in the current sequence, images expanded."""
+    turn: int
+    """Replies that the environment has answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Something that the model answers before its history is rewritten. The answer is trained."""
+
+    text: str
+    """Sent as a user message after the observation."""
+    max_tokens: int
+    """Of the answer."""
+    rewrite: Callable[[str], Sequence[Message]]
+    """Makes the new conversation of the answer."""
+
+
+HistoryPolicy = Callable[[HistoryView], Sequence[Message] | Question | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepLastImages:
+    """Replace old images by a short text.
+
+    The two bounds leave a gap, so that the context is encoded anew once in `drop_at - keep + 1`
+    images and not with every one of them.
+    """
+
+    keep: int = 3
+    """Images that stay, the most recent ones."""
+    drop_at: int = 6
+    """How many may gather before the old ones are dropped."""
+    text: str = "[image omitted]"
+    """Stands for each dropped image."""
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that never leave room for a new image.
+
+        Raises:
+            ConfigurationError: `keep` is negative, or `drop_at` is not above it.
+        """
+        _check_gap(self, "keep", self.keep, 0)
+
+    def __call__(self, view: HistoryView) -> Sequence[Message] | None:
+        """Return the conversation with the last `keep` images once there are too many."""
+        count = len(images_of(view.messages))
+        if count <= self.drop_at:
+            return None
+        left = count - self.keep
+        rewritten: list[Message] = []
+        for entry in view.messages:
+            dropped = min(left, len(images_of([entry])))
+            left -= dropped
+            rewritten.append(self._without(entry, dropped) if dropped else entry)
+        return rewritten
+
+    def _without(self, entry: Message, count: int) -> Message:
+        """Return a message with its first `count` images replaced."""
+        written = _Written()
+        for part, trusted in _parts(entry):
+            if part["type"] == "image" and count:
+                count -= 1
+                written.add({"type": "text", "text": self.text + "\n"})
+            else:
+                written.add(part, trusted)
+        return written.message(entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepLastTurns:
+    """Drop old turns; the system prompt and the task stay."""
+
+    keep: int = 5
+    """Replies that stay, each with what followed it."""
+    drop_at: int = 10
+    """How many may gather before the old ones are dropped."""
+    text: str = "[earlier turns omitted: {count}]"
+    """Added to the task; `{count}` is the number of replies that the model no longer sees."""
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that never leave room for a new turn.
+
+        Raises:
+            ConfigurationError: `keep` is below 1, or `drop_at` is not above it.
+        """
+        _check_gap(self, "keep", self.keep, 1)
+
+    def __call__(self, view: HistoryView) -> Sequence[Message] | None:
+        """Return the task and the last `keep` turns once there are too many."""
+        replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
+        if len(replies) <= self.drop_at:
+            return None
+        kept = view.messages[replies[-self.keep] :]
+        note = self.text.replace("{count}", str(view.turn - self.keep))
+        return [*view.opening[:-1], with_note(view.opening[-1], note), *kept]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summarise:
+    """Have the model summarise the conversation once it is long, and continue from the summary.
+
+    The summary is sampled, recorded and trained like any other reply. The new conversation is the
+    system prompt and one user message: the task, the summary and the latest observation.
+    """
+
+    at_tokens: int
+    """Context length, images expanded, above which the model is asked."""
+    max_tokens: int = 512
+    """Of the summary."""
+    prompt: str = (
+        "Your context is nearly full. Summarise what you have done and learned so far, and what "
+        "remains to be done. You will continue from your summary alone."
+    )
+    heading: str = "Summary of the work so far:"
+    """Precedes the summary in the new conversation."""
+
+    def __post_init__(self) -> None:
+        """Refuse a policy that asks at once or gets no answer.
+
+        Raises:
+            ConfigurationError: `at_tokens` or `max_tokens` is below 1.
+        """
+        for name in ("at_tokens", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(
+                    f"summarise: {name} must be at least 1, got {getattr(self, name)}"
+                )
+
+    def __call__(self, view: HistoryView) -> Question | None:
+        """Return the request for a summary once the context is long enough."""
+        replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
+        if view.context_tokens <= self.at_tokens or not replies:
+            return None
+        head, tail = view.opening, view.messages[replies[-1] + 1 :]
+
+        def rewrite(summary: str) -> Sequence[Message]:
+            written = _Written()
+            written.add_message(head[-1])
+            written.add_text(f"\n\n{self.heading}\n{summary.strip()}\n\n")
+            for entry in tail:
+                written.add_message(entry)
+            return [*head[:-1], written.message({"role": "user", "content": ""})]
+
+        return Question(text=self.prompt, max_tokens=self.max_tokens, rewrite=rewrite)
+
+
+_POLICIES: Final[Mapping[str, type]] = {
+    "keep_last_images": KeepLastImages,
+    "keep_last_turns": KeepLastTurns,
+    "summarise": Summarise,
+}
+_TEMPLATE: Final = ("keep", "rerender")
+
+
+def history_policy(setting: HistorySetting) -> HistoryPolicy | None:
+    """Return the policy of a setting; None where everything is appended.
+
+    Args:
+        setting: "keep", "rerender", the name of a policy, a mapping of its name to its fields, or
+            the place of a function, `module:function`.
+
+    Raises:
+        ConfigurationError: An unknown name or field, a value that does not fit, or a function that
+            cannot be imported.
+    """
+    if setting is None or setting in _TEMPLATE:
+        return None
+    if isinstance(setting, str):
+        return _imported(setting) if ":" in setting else _built(setting, {})
+    if len(setting) != 1:
+        raise ConfigurationError(
+            f"history takes one policy, such as {{keep_last_images: {{keep: 3}}}}, got {setting!r}"
+        )
+    ((name, values),) = setting.items()
+    if not isinstance(values, Mapping | None):
+        raise ConfigurationError(f"history.{name} must be a mapping, got {shown(values)}")
+    return _built(name, cast("Mapping[str, Any]", values or {}))
+
+
+def policy_name(policy: HistoryPolicy) -> str:
+    """Return the name by which the record knows a policy."""
+    known: dict[object, str] = {cls: name for name, cls in _POLICIES.items()}
+    name = known.get(type(policy)) or getattr(policy, "__name__", type(policy).__name__)
+    return str(name)
+
+
+def checked_history(policy: HistoryPolicy, view: HistoryView, found: object) -> tuple[Message, ...]:
+    """Return the messages of a rewrite.
+
+    Args:
+        policy: Who wrote them.
+        view: What it was given.
+        found: What it returned.
+
+    Raises:
+        HistoryFault: They are not messages, end with the model's own words, or show an image that
+            the conversation does not have.
+    """
+    name = policy_name(policy)
+    if isinstance(found, str) or not isinstance(found, Sequence) or not found:
+        raise HistoryFault(
+            f"history policy {name!r} must return None, a Question or a list of at least one "
+            f"message, got {shown(found)}"
+        )
+    try:
+        messages = tuple(
+            check_message(cast("Message", entry), source=f"history policy {name!r}")
+            for entry in cast("Sequence[object]", found)
+        )
+    except ContractError as error:
+        raise HistoryFault(str(error)) from error
+    if messages[-1]["role"] not in ("user", "tool"):
+        raise HistoryFault(
+            f"history policy {name!r} must end with what the model answers, a user or tool "
+            f"message, got one of role {messages[-1]['role']!r}"
+        )
+    known = {image.sha256 for image in images_of(view.messages)}
+    if any(image.sha256 not in known for image in images_of(messages)):
+        raise HistoryFault(
+            f"history policy {name!r} may drop images but not add any: it returned one that the "
+            "conversation does not have"
+        )
+    return messages
+
+
+def applied(policy: HistoryPolicy, view: HistoryView) -> tuple[Message, ...] | Question | None:
+    """Return what a policy makes of a conversation; None to append to it.
+
+    Raises:
+        HistoryFault: It failed, or returned something else than its rules allow.
+    """
+    try:
+        found = policy(view)
+    except Exception as error:
+        raise HistoryFault(
+            f"history policy {policy_name(policy)!r} failed: {describe(error)}"
+        ) from error
+    if found is None or isinstance(found, Question):
+        return found
+    messages = checked_history(policy, view, found)
+    return None if messages == view.messages else messages
+
+
+def _check_gap(policy: Any, name: str, keep: int, least: int) -> None:  # noqa: ANN401
+    if keep < least or policy.drop_at <= keep:
+        raise ConfigurationError(
+            f"{policy_name(policy)}: {name} must be at least {least} and drop_at above it, got "
+            f"{name}={keep} and drop_at={policy.drop_at}"
+        )
+
+
+def _built(name: str, values: Mapping[str, Any]) -> HistoryPolicy:
+    cls = _POLICIES.get(name)
+    if cls is None:
+        known = [*_TEMPLATE, *_POLICIES]
+        raise ConfigurationError(
+            f"no history policy {name!r}.{did_you_mean(name, known)} Known: {known}, or "
+            "'module:function' for your own"
+        )
+    accepted = [one.name for one in fields(cls)]
+    for key in values:
+        if key not in accepted:
+            raise ConfigurationError(
+                f"history.{name} has no key {key!r}.{did_you_mean(str(key), accepted)} "
+                f"Known: {accepted}"
+            )
+    check_types(cls, values, f"history.{name}")
+    if name == "summarise" and "at_tokens" not in values:
+        raise ConfigurationError(
+            "history.summarise needs at_tokens, the context length above which the model is asked"
+        )
+    return cls(**values)
+
+
+def _imported(place: str) -> HistoryPolicy:
+    try:
+        found: object = pkgutil.resolve_name(place)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"cannot import the history policy {place!r}: {error}; write it as module:function"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"the history policy {place!r} is not callable")
+    return cast("HistoryPolicy", found)
+
+
+def with_note(entry: Message, note: str) -> Message:
+    """Return a message with a paragraph added to its text."""
+    written = _Written()
+    written.add_message(entry)
+    written.add_text(f"\n\n{note}")
+    return written.message(entry)
+
+
+_Ranges = Sequence[tuple[int, int]]
+
+
+def _parts(entry: Message) -> list[tuple[Part, _Ranges]]:
+    """Return the parts of a message, each with the ranges of its text that an author trusts."""
+    content = entry["content"]
+    whole: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    found: list[tuple[Part, _Ranges]] = []
+    start = 0
+    for part in whole:
+        length = len(part["text"]) if part["type"] == "text" else 0
+        inside = [
+            (max(first, start) - start, min(last, start + length) - start)
+            for first, last in entry.get("trusted", [])
+            if first < start + length and last > start
+        ]
+        found.append((part, inside))
+        start += length
+    return found
+
+
+class _Written:
+    """A message that is put together from parts of others."""
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self._trusted: list[list[int]] = []
+        self._length = 0
+
+    def add(self, part: Part, trusted: _Ranges = ()) -> None:
+        """Append a part; adjacent texts become one."""
+        if part["type"] == "image":
+            self._parts.append(part)
+            return
+        self._trusted += [[self._length + first, self._length + last] for first, last in trusted]
+        self._length += len(part["text"])
+        last = self._parts[-1] if self._parts else None
+        if last is not None and last["type"] == "text":
+            self._parts[-1] = {"type": "text", "text": last["text"] + part["text"]}
+        else:
+            self._parts.append(part)
+
+    def add_text(self, text: str) -> None:
+        """Append text that nobody trusts."""
+        self.add({"type": "text", "text": text})
+
+    def add_message(self, entry: Message) -> None:
+        """Append all parts of a message."""
+        for part, trusted in _parts(entry):
+            self.add(part, trusted)
+
+    def message(self, like: Message) -> Message:
+        """Return the message, with the role and the other keys of a given one."""
+        whole: Message = {**like, "content": self._parts}
+        if all(part["type"] == "text" for part in self._parts):
+            whole["content"] = "".join(p["text"] for p in self._parts if p["type"] == "text")
+        whole.pop("trusted", None)
+        if self._trusted:
+            whole["trusted"] = self._trusted
+        return whole

@@ -1,0 +1,79 @@
+"""Cutting a trajectory before a reply, so that another one can be sampled from there."""
+
+from dataclasses import replace
+
+from envkit.errors import ConfigurationError
+from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.sequence import Origin
+from envkit.trajectory.stop import StopReason
+from envkit.trajectory.trajectory import Trajectory
+
+
+def fork_before(
+    trajectory: Trajectory, turn: int, *, episode_id: str, env_snapshot: bytes | None = None
+) -> Trajectory:
+    """Return everything before a reply as an aborted episode that can be resumed.
+
+    Segments, images and processor outputs are shared with the parent, which keeps their tokens:
+    here they have mask 0.
+
+    Args:
+        trajectory: The parent, of one agent and with a ledger.
+        turn: Index of the reply that the fork samples anew, from 0.
+        episode_id: Of the fork.
+        env_snapshot: State of the environment before that reply; None replays the replies before.
+
+    Raises:
+        ConfigurationError: There is no such turn, it never went to the environment, or the
+            trajectory has no ledger.
+    """
+    if not trajectory.has_ledger:
+        raise ConfigurationError(
+            f"episode {trajectory.episode_id} has no token ledger and cannot be forked"
+        )
+    cut = next(
+        (
+            index
+            for index, segment in enumerate(trajectory.segments)
+            if segment.kind is SegmentKind.MODEL and segment.turn == turn
+        ),
+        None,
+    )
+    if cut is None or not 0 <= turn < len(trajectory.turns):
+        raise ConfigurationError(
+            f"episode {trajectory.episode_id} can be forked before one of its "
+            f"{len(trajectory.turns)} turns, counted from 0, got {turn}"
+        )
+    purpose = trajectory.turns[turn].purpose
+    if purpose is not None:
+        raise ConfigurationError(
+            f"turn {turn} of episode {trajectory.episode_id} is a {purpose!r} of its history, "
+            "which the environment never saw; fork before another turn"
+        )
+    return replace(
+        trajectory,
+        episode_id=episode_id,
+        reward=None,
+        stop_reason=StopReason.ABORTED,
+        fault=None,
+        env_snapshot=env_snapshot,
+        segments=tuple(segment.as_context() for segment in trajectory.segments[:cut]),
+        branches=tuple(one for one in trajectory.branches if one.segment < cut),
+        origin=_origin(trajectory, cut, turn),
+        turns=trajectory.turns[:turn],
+        messages=trajectory.messages[: _message_of(trajectory, turn)],
+    )
+
+
+def _origin(trajectory: Trajectory, cut: int, turn: int) -> Origin:
+    """Name the trajectory that owns the last shared token, which may be the parent's parent."""
+    earlier = trajectory.origin
+    is_inherited = earlier is not None and cut <= earlier.segments
+    owner = earlier.episode_id if earlier is not None and is_inherited else trajectory.episode_id
+    return Origin(episode_id=owner, segments=cut, turns=turn)
+
+
+def _message_of(trajectory: Trajectory, turn: int) -> int:
+    """Return the index of a reply among the messages."""
+    replies = [n for n, one in enumerate(trajectory.messages) if one["role"] == "assistant"]
+    return replies[turn]

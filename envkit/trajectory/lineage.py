@@ -1,0 +1,75 @@
+"""Checks that the forks of a file start exactly as the trajectories that they name."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+from envkit.trajectory.checks import Problem, Rule
+from envkit.trajectory.segment import Segment
+from envkit.trajectory.sequence import Origin
+from envkit.trajectory.trajectory import Trajectory
+
+_COLUMNS: Final = ("wire_ids", "train_ids", "logprobs")
+
+
+class Lineage:
+    """What a file says of parents and forks, in any order."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[str, list[bytes]] = {}  # by episode id: a digest after each segment
+        self._origins: dict[str, Origin] = {}
+        self._lines: dict[str, int] = {}
+
+    def add(self, trajectory: Trajectory, line: int) -> None:
+        """Note a trajectory and the line that it is on."""
+        name = trajectory.episode_id
+        self._prefixes[name] = list(_digests(trajectory.segments))
+        if trajectory.origin is not None:
+            self._origins[name] = trajectory.origin
+            self._lines[name] = line
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the forks, in the order of the file."""
+        for name, origin in self._origins.items():
+            message = self._problem(name, origin)
+            if message is not None:
+                yield Problem(
+                    rule=Rule.TREE, message=message, line=self._lines[name], episode_id=name
+                )
+
+    def _problem(self, name: str, origin: Origin) -> str | None:
+        if self._is_cycle(name):
+            return f"its origin {origin.episode_id!r} comes from it in turn: a cycle"
+        parent = self._prefixes.get(origin.episode_id)
+        if parent is None:
+            return f"its origin {origin.episode_id!r} is not in the file"
+        mine, shared = self._prefixes[name], origin.segments
+        for index in range(min(shared, len(mine))):
+            if index >= len(parent) or mine[index] != parent[index]:
+                return (
+                    f"segment {index} differs from that of its origin {origin.episode_id!r}, with "
+                    f"which it shares {shared}"
+                )
+        return None
+
+    def _is_cycle(self, name: str) -> bool:
+        seen, place = {name}, self._origins[name].episode_id
+        while place in self._origins and place not in seen:
+            seen.add(place)
+            place = self._origins[place].episode_id
+        return place in seen
+
+
+def _digests(segments: tuple[Segment, ...]) -> Iterator[bytes]:
+    """Yield a digest of everything up to each segment; masks differ between owner and fork."""
+    link = b""
+    for segment in segments:
+        digest = hashlib.sha256(link)
+        images = ",".join(image.sha256 for image in segment.images)
+        digest.update(f"{segment.kind.value} {segment.turn} {images}".encode())
+        for name in _COLUMNS:
+            column = segment.array(name)
+            digest.update(f" {len(column)} {column.dtype.kind} ".encode())
+            digest.update(column.astype("<f8" if column.dtype.kind == "f" else "<i8").tobytes())
+        link = digest.digest()
+        yield link

@@ -1,0 +1,176 @@
+"""The tree of sequences in a trajectory, and who owns each sampled token.
+
+A sequence is one run of tokens that the model could have seen in one context. The first one starts
+with the prompt. Every other one is a branch: it shares the first `at` segments of an earlier
+sequence and adds its own, or it starts with a prompt of its own because the history was rewritten
+(`at` is 0). Each sampled token is owned by the sequence that recorded it; in every other sequence
+it is context, mask 0. A forked episode starts with segments of another trajectory, which owns them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from envkit.errors import LedgerFault
+from envkit.messages import Message
+from envkit.trajectory.segment import Segment, SegmentKind, column_of
+
+TEMPLATE: Final = "template"
+"""Reason of a branch where the chat template rewrote the history (policy "rerender")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """Where a sequence other than the first one starts, and why."""
+
+    segment: int
+    """Index in the trajectory's segments of the first one that the branch adds."""
+    parent: int | None
+    """Index of the sequence that it continues or replaces. None for an unrelated conversation,
+    such as a sub-agent's."""
+    at: int = 0
+    """How many segments of the parent it shares, counted from the parent's start."""
+    reason: str = TEMPLATE
+    """What started it: the name of a history policy, "template", or a caller's own word."""
+    message_count: int | None = None
+    """Messages of the trajectory that were said before it started; None if not recorded."""
+    history: tuple[int | Message, ...] = ()
+    """The conversation as the model saw it at the start: the index of an unchanged message of the
+    trajectory, or the message that a policy wrote. Empty if not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The trajectory that a forked episode continues."""
+
+    episode_id: str
+    """Of the parent, which owns the shared tokens."""
+    segments: int
+    """How many of the first segments are the parent's; all of them have mask 0."""
+    turns: int
+    """How many of the first turns are the parent's; their rewards count in both episodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSequence:
+    """One sequence of a trajectory, complete from its first token."""
+
+    segments: tuple[Segment, ...]
+    """Shared ones first; model segments that another sequence owns have mask 0."""
+    owned: int
+    """Index in `segments` of the first one that this sequence owns."""
+    parent: int | None = None
+    at: int = 0
+    reason: str | None = None
+    """None for the first sequence."""
+    branch: Branch | None = None
+    """What the record says of its start; None for the first sequence."""
+
+    @property
+    def own(self) -> tuple[Segment, ...]:
+        """The segments that no other sequence owns."""
+        return self.segments[self.owned :]
+
+    def train_ids(self) -> tuple[int, ...]:
+        """Return every token of the context, placeholders expanded."""
+        return column_of(self.segments, "train_ids")
+
+
+def sequences_of(
+    segments: Sequence[Segment], branches: Sequence[Branch] = (), *, shared: int = 0
+) -> tuple[TokenSequence, ...]:
+    """Split a ledger into its sequences; usually one.
+
+    Args:
+        segments: Of one trajectory, in order.
+        branches: Where sequences start. A prompt in the middle that no branch names starts one
+            too, as in records of earlier versions.
+        shared: How many of the first segments belong to another trajectory.
+
+    Raises:
+        LedgerFault: A branch outside the ledger, from a sequence that does not come before it, or
+            at a segment that its parent does not have.
+    """
+    if not segments:
+        return ()
+    if not branches and all(one.kind is not SegmentKind.PROMPT for one in segments[1:]):
+        return (TokenSequence(segments=tuple(segments), owned=min(shared, len(segments))),)
+    starts = _starts(segments, branches)
+    ends = [*(one.segment for one in starts), len(segments)]
+    first = tuple(segments[: ends[0]])
+    found = [TokenSequence(segments=first, owned=min(shared, len(first)))]
+    for number, branch in enumerate(starts):
+        _check(branch, found, segments, number + 1)
+        trunk = () if branch.parent is None else found[branch.parent].segments[: branch.at]
+        own = tuple(segments[branch.segment : ends[number + 1]])
+        foreign = max(0, min(shared - branch.segment, len(own)))
+        found.append(
+            TokenSequence(
+                segments=(*(one.as_context() for one in trunk), *own),
+                owned=len(trunk) + foreign,
+                parent=branch.parent,
+                at=branch.at,
+                reason=branch.reason,
+                branch=branch,
+            )
+        )
+    return tuple(found)
+
+
+def branch_history(branch: Branch, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the conversation that a branch started from; empty if it was not recorded.
+
+    Args:
+        branch: Of a trajectory.
+        messages: The trajectory's.
+
+    Raises:
+        LedgerFault: The branch names a message that the trajectory does not have.
+    """
+    for entry in branch.history:
+        if isinstance(entry, int) and not 0 <= entry < len(messages):
+            raise LedgerFault(
+                f"the branch at segment {branch.segment} shows message {entry}, but the "
+                f"trajectory has {len(messages)}"
+            )
+    return tuple(messages[one] if isinstance(one, int) else one for one in branch.history)
+
+
+def _starts(segments: Sequence[Segment], branches: Sequence[Branch]) -> list[Branch]:
+    """Return all branches in order, those that old records leave out included."""
+    named = {branch.segment: branch for branch in branches}
+    if len(named) != len(branches):
+        raise LedgerFault("two branches start at the same segment")
+    prompts = {
+        n for n, one in enumerate(segments) if n > 0 and one.kind is SegmentKind.PROMPT
+    } - named.keys()
+    whole = sorted((*named, *prompts))
+    return [
+        named.get(place, Branch(segment=place, parent=number)) for number, place in enumerate(whole)
+    ]
+
+
+def _check(
+    branch: Branch, found: Sequence[TokenSequence], segments: Sequence[Segment], number: int
+) -> None:
+    for rule, holds in _rules(branch, found, segments):
+        if not holds:
+            raise LedgerFault(f"sequence {number}: {rule}, got {_shown(branch)}")
+
+
+def _rules(
+    branch: Branch, found: Sequence[TokenSequence], segments: Sequence[Segment]
+) -> Iterator[tuple[str, bool]]:
+    count = len(segments)
+    yield f"a branch starts at a segment from 1 to {count - 1}", 0 < branch.segment < count
+    parent = branch.parent
+    known = parent is None or 0 <= parent < len(found)
+    yield "the parent of a branch is an earlier sequence", known
+    length = 0 if parent is None else len(found[parent].segments)
+    yield f"it can share at most {length} segments of its parent", 0 <= branch.at <= length
+    is_prompt = segments[branch.segment].kind is SegmentKind.PROMPT
+    yield "a branch starts with a prompt exactly if it shares nothing", is_prompt == (not branch.at)
+
+
+def _shown(branch: Branch) -> str:
+    return f"segment={branch.segment}, parent={branch.parent}, at={branch.at}"
