@@ -85,6 +85,6 @@ def epilog(lines: Sequence[str]) -> str | None:
 
 
 def help_text(command: Callable[..., object]) -> str:
-    """Return a command's docstring with one line per paragraph, so that any terminal can wrap it."""
+    """Return a command's docstring, each paragraph on one line for the terminal to wrap."""
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -3,7 +3,8 @@
 Scripted policies need ids and image tokens but no weights, so they must not need transformers and
 torch. Only models whose files say everything are read: a tokenizer of the class
 `PreTrainedTokenizerFast`, which transformers 5 also calls `TokenizersBackend` and which adds no
-code to its tokenizer.json, and the image processor of Qwen2-VL (`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors equal those of
+code to its tokenizer.json, and the image processor of Qwen2-VL
+(`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors equal those of
 transformers; tests/core/test_tokens_light.py compares them.
 """
 
