@@ -85,3 +85,25 @@ def test_help_wraps_paragraphs_to_the_terminal(monkeypatch: pytest.MonkeyPatch) 
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     paragraph = lines[lines.index(next(line for line in lines if line.startswith("Rates"))) : -1]
     assert all(len(line) > 40 for line in paragraph[:-1])
+
+
+_INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "envkit.cli.catalog":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+from envkit.cli import main
+main(["list"])
+"""
+
+
+def test_ctrl_c_while_commands_are_imported_gives_no_traceback() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "envkit: interrupted\n")
