@@ -93,7 +93,7 @@ class Certification:
             is_known = isinstance(kind, type) and issubclass(kind, EnvkitError)
             text: str = answer["error"]
             unknown = f"{self._plan.target} cannot be built: {text}"
-            if is_known and issubclass(kind, ConfigurationError):
+            if isinstance(kind, type) and issubclass(kind, ConfigurationError):
                 raise kind(text.partition(": ")[2])
             raise ContractError(text.partition(": ")[2] if is_known else unknown)
 
