@@ -61,6 +61,8 @@ def import_dump(
     from envkit.trajectory.storage import FILE_NAME
     from envkit_exchange import DumpFormat, SlimeOptions, read_dump
 
+    if not file.exists():  # before what reads it asks for a package
+        raise StorageError(f"there is no dump {str(file)!r}")
     target = out / FILE_NAME
     if target.is_file() and target.stat().st_size and not overwrite:
         raise StorageError(f"{out} already holds a run: name another --out, or add --overwrite")

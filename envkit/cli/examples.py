@@ -1,5 +1,6 @@
 """Examples for the help of each command."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -74,3 +75,9 @@ def epilog(lines: Sequence[str]) -> str | None:
     if not lines:
         return None
     return "\n\n".join(["Examples:", *(f"  envkit {line}" for line in lines)])
+
+
+def help_text(command: Callable[..., object]) -> str:
+    """Return a command's docstring, each paragraph on one line for the terminal to wrap."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
