@@ -45,7 +45,7 @@ export function rewritten(view, turn) {
   const node = h("details.rewrite", { ontoggle: () => {
     if (!node.open || node.children.length > 1) return;
     node.append(h("p.muted", {}, vocabulary ? "What the model saw from here on:" : "What the model saw from here on, as token ids (envkit ui and envkit report take --model to show text):"),
-      h("pre", { tabindex: 0 }, promptText(turn.tokens.context.slice(0, prompt.tokens), vocabulary)), prompt.images.map(sha => view.draw(sha, [])));
+      h("pre", { tabindex: 0 }, promptText(turn.tokens.context.slice(0, prompt.tokens), vocabulary)), ...prompt.images.map(sha => view.draw(sha, [])));
   } }, h("summary", {}, h("b", {}, "History rewritten"), ` · ${plain(reason)} · ${many(prompt.tokens, "token")}${prompt.images.length ? ` and ${many(prompt.images.length, "image")}` : ""}`));
   return node;
 }
