@@ -73,7 +73,7 @@ export function start(source, home) {
   // What is not there may still come: a run that starts, an episode that is not read yet.
   function missing(text, href = "#/") {
     let stop = null;
-    return { name: "lost", title: "Not found", node: h("p.pad", {}, text, " ", h("a", { href }, "Go back")),
+    return { name: "lost", title: "Not found", node: [h("h1.vh", {}, "Not found"), h("p.pad", {}, text, " ", h("a", { href }, "Go back"))],
       enter(since) { stop = source.watch(null, redraw, since); }, leave() { stop?.(); } };
   }
 

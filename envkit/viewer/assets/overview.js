@@ -51,6 +51,6 @@ export function runPage({ run }) {
     f.families.length > 1 ? h("section.card", {}, h("h2", {}, "By family"), h("ul.families", {}, f.families.map(([name, solved, n]) =>
       h("li", {}, h("a", { href: eps({ q: name }) }, plain(name.replaceAll("_", " "))), h("span.bar", { vars: { "--n": solved / n } }), h("span", {}, `${num(solved)} of ${num(n)}`))))) : null,
     f.slowest.length ? h("section.card", {}, h("h2", {}, "Slowest episodes"), h("ul.slow", {}, f.slowest.map(([number, task, time, what]) => h("li", {}, h("a.cut", { href: link([run.name, "e", number]) }, plain(task)), h("b", {}, seconds(time)), h("span.muted", {}, plain(what)))))) : null,
-    folded("All figures", h("div.two", {}, table(["what", ""], f.summary.map(([k, v]) => [k, plain(v)])), table(["metric", "value"], f.metrics.map(([k, v]) => [plain(k), num(v, 4)])))),
+    folded("All figures", h("div.two", {}, table(["what", "value"], f.summary.map(([k, v]) => [k, plain(v)])), table(["metric", "value"], f.metrics.map(([k, v]) => [plain(k), num(v, 4)])))),
   ]; }
 }
