@@ -84,7 +84,10 @@ def test_run_grows_with_its_writer(tmp_path: Path) -> None:
 def test_run_of_a_writer_elsewhere_is_live_while_its_file_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envkit.viewer.live_run.is_locked", lambda _: False)
+    def unlisted(found: os.stat_result) -> bool:
+        return False
+
+    monkeypatch.setattr("envkit.viewer.live_run.is_locked", unlisted)
     run = opened(tmp_path)
     with TrajectoryWriter(tmp_path) as writer:
         writer.write(example(1))
