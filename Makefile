@@ -12,6 +12,8 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Each process of a test would compile envkit again, a second of CPU time.
+unexport PYTHONDONTWRITEBYTECODE
 # Processes that share the tests. Each imports torch: about 10 seconds and 1 GB.
 WORKERS ?= 2
 PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist worksteal
@@ -78,6 +80,7 @@ check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs/phrases.py
 	$(BIN)/python scripts/docs/architecture.py --check
+	$(BIN)/python scripts/docs/figures.py --check
 	$(BIN)/pyright
 
 format: $(VENV)/.dev  ## Format the code
@@ -107,7 +110,7 @@ docs: $(VENV)/.dev  ## Build the documentation as a site into build/site
 docs-serve: $(VENV)/.dev  ## Serve the documentation while writing it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-bench: $(VENV)/.dev templates  ## Run the benchmarks; figures go to benchmarks/results
+bench: $(VENV)/.dev templates  ## Run the benchmarks; results go to benchmarks/results
 	for name in import delta loop geo3k engine search judge grading desktop desktop_rollout browser report live_view; do \
 	  $(BIN)/python benchmarks/$$name.py --json benchmarks/results/$$name.json || exit 1; done
 

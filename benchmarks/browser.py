@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from envkit_actions import Action, ActionKind
-from envkit_browser.driver import BrowserPool, Hands, Page, PageOptions, Site
+from envkit_browser.driver import BrowserPool, Page, PageInput, PageOptions, Site
 
 HTML: Final = """<!doctype html><body style="font:16px sans-serif">
 <h3>Which do you like?</h3><p id="state">0</p>
@@ -32,9 +32,9 @@ CLICK: Final = Action(kind=ActionKind.CLICK, x=60, y=120)
 
 async def play(page: Page, steps: int) -> None:
     """Play steps on a page and check that each click arrived."""
-    hands, state = Hands(page), 0
+    page_input, state = PageInput(page), 0
     for _ in range(steps):
-        await hands.perform(CLICK)
+        await page_input.perform(CLICK)
         await page.screenshot()
         state = await page.evaluate("n")
     if state != steps:

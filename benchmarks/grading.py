@@ -263,7 +263,8 @@ def main() -> None:
         print(f"{name:48} {figure:9g}")
     graders = [*own_graders(), *reasoning_gym_graders(is_all=options.all)]
     figures = dict(_measured(graders, GOAL_MS))
-    print(f"{'worst':48} {max(figures.values()):9.3f} ms")
+    figures["worst ms"] = max(figures.values())
+    print(f"{'worst':48} {figures['worst ms']:9.3f} ms")
     figures |= policy
     longest = [(f"longest {name}", read, MAX_REPLY_CHARACTERS) for name, read in READERS.items()]
     figures |= _measured(longest, LONGEST_GOAL_MS)

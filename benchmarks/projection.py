@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from envkit.conformance import Content, load_adapters
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures, join_features
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, step_rows, whole_row
+from envkit_conformance import Content, load_adapters
 
 GOAL_MS: Final = 2.0
 TURNS: Final = 20

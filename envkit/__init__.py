@@ -15,7 +15,7 @@ from envkit.tools import ToolSpec, tool
 
 if TYPE_CHECKING:  # what `__getattr__` imports on first use
     from envkit.async_env import AsyncEnv
-    from envkit.certify.contract import check_env
+    from envkit.checker import check_env
     from envkit.tool_env import ToolEnv
 
     __version__: str
@@ -45,7 +45,7 @@ __all__ = [
 _LAZY = {
     "AsyncEnv": "envkit.async_env",
     "ToolEnv": "envkit.tool_env",
-    "check_env": "envkit.certify.contract",
+    "check_env": "envkit.checker",
 }
 _PACKAGES = (
     "export",

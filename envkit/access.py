@@ -53,7 +53,7 @@ class Access:
     """Whether the key was made here, so that it has to be printed."""
 
     def __post_init__(self) -> None:
-        """Refuse a key that no header can carry or that is quickly guessed.
+        """Reject a key that no header can carry or that is quickly guessed.
 
         Raises:
             ConfigurationError: The key is too short, or has other characters than printable ASCII.
@@ -74,7 +74,7 @@ class Access:
 
         Args:
             headers: Names and values, as the request has them.
-            needs_key: False checks only where the request comes from.
+            needs_key: False checks only if the request comes from.
         """
         found: dict[str, list[str]] = {}
         for name, value in headers:

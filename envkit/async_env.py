@@ -17,7 +17,7 @@ T = TypeVar("T")
 class AsyncEnv(Env):
     """An environment that waits for something: a browser, a server, a sandbox.
 
-    An author writes `on_areset(task)` and `on_aturn(text)`, and `aclose()` where there is something
+    An author writes `on_areset(task)` and `on_aturn(text)`, and `aclose()` if there is something
     to release. The hooks must not block the event loop. The synchronous `reset`, `step` and `close`
     work too, outside an event loop: they run on a loop of the instance's own, so that a connection
     opened by one call is usable in the next. Do not mix the two ways on one instance.

@@ -10,7 +10,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held; closing twice is fine."""
+        """Release what is held; safe to call twice."""
 
     def __enter__(self) -> Self:
         return self

@@ -39,7 +39,7 @@ def collections() -> Mapping[str, str]:
 
 
 def load_collection(namespace: str) -> Collection | None:
-    """Import a collection; None where no distribution brings that namespace.
+    """Import a collection; None if no distribution brings that namespace.
 
     Raises:
         ContractError: It fails to import, is no `Collection`, or two distributions bring it.

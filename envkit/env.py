@@ -98,7 +98,7 @@ class Env(gymnasium.Env[Observation, str]):
     """Which history policy a rollout takes if it names none, such as
     `{"keep_last_images": {"keep": 3, "drop_at": 6}}`; None appends everything."""
     step_key: StepKey | None = None
-    """Set by a rollout before every step; None where nobody retries. An environment with a remote
+    """Set by a rollout before every step; None if nobody retries. An environment with a remote
     backend sends it along as the idempotency key."""
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
@@ -114,7 +114,7 @@ class Env(gymnasium.Env[Observation, str]):
         self.task: Task = {}
         self.turn = 0
         self._running = False
-        self._transcript: list[str] = []  # filled only where a render mode asks for it
+        self._transcript: list[str] = []  # filled only if a render mode asks for it
         self._shown: Sequence[Image] = ()
 
     def on_reset(self, task: Task) -> Turn:
@@ -217,7 +217,7 @@ class Env(gymnasium.Env[Observation, str]):
 
     def _choose_task(self, options: dict[str, Any] | None) -> Task:
         task = _given_task(options)
-        # Drawn even where a task is given, so that the recorded task with the same seed plays the
+        # Drawn even if a task is given, so that the recorded task with the same seed plays the
         # same episode.
         index = None if self.tasks is None else draw_index(self.tasks, self.np_random)
         if task is None:
@@ -232,7 +232,7 @@ class Env(gymnasium.Env[Observation, str]):
         return Reset(observation, self._info(turn))
 
     def _require_running(self, action: object) -> None:
-        """Refuse a step without an episode, or one that is not a model's reply."""
+        """Reject a step without an episode, or one that is not a model's reply."""
         if not self._running:
             raise EpisodeStateError(
                 "the episode is over or never began: call reset() before step()"

@@ -38,7 +38,7 @@ _brief.maxstring = _brief.maxother = _SHOWN_CHARACTERS
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the nearest known name; nothing where none is near.
+    """Return a sentence with the nearest known name; nothing if none is near.
 
     Args:
         name: The name that was asked for.

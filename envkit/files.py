@@ -165,7 +165,7 @@ class LineFile(Closing):
                 self._append(descriptor, line)
 
     def close(self) -> None:
-        """Close the file and release its lock; closing twice is fine."""
+        """Close the file and release its lock; safe to call twice."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)

@@ -221,7 +221,7 @@ def _without_ancillary_chunks(data: bytes) -> bytes:
 
 
 def _exact(data: bytes, image_format: str) -> bytes | None:
-    """Return a file without metadata, or None where that is not known how to do."""
+    """Return a file without metadata, or None if that is not known how to do."""
     if image_format == "png":
         return data  # its ancillary chunks are gone already
     if image_format == "jpeg":

@@ -89,7 +89,7 @@ class Message(TypedDict):
 def message(role: Role, text: str, images: Sequence[Image] = ()) -> Message:
     """Build a message; images come before the text, as the vision models were trained.
 
-    The content is a plain string where there is no image.
+    The content is a plain string if there is no image.
     """
     if isinstance(text, Trusted):
         ranges = [[start, end] for start, end in text.ranges]

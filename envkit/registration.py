@@ -351,7 +351,7 @@ def _place_of(entry_point: str | Creator) -> str | Creator:
 
 
 def _check_json(found: EnvSpec) -> None:
-    """Refuse arguments that a spec cannot carry to another process."""
+    """Reject arguments that a spec cannot carry to another process."""
     try:
         json.dumps(dict(found.kwargs), allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -36,13 +36,13 @@ from typing import Any, Final
 
 import envkit
 from envkit.agents import MultiAgentEnv, RoleEnv
-from envkit.certify.audit.policies import most_similar
 from envkit.cli import main as envkit_command
 from envkit.env import Env, PolicyContext
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, text_of
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
+from envkit_certify.audit.policies import most_similar
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "environments" / "baselines.md"
@@ -208,7 +208,7 @@ def _oracle_lessons(env: Env, seed: int) -> Iterator[tuple[str | None, int, Less
 
 
 def options_of(column: str, target: Target) -> list[str] | None:
-    """Return the options of `envkit eval` for a cell; None where the table has none."""
+    """Return the options of `envkit eval` for a cell; None if the table has none."""
     if column == "oracle" or column in BLIND:
         place = f"baselines:{BLIND[column]}" if column in BLIND else column
         needed = {"oracle", "random"} if column == "random" else {"oracle"}

@@ -4,7 +4,7 @@
 
     .venv/bin/python scripts/record_conformance.py [DIR]
 
-DIR is `envkit/conformance/recordings` unless it is named. Needs the templates that
+DIR is `adapters/envkit_conformance/recordings` unless it is named. Needs the templates that
 `scripts/fetch_templates.py` fetched. Every run writes the same tokens: replies are scripted, their
 log-probabilities are a function of id and position, and times are written as 0.
 """
@@ -26,8 +26,6 @@ from fakes.envs import AdderEnv  # noqa: E402
 from fakes.playing import play_one  # noqa: E402
 from fakes.templates import image_processor, make_codec  # noqa: E402
 
-from envkit.conformance import load_recordings, save_recordings  # noqa: E402
-from envkit.conformance.recordings import ABOUT_KEY, FILLER_KEY, NAME_KEY  # noqa: E402
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn  # noqa: E402
 from envkit.errors import EngineFault, EnvFault, FaultKind  # noqa: E402
 from envkit.images import Image  # noqa: E402
@@ -45,6 +43,8 @@ from envkit.rollout import (  # noqa: E402
 from envkit.tasks import Task  # noqa: E402
 from envkit.tokens import ChatCodec, Encoded  # noqa: E402
 from envkit.trajectory import StopReason, Trajectory, check_trajectory  # noqa: E402
+from envkit_conformance import load_recordings, save_recordings  # noqa: E402
+from envkit_conformance.recordings import ABOUT_KEY, FILLER_KEY, NAME_KEY  # noqa: E402
 
 TARGET = ROOT / "envkit" / "conformance" / "recordings"
 NO_RETRIES = RetryBudget(

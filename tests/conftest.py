@@ -6,6 +6,8 @@ from typing import Final
 
 import pytest
 
+from envkit.json_schema import jsonschema
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spin-waiting threads starve a shared machine
@@ -24,6 +26,8 @@ with contextlib.suppress(ImportError):
     )
     settings.register_profile("fast", settings.get_profile("thorough"), max_examples=25)
     settings.load_profile("thorough")
+
+jsonschema()  # first here: a plain import, such as nbformat's, takes five seconds in each worker
 
 _HEAVY: Final = frozenset({"gemma3", "gpt-oss", "mistral-nemo"})
 """Tokenizers that take seconds to load, in every process that tests share."""

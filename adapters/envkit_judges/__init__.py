@@ -1,4 +1,4 @@
-"""Language models as judges: reward terms whose scores another model gives.
+"""Language models as judges: reward terms that another model scores.
 
     judge = Judge(Endpoint("http://127.0.0.1:8000/v1", model="judge-32b"))
     terms = judge.rubric(
@@ -7,8 +7,8 @@
     )
     env = envkit.ToolEnv(tools, tasks, terms)
 
-A judge answers in a strict JSON form. One that does not, even when asked again, or that cannot be
-reached, is an `EnvFault` of kind GRADER, never a reward of 0.
+A judge answers in strict JSON. If it does not, even when asked again, or cannot be reached, the
+result is an `EnvFault` of kind GRADER, never a reward of 0.
 """
 
 from envkit_judges.cache import CacheStatistics

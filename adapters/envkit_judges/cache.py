@@ -1,4 +1,4 @@
-"""Verdicts that were given before: the least recently used ones are forgotten."""
+"""An LRU cache of verdicts."""
 
 import threading
 from collections import OrderedDict
@@ -9,22 +9,22 @@ from envkit_judges.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatistics:
-    """How often a cache had the answer."""
+    """Hit counts of a cache."""
 
     hits: int
     misses: int
     size: int
-    """Verdicts that are kept now."""
+    """Verdicts in the cache."""
 
 
 class VerdictCache:
-    """Keeps the last verdicts by key. Safe to use from several threads."""
+    """Keeps recent verdicts by key. Thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         """Make an empty cache.
 
         Args:
-            capacity: Most verdicts to keep; 0 keeps none.
+            capacity: Maximum verdicts; 0 keeps none.
         """
         self._capacity = capacity
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class VerdictCache:
             return found
 
     def put(self, key: bytes, verdict: Verdict) -> None:
-        """Keep a verdict, and forget the one that was not used for longest."""
+        """Store a verdict, evicting the least recently used one."""
         with self._lock:
             self._verdicts[key] = verdict
             self._verdicts.move_to_end(key)

@@ -1,7 +1,7 @@
-"""Attempts to get one reply: a deadline, retries with back-off, a rate and a number at once.
+"""Get a reply within a deadline, with retries, back-off, and rate and concurrency limits.
 
-A server that asks to wait (429 with Retry-After) holds up every call of the judge, not only the one
-that it refused.
+A server that asks to wait (429 with Retry-After) delays every call of the judge, not only the
+rejected one.
 """
 
 import asyncio
@@ -14,34 +14,34 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from envkit.chat import CallFailure
 from envkit.errors import ConfigurationError
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Backoff
+from envkit_chat import CallFailure
 from envkit_judges.model import JudgeModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """How patiently a judge is asked."""
+    """Limits on calls to a judge."""
 
     timeout_s: float = 30.0
-    """Of one attempt."""
+    """Seconds per attempt."""
     deadline_s: float = 100.0
-    """Of a verdict with all its attempts, waits and repeated questions. Below the rollout's
-    `step_timeout_s`, so that a slow judge is reported as one."""
+    """Seconds per verdict, including all attempts, waits and repeated questions. Below the
+    rollout's `step_timeout_s`, so that a slow judge is reported as such."""
     max_retries: int = 6
     """Attempts after the first, for each question."""
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, maximum_s=20.0))
-    """Between attempts, where the server does not say how long to wait."""
+    """Seconds between attempts, if the server does not say how long to wait."""
     requests_per_minute: float | None = None
     """Evenly spaced; None is unlimited."""
     max_concurrency: int = 64
-    """Attempts that wait for an answer at the same time, on one event loop."""
+    """Concurrent attempts per event loop."""
 
     def __post_init__(self) -> None:
-        """Refuse limits that no call can keep.
+        """Reject limits that no call can keep.
 
         Raises:
             ConfigurationError: A limit is out of range.
@@ -54,8 +54,8 @@ class CallLimits:
             raise ConfigurationError(f"max_retries must be 0 or more, got {self.max_retries}")
 
 
-class Turnstile:
-    """Spaces calls out, and stops them all for a while when a server says so. Thread-safe."""
+class RateLimiter:
+    """Spaces out calls, and pauses them all when a server asks to. Thread-safe."""
 
     def __init__(self, requests_per_minute: float | None) -> None:
         self._interval_s = 60.0 / requests_per_minute if requests_per_minute else 0.0
@@ -63,7 +63,7 @@ class Turnstile:
         self._next = 0.0
 
     def reserve(self) -> float:
-        """Take the next place; return the seconds until it comes."""
+        """Reserve the next slot; return the seconds until it."""
         with self._lock:
             now = time.monotonic()
             place = max(now, self._next)
@@ -72,17 +72,17 @@ class Turnstile:
             return place - now
 
     def pause(self, seconds: float) -> None:
-        """Let nobody through for a while."""
+        """Pause all calls for a while."""
         with self._lock:
             self._next = max(self._next, time.monotonic() + seconds)
 
 
 class Calls:
-    """Gets replies of one model."""
+    """Gets replies from one model."""
 
     def __init__(self, model: JudgeModel, limits: CallLimits) -> None:
         self._model, self._limits = model, limits
-        self._turnstile = Turnstile(limits.requests_per_minute)
+        self._turnstile = RateLimiter(limits.requests_per_minute)
         self._rng = random.Random(model.identity)
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
         self._places = WeakKeyDictionary()
@@ -101,7 +101,7 @@ class Calls:
             messages: The conversation.
             sampling: As for the model.
             schema: As for the model.
-            deadline: On the clock of the running event loop.
+            deadline: Deadline on the running event loop's clock.
 
         Raises:
             CallFailure: The last attempt's failure, with the number of attempts.

@@ -2,16 +2,16 @@
 
 The contract is that of OpenAI's API reference, `POST /v1/chat/completions`, which vLLM and SGLang
 serve too: errors are `{"error": {"message", "type", "code"}}` with a status, 429 carries
-`Retry-After`, and `response_format` holds a reply to a JSON Schema.
+`Retry-After`, and `response_format` enforces a JSON Schema.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from envkit.chat import ChatClient, answer_failure, wire_message
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
+from envkit_chat import ChatClient, answer_failure, wire_message
 
 ResponseFormat = Literal["json_schema", "json_object"]
 _ADVICE: Final[Mapping[int, str]] = {
@@ -41,17 +41,16 @@ class Endpoint:
 
         Args:
             base_url: Up to and including the version, such as "http://127.0.0.1:8000/v1".
-            model: Its name there.
+            model: Name of the model on the server.
             api_key: Sent as a bearer token; None sends none.
             headers: Sent with every request.
-            response_format: How the server holds the model to JSON. None for servers that refuse
-                the field.
-            length_field: Where the longest reply is said; "max_completion_tokens" for OpenAI's
-                reasoning models, which also take no other temperature than 1.
+            response_format: How the server enforces JSON. None for servers that reject the field.
+            length_field: Field of the maximum reply length; "max_completion_tokens" for OpenAI's
+                reasoning models, which also require temperature 1.
             extras: Other fields of every request, such as {"reasoning_effort": "low"}.
 
         Raises:
-            ConfigurationError: The address is no HTTP address.
+            ConfigurationError: The address is not an HTTP address.
         """
         self._client = ChatClient(base_url, api_key=api_key, headers=headers, advice=_ADVICE)
         self._model, self._format = model, response_format
@@ -60,7 +59,7 @@ class Endpoint:
 
     @property
     def identity(self) -> str:
-        """Model and address, with what else changes its answers."""
+        """Model, address and other settings that change the answers."""
         extras = json.dumps(self._extras, sort_keys=True) if self._extras else ""
         return f"{self._model} at {self._client.url} {extras}".rstrip()
 
@@ -70,7 +69,7 @@ class Endpoint:
         """Send one request and return the reply's text.
 
         Raises:
-            CallFailure: No connection, a status other than 200, or a body that is no completion.
+            CallFailure: No connection, a status other than 200, or a body that is not a completion.
         """
         fields: dict[str, Any] = {
             "model": self._model,
@@ -87,7 +86,7 @@ class Endpoint:
         )
 
     async def aclose(self) -> None:
-        """Close the running loop's connections; closing twice is fine."""
+        """Close the running loop's connections; safe to call twice."""
         await self._client.aclose()
 
     def _response_format(self, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +102,7 @@ def _text_of(body: bytes) -> str:
     """Return the first choice's text; a refusal is text too.
 
     Raises:
-        CallFailure: The body is no completion.
+        CallFailure: The body is not a completion.
     """
     try:
         choice: Any = json.loads(body)["choices"][0]["message"]

@@ -1,4 +1,4 @@
-"""A judge that runs on any envkit engine, such as the one that is being trained."""
+"""A judge on any envkit engine, such as the one being trained."""
 
 import asyncio
 import uuid
@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envkit.chat import CallFailure
 from envkit.errors import EngineFault, ImageError, TemplateError
 from envkit.messages import Message
 from envkit.rollout.engine import Engine, GenerateRequest, Sampling
 from envkit.tokens import ChatCodec
+from envkit_chat import CallFailure
 
 
 class EngineModel:
     """The model behind an engine. The schema is not enforced: the reply is checked afterwards."""
 
     def __init__(self, engine: Engine, codec: ChatCodec, *, name: str | None = None) -> None:
-        """Take an engine; it stays the caller's to close.
+        """Wrap an engine; the caller closes it.
 
         Args:
             engine: Samples the replies.
-            codec: The model's own, with its processor where images are shown.
-            name: Tells this model from others in the cache; None takes the engine's. A model whose
+            codec: The model's codec, with its processor if images are shown.
+            name: Identifies this model in the cache; None takes the engine's name. A model whose
                 weights change needs a new name, or a judge without a cache.
         """
         self._engine, self._codec = engine, codec
@@ -30,7 +30,7 @@ class EngineModel:
 
     @property
     def identity(self) -> str:
-        """The name that was given."""
+        """The given name."""
         return f"{self._name} in this process"
 
     async def complete(
@@ -72,4 +72,4 @@ class EngineModel:
         return self._codec.decode(generation.token_ids)
 
     async def aclose(self) -> None:
-        """Hold nothing: the engine is the caller's."""
+        """Do nothing: the caller closes the engine."""

@@ -1,7 +1,7 @@
 """A judge: asks a model for scores, once for each distinct question.
 
-Order of a question: the cache; a running request for the same question; the model. Failures are
-not cached.
+A question goes to the cache, then to a pending request for the same question, then to the model.
+Failures are not cached.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from envkit.chat import CallFailure
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rewards import Gate, RewardContext, Term
 from envkit.rollout.engine import Sampling
 from envkit.toolset.result import plain
+from envkit_chat import CallFailure
 from envkit_judges.cache import CacheStatistics, VerdictCache
 from envkit_judges.calls import CallLimits, Calls
 from envkit_judges.model import JudgeModel
@@ -35,15 +35,15 @@ Show = Callable[[RewardContext], Message]
 
 
 @dataclass(slots=True)
-class _Flight:
-    """A question that is being asked, and how many wait for it."""
+class _PendingQuestion:
+    """A pending question and its number of waiters."""
 
     task: asyncio.Task[Verdict]
     waiting: int = 0
 
 
 class Judge:
-    """Scores episodes by a language model. Any number of episodes and terms may share it."""
+    """Scores episodes with a language model. Any number of episodes and terms can share it."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class Judge:
 
         Args:
             model: An `Endpoint` or an `EngineModel`.
-            show: Makes the user message that the judge reads; None shows the task's prompt, its
-                `answer` as the reference, the final answer, and the images.
-            instructions: The system message, before the criteria and the form of the reply.
+            show: Builds the user message for the judge; None shows the task's prompt, its `answer`
+                as the reference, the final answer, and the images.
+            instructions: The system message, which precedes the criteria and the reply format.
             sampling: None is greedy, with at most 1024 tokens.
             limits: Deadlines, retries and rates; None takes the defaults.
-            max_reasks: How often a reply in a wrong form is sent back with what is wrong.
+            max_reasks: How often a malformed reply is sent back with the error.
             cache_size: Verdicts to remember; 0 asks again every time.
 
         Raises:
@@ -83,7 +83,7 @@ class Judge:
         self._max_reasks = max_reasks
         self._calls = Calls(model, self._limits)
         self._cache = VerdictCache(cache_size)
-        self._flights: dict[tuple[asyncio.AbstractEventLoop, bytes], _Flight] = {}
+        self._flights: dict[tuple[asyncio.AbstractEventLoop, bytes], _PendingQuestion] = {}
 
     def term(
         self,
@@ -107,7 +107,7 @@ class Judge:
 
         Args:
             criteria: At least one, with different names.
-            gate: Where it is closed the judge is not asked.
+            gate: If it is closed, the judge is not asked.
 
         Raises:
             ConfigurationError: There is no criterion, or two share a name.
@@ -148,23 +148,23 @@ class Judge:
         flight = self._flights.get(place)
         if flight is None:
             task = asyncio.create_task(self._ask(question, schema, criteria, key))
-            flight = self._flights[place] = _Flight(task)
+            flight = self._flights[place] = _PendingQuestion(task)
         flight.waiting += 1
         try:
             return await asyncio.shield(flight.task)
         finally:
             flight.waiting -= 1
-            if not flight.waiting:  # nobody else wants the answer of a cancelled episode
+            if not flight.waiting:  # no other episode needs the answer of a cancelled one
                 flight.task.cancel()
                 if self._flights.get(place) is flight:
                     del self._flights[place]
 
     def cache_statistics(self) -> CacheStatistics:
-        """Return how often a verdict was known already."""
+        """Return the hit counts of the cache."""
         return self._cache.statistics()
 
     async def aclose(self) -> None:
-        """Close the model's connections; closing twice is fine."""
+        """Close the model's connections; safe to call twice."""
         await self._model.aclose()
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Judge":
@@ -213,7 +213,7 @@ class Judge:
         )
 
     def _key(self, question: Sequence[Message], schema: dict[str, Any]) -> bytes:
-        """Return the identity of a question: model, sampling, form, words and images."""
+        """Return the cache key of a question: model, sampling, schema, text and images."""
         words = [(entry["role"], text_of(entry)) for entry in question]
         pictures = [image.sha256 for image in images_of(question)]
         parts = [self._model.identity, asdict(self._sampling), schema, words, pictures]
@@ -222,10 +222,10 @@ class Judge:
 
 
 def show_answer(context: RewardContext) -> Message:
-    """Return what a judge reads by default: prompt, reference, answer and images.
+    """Return the default message for a judge: prompt, reference, answer and images.
 
     As JSON, because an answer that says "the grading ends here, score 10" stays a string in it.
-    Control tokens are broken up, and an answer of a hostile length is cut.
+    Control tokens are broken up, and overlong answers are truncated.
     """
     prompts = [text_of(entry) for entry in context.messages if entry["role"] == "user"]
     material = {
@@ -239,7 +239,7 @@ def show_answer(context: RewardContext) -> Message:
 
 
 def _sent_back(reply: str, error: MalformedVerdict) -> tuple[Message, Message]:
-    """Return the turns that ask for the form again."""
+    """Return the turns that ask for the right format again."""
     complaint = f"This is not in the form that was asked for: {error}. Write the JSON object only."
-    # An assistant message must not be empty: several servers refuse it.
+    # An assistant message must not be empty: several servers reject it.
     return message("assistant", reply[:_MAX_QUOTED] or "..."), message("user", complaint)

@@ -1,4 +1,4 @@
-"""What a judge asks: anything that completes a conversation."""
+"""Interface of judge models: anything that completes a conversation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ class JudgeModel(Protocol):
 
     @property
     def identity(self) -> str:
-        """Names the model and where it runs: part of a cached answer's key, and of errors."""
+        """Name and location of the model, for cache keys and errors."""
         ...
 
     async def complete(
@@ -21,15 +21,15 @@ class JudgeModel(Protocol):
         """Return the model's reply.
 
         Args:
-            messages: The conversation, with images where there are some.
+            messages: The conversation, with images if any.
             sampling: Temperature, length and seed.
-            schema: JSON Schema of the reply, for models that can be held to one.
+            schema: JSON Schema of the reply, for models that can enforce one.
 
         Raises:
-            CallFailure: There is none. Deadlines and retries are the caller's.
+            CallFailure: There is no reply. The caller handles deadlines and retries.
         """
         ...
 
     async def aclose(self) -> None:
-        """Release connections; closing twice is fine."""
+        """Release connections; safe to call twice."""
         ...

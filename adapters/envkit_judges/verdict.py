@@ -1,4 +1,4 @@
-"""What a judge is asked for, and the strict reading of its reply.
+"""Criteria of a judge, and strict parsing of its reply.
 
 The reply is one JSON object, `{"reason": "...", "scores": {"name": 7}}`, with a whole number for
 every criterion. The reason comes first, so that the model thinks before it scores. Thinking before
@@ -21,13 +21,13 @@ class Criterion:
     """One thing to score."""
 
     name: str
-    """Of the reward term, and the key in the judge's reply."""
+    """Name of the reward term, and key in the judge's reply."""
     text: str
-    """What the judge reads: when the score is high, and when it is low."""
+    """Text for the judge: when the score is high, and when it is low."""
     best: int = 10
-    """The highest score; the lowest is 0. The term's score is the share of it, 0 to 1."""
+    """The highest score; the lowest is 0. The term's score is the fraction of it, 0 to 1."""
     weight: float = 1.0
-    """Of the reward term."""
+    """Weight of the reward term."""
 
     def __post_init__(self) -> None:
         """Check the name, the text and the scale.
@@ -53,7 +53,7 @@ class Verdict:
 
 
 class MalformedVerdict(ValueError):  # as MalformedJson
-    """A judge's reply is not in the form that was asked for; the message says what is wrong."""
+    """A judge's reply is malformed; the message says why."""
 
 
 def schema_of(criteria: Sequence[Criterion]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def read_verdict(text: str, criteria: Sequence[Criterion]) -> Verdict:
     """Read a judge's reply.
 
     Raises:
-        MalformedVerdict: It is not exactly what was asked for.
+        MalformedVerdict: The reply is not in the required form.
     """
     value = _decode(text)
     if not isinstance(value, dict):
@@ -123,7 +123,7 @@ def _decode(text: str) -> object:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise MalformedVerdict("a key is there twice")
+        raise MalformedVerdict("a key is repeated")
     return found
 
 
@@ -135,7 +135,7 @@ def _check_keys(fields: Mapping[str, object], wanted: Sequence[str], where: str)
     if missing := [name for name in wanted if name not in fields]:
         raise MalformedVerdict(f"{where} lacks the keys {missing}")
     if extra := sorted(fields.keys() - set(wanted)):
-        raise MalformedVerdict(f"{where} has keys that nobody asked for: {extra[:5]}")
+        raise MalformedVerdict(f"{where} has unexpected keys: {extra[:5]}")
 
 
 def _score(criterion: Criterion, value: object) -> int:

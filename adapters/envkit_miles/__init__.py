@@ -3,8 +3,8 @@
     --custom-generate-function-path envkit_miles.generate
     --custom-config-path run.yaml            # a mapping `envkit:` names environment and limits
 
-miles is a fork of slime with another `Sample` and another way to call generate functions;
-everything else is `envkit_slime`. docs/trainers/miles.md has a whole run.
+miles is a fork of slime with a different `Sample` and call convention for generate functions;
+everything else is in `envkit_slime`. docs/trainers/miles.md has a complete run.
 """
 
 from envkit_miles.data_source import DataSource

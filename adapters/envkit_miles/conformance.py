@@ -19,7 +19,7 @@ def _make() -> tuple[Form, Namespace, Sample]:
         reward_key=None,
         eval_reward_key=None,
     )
-    state: Any = SimpleNamespace()  # writing a sample asks it for nothing
+    state: Any = SimpleNamespace()  # writing a sample does not use it
     sample_class: Any = require("miles.utils.types").Sample
     return MilesForm(state), args, sample_class(index=0)
 

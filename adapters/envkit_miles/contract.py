@@ -1,4 +1,4 @@
-"""What this adapter relies on in miles."""
+"""The parts of miles that this adapter relies on."""
 
 from typing import Final
 

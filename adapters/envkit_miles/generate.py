@@ -22,7 +22,7 @@ from envkit_slime.upstream import require
 from envkit_slime.writer import meta_info, neutral_experts
 
 _ROUTING_KEYS: Final = ("routing_key", "session_id")
-"""What `Sample` calls its routing key: now, and in miles-rl 0.0.2."""
+"""Names of the routing key in `Sample`: current, and in miles-rl 0.0.2."""
 
 
 class MilesForm(Form):
@@ -34,11 +34,11 @@ class MilesForm(Form):
 
     @property
     def state(self) -> GenerateState:
-        """The state of the rollout that asks; miles has one for each rollout function."""
+        """State of the calling rollout; miles has one per rollout function."""
         return self._state
 
     def session_id(self, sample: Sample) -> str:
-        """Return the sample's routing key, which miles sets for some router policies only."""
+        """Return the sample's routing key, which miles sets only for some router policies."""
         name = next((name for name in _ROUTING_KEYS if hasattr(sample, name)), _ROUTING_KEYS[0])
         given: str | None = getattr(sample, name, None)
         if given is None:
@@ -47,7 +47,7 @@ class MilesForm(Form):
         return given
 
     def span(self, sample: Sample) -> Span:
-        """Return what tells miles' dashboard when replies and steps began and ended, if it is on.
+        """Return a recorder of reply and step times for miles' dashboard, if it is on.
 
         As miles/rollout/generate_hub/multi_turn.py.
         """
@@ -87,7 +87,7 @@ class MilesForm(Form):
         strategy = getattr(args, "opd_top_k_strategy", "only-student")
         if getattr(args, "opd_log_prob_top_k", 0) and strategy != "only-teacher":
             raise ConfigurationError(
-                "envkit does not ask for the student's most likely tokens, which distillation by "
+                "envkit does not request the student's most likely tokens, which distillation by "
                 f"--opd-top-k-strategy {strategy} compares; drop --opd-log-prob-top-k, or use "
                 "only-teacher"
             )
@@ -126,13 +126,13 @@ class MilesForm(Form):
         _validate(sample)
 
     def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
-        """Add the column of routing replay where the run has it."""
+        """Add the column of routing replay if the run uses it."""
         if getattr(args, "use_rollout_routing_replay", False):
             sample.rollout_routed_experts = neutral_experts(args, len(sample.tokens) - 1)
         _validate(sample)
 
     def check_rows(self, rows: Sequence[Row]) -> None:
-        """Refuse several rows with images, which miles cuts into steps by rows, not by episodes.
+        """Reject several rows with images, which miles splits into steps by row, not by episode.
 
         miles/ray/rollout/train_data_conversion.py, can_schedule_on_rollout_side.
 
@@ -159,7 +159,7 @@ class MilesForm(Form):
 
 
 def _dashboard() -> Any:  # noqa: ANN401
-    """Return what takes the spans of miles' dashboard; None where it is off, or not there yet."""
+    """Return the recorder of miles' dashboard; None if it is off or not available."""
     try:
         return require("miles.utils.lifecycle").TrajectoryLifecycle().sink
     except MissingDependencyError:  # miles-rl 0.0.2
@@ -187,11 +187,11 @@ def _validate(sample: Any) -> None:  # noqa: ANN401
 
 
 class _Refusal(dict[str, Any]):
-    """Sampling parameters that raise an error when miles copies them for its next group.
+    """Sampling parameters that raise when miles copies them for its next group.
 
-    miles logs what a group raises and submits another one, without end
-    (miles/rollout/inference_rollout/inference_rollout_train.py). What submitting raises ends the
-    rollout.
+    miles logs a group's exception and submits another one, forever
+    (miles/rollout/inference_rollout/inference_rollout_train.py). An exception while submitting ends
+    the rollout.
     """
 
     def __init__(self, error: EnvkitError) -> None:
@@ -218,7 +218,7 @@ async def generate(input: Any) -> Any:  # noqa: A002, ANN401  # miles names it s
     Raises:
         ConfigurationError: A setting is wrong.
         RunFailedError: The first episodes all failed in the same way.
-        TemplateError: The model's chat template cannot be made exact.
+        TemplateError: The model's chat template cannot be encoded exactly.
     """
     try:
         CONTRACT.check()
@@ -241,7 +241,7 @@ async def generate_slime_form(
     sampling_params: Mapping[str, Any],
     evaluation: bool = False,
 ) -> Any:  # noqa: ANN401  # miles' Sample, or a list of them by opt-in
-    """Do the same for miles' older rollout, which calls as slime does.
+    """Do the same for miles' older rollout, which has slime's call convention.
 
     For `MILES_USE_LEGACY_ROLLOUT_V1=1`, where the state is process-wide
     (miles/rollout/sglang_rollout.py).

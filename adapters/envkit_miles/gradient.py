@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient.cases import GradientPath, LossCase, Reduction
 from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
+from envkit_conformance.gradient.cases import GradientPath, LossCase, Reduction
 from envkit_miles.generate import MilesForm
 from envkit_slime.gradient import (
     FAN_OUTS,
@@ -30,11 +30,11 @@ from envkit_slime.rewards import post_process_rewards
 from envkit_slime.upstream import require
 
 if TYPE_CHECKING:
-    from envkit.conformance.gradient.policy import Policy
+    from envkit_conformance.gradient.policy import Policy
 
 
 def miles_arguments(episodes: int, case: LossCase, *, is_exact: bool = True) -> Namespace:
-    """Return `arguments` and what miles reads besides."""
+    """Return `arguments` with miles' additional fields."""
     return Namespace(
         **vars(arguments(episodes, case)),
         custom_tis_function_path=None,
@@ -57,12 +57,12 @@ def backward(
     *,
     is_exact: bool = True,
 ) -> None:
-    """Leave the gradient of miles' loss in the policy's parameters."""
+    """Accumulate the gradient of miles' loss in the policy's parameters."""
     parallel = _join_world()
     loss, torch = require("miles.backends.training_utils.loss"), require("torch")
     conversion = require("miles.ray.rollout.train_data_conversion")
     args = miles_arguments(len(trajectories), case, is_exact=is_exact)
-    nothing: Any = SimpleNamespace()  # writing a sample asks its state for nothing
+    nothing: Any = SimpleNamespace()  # writing a sample does not use its state
     form = MilesForm(nothing)
     samples = written(form, args, require("miles.utils.types").Sample, trajectories, shape)
     data = conversion.convert_samples_to_train_data(args, samples, {}, None, post_process_rewards)
@@ -106,7 +106,7 @@ def _schedule(
         shard = shards[ranks.rank]
         batches = [(shard, list(places)) for places in shard["micro_batch_indices"]]
         return batches, shard["num_microbatches"][0], shard["num_rollouts"][0]
-    # With images a step is cut by rows on the training side, training_utils/data.py.
+    # With images the training side splits a step by rows, training_utils/data.py.
     shard = conversion.split_train_data_by_dp_raw(args, data, dp_size=ranks.size)[ranks.rank]
     count = args.global_batch_size // ranks.size
     return [(shard, [place]) for place in range(count)], count, None

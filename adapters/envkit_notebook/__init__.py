@@ -1,7 +1,7 @@
 """Widgets for JupyterLab, VS Code and Colab: play by hand, step through a record, branch it.
 
-The widgets need the extra `notebook` (anywidget, which brings its front end along: nothing is
-installed into JupyterLab). What they do without a front end, `Game` and `rerun`, does not.
+The widgets need the extra `notebook` (anywidget, which bundles its front end: nothing is installed
+into JupyterLab). `Game` and `rerun` work without it.
 """
 
 from importlib import import_module
@@ -70,7 +70,7 @@ def show(source: "Source", index: int = 0, *, codec: "ChatCodec | None" = None) 
 
     Args:
         source: A trajectory, a trajectory file or a run directory.
-        index: Of the episode in a file, from 0; -1 is the last one.
+        index: Index of the episode in a file, from 0; -1 is the last one.
         codec: Shows tokens as text; None shows their ids.
 
     Raises:
@@ -101,12 +101,12 @@ def branch(
     Args:
         trajectory: The recorded episode.
         turn: Index of the reply to change, from 0.
-        reply: What is said instead; None waits for it to be written.
-        env: Instead of the environment that the trajectory names.
+        reply: The new reply; None waits for the user to write it.
+        env: Replaces the environment that the trajectory names.
         engine: Plays the rest, through the rollout's own loop; None lets a person play.
-        codec: Of the model that the episode was recorded with; needed beside an engine.
-        limits: Of an engine's branch, as for `envkit.rollout.play`.
-        sampling: Of an engine's branch, as for `envkit.rollout.play`.
+        codec: Codec of the model that the episode was recorded with; required with an engine.
+        limits: Limits of an engine's branch, as for `envkit.rollout.play`.
+        sampling: Sampling of an engine's branch, as for `envkit.rollout.play`.
         kwargs: Constructor arguments that the environment was recorded with.
 
     Raises:

@@ -1,8 +1,8 @@
-"""One reply of a recorded episode changed, and the rest played again by an engine.
+"""Change one reply of a recorded episode, and let an engine replay the rest.
 
-The changed episode is what an abort between a reply and its step would have left, so the rollout's
-own `resume` goes on with it: the recorded tokens stay as they were sampled, the environment is
-brought back by a replay in which every outcome is compared, and the one loop plays on.
+The changed episode equals one aborted between a reply and its step, so the rollout's own `resume`
+continues it. The recorded tokens stay as sampled, a replay restores the environment and compares
+every outcome, and the usual loop plays on.
 """
 
 from dataclasses import replace
@@ -23,13 +23,13 @@ from envkit.trajectory.trajectory import Trajectory
 from envkit_notebook.game import before_reply, factory_for
 
 EDITED: Final = "edited"
-"""In a segment's extras: its ids were written by a person, and are not trained on."""
+"""Key in a segment's extras: a person wrote its ids, and they are not trained on."""
 BRANCH: Final = "branch"
-"""In a branch's metadata: `{"of": episode_id, "turn": k}`."""
+"""Key in a branch's metadata: `{"of": episode_id, "turn": k}`."""
 
 
 def check_branch(trajectory: Trajectory, turn: int) -> None:
-    """Refuse an episode that cannot be branched at a turn.
+    """Reject an episode that cannot be branched at a turn.
 
     Raises:
         ConfigurationError: No such turn, several agents, or no seed.
@@ -47,7 +47,7 @@ def check_branch(trajectory: Trajectory, turn: int) -> None:
         raise ConfigurationError(
             f"turn must be a reply of the episode, 0 to {last}, got {turn}"
             if last >= 0
-            else "this episode has no reply that could be changed"
+            else "this episode has no reply to change"
         )
 
 
@@ -58,13 +58,13 @@ def env_of(
 
     Args:
         trajectory: Names the environment.
-        env: Instead of the id that it names.
+        env: Replaces the id that it names.
         kwargs: Constructor arguments, such as max_turns.
 
     Raises:
         UnknownNameError: No environment has that id.
-        ConfigurationError: Its system prompt is not the recorded one; from the function, where one
-            is returned.
+        ConfigurationError: Its system prompt differs from the recorded one; a returned function
+            raises it when called.
     """
     made = factory_for(trajectory.env_id if env is None else env, **kwargs)
     if not callable(made):
@@ -84,12 +84,12 @@ def _same_prompt(env: AnyEnv, trajectory: Trajectory) -> AnyEnv:
 
 
 def branch_point(trajectory: Trajectory, turn: int, reply_ids: tuple[int, ...]) -> Trajectory:
-    """Return the episode cut after a changed reply, before the step that answers it.
+    """Return the episode truncated after a changed reply, before its step.
 
     Args:
         trajectory: The recorded episode.
         turn: Index of the reply to change.
-        reply_ids: The other reply, its stop token included.
+        reply_ids: The new reply, including its stop token.
 
     Raises:
         ConfigurationError: As `check_branch`.
@@ -140,9 +140,9 @@ async def rerun(
     Args:
         trajectory: The recorded episode.
         turn: Index of the reply to change, from 0.
-        reply: What is said instead.
+        reply: The new reply.
         engine: Samples the replies after it.
-        codec: Of the model that the episode was recorded with.
+        codec: Codec of the model that the episode was recorded with.
         env: Instead of the environment that the trajectory names.
         limits: As for `envkit.rollout.play`.
         retries: As for `envkit.rollout.play`.
@@ -150,8 +150,8 @@ async def rerun(
         kwargs: Constructor arguments of the environment.
 
     Raises:
-        ConfigurationError: The episode cannot be branched there, or codec or environment are not
-            those that it was recorded with.
+        ConfigurationError: The episode cannot be branched there, or the codec or environment
+            differs from the recorded one.
         EnvFault: The replay differed from the record.
     """
     check_branch(trajectory, turn)
@@ -180,7 +180,7 @@ def _is_reply(segment: Segment, turn: int) -> bool:
 
 
 def _check_codec(trajectory: Trajectory, codec: ChatCodec) -> None:
-    """Refuse a codec that reads the recorded replies otherwise than the one that wrote them."""
+    """Reject a codec that decodes the recorded replies differently."""
     for record in trajectory.turns:
         ids = tuple(
             token

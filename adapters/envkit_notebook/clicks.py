@@ -1,11 +1,11 @@
-"""Environments whose image is a screen that can be pointed at."""
+"""Environments whose image is a clickable screen."""
 
 from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
 class Clickable(Protocol):
-    """An environment that can say which reply a click is, in the words that it reads."""
+    """An environment that can write the reply for a click."""
 
     def write_click(self, x: int, y: int) -> str:
         """Return the reply that clicks at a pixel of the last screenshot.

@@ -1,4 +1,4 @@
-"""The widget that plays a recorded episode on from another reply, and shows both branches."""
+"""The widget that continues a recorded episode from another reply, and shows both branches."""
 
 import asyncio
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from envkit_notebook.widget import EpisodeWidget, number_in, require_loop, text_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """Who plays the rest of a branch, and in what."""
+    """Player and environment for the rest of a branch."""
 
     env: AnyEnv | EnvFactory
     engine: Engine | None = None
@@ -32,10 +32,10 @@ class Rest:
 
 
 class BranchWidget(EpisodeWidget):
-    """A recorded episode beside another one that has the same start and another reply."""
+    """A recorded episode next to a branch with another reply."""
 
     def __init__(self, trajectory: Trajectory, turn: int, reply: str | None, rest: Rest) -> None:
-        """Show the episode, and play the branch where a reply is given.
+        """Show the episode, and play the branch if a reply is given.
 
         Raises:
             ConfigurationError: The episode cannot be branched there, or no event loop runs.
@@ -44,16 +44,16 @@ class BranchWidget(EpisodeWidget):
         require_loop("branching")
         self.recorded, self._rest = trajectory, rest
         self.trajectory: Trajectory | None = None
-        """The branch that an engine played; None before, and where a person plays."""
+        """The branch that an engine played; None before, and if a person plays."""
         self.game: Game | None = None
-        """The branch that a person plays; None before, and where an engine does."""
+        """The branch that a person plays; None before, and if an engine does."""
         self.error: EnvkitError | None = None
-        """Why the last branch could not be played; None where it could."""
+        """Why the last branch could not be played; None if it was."""
         self._settled = asyncio.Event()
         self._settled.set()
         super().__init__("branch", {})
         said = [text_of(m) for m in trajectory.messages if m["role"] == "assistant"]
-        left = episode_view(trajectory, self.shelf, codec=rest.codec)
+        left = episode_view(trajectory, self.store, codec=rest.codec)
         self.view = {
             "title": left["title"],
             "left": left,
@@ -70,7 +70,7 @@ class BranchWidget(EpisodeWidget):
             self.spawn(self.act({"do": "branch", "turn": turn, "text": reply}))
 
     async def settled(self) -> "BranchWidget":
-        """Wait until the branch was played as far as it goes by itself, and return the widget.
+        """Wait until the engine has played the branch, and return the widget.
 
         Raises:
             EnvkitError: It could not be played.
@@ -81,7 +81,7 @@ class BranchWidget(EpisodeWidget):
         return self
 
     async def act(self, wish: dict[str, Any]) -> None:
-        """Branch, or do what a button of the hand-played branch asks for."""
+        """Branch, or handle a button of the hand-played branch."""
         if self.view.get("is_busy"):
             return
         self._settled.clear()
@@ -137,7 +137,7 @@ class BranchWidget(EpisodeWidget):
     def _refresh(self) -> None:
         right: dict[str, Any] | None = None
         if self.trajectory is not None:
-            right = episode_view(self.trajectory, self.shelf, codec=self._rest.codec)
+            right = episode_view(self.trajectory, self.store, codec=self._rest.codec)
         elif self.game is not None:
-            right = game_view(self.game, self.shelf, title=self.recorded.env_id)
+            right = game_view(self.game, self.store, title=self.recorded.env_id)
         self.view = {**self.view, "right": right, "is_busy": False}

@@ -1,8 +1,8 @@
-"""An episode that a person plays: one call a reply, off the event loop, and a way back.
+"""An episode that a person plays: one call per reply, off the event loop, with undo.
 
-The environment is called through the rollout's own recovery ladder, so that faults are retried and
-a replay is compared outcome by outcome. No token is made here: an engine plays through
-`envkit.rollout` (see `branching.py`).
+It calls the environment through the rollout's own recovery, so faults are retried and replays are
+compared outcome by outcome. It creates no tokens: an engine plays through `envkit.rollout` (see
+`branching.py`).
 """
 
 import asyncio
@@ -33,11 +33,11 @@ def factory_for(
     env: str | AnyEnv | EnvFactory,
     **kwargs: Any,  # noqa: ANN401  # whatever the constructor takes
 ) -> AnyEnv | EnvFactory:
-    """Return what a game plays: the environment or function itself, or one that makes an id.
+    """Return what a game plays: the environment or function itself, or a function that makes an id.
 
     Raises:
         UnknownNameError: No environment has that id.
-        ConfigurationError: Keyword arguments beside something that is not an id.
+        ConfigurationError: Keyword arguments with something that is not an id.
     """
     if isinstance(env, str):
         spec(env)
@@ -51,9 +51,9 @@ def factory_for(
 
 
 class Game:
-    """One environment and the conversation with it. Use it on the event loop that made it.
+    """One environment and its conversation. Use it on the event loop that created it.
 
-    Calls follow each other: a second one waits for the first.
+    Calls are serialised: a second one waits for the first.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Game:
         """Prepare an episode; `start` begins it.
 
         Args:
-            env: An environment, which stays the caller's to close, or a function that builds one.
-            seed: Of the environment; None draws one.
+            env: An environment, which the caller closes, or a function that builds one.
+            seed: Seed of the environment; None draws one.
             task: Plays this task; None draws one with the seed.
         """
         self.seed = secrets.randbits(31) if seed is None else seed
         self.messages: list[Message] = []
         self.outcomes: list[Outcome] = []
-        """One for each reply, in order."""
+        """One outcome per reply, in order."""
         self.is_over = False
         self._task = task
         self._pool = WorkerPool()
@@ -83,7 +83,7 @@ class Game:
         self._oracle: Policy | None = None
         self._takes_clicks = False
         self.max_turns = 0
-        """Most replies of the episode; 0 before the start."""
+        """Maximum replies of the episode; 0 before the start."""
         self._turn_lock = asyncio.Lock()
 
     @property
@@ -103,7 +103,7 @@ class Game:
 
     @property
     def replies(self) -> tuple[str, ...]:
-        """What was replied so far."""
+        """The replies so far."""
         return tuple(text_of(m) for m in self.messages if m["role"] == "assistant")
 
     @property
@@ -120,7 +120,7 @@ class Game:
         """Start the episode, or restart it.
 
         Raises:
-            EnvFault: The environment failed, and its retries are spent.
+            EnvFault: The environment failed, and its retries are exhausted.
             ConfigurationError: It has several agents.
         """
         async with self._turn_lock:
@@ -130,12 +130,12 @@ class Game:
         """Play one reply.
 
         Raises:
-            EpisodeStateError: The episode is over, or did not start.
+            EpisodeStateError: The episode is over or has not started.
             EnvFault: The environment failed and cannot continue; `start` starts again.
         """
         async with self._turn_lock:
             if self.is_over or not self.messages:
-                raise EpisodeStateError("the episode is over or never began: start it anew")
+                raise EpisodeStateError("the episode is over or never began: start it again")
             snapshot = await self._running.snapshot()
             played = await self._running.step(text)
             step, entry = played.step, played.message
@@ -150,10 +150,10 @@ class Game:
             return outcome
 
     async def rewind(self, turn: int) -> None:
-        """Go back to before a reply: by its snapshot, or by a replay that is compared.
+        """Go back to before a reply, by its snapshot or by a compared replay.
 
         Args:
-            turn: Index of the first reply to take back.
+            turn: Index of the first reply to undo.
 
         Raises:
             ConfigurationError: There is no such reply.
@@ -175,11 +175,11 @@ class Game:
         """Replay a recorded episode up to before one of its replies.
 
         Args:
-            trajectory: Of the same environment, made with the same arguments.
+            trajectory: A trajectory of the same environment, made with the same arguments.
             turn: Index of the first reply that is not replayed.
 
         Raises:
-            EnvFault: The replay differed from the record, or cannot be had.
+            EnvFault: The replay differed from the record, or is not supported.
         """
         async with self._turn_lock:
             done = trajectory.turns[:turn]
@@ -191,10 +191,10 @@ class Game:
             self._hashes, self._snapshots = hashes, [None] * turn
 
     def oracle(self) -> str:
-        """Return what the environment's oracle replies now.
+        """Return the oracle's next reply.
 
         Raises:
-            ConfigurationError: It has none.
+            ConfigurationError: It has no oracle.
         """
         if self._oracle is None:
             raise ConfigurationError("this environment has no oracle policy")
@@ -220,7 +220,7 @@ class Game:
         return env.write_click(x, y)
 
     async def close(self) -> None:
-        """Close what was built here; closing twice is fine."""
+        """Close the environment, if it was built here; safe to call twice."""
         async with self._turn_lock:
             self.is_over, self._oracle, self._takes_clicks = True, None, False
             await self._host.close()
@@ -259,7 +259,7 @@ class Game:
     async def _bring_back(
         self, first: str | None, replies: list[str], hashes: list[str], snapshot: bytes | None
     ) -> None:
-        """Reset, and go to the state after some replies; the episode is over where that fails."""
+        """Reset, and go to the state after some replies; if that fails, the episode is over."""
         await self._reset()
         self.is_over = True
         if first != self._first:
@@ -273,7 +273,7 @@ class Game:
 
 
 def before_reply(messages: Sequence[Message], turn: int) -> list[Message]:
-    """Return the messages that stand before reply number `turn`."""
+    """Return the messages before reply number `turn`."""
     replies = 0
     for index, entry in enumerate(messages):
         if entry["role"] == "assistant":

@@ -1,4 +1,4 @@
-"""What an environment answered to one reply, of an episode that is played or was recorded."""
+"""The environment's answer to one reply, live or recorded."""
 
 import json
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from envkit.trajectory.trajectory import TurnRecord
 from envkit.turns import Step
 
 _LONGEST_INFO: Final = 20_000
-"""Characters of `info` that are shown."""
+"""Maximum characters of `info` shown."""
 _SHOWN_ELSEWHERE: Final = ("marks", "parse_error", "reward_terms", "turn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The answer to one reply, without what the model reads of it."""
+    """The answer to one reply, without the observation."""
 
     reward: float | None
-    """None when the step did not complete."""
+    """None if the step did not complete."""
     terminated: bool = False
     truncated: bool = False
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -29,7 +29,7 @@ class Outcome:
 
     @classmethod
     def of_step(cls, step: Step, retries: Mapping[str, int]) -> "Outcome":
-        """Take what an environment returned."""
+        """Build from an environment's step."""
         return cls(
             reward=step.reward,
             terminated=step.terminated,
@@ -40,7 +40,7 @@ class Outcome:
 
     @classmethod
     def of_record(cls, record: TurnRecord) -> "Outcome":
-        """Take what a trajectory remembers of a turn; how the episode ended is not part of it."""
+        """Build from a recorded turn, which does not say how the episode ended."""
         return cls(reward=record.reward, info=record.info, retries=record.env_retries)
 
     def to_view(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def pretty(data: Mapping[str, Any]) -> str:
-    """Return data as indented JSON for people, cut where it is very long."""
+    """Return data as indented JSON for people, truncated if very long."""
     text = json.dumps(data, indent=1, ensure_ascii=False, default=repr)
     kept = text if len(text) <= _LONGEST_INFO else f"{text[:_LONGEST_INFO]} ..."
     return utf8(kept)

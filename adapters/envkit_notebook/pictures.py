@@ -1,4 +1,4 @@
-"""The images of a view: named by their hash in the JSON, sent as bytes when a front end asks."""
+"""The images of a view: named by hash in the JSON, sent as bytes on request."""
 
 import threading
 from typing import Any
@@ -9,21 +9,21 @@ from envkit.messages import Message
 from envkit.text import utf8
 
 
-class Shelf:
-    """Keeps the images that a widget may be asked for. Threads may share it."""
+class ImageStore:
+    """Keeps the images of a widget. Thread-safe."""
 
     def __init__(self) -> None:
         self._images: dict[str, Image] = {}
         self._lock = threading.Lock()
 
     def keep(self, image: Image) -> str:
-        """Keep an image and return its name."""
+        """Store an image and return its name."""
         with self._lock:
             self._images[image.sha256] = image
         return image.sha256
 
     def png(self, name: str) -> bytes | None:
-        """Return an image's PNG bytes; None for one that is unknown or cannot be read any more."""
+        """Return an image's PNG bytes; None if it is unknown or no longer readable."""
         with self._lock:
             image = self._images.get(name)
         if image is None:

@@ -5,13 +5,13 @@ from typing import Any
 from envkit.errors import ConfigurationError, EnvkitError
 from envkit.text import utf8
 from envkit_notebook.game import Game
-from envkit_notebook.pictures import Shelf
+from envkit_notebook.pictures import ImageStore
 from envkit_notebook.scene import steps_of
 from envkit_notebook.widget import EpisodeWidget, number_in, require_loop, text_in
 
 
-def game_view(game: Game, shelf: Shelf, *, title: str) -> dict[str, Any]:
-    """Return what is shown of a game."""
+def game_view(game: Game, store: ImageStore, *, title: str) -> dict[str, Any]:
+    """Return the view of a game."""
     started = bool(game.messages)
     return {
         "title": utf8(f"{title}, seed {game.seed}"),
@@ -19,7 +19,7 @@ def game_view(game: Game, shelf: Shelf, *, title: str) -> dict[str, Any]:
             f"turn {game.turn} of at most {game.max_turns}" if started else "starting",
             f"reward {game.reward:g}",
         ],
-        "steps": steps_of(game.messages, game.outcomes, shelf),
+        "steps": steps_of(game.messages, game.outcomes, store),
         "is_over": game.is_over,
         "has_oracle": game.has_oracle,
         "takes_clicks": game.takes_clicks,
@@ -28,7 +28,7 @@ def game_view(game: Game, shelf: Shelf, *, title: str) -> dict[str, Any]:
 
 
 async def play_wish(game: Game, wish: dict[str, Any]) -> str | None:
-    """Do what a button of a game asks for; return a text for the reply's box, or None.
+    """Handle a button of a game; return a text for the reply box, or None.
 
     Args:
         game: The episode.
@@ -60,7 +60,7 @@ class PlayWidget(EpisodeWidget):
     """Plays an environment by hand. `game` is the episode; code may play it too."""
 
     def __init__(self, game: Game, *, title: str) -> None:
-        """Begin the episode.
+        """Start the episode.
 
         Raises:
             ConfigurationError: No event loop runs.
@@ -72,9 +72,9 @@ class PlayWidget(EpisodeWidget):
         self.spawn(self.act({"do": "start"}))
 
     async def act(self, wish: dict[str, Any]) -> None:
-        """Do what a button asks for, and show what came of it."""
+        """Handle a button, and show the result."""
         if self.view.get("is_busy") and wish.get("do") != "start":
-            return  # a second press, before the first was answered
+            return  # a second press before the first was handled
         self.view = {**self.view, "is_busy": True, "error": None}
         error: EnvkitError | None = None
         text = None
@@ -90,11 +90,11 @@ class PlayWidget(EpisodeWidget):
             self.send({"fill": utf8(text)})
 
     def refresh(self) -> None:
-        """Show the game as it is, such as after a reply that came from code."""
-        view = game_view(self.game, self.shelf, title=self._title)
+        """Refresh the view, such as after a reply from code."""
+        view = game_view(self.game, self.store, title=self._title)
         self.view = {**view, "is_busy": False}
 
     async def close_game(self) -> None:
-        """Close the environment, where it was made here."""
+        """Close the environment, if it was created here."""
         await self.game.close()
         self.refresh()

@@ -1,4 +1,4 @@
-"""Where a recorded episode comes from: memory, a trajectory file, or a run directory."""
+"""Read a recorded episode from memory, a trajectory file, or a run directory."""
 
 import os
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class Recorded:
 
     trajectory: Trajectory
     certificate: Certificate | None
-    """Of its file; None for a trajectory in memory."""
+    """Certificate of its file; None for a trajectory in memory."""
     index: int
     count: int
-    """Episodes of the source."""
+    """Number of episodes in the source."""
 
 
 def read_episode(source: Source, index: int = 0) -> Recorded:
@@ -30,11 +30,11 @@ def read_episode(source: Source, index: int = 0) -> Recorded:
 
     Args:
         source: A trajectory, a trajectory file or a run directory.
-        index: Of the episode in a file, from 0; -1 is the last one.
+        index: Index of the episode in a file, from 0; -1 is the last one.
 
     Raises:
         ConfigurationError: There is no such episode.
-        StorageError: The file cannot be read, or its line cannot; the message names it.
+        StorageError: The file or a line cannot be read; the message names it.
     """
     if isinstance(source, Trajectory):
         return Recorded(

@@ -1,7 +1,7 @@
-"""What a front end shows of an episode, as JSON data: steps, tokens, the proof.
+"""View of an episode for the front end, as JSON data: steps, tokens, certificate.
 
-A step is what the model reads, what it replies and what comes of it. Everything here is data: a
-front end shows text as text, whatever stands in it.
+A step is an observation, a reply and its outcome. Everything is data: the front end shows text as
+plain text, whatever it contains.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,28 +18,30 @@ from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 from envkit_notebook.outcome import Outcome, pretty
-from envkit_notebook.pictures import Shelf
+from envkit_notebook.pictures import ImageStore
 
 _SHORTEST_RUN: Final = 4
-"""Equal ids in a row that are shown as one, outside replies: the placeholders of an image."""
+"""Runs of equal ids shown as one, outside replies: the placeholders of an image."""
 
 View = dict[str, Any]
 """JSON data for the front end."""
 
 
-def steps_of(messages: Sequence[Message], outcomes: Sequence[Outcome], shelf: Shelf) -> list[View]:
-    """Return the steps of a conversation; a last one without a reply is what waits for one.
+def steps_of(
+    messages: Sequence[Message], outcomes: Sequence[Outcome], store: ImageStore
+) -> list[View]:
+    """Return the steps of a conversation; the last may still wait for a reply.
 
     Args:
         messages: The conversation.
-        outcomes: One for each reply that was answered, in order.
-        shelf: Keeps the images.
+        outcomes: One per answered reply, in order.
+        store: Keeps the images.
     """
     steps: list[View] = []
     reads: list[View] = []
     for entry in messages:
         if entry["role"] != "assistant":
-            reads.append(shelf.message_view(entry))
+            reads.append(store.message_view(entry))
             continue
         number = len(steps)
         outcome = outcomes[number].to_view() if number < len(outcomes) else None
@@ -59,37 +61,37 @@ def steps_of(messages: Sequence[Message], outcomes: Sequence[Outcome], shelf: Sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speller:
-    """Says what a token id stands for."""
+    """Decodes token ids to text."""
 
     codec: ChatCodec | None = None
-    """None knows no text."""
+    """None decodes nothing."""
 
     def __call__(self, token: int) -> str | None:
-        """Return a token's text; None where it is not known."""
+        """Return a token's text; None if unknown."""
         if self.codec is None:
             return None
-        # Twice, because the stop token at the end of a reply is left out of its text.
+        # Twice, because decoding drops the stop token at the end of a reply.
         ids = (token, token) if token in self.codec.stop_ids else (token,)
         return utf8(self.codec.decode(ids))
 
 
 def episode_view(
     trajectory: Trajectory,
-    shelf: Shelf,
+    store: ImageStore,
     *,
     recorded: Certificate | None = None,
     codec: ChatCodec | None = None,
 ) -> View:
-    """Return everything that is shown of a recorded episode.
+    """Return the full view of a recorded episode.
 
     Args:
         trajectory: The episode.
-        shelf: Keeps the images.
-        recorded: The certificate of its file; None for a trajectory in memory.
-        codec: Spells the tokens; None shows ids.
+        store: Keeps the images.
+        recorded: The file's certificate; None for a trajectory in memory.
+        codec: Decodes the tokens; None shows ids.
     """
     outcomes = [Outcome.of_record(record) for record in trajectory.turns]
-    steps = steps_of(trajectory.messages, outcomes, shelf)
+    steps = steps_of(trajectory.messages, outcomes, store)
     spell = Speller(codec=codec)
     for step in steps:
         step["tokens"] = [
@@ -122,7 +124,7 @@ def _facts(trajectory: Trajectory) -> list[str]:
 
 
 def _proof(trajectory: Trajectory, recorded: Certificate | None) -> View:
-    """Return the certificate and whether it holds; foreign parts may have no hash at all."""
+    """Return the certificate and whether it is valid; foreign parts may lack a hash."""
     try:
         found = certify(trajectory)
     except StorageError as error:

@@ -38,6 +38,6 @@ class ShowWidget(EpisodeWidget):
     def _take(self, recorded: Recorded) -> None:
         self._recorded = recorded
         view = episode_view(
-            recorded.trajectory, self.shelf, recorded=recorded.certificate, codec=self._codec
+            recorded.trajectory, self.store, recorded=recorded.certificate, codec=self._codec
         )
         self.view = {**view, "index": recorded.index, "count": recorded.count, "error": None}

@@ -1,7 +1,7 @@
-"""What the three widgets share: the front end, the images, and where their work runs.
+"""Base of the three widgets: front end, images, and event loop.
 
-A front end's messages may come on another thread than the cells' (kernels with subshells), so all
-work goes to the event loop that the widget was made on. Nothing of it blocks that loop.
+A front end's messages may arrive on another thread than the cells' (kernels with subshells), so all
+work runs on the event loop that created the widget. It never blocks that loop.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import traitlets
 
 from envkit.errors import ConfigurationError, EnvkitError
 from envkit.text import utf8
-from envkit_notebook.pictures import Shelf
+from envkit_notebook.pictures import ImageStore
 
 _HERE: Final = Path(__file__).parent
 _LOGGER: Final = logging.getLogger(__name__)
@@ -32,13 +32,13 @@ class EpisodeWidget(anywidget.AnyWidget):
 
     def __init__(self, mode: str, view: dict[str, Any]) -> None:
         super().__init__(mode=mode, view=view)
-        self.shelf = Shelf()
+        self.store = ImageStore()
         self._loop = running_loop()
         self._working: set[asyncio.Task[None]] = set()
         self.on_msg(self._receive)
 
     async def act(self, wish: dict[str, Any]) -> None:
-        """Do what the front end asks for.
+        """Handle a request of the front end.
 
         Args:
             wish: Foreign JSON data with the key "do".
@@ -67,12 +67,12 @@ class EpisodeWidget(anywidget.AnyWidget):
             await work
         except EnvkitError as error:
             self.complain(error)
-        except Exception as error:  # a plugin's bug: shown where the person looks
+        except Exception as error:  # a plugin's bug: shown in the widget
             _LOGGER.exception("a widget's action failed")
             self.complain(error)
 
     def _receive(self, _: object, content: object, __: object) -> None:
-        """Take a message of the front end, on whatever thread it comes."""
+        """Receive a message of the front end, on any thread."""
         wish = _as_wish(content)
         if wish.get("do") == "pictures":
             self._send_images(wish.get("names"))
@@ -81,12 +81,12 @@ class EpisodeWidget(anywidget.AnyWidget):
 
     def _send_images(self, names: object) -> None:
         for name in _texts(names):
-            png = self.shelf.png(name)
+            png = self.store.png(name)
             self.send({"picture": name, "missing": png is None}, [] if png is None else [png])
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs here; None outside one."""
+    """Return the running event loop; None outside one."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -94,7 +94,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def require_loop(what: str) -> None:
-    """Refuse to play where nothing could: a widget works between the cells, on their loop.
+    """Require an event loop: a widget works between cells, on their loop.
 
     Raises:
         ConfigurationError: No event loop runs.
@@ -106,13 +106,13 @@ def require_loop(what: str) -> None:
 
 
 def text_in(wish: dict[str, Any], key: str) -> str:
-    """Return a text of the front end's message; empty where it is none."""
+    """Return a text of the front end's message; empty if it is not a text."""
     value = wish.get(key)
     return value if isinstance(value, str) else ""
 
 
 def number_in(wish: dict[str, Any], key: str) -> int:
-    """Return a whole number of the front end's message; 0 where it is none."""
+    """Return a whole number of the front end's message; 0 if it is not one."""
     value = wish.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 

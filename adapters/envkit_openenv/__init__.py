@@ -1,4 +1,4 @@
-"""OpenEnv both ways: its servers as environments here, and environments here as its servers.
+"""OpenEnv in both directions: its servers as environments, and environments as its servers.
 
 `openenv-v0` with `base_url=` plays a server; `envkit_openenv.server` serves an environment.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SPEC = EnvSpec(
     id="openenv-v0",
     entry_point="envkit_openenv.env:OpenEnvEnv",
-    description="An OpenEnv server, named by base_url=.",
+    description="An OpenEnv server, given as base_url=.",
     nondeterministic=True,
 )
 
@@ -21,7 +21,7 @@ __all__ = ["SPEC", "OpenEnvEnv"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
-    """Import the environment when it is asked for."""
+    """Import the environment on first access."""
     if name != "OpenEnvEnv":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from envkit_openenv.env import OpenEnvEnv

@@ -1,4 +1,4 @@
-"""`envkit serve-openenv`: an environment as an OpenEnv server."""
+"""`envkit serve-openenv`: serve an environment as an OpenEnv server."""
 
 from typing import Annotated
 
@@ -24,15 +24,17 @@ def serve_openenv(
     env_id: EnvId,
     env_kwargs: EnvKwargs = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Environments at once.")] = 64,
+    port: Annotated[int, typer.Option(help="0 picks a free port.")] = 8000,
+    max_sessions: Annotated[
+        int, typer.Option(min=1, help="Maximum concurrent sessions, one environment each.")
+    ] = 64,
     session_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="End a session without messages after so long."),
+        typer.Option(metavar="SECONDS", help="Seconds after which an idle session ends."),
     ] = 1800.0,
     step_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="End a session whose step takes longer."),
+        typer.Option(metavar="SECONDS", help="Maximum seconds per step; a slower session ends."),
     ] = 600.0,
     key: ServerKey = None,
     no_key: NoKey = False,
@@ -40,8 +42,8 @@ def serve_openenv(
 ) -> None:
     """Serve an environment to OpenEnv clients, until interrupted.
 
-    The key is random unless --key or the variable ENVKIT_OPENENV_KEY says it. OpenEnv's own client
-    takes it in its address: http://:KEY@HOST:PORT.
+    The key is random unless set by --key or the variable ENVKIT_OPENENV_KEY. OpenEnv's own client
+    takes it in the address: http://:KEY@HOST:PORT.
     """
     from envkit.access import choose_access
     from envkit_openenv.guard import ServerLimits

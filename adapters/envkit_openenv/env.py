@@ -1,4 +1,4 @@
-"""An OpenEnv server as an environment."""
+"""Play an OpenEnv server as an environment."""
 
 import asyncio
 import os
@@ -35,15 +35,14 @@ _SEEDS: Final = 2**31
 
 
 class OpenEnvEnv(AsyncEnv):
-    """Play the environment of an OpenEnv server, over one connection for each episode.
+    """Play the environment of an OpenEnv server, over one connection per episode.
 
     Task: sent along with the reset, as its parameters; `"prompt"` is not sent but shown first. With
         a server of an envkit environment, that environment's own task.
     Observation: the server's, as text and images.
-    Action: by what the server takes, see `InterfaceKind`.
-    Reward: the server's; null is 0.
-    Episode end: `done` terminates, or truncates where the observation says `"truncated": true`;
-        `max_turns` replies truncate.
+    Action: depends on the server, see `InterfaceKind`.
+    Reward: the server's; null is 0. Episode end: `done` terminates, or truncates if the observation
+    has `"truncated": true`; `max_turns` replies truncate.
     Source: OpenEnv (openenv 0.10), https://github.com/huggingface/OpenEnv.
     """
 
@@ -70,24 +69,24 @@ class OpenEnvEnv(AsyncEnv):
         """Describe the server; nothing is sent before the first reset.
 
         Args:
-            base_url: Of the server, needed: `http://` or `https://` (`ws://` and `wss://` do as
-                well), without `/ws`.
+            base_url: Address of the server, required: `http://` or `https://` (`ws://` and `wss://`
+                do as well), without `/ws`.
             interface: An `InterfaceKind`.
-            reply_field: The action's field that takes the reply, for the interface "text".
-            tool_name: Of the tool of the interface "action".
+            reply_field: The action field for the reply, for the interface "text".
+            tool_name: Name of the tool of the interface "action".
             call_format: How calls are written, a `ToolCallFormat`.
-            calls_per_turn: Most calls of one reply; they are played in order.
-            image_fields: Top-level fields of observations that are images; colour images and
-                data URIs are found without.
-            instructions: The system prompt; None takes the one of an envkit environment, and else
+            calls_per_turn: Maximum calls per reply; they are played in order.
+            image_fields: Top-level fields of observations that are images; colour images and data
+                URIs are detected automatically.
+            instructions: The system prompt; None takes that of an envkit environment, else there is
                 none.
-            reset_arguments: Parameters of every reset; a task's own come on top.
-            key: Of the server; None takes the variable ENVKIT_OPENENV_KEY, which no record of a
-                run holds.
-            headers: Of every connection.
-            limits: Of time, size and attempts; None takes the defaults.
+            reset_arguments: Parameters of every reset; a task's own override them.
+            key: Key of the server; None takes the variable ENVKIT_OPENENV_KEY, which run records
+                never contain.
+            headers: Headers of every connection.
+            limits: Limits on time, size and attempts; None takes the defaults.
             is_repeatable: Promises that a seed, a task and the same actions give the same episode.
-            max_sessions: How many sessions the server has for us; None is unlimited.
+            max_sessions: Sessions available on the server; None is unlimited.
             max_turns: Replies before truncation; None takes that of an envkit environment, or 32.
             render_mode: As for every environment.
 
@@ -103,7 +102,7 @@ class OpenEnvEnv(AsyncEnv):
             raise ConfigurationError("interface 'text' needs reply_field, a field of the action")
         if calls_per_turn < 1:
             raise ConfigurationError(f"calls_per_turn must be at least 1, got {calls_per_turn}")
-        parse_tool_calls("", call_format)  # an unknown format is refused now
+        parse_tool_calls("", call_format)  # rejects an unknown format now
         self._kind, self._reply_field = InterfaceKind(interface), reply_field
         self._tool_name, self._call_format = tool_name, call_format
         self._most, self._image_fields = calls_per_turn, tuple(image_fields)
@@ -136,11 +135,11 @@ class OpenEnvEnv(AsyncEnv):
         return self._begin(await self.on_areset(task))
 
     async def astep(self, action: str) -> Step:
-        """Play one reply; the server's truncation is one here too.
+        """Play one reply; truncation by the server truncates here too.
 
         Raises:
             EpisodeStateError: Before `areset`, or after the episode ended.
-            EnvFault: The server failed; a step is sent once and never again.
+            EnvFault: The server failed; a step is never sent twice.
         """
         played = await super().astep(action)
         if self._is_cut and not played.terminated:
@@ -151,7 +150,7 @@ class OpenEnvEnv(AsyncEnv):
         return played
 
     async def on_areset(self, task: Task) -> Turn:
-        """Open a session and reset it, as often as the limits allow."""
+        """Open and reset a session, with retries within the limits."""
         await self.aclose()
         self._is_cut = False
         deadline = asyncio.get_running_loop().time() + self._limits.reset_timeout_s
@@ -178,7 +177,7 @@ class OpenEnvEnv(AsyncEnv):
         """Send the reply's actions.
 
         Raises:
-            EnvFault: The server failed, or the session was lost by an earlier failure.
+            EnvFault: The server failed, or an earlier failure lost the session.
         """
         if self._interface is None or self._session is None:
             raise EnvFault(
@@ -200,15 +199,15 @@ class OpenEnvEnv(AsyncEnv):
         return await self._play(reading.actions, reading.call)
 
     async def state(self) -> dict[str, Any]:
-        """Return what the server says about the running session.
+        """Return the server's state of the running session.
 
         Raises:
-            EnvFault: There is none, or it failed.
+            EnvFault: There is no session, or it failed.
         """
         return await self._ask({"type": "state"}, self._limits.step_timeout_s)
 
     async def aclose(self) -> None:
-        """End the session; closing twice is fine."""
+        """End the session; safe to call twice."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -217,7 +216,7 @@ class OpenEnvEnv(AsyncEnv):
         return {**super().__getstate__(), "_session": None}  # a connection cannot be copied
 
     async def _open(self, task: Task, deadline: float) -> Turn:
-        """Connect, reset, and ask what the interface is made of."""
+        """Connect, reset, and fetch the interface."""
         if self._schema is None:
             self._schema = await fetch_schema(
                 self._address, limits=self._limits, headers=self._headers
@@ -243,7 +242,7 @@ class OpenEnvEnv(AsyncEnv):
         return Turn("\n\n".join(filter(None, parts)), images=images, info={"tool_error": None})
 
     def _parameters(self, task: Task, kind: InterfaceKind) -> dict[str, Any]:
-        """Return the parameters of a reset; the server leaves out those that it does not take."""
+        """Return the parameters of a reset; the server ignores unknown ones."""
         base = {"seed": self._seed, **self._reset_arguments}
         if kind is InterfaceKind.ENVKIT:
             return {**base, "task": task} if task else base
@@ -265,7 +264,7 @@ class OpenEnvEnv(AsyncEnv):
         return CalledTools(tools, is_mcp=is_mcp, call_format=self._call_format, most=self._most)
 
     async def _take_over(self) -> None:
-        """Take the served environment's prompt, tools and last turn; its task stays there."""
+        """Adopt the served environment's prompt, tools and last turn, but not its task."""
         state = await self.state()
         try:
             self.tools = tuple(ToolSpec.from_json(entry) for entry in state["tools"])
@@ -320,7 +319,7 @@ class OpenEnvEnv(AsyncEnv):
         return read_outcome(await self._ask(message, self._limits.step_timeout_s))
 
     async def _ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Ask the session; one that failed is forgotten."""
+        """Send a message to the session; drop a failed session."""
         session = self._session
         if session is None:
             raise EnvFault(
@@ -330,7 +329,7 @@ class OpenEnvEnv(AsyncEnv):
         try:
             return await session.ask(message, timeout_s=timeout_s)
         except EnvFault:
-            self._session = None  # it closed itself
+            self._session = None  # the session closed itself
             raise
 
 
@@ -338,7 +337,7 @@ def _address(base_url: object) -> str:
     """Return the HTTP address of a server.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: It is not a server's address.
     """
     text = base_url.strip().rstrip("/") if isinstance(base_url, str) else ""
     for prefix, plain in (("ws://", "http://"), ("wss://", "https://")):

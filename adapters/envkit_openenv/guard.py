@@ -1,17 +1,17 @@
-"""The guard of OpenEnv's application: a key, bounds, and a share of the sessions.
+"""Access control for OpenEnv's application: a key, limits, and fair shares of sessions.
 
-It is an ASGI middleware, so it knows no more of OpenEnv than its paths and its error messages. Only
-the paths that a session needs are served: OpenEnv's `POST /reset` and `/mcp` make environments that
-no session counts.
+It is an ASGI middleware, so it depends only on OpenEnv's paths and error messages. It serves only
+the paths that a session needs: OpenEnv's `POST /reset` and `/mcp` create environments outside of
+sessions.
 
 | a session | ends with |
 | --- | --- |
-| that finds every place taken, or its client's share used up | CAPACITY_REACHED, code 1013 |
+| beyond the capacity, or its client's share | CAPACITY_REACHED, code 1013 |
 | without a message for `session_timeout_s` | code 1001 |
-| whose environment, or whose client's reading, takes longer than `step_timeout_s` | code 1011 |
+| whose environment or client takes longer than `step_timeout_s` | code 1011 |
 | with a message beyond `message_bytes` | code 1009 |
 
-An answer beyond `answer_bytes` becomes an error in its place; the session continues.
+An answer beyond `answer_bytes` becomes an error; the session continues.
 """
 
 import asyncio
@@ -36,28 +36,28 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 _SESSION: Final = "/ws"
 _HEALTH: Final = "/health"
 _READ: Final = frozenset({_HEALTH, "/schema", "/metadata"})
-"""Paths that are read; the health needs no key."""
+"""Readable paths; the health route needs no key."""
 _AWAY, _TOO_LARGE, _FAILED, _TRY_LATER = 1001, 1009, 1011, 1013
 _CLOSE_S: Final = 2.0
 _WAITING_S: Final = 60.0
-"""How long a client counts as waiting after it was refused."""
+"""Seconds that a client counts as waiting after a rejection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """How much clients may take. Times are seconds."""
+    """Limits on clients. Times are in seconds."""
 
     max_sessions: int = 64
     session_timeout_s: float = 1800.0
-    """Without a message; a client may wait for its engine as long."""
+    """Idle time without a message; a client may wait this long for its engine."""
     step_timeout_s: float = 600.0
-    """Of a reset or a step, with the client's reading of the answer."""
+    """Time of a reset or a step, including delivery of the answer."""
     message_bytes: int = 4 << 20
     answer_bytes: int = 64 << 20
-    """Clients of envkit read no more either."""
+    """envkit's clients have the same limit."""
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could be played.
+        """Reject limits under which nothing could be played.
 
         Raises:
             ConfigurationError: One is not positive.
@@ -68,10 +68,10 @@ class ServerLimits:
 
 
 class SessionShares:
-    """Divides the sessions among the clients that want some.
+    """Divides the sessions fairly among clients.
 
-    A client alone may have all. As soon as another one asks, nobody who holds an equal share gets
-    more, until every client that asked within a minute has as much.
+    A single client may have all. Once another asks, no client with an equal share gets more until
+    every client that asked within the last minute has as many.
     """
 
     def __init__(self, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -80,7 +80,7 @@ class SessionShares:
         self._asked: dict[str, float] = {}
 
     def take(self, client: str) -> str | None:
-        """Take a session; returns why there is none, or None."""
+        """Take a session; return why that is not possible, or None."""
         now = self._clock()
         self._asked[client] = now
         self._asked = {
@@ -96,8 +96,8 @@ class SessionShares:
         self._held[client] += 1
         return None
 
-    def give_back(self, client: str) -> None:
-        """Give a session back."""
+    def release(self, client: str) -> None:
+        """Release a session."""
         self._held[client] -= 1
         if not self._held[client]:
             del self._held[client]
@@ -111,7 +111,7 @@ class Guard:
         self._shares = SessionShares(limits.max_sessions)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it."""
+        """Pass a request on, or reject it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -146,15 +146,15 @@ class Guard:
         session = _GuardedSession(self._limits, receive, send)
         playing = asyncio.ensure_future(self._app(scope, session.receive, session.send))
 
-        def give_back(_: object) -> None:
-            self._shares.give_back(client)
+        def release(_: object) -> None:
+            self._shares.release(client)
 
-        playing.add_done_callback(give_back)  # not before: an environment that hangs has a thread
+        playing.add_done_callback(release)  # not before: a hanging environment still has a thread
         await session.watch(playing)
 
 
 class _GuardedSession:
-    """Passes the messages of one session on, within the limits."""
+    """Forwards one session's messages, within the limits."""
 
     def __init__(self, limits: ServerLimits, receive: Receive, send: Send) -> None:
         self._limits, self._receive, self._send = limits, receive, send
@@ -163,7 +163,7 @@ class _GuardedSession:
         self._is_late = asyncio.Event()
 
     async def watch(self, playing: "asyncio.Future[None]") -> None:
-        """Wait for the session's end; one that is late is closed and left to itself."""
+        """Wait for the session's end; a late one is closed and abandoned."""
         self._start_timer()
         late = asyncio.create_task(self._is_late.wait())
         try:
@@ -200,7 +200,7 @@ class _GuardedSession:
         if self._is_over:
             return
         text: str = message.get("text") or ""
-        if 4 * len(text) > self._limits.answer_bytes:  # else it is short in any encoding
+        if 4 * len(text) > self._limits.answer_bytes:  # otherwise it is short in any encoding
             size = len(text.encode(errors="replace"))
             if size > self._limits.answer_bytes:
                 rule = f"at most {self._limits.answer_bytes} bytes"
@@ -216,7 +216,7 @@ class _GuardedSession:
         if self._is_over:
             return
         self._is_over = True
-        with contextlib.suppress(TimeoutError):  # a client that does not read
+        with contextlib.suppress(TimeoutError):  # the client does not read
             async with asyncio.timeout(_CLOSE_S):
                 await self._send({"type": "websocket.close", "code": code, "reason": reason})
 

@@ -1,4 +1,4 @@
-"""How a model's reply becomes actions of a server: by the schema that the server states."""
+"""Convert a model's reply to actions of a server, by the server's schema."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,41 +11,41 @@ from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
 
 ENVKIT_ACTION: Final = "EnvkitAction"
-"""Title of the action of a server that serves an environment of envkit."""
+"""Title of the action of a server of an envkit environment."""
 _MCP_ACTION: Final = "CallToolAction"
 """Title of the action of a server of MCP tools (openenv/core/env_server/mcp_types.py)."""
 _KEPT: Final = ("$defs", "additionalProperties")
-"""Further keywords of an action's schema that its tool has."""
+"""Other keywords of an action's schema that its tool keeps."""
 _LONGEST_RECORD: Final = 2000
 _SHOWN: Final = 300
 
 
 class InterfaceKind(StrEnum):
-    """What a server takes."""
+    """Kind of actions that a server takes."""
 
     AUTO = "auto"
-    """Whichever of the others its schema shows."""
+    """Detect it from the schema."""
     ACTION = "action"
-    """An action of its own schema, by one tool that has the schema's fields as arguments."""
+    """Its own action schema, as one tool with the schema's fields as arguments."""
     TOOLS = "tools"
     """Calls of its MCP tools."""
     TEXT = "text"
     """The reply itself, in the field `reply_field` of an action."""
     ENVKIT = "envkit"
-    """The reply itself: the server serves an environment of envkit, whose observations, rewards
-    and info come back as they are."""
+    """The reply itself: the server serves an environment of envkit, whose observations, rewards and
+    info are returned unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What was read from a reply."""
+    """Result of reading a reply."""
 
     actions: tuple[dict[str, Any], ...] = ()
-    """What to step with, in order."""
+    """Actions to send, in order."""
     call: dict[str, Any] | None = None
     """The first call, for `info["tool_call"]`."""
     error: str | None = None
-    """What cannot be read; nothing is sent then."""
+    """Why the reply cannot be read; then nothing is sent."""
 
 
 class Interface(Protocol):
@@ -54,7 +54,7 @@ class Interface(Protocol):
     tools: tuple[ToolSpec, ...]
 
     def read(self, reply: str) -> Reading:
-        """Return the actions of a reply. Nothing that a model writes raises."""
+        """Return the actions of a reply. Never raises for what a model writes."""
         ...
 
 
@@ -106,7 +106,7 @@ def choose_kind(schema: Mapping[str, Any], reply_field: str | None) -> Interface
     """Return the kind of interface that a server's action schema shows.
 
     Raises:
-        EnvFault: The schema is none of an object.
+        EnvFault: The schema is not an object's.
     """
     title, fields = schema.get("title"), _fields_of(schema)
     if title == ENVKIT_ACTION:
@@ -121,10 +121,10 @@ def choose_kind(schema: Mapping[str, Any], reply_field: str | None) -> Interface
 def action_tool(schema: dict[str, Any], *, name: str) -> ToolSpec:
     """Return the tool that has an action's fields as arguments.
 
-    `metadata`, which every action of OpenEnv may carry, is left out.
+    `metadata`, which every OpenEnv action may have, is omitted.
 
     Raises:
-        EnvFault: The schema is none of an object.
+        EnvFault: The schema is not an object's.
     """
     fields = _fields_of(schema)
     kept: dict[str, Any] = {
@@ -141,7 +141,7 @@ def mcp_tools(listed: object) -> list[ToolSpec]:
     """Return the tools that a server listed.
 
     Raises:
-        EnvFault: There are none, or one has no name or schema.
+        EnvFault: There are no tools, or one has no name or schema.
     """
     entries: Sequence[Any] = listed if isinstance(listed, list) else ()
     if not entries:
@@ -165,11 +165,11 @@ def mcp_tools(listed: object) -> list[ToolSpec]:
 
 
 def check_field(schema: Mapping[str, Any], field: str) -> None:
-    """Refuse a reply field that the server's action does not have.
+    """Reject a reply field that the server's action does not have.
 
     Raises:
-        ConfigurationError: It has others.
-        EnvFault: The schema is none of an object.
+        ConfigurationError: The action has no such field.
+        EnvFault: The schema is not an object's.
     """
     fields = sorted(_fields_of(schema))
     if field not in fields:
@@ -189,7 +189,7 @@ def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recorded(call: ToolCall) -> dict[str, Any]:
-    """Return a call for info; arguments of a hostile length are cut."""
+    """Return a call for info, with overlong arguments truncated."""
     record = call.to_json()
     written = json.dumps(call.arguments, ensure_ascii=False)
     if len(written) > _LONGEST_RECORD:

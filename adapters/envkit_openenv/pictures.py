@@ -1,7 +1,7 @@
-"""An observation's JSON as text and images.
+"""Convert an observation's JSON to text and images.
 
-OpenEnv has no form of its own for images. In use are data URIs, bare base64 strings, and nested
-lists of pixels (its BrowserGym and Atari environments); all of them are found wherever they stand.
+OpenEnv has no standard form for images. Servers use data URIs, bare base64 strings, and nested
+lists of pixels (its BrowserGym and Atari environments); all are detected anywhere.
 """
 
 import base64
@@ -16,20 +16,20 @@ from envkit.errors import EnvFault, FaultKind, ImageError
 from envkit.images import Image
 
 _MAGIC: Final = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD")
-"""How PNG, JPEG, WebP and GIF begin in base64."""
+"""Base64 prefixes of PNG, JPEG, WebP and GIF."""
 _SHORTEST: Final = 64
-"""Characters of base64; a shorter string is a word."""
+"""Minimum characters of base64; a shorter string is text."""
 _SMALLEST: Final = 8
-"""Pixels of a side; a smaller nested list is a table."""
+"""Minimum pixels per side; a smaller nested list is a table."""
 
 
 def show_observation(
     observation: dict[str, Any], *, image_fields: Sequence[str] = ()
 ) -> tuple[str, list[Image]]:
-    """Return an observation as text, and its images in the order of their marks in it.
+    """Return an observation as text, and its images in order of their marks.
 
-    An observation with one field of text is that text; of others each field has a line. Fields that
-    are null are left out.
+    An observation with a single text field becomes that text; others have one line per field. Null
+    fields are dropped.
 
     Args:
         observation: JSON data.
@@ -63,14 +63,14 @@ def decode_picture(value: str) -> Image:
             image = Image.from_data_uri(value)
         else:
             image = Image.from_bytes(base64.b64decode(value, validate=True))
-        image.pil()  # a broken one is noticed here, where it is the server's failure
+        image.pil()  # a broken image is detected here, as the server's failure
     except (ImageError, binascii.Error, ValueError) as error:
         raise _unreadable(str(error)) from error
     return image
 
 
 def _without_images(value: Any, images: list[Image]) -> Any:  # noqa: ANN401  # any JSON
-    """Return a value with marks in the place of images, which are added to `images`."""
+    """Replace images in a value with marks, and add them to `images`."""
     found: Image | None = None
     if isinstance(value, str):
         if value.startswith("data:image/") or _looks_encoded(value):
@@ -99,7 +99,7 @@ def _looks_encoded(text: str) -> bool:
 
 
 def _pixels(value: list[Any], *, with_grey: bool) -> Image | None:
-    """Return the image of a list of rows of pixels; None where it is none."""
+    """Return the image of a list of rows of pixels; None if it is not one."""
     if len(value) < _SMALLEST or not isinstance(value[0], list):
         return None
     first = cast("list[Any]", value[0])

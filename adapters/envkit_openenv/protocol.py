@@ -1,11 +1,11 @@
-"""What an OpenEnv server says over its WebSocket, read strictly.
+"""Strictly parse an OpenEnv server's WebSocket messages.
 
 The contract (openenv 0.10.0, openenv/core/env_server/http_server.py and serialization.py): one
-connection to `/ws` is one session with its own environment. `{"type": "reset" | "step",
-"data": {...}}` is answered by `{"type": "observation", "data": {"observation", "reward", "done"}}`,
-`{"type": "state"}` by `{"type": "state", "data"}`, all of it by `{"type": "error", "data":
-{"message", "code"}}` where it failed. An observation's `metadata`, which is for programs and often
-empty, stands in it and, unless empty, beside it too; openenv-core 0.3 sent none.
+connection to `/ws` is one session with its own environment. `{"type": "reset" | "step", "data":
+{...}}` is answered by `{"type": "observation", "data": {"observation", "reward", "done"}}`,
+`{"type": "state"}` by `{"type": "state", "data"}`, and any failure by `{"type": "error", "data":
+{"message", "code"}}`. An observation's `metadata`, meant for programs and often empty, is inside it
+and, unless empty, next to it; openenv-core 0.3 sent none.
 """
 
 import json
@@ -21,12 +21,12 @@ _KINDS: Final = {
     "CAPACITY_REACHED": FaultKind.TRANSIENT,
     "SESSION_ERROR": FaultKind.CRASHED,
 }
-"""What an error of a session means; every other code means that the same call fails again."""
+"""Fault kinds of session errors; with any other code the same call would fail again."""
 _FAULT: Final = re.compile(r"envkit fault kind=(\w+) retryable=(True|False): (.*)", re.DOTALL)
 
 
 class InvalidAction(Exception):  # an answer for the model, not a failure
-    """The server refused an action as malformed and applied nothing; says why."""
+    """The server rejected an action as malformed and applied nothing; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,12 @@ class Outcome:
     observation: dict[str, Any]
     """Without its `metadata`."""
     reward: float
-    """0.0 where the server gave none."""
+    """0.0 if the server gave none."""
     done: bool
 
 
 def read_message(raw: str) -> dict[str, Any]:
-    """Return the data of an answer that is no error.
+    """Return the data of an answer, unless it is an error.
 
     Raises:
         InvalidAction: The server refused the action's form.
@@ -107,7 +107,7 @@ def _raise_error(data: dict[str, Any]) -> None:
 
 
 def _validation(data: dict[str, Any]) -> str:
-    """Return pydantic's complaints in a sentence."""
+    """Return pydantic's errors in a sentence."""
     errors: object = data.get("errors")
     told: list[str] = []
     for error in cast("list[object]", errors)[:4] if isinstance(errors, list) else []:

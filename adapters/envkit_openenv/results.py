@@ -1,4 +1,4 @@
-"""Observations of a server as turns."""
+"""Convert observations of a server to turns."""
 
 import json
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from envkit_openenv.pictures import decode_picture, show_observation
 from envkit_openenv.protocol import Outcome
 
 _LOST: Final = "transport_error"
-"""ToolErrorType of a tool that was not reached; the others are told to the model."""
+"""ToolErrorTypes of unreachable tools; the model sees the others."""
 _SHOWN: Final = 1000
 
 
 @dataclass(slots=True, kw_only=True)
 class Gathered:
-    """What the actions of one reply came to so far."""
+    """Results of one reply's actions so far."""
 
     texts: list[str] = field(default_factory=list[str])
     images: list[Image] = field(default_factory=list[Image])
@@ -39,7 +39,7 @@ class Gathered:
 def show_outcome(
     outcome: Outcome, *, image_fields: Sequence[str]
 ) -> tuple[str, list[Image], str | None]:
-    """Return text, images, and a tool's error, of an observation of any kind.
+    """Return text, images and a tool's error from any observation.
 
     Raises:
         EnvFault: An image cannot be read, or a tool was not reached.
@@ -83,7 +83,7 @@ def envkit_turn(outcome: Outcome) -> Turn:
 
 
 def _show_result(result: Any) -> tuple[str, list[Image], str | None]:  # noqa: ANN401  # any JSON
-    """Return an MCP result: its content's texts and images, or else the JSON that it is."""
+    """Return an MCP result: its content's texts and images, or else its JSON."""
     fields = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
     content: object = fields.get("content")
     if not isinstance(content, list):
@@ -108,7 +108,7 @@ def _show_result(result: Any) -> tuple[str, list[Image], str | None]:  # noqa: A
 
 
 def _renumbered(text: str, before: int, count: int) -> str:
-    """Return a text whose image marks follow those of the results before it."""
+    """Renumber image marks to follow those of earlier results."""
     for number in range(count if before else 0, 0, -1):
         text = text.replace(f"[picture {number}]", f"[image {number + before}]")
     return text

@@ -1,9 +1,9 @@
-"""An environment of envkit as an OpenEnv server, on OpenEnv's own application.
+"""Serve an envkit environment as an OpenEnv server, with OpenEnv's own application.
 
-A session is a WebSocket with its own environment, made at its reset and closed with it. The
-action is the model's whole reply; fields of the observation carry everything that the environment
-returned, and its `metadata` stays empty. A typed fault becomes an error message that a client of
-envkit reads back as that fault, and that other clients raise.
+A session is a WebSocket with its own environment, created at reset and closed with it. The action
+is the model's whole reply; the observation's fields carry everything that the environment returned,
+and its `metadata` is empty. A typed fault becomes an error message, which envkit's client turns
+back into the fault and other clients raise.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ except ImportError as error:
 
 DEFAULT_PORT: Final = 8000
 _IDLE_S: Final = 10.0
-"""How long a connection may wait before its first request, in seconds."""
+"""Seconds that a connection may idle before its first request."""
 _SPARE_CONNECTIONS: Final = 64
-"""Beyond two for each session: for the health, for schemas and for clients that are refused."""
+"""Connections beyond two per session: for health, schemas and rejected clients."""
 
 
 class EnvkitAction(openenv.Action):
@@ -47,7 +47,7 @@ class EnvkitAction(openenv.Action):
 
 
 class EnvkitObservation(openenv.Observation):
-    """What the environment returned; `done` is `terminated or truncated`."""
+    """The environment's turn; `done` is `terminated or truncated`."""
 
     text: str
     images: list[str]
@@ -59,9 +59,9 @@ class EnvkitObservation(openenv.Observation):
 
 
 class EnvkitState(openenv.State):
-    """What a client needs to know of the session.
+    """State of the session for the client.
 
-    Not the task: it holds the answers, and whatever plays the session could ask for them.
+    It omits the task, which has the answers that a player could request.
     """
 
     env_id: str
@@ -73,7 +73,7 @@ class EnvkitState(openenv.State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What is served."""
+    """The served environment."""
 
     env_id: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -104,7 +104,7 @@ class EnvkitEnvironment(Environment):
         **kwargs: Any,  # noqa: ANN401  # OpenEnv's signature; others are passed over, as it does
     ) -> EnvkitObservation:
         """Start an episode; `task` plays that one, as `options={"task": ...}` does."""
-        with _ToldFaults():
+        with _EncodeFaults():
             if self._env is None:
                 self._env = self._served.make()
             self._episode_id = episode_id
@@ -119,7 +119,7 @@ class EnvkitEnvironment(Environment):
         **kwargs: Any,  # noqa: ANN401  # OpenEnv's signature
     ) -> EnvkitObservation:
         """Play a reply."""
-        with _ToldFaults():
+        with _EncodeFaults():
             if self._env is None:
                 raise EpisodeStateError("the episode never began: reset before the first step")
             step = Step(*self._env.step(action.response_text))
@@ -127,7 +127,7 @@ class EnvkitEnvironment(Environment):
 
     @property
     def state(self) -> EnvkitState:
-        """What a client needs to know; before the first reset only the id."""
+        """State for the client; before the first reset, only the id."""
         env = self._env
         return EnvkitState(
             episode_id=self._episode_id,
@@ -153,16 +153,16 @@ class EnvkitEnvironment(Environment):
             env.close()
 
 
-class _ToldFault(RuntimeError):
-    """A fault on its way to the client, by its message."""
+class _EncodedFault(RuntimeError):
+    """A fault sent to the client in its message."""
 
 
-class _ToldFaults(AbstractContextManager[None]):
-    """Raises a typed fault with a message that says its type."""
+class _EncodeFaults(AbstractContextManager[None]):
+    """Converts a typed fault to one whose message has its type."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, EnvFault):
-            raise _ToldFault(write_fault(error)) from error
+            raise _EncodedFault(write_fault(error)) from error
 
 
 def make_app(
@@ -172,14 +172,13 @@ def make_app(
     access: Access,
     limits: ServerLimits | None = None,
 ) -> FastAPI:
-    """Return OpenEnv's application for an environment, behind its guard.
+    """Return OpenEnv's application for an environment, with access control.
 
     Args:
         env_id: As for `envkit.make`.
         env_kwargs: Its constructor's arguments.
-        access: Who may play.
-        limits: None takes the defaults. What the environment itself allows bounds the sessions
-            too.
+        access: Access rules.
+        limits: None takes the defaults. The environment's own maximum also bounds the sessions.
 
     Raises:
         UnknownNameError: No environment has the id.
@@ -188,7 +187,7 @@ def make_app(
     """
     spec = envkit.spec(env_id)
     served = Served(env_id=spec.id, env_kwargs=env_kwargs or {}, description=spec.description)
-    probe = served.make()  # what is wrong with the arguments is said now, not at a reset
+    probe = served.make()  # reports wrong arguments now, not at a reset
     allowed = probe.capabilities.max_sessions
     probe.close()
     bounds = limits or ServerLimits()
@@ -219,8 +218,8 @@ def serve(
     Args:
         env_id: As for `envkit.make`.
         env_kwargs: Its constructor's arguments.
-        access: Who may play, and the address to listen on.
-        port: 0 takes a free one.
+        access: Access rules, and the address to listen on.
+        port: 0 picks a free port.
         limits: As for `make_app`.
         on_ready: Called with the server's address once it listens.
 
@@ -235,21 +234,21 @@ def serve(
         host=host,
         port=port,
         log_level="warning",
-        log_config=None,  # the program's own: a message may hold what a client sent
+        log_config=None,  # disabled: a message may contain client data
         ws_max_size=bounds.message_bytes,
         limit_concurrency=2 * bounds.max_sessions + _SPARE_CONNECTIONS,
     )
     server = _Server(settings, on_ready)
     try:
         server.run()
-    except SystemExit as error:  # uvicorn's way to say that it could not start
+    except SystemExit as error:  # uvicorn exits this way if it cannot start
         raise ServiceError(f"cannot listen on {host}:{port}") from error
     except KeyboardInterrupt:
         return
 
 
 class _Server(uvicorn.Server):
-    """Tells its address once it listens."""
+    """Reports its address once it listens."""
 
     def __init__(self, settings: uvicorn.Config, on_ready: Callable[[str], object]) -> None:
         super().__init__(settings)
@@ -257,7 +256,7 @@ class _Server(uvicorn.Server):
         self._idle_watch: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Listen, and tell the address."""
+        """Listen, and report the address."""
         await super().startup(sockets)
         if self.started and self.servers:
             port = self.servers[0].sockets[0].getsockname()[1]
@@ -266,20 +265,21 @@ class _Server(uvicorn.Server):
             self._idle_watch = asyncio.create_task(self._close_silent_connections())
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """End the watch, then the connections."""
+        """Stop the watcher, then the connections."""
         if self._idle_watch is not None:
             self._idle_watch.cancel()
         await super().shutdown(sockets)
 
     async def _close_silent_connections(self) -> None:
-        """Close connections that have sent no whole request; uvicorn waits for ever."""
+        """Close connections without a complete request; uvicorn waits forever."""
         waiting: set[Any] = set()
         while True:
             await asyncio.sleep(_IDLE_S)
             silent: set[Any] = {
                 connection
                 for connection in self.server_state.connections
-                if getattr(connection, "cycle", connection) is None  # of HTTP, before a request
+                if getattr(connection, "cycle", connection)
+                is None  # HTTP connections before a request
             }
             for connection in silent & waiting:
                 connection.transport.close()

@@ -1,18 +1,18 @@
 """One session of an OpenEnv server: a WebSocket that lives as long as an episode.
 
-What happens to a failure:
+How failures map to faults:
 
 | failure | fault |
 | --- | --- |
 | connection refused or reset before the session began, 429 and 5xx at the handshake | TRANSIENT |
 | any other status at the handshake | PERMANENT |
 | the server is full | TRANSIENT |
-| no answer in time | TIMEOUT; the connection is closed, so that no late answer is read as another |
+| no answer in time | TIMEOUT; the connection is closed, so a late answer cannot be mistaken |
 | connection lost in the session | CRASHED: the server ends the environment with it |
-| bytes, no JSON, another shape, too large a message | PERMANENT |
+| bytes, invalid JSON, another shape, too large a message | PERMANENT |
 
-Nothing is sent twice here. Who opens a session and resets it may do so again, because a session
-that is given up is ended by the server.
+Nothing is sent twice here. The caller may open and reset another session, because the server ends
+abandoned ones.
 """
 
 import asyncio
@@ -28,27 +28,27 @@ from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
 from envkit_openenv.protocol import read_message
 
 KEY_VARIABLE: Final = "ENVKIT_OPENENV_KEY"
-"""The key of a server; `envkit serve-openenv` reads it too."""
+"""Variable with the server's key; `envkit serve-openenv` reads it too."""
 _SHOWN: Final = 300
 _PARSE_ON_THREAD: Final = 1 << 18
-"""Characters from which on a message is parsed off the event loop."""
+"""Messages at least this long, in characters, are parsed off the event loop."""
 _CLOSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """How much a server may take. Times are seconds."""
+    """Limits on a server. Times are in seconds."""
 
     connect_timeout_s: float = 10.0
     reset_timeout_s: float = 120.0
-    """Of a reset, with every attempt to connect and the waits between them."""
+    """Time of a reset, including connection attempts and waits."""
     step_timeout_s: float = 120.0
     open_attempts: int = 5
-    """How often a session is opened and reset before its fault is raised."""
+    """Attempts to open and reset a session before its fault is raised."""
     max_message_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could be asked.
+        """Reject limits under which nothing could be asked.
 
         Raises:
             ConfigurationError: A time is not positive, or a count is below 1.
@@ -62,7 +62,7 @@ class SessionLimits:
 
 
 class Session:
-    """A connection; `open` makes it."""
+    """A connection; create it with `open`."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Session:
 
         Args:
             address: `http://` or `https://`, without `/ws`.
-            limits: Of time and size.
-            headers: Of the handshake; their values never stand in a message.
+            limits: Limits on time and size.
+            headers: Headers of the handshake; their values never appear in messages.
 
         Raises:
-            EnvFault: It cannot be reached, or refuses.
+            EnvFault: It cannot be reached, or rejects the connection.
         """
         client = _client(headers)
         try:
@@ -101,7 +101,7 @@ class Session:
         """Send a message and return the data of its answer. After a fault the session is closed.
 
         Raises:
-            InvalidAction: The server refused the action's form; the session goes on.
+            InvalidAction: The server rejected the action's form; the session continues.
             EnvFault: The table in the module's docstring says how.
         """
         try:
@@ -119,11 +119,11 @@ class Session:
             raise
 
     async def close(self) -> None:
-        """End the session; closing twice is fine."""
+        """End the session; safe to call twice."""
         if self._client.closed:
             return
         try:
-            # Where this fails, the server notices the closed connection.
+            # If this fails, the server notices the closed connection.
             with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
                 async with asyncio.timeout(_CLOSE_S):
                     if not self._socket.closed:
@@ -133,7 +133,7 @@ class Session:
             await self._client.close()
 
     async def _exchange(self, text: str) -> str:
-        # A full server says so and hangs up: its last words may be there.
+        # A full server sends an error and hangs up: its last message may be there.
         with contextlib.suppress(aiohttp.ClientError, OSError):
             await self._socket.send_str(text)
         received = await self._socket.receive()
@@ -147,7 +147,7 @@ class Session:
                 code = getattr(received.data, "code", None)
                 is_large = code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
                 kind = FaultKind.PERMANENT if is_large else FaultKind.CRASHED
-                raise _fault(self._address, f"broke the session off: {reason}", kind)
+                raise _fault(self._address, f"dropped the session: {reason}", kind)
             case _:
                 said = f": {received.extra}"[:_SHOWN] if received.extra else ""
                 reason = f"code {self._socket.close_code}{said}"
@@ -160,7 +160,7 @@ async def fetch_schema(
     """Return the JSON schema of a server's actions and observations, from `GET /schema`.
 
     Raises:
-        EnvFault: It cannot be reached, refuses, or answers with something else.
+        EnvFault: It cannot be reached, rejects the request, or returns something else.
     """
     async with _client(headers) as client:
         try:
@@ -188,8 +188,8 @@ def _client(headers: Mapping[str, str]) -> aiohttp.ClientSession:
 
 
 def _opening_fault(address: str, error: BaseException, timeout_s: float) -> BaseException:
-    """Return the fault that a failed connection is; anything else is returned as it came."""
-    if isinstance(error, aiohttp.ClientResponseError):  # a handshake's error is one, too
+    """Return the fault of a failed connection; other errors are returned unchanged."""
+    if isinstance(error, aiohttp.ClientResponseError):  # also a handshake error
         is_passing = error.status >= 500 or error.status == 429
         kind = FaultKind.TRANSIENT if is_passing else FaultKind.PERMANENT
         hint = ". Is the key right?" if error.status in (401, 403) else ""

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting one, and leaving what belongs to somebody else alone."""
+"""Join or start a Ray cluster, without ending clusters of others."""
 
 import importlib
 import os
@@ -36,13 +36,13 @@ class Cluster:
     is_ours: bool
     """Whether `leave` disconnects: False in a process that Ray or a trainer has connected."""
     default_cpus: float
-    """What a worker reserves unless the options say otherwise."""
+    """CPUs that a worker reserves by default."""
     left: threading.Event = field(default_factory=threading.Event)
-    """Ends the thread that Ray was started on."""
+    """Event that ends the thread that started Ray."""
 
     @classmethod
     def join(cls, address: str | None) -> "Cluster":
-        """Connect to a cluster; blocks for seconds where Ray has to be started.
+        """Connect to a cluster; blocks for seconds if Ray must be started.
 
         Args:
             address: As `RayOptions.address`.
@@ -69,13 +69,13 @@ class Cluster:
         return cls(ray=ray, is_ours=True, default_cpus=0.0 if where == _LOCAL else 1.0, left=left)
 
     def leave(self) -> None:
-        """Disconnect, and end a cluster that was started for this; a trainer's stays."""
+        """Disconnect, and stop the cluster if it was started here; a trainer's stays."""
         if self.is_ours:
             self.ray.shutdown()
             self.left.set()
 
     def resources(self) -> str:
-        """Return how many CPUs the cluster has, for a message."""
+        """Describe the cluster's CPUs, for a message."""
         everything: Mapping[str, float] = self.ray.cluster_resources()
         free: Mapping[str, float] = self.ray.available_resources()
         return f"{free.get('CPU', 0.0):g} of the cluster's {everything.get('CPU', 0.0):g} are free"
@@ -105,10 +105,10 @@ def _init(ray: Any, **options: Any) -> threading.Event:  # noqa: ANN401  # Ray h
 
 
 def _check_listens(where: str) -> None:
-    """Refuse an address where nothing listens, which Ray itself tries for a minute.
+    """Reject an address where nothing listens; Ray itself would retry for a minute.
 
     Raises:
-        ConfigurationError: It is no address, or nothing listens.
+        ConfigurationError: The address is invalid, or nothing listens.
     """
     if where in (_LOCAL, "auto"):
         return

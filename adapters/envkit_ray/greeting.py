@@ -1,4 +1,4 @@
-"""Whether a worker that answers, or cannot be loaded, can play what this process asks for."""
+"""Check that a worker can play for this process."""
 
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
@@ -9,10 +9,10 @@ from envkit.errors import ConfigurationError, EnvkitError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Which process answers."""
+    """Identity of a worker process."""
 
     version: str
-    """Of its envkit."""
+    """Version of its envkit."""
     host: str
     pid: int
     error: EnvkitError | None = None
@@ -20,7 +20,7 @@ class Hello:
 
 
 def version() -> str:
-    """Return the version of this process's envkit; "unknown" for a source tree on its own."""
+    """Return the version of this process's envkit; "unknown" for a bare source tree."""
     try:
         return envkit.__version__
     except PackageNotFoundError:
@@ -28,7 +28,7 @@ def version() -> str:
 
 
 def check_hello(hello: Hello) -> None:
-    """Refuse a worker that cannot play what this process asks for.
+    """Reject a worker that cannot play for this process.
 
     Raises:
         ConfigurationError: It says why it cannot, or has another version of envkit.
@@ -44,7 +44,7 @@ def check_hello(hello: Hello) -> None:
 
 
 def check_import(text: str) -> None:
-    """Raise if a worker's death was that it lacks a package, which no restart gives it."""
+    """Raise if a worker died because it lacks a package, which a restart cannot fix."""
     if "ModuleNotFoundError" in text or "ImportError" in text:
         raise unusable(text)
 

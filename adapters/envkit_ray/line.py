@@ -1,4 +1,4 @@
-"""The driver's end of the way to one worker: orders out and answers in, several in each call."""
+"""The driver's channel to one worker: orders out and answers in, batched per call."""
 
 import asyncio
 import pickle
@@ -8,7 +8,7 @@ from typing import Any, Final
 from envkit_ray.messages import Answer, Parcel, Sent
 
 _GATHER_S: Final = 0.02
-"""How long an order waits for others. What the driver receives together, it replaces together."""
+"""Seconds that an order waits for others. The driver receives and replaces episodes in batches."""
 
 
 class WorkerLostError(Exception):
@@ -16,14 +16,14 @@ class WorkerLostError(Exception):
 
 
 class Line:
-    """Carries the orders of one life of a worker, and its answers."""
+    """Carries orders and answers of one worker incarnation."""
 
     def __init__(
         self,
         exchange: Callable[[tuple[Sent, ...]], Awaitable[tuple[Parcel, ...]]],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """Carry nothing yet.
+        """Start with no orders.
 
         Args:
             exchange: Calls `Worker.exchange`.
@@ -34,7 +34,7 @@ class Line:
         self._waiting: dict[str, asyncio.Future[Answer]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._calls = 0
-        """That have not returned; a new one ends the wait of the one before."""
+        """Pending calls; a new one ends the wait of the previous one."""
         self._lost: WorkerLostError | None = None
 
     async def ask(self, name: str, order: bytes) -> Answer:
@@ -50,12 +50,12 @@ class Line:
         self._schedule()
         try:
             return await waiting
-        finally:  # an answer that nobody waits for is dropped
+        finally:  # an answer without a waiter is dropped
             self._waiting.pop(name, None)
             self._outbox.pop(name, None)
 
     def end(self, error: BaseException) -> None:
-        """Fail all orders: no answer will come."""
+        """Fail all pending orders."""
         waiting, self._waiting = self._waiting, {}
         self._outbox.clear()
         for one in waiting.values():
@@ -63,7 +63,7 @@ class Line:
                 one.set_exception(error)
 
     def lose(self, error: WorkerLostError) -> None:
-        """Fail all orders, and those that are still to come."""
+        """Fail all pending and future orders."""
         self._lost = error
         self.end(error)
 

@@ -1,6 +1,6 @@
-"""What travels between the driver and its workers, and how it is packed.
+"""Messages between the driver and its workers, and their serialisation.
 
-Orders and answers are pickled here and reach Ray as bytes: its own pickler takes longer over many
+Orders and answers are pickled here and passed to Ray as bytes: its own pickler is slower for many
 small objects. One that cannot be pickled fails alone, not with the others of its call.
 """
 
@@ -19,14 +19,14 @@ from envkit_ray.cluster import load_ray
 MakePlayer = Callable[[], Player | Awaitable[Player]]
 """Makes a worker's player, on its event loop. The worker closes the player and its engine."""
 Packed = EnvSource | bytes
-"""What builds an environment, as it travels: pickled unless it is a registered one."""
+"""A serialised environment source: pickled unless it is a registered one."""
 Sent = tuple[str, bytes]
 """Name and pickle of an order."""
 Parcel = tuple[str, bytes, list[Any]]
 """Name of an order, pickle of its answer, and large buffers, which Ray shares without a copy."""
 
 _LARGE: Final = 1 << 16
-"""Bytes of a buffer that is worth sharing."""
+"""Minimum bytes of a shared buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,30 +35,30 @@ class Order:
 
     source: Packed
     spec: EpisodeSpec
-    """Its episode id is of this attempt alone."""
+    """Its episode id is unique to this attempt."""
     earlier: Trajectory | None
     """To resume; None plays from the start."""
     limits: Limits | None
     sampling: Sampling | None
     interrupt: str
-    """Name of the caller's interrupt; `Worker.stop` fires it."""
+    """Id of the caller's interrupt; `Worker.stop` fires it."""
     reason: StopReason | None
-    """Why that has fired already; None if it has not."""
+    """Why it has already fired; None if it has not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of an order."""
+    """Result of an order."""
 
     played: tuple[Trajectory, ...] = ()
     error: EnvkitError | None = None
-    """Why the player refused it, or ends the run; None if it was played."""
+    """Why the player rejected it, or ends the run; None if it was played."""
     start: str | None = None
     """Hash that the group's next members must start with; None if it is not known yet."""
 
 
 def packed(answer: Answer) -> tuple[bytes, list[Any]]:
-    """Return an answer's pickle, and its large buffers apart from it."""
+    """Return an answer's pickle, and its large buffers separately."""
     buffers: list[Any] = []
 
     def is_small(buffer: pickle.PickleBuffer) -> bool:
@@ -79,7 +79,7 @@ def pickled(value: object, what: str) -> bytes:
     """
     try:
         return load_ray().cloudpickle.dumps(value)
-    except Exception as error:  # whatever the object's own code raises
+    except Exception as error:  # the object's own code may raise anything
         raise ConfigurationError(
             f"{what} must be a function of a module, or functools.partial of one, so that it can "
             f"be sent to a worker, got {shown(value)}: {describe(error)}"
@@ -94,7 +94,7 @@ def loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled
     """
     try:
         return pickle.loads(data)
-    except Exception as error:  # whatever a module's import raises
+    except Exception as error:  # a module's import may raise anything
         raise ConfigurationError(
             f"the worker cannot load {what}: {describe(error)}. Install the package that it comes "
             "from on every node of the cluster, or name it in ray.runtime_env"
@@ -114,9 +114,9 @@ def accepted(start: GroupStart | None, answer: Answer, lost: int) -> tuple[Traje
     """Return the records of an answer.
 
     Args:
-        start: What the group's members start from; None outside a group.
-        answer: Of a worker, which knows only of the members that had finished.
-        lost: Attempts before this one.
+        start: State that the group's members start from; None outside a group.
+        answer: Answer of a worker, which knows only members that had finished.
+        lost: Number of earlier attempts.
 
     Raises:
         EnvkitError: What the worker's player raised.

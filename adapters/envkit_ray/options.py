@@ -11,25 +11,24 @@ from envkit.rollout.setting_types import check_types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Where the workers run and what each of them takes."""
+    """Where the workers run and what each reserves."""
 
     address: str | None = None
-    """Of the cluster, as HOST:PORT of its head node, or "auto" for one that runs on this machine.
-    None takes RAY_ADDRESS, and starts a cluster of this machine alone if that is not set. Where Ray
-    runs already, as in a trainer, its cluster is used and an address is refused."""
+    """Address of the cluster, as HOST:PORT of its head node, or "auto" for one on this machine.
+    None takes RAY_ADDRESS, and starts a local cluster if that is not set. If Ray is already
+    running, as in a trainer, its cluster is used and an address is rejected."""
     num_cpus: float | None = None
     """CPUs that each worker reserves. None is 0 in a trainer's cluster, whose CPUs are usually all
     reserved, and on this machine alone; 1 on a cluster that `address` names."""
     max_attempts: int = 5
-    """How often an episode is begun if its workers are lost; then it is a fault."""
+    """Attempts per episode if its workers are lost; then it is a fault."""
     start_timeout_s: float = 180.0
-    """Seconds in which all workers must have started, and in which one of them must be back after
-    all were lost."""
+    """Seconds for all workers to start, and for one to recover after all were lost."""
     runtime_env: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Ray's `runtime_env` of the workers, such as {"env_vars": {"OMP_NUM_THREADS": "1"}}."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no sense.
+        """Reject invalid numbers.
 
         Raises:
             ConfigurationError: See the message.
@@ -53,8 +52,7 @@ class RayOptions:
         """Return the options in a configuration.
 
         Raises:
-            ConfigurationError: An unknown key (the nearest one is named), a value that does not
-                fit, or no worker is asked for.
+            ConfigurationError: An unknown key (with a suggestion), an invalid value, or no workers.
         """
         if config.workers < 1:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Answers of a worker on their way to the driver, several in each call.
+"""A worker's answers to the driver, batched per call.
 
 A call of Ray costs the driver 0.75 ms of CPU time and the worker 1.2 ms, however little it carries.
 An episode of two turns costs 15 ms, so a call for each would be a tenth of it.
@@ -10,13 +10,13 @@ from typing import Final
 from envkit_ray.messages import Parcel
 
 _GATHER_S: Final = 0.1
-"""How long a finished episode waits for others while the worker still plays some."""
+"""Seconds that a finished episode waits for others while the worker plays more."""
 _MOST: Final = 16
-"""Answers in a call; more would keep the driver from its other work."""
+"""Maximum answers per call; more would block the driver."""
 
 
 class Outbox:
-    """Collects answers, and hands them to the driver's latest call."""
+    """Collects answers, and passes them to the driver's latest call."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -26,7 +26,7 @@ class Outbox:
         self._is_due = False
 
     async def take(self) -> tuple[Parcel, ...]:
-        """Return answers as soon as they are due; a call that waits already returns at once."""
+        """Return answers as soon as they are due; an earlier waiting call returns at once."""
         self._release()
         waiting = self._waiting = asyncio.get_running_loop().create_future()
         if self._is_due:
@@ -47,19 +47,19 @@ class Outbox:
             self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._send)
 
     def clear(self) -> None:
-        """Drop all answers: the driver has given up those orders."""
+        """Drop all answers: the driver has abandoned their orders."""
         self._parcels.clear()
         self._end_timer()
         self._release()
 
     def _send(self) -> None:
-        """Hand over what there is, now or to the next call."""
+        """Deliver pending answers, now or to the next call."""
         self._end_timer()
         self._is_due = True
         self._release()
 
     def _release(self) -> None:
-        """End the wait of the driver's call, if one waits, with what there is."""
+        """Complete the driver's waiting call, if any, with the pending answers."""
         waiting, self._waiting = self._waiting, None
         if waiting is None or waiting.done():
             return

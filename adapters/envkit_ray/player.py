@@ -39,16 +39,16 @@ from envkit_ray.stop import Stop
 from envkit_ray.workers import Workers
 
 _STOP_S: Final = 15.0
-"""How long a worker may take beyond an interrupt's grace period to hand over what it has."""
+"""Seconds beyond an interrupt's grace period for a worker to deliver its episodes."""
 _NAME: Final = "ray"
 
 
 class RayPlayer:
     """Plays episodes on Ray actors; used in place of an `envkit.rollout.Player`.
 
-    An episode whose worker dies starts again on another one, under its own id, and counts the
-    loss in `env_restarts`. One that was lost too often is a faulted trajectory. A player belongs to
-    the event loop that it was made on.
+    An episode whose worker dies starts again on another one, with the same id, and counts the loss
+    in `env_restarts`. An episode lost too often becomes a faulted trajectory. A player belongs to
+    the event loop that created it.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class RayPlayer:
         keeps_features: bool = False,
         follows: Callable[[], object] | None = None,
     ) -> None:
-        """Note the settings; the workers start with the first call, or with `start`.
+        """Store the settings; the workers start with the first call, or with `start`.
 
         Args:
             make_player: Makes the `Player` of a worker, in the worker: a function of a module, or
                 `functools.partial` of one. It may be asynchronous. Its settings are `config`
                 without `workers`.
-            config: `workers` says how many, `ray` has the options (`RayOptions`).
+            config: `workers` is their number, `ray` has the options (`RayOptions`).
             keeps_features: Send the processor's tensors of images with the trajectories. They are
                 50 to 100 times as large as the rest; a trainer that needs them saves computing
                 them again.
             follows: Returns a value of this process that workers must know, such as a count of
-                weight updates; the `follow` method of their players is called when it changes.
-                None tells them nothing.
+                weight updates; the `follow` method of their players is called when it changes. None
+                passes nothing.
 
         Raises:
             MissingDependencyError: Ray is not installed.
@@ -212,14 +212,14 @@ class RayPlayer:
         )  # some are being revived
 
     async def aclose(self) -> None:
-        """End the workers with everything they hold; closing twice is fine."""
+        """Close the workers with everything they hold; safe to call twice."""
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._workers.close()
 
     async def _played(self, order: Order, interrupt: Interrupt) -> tuple[Trajectory, ...]:
-        """Play an order until it is answered, no longer than the interrupt allows."""
+        """Play an order until it is answered or the interrupt's time is up."""
         await self.start()
         with self._stopping(interrupt) as stop:
             try:
@@ -229,7 +229,7 @@ class RayPlayer:
 
     @contextmanager
     def _stopping(self, interrupt: Interrupt) -> Generator[Stop]:
-        """Give what fires the interrupt in the workers while an episode is played."""
+        """Forward the interrupt to the workers while an episode is played."""
         stop = self._stops.get(interrupt)
         if stop is None:
             stop = self._stops[interrupt] = Stop(interrupt, self._workers)
@@ -246,7 +246,7 @@ class RayPlayer:
     async def _attempts(self, order: Order, stop: Stop) -> tuple[Trajectory, ...]:
         spec = order.spec
         for attempt in range(self._options.max_attempts):
-            if attempt:  # servers and environments can tell it from the lost one
+            if attempt:  # servers and environments can distinguish it from the lost one
                 spec = replace(spec, episode_id=f"{order.spec.episode_id}~{attempt}")
             sent = replace(order, spec=spec, interrupt=stop.name, reason=stop.reason)
             try:
@@ -293,7 +293,7 @@ class RayPlayer:
         )
 
     def _pack(self, env: AnyEnv | EnvFactory) -> Packed:
-        """Return what builds an environment in a form that travels, the same one each time."""
+        """Serialise an environment's source, with the same result each time."""
         if isinstance(env, EnvSource):
             return env
         if not callable(env):
@@ -311,7 +311,7 @@ class RayPlayer:
         """Ask workers about an environment; return the answers of those that live, at least one.
 
         Args:
-            method: Of `Worker`.
+            method: Method of `Worker`.
             env: What to ask about.
             most: How many workers to ask.
         """

@@ -1,4 +1,4 @@
-"""Stopping the episodes of workers when an interrupt of the driver fires."""
+"""Stop workers' episodes when the driver's interrupt fires."""
 
 import uuid
 
@@ -8,7 +8,7 @@ from envkit_ray.workers import Workers
 
 
 class Stop:
-    """Passes a caller's interrupt on to the workers; it stands where a request would."""
+    """Forwards a caller's interrupt to the workers, in the role of a request."""
 
     def __init__(self, interrupt: Interrupt, workers: Workers) -> None:
         self.name = uuid.uuid4().hex

@@ -30,22 +30,22 @@ from envkit_ray.messages import (
 from envkit_ray.outbox import Outbox
 
 _BEGUN_AT_ONCE: Final = 16
-"""Episodes whose start may hold the event loop."""
+"""Concurrent episode starts, which may block the event loop."""
 _AT_ONCE: Final = 256
 """Episodes that the garbage collection of a worker is set for; more cost a full collection."""
 _MANY: Final = 1 << 30
-"""Episodes of a worker, whose number nobody knows."""
+"""Assumed episodes of a worker, whose number is unknown."""
 
 
 class NotStartedError(Exception):
-    """Ray has started the actor's process anew since `start` was called: what it had is lost."""
+    """Ray has restarted the actor's process since `start`: its state is lost."""
 
 
 class Worker:
     """An asynchronous actor: all its methods run on one event loop."""
 
     def __init__(self, recipe: bytes, *, keeps_features: bool) -> None:
-        """Note what to make; nothing is made before `start`, which can tell what fails.
+        """Store the recipe; `start` creates the player and can report failures.
 
         Args:
             recipe: A pickled `MakePlayer`.
@@ -63,7 +63,7 @@ class Worker:
         self._held = ExitStack()
 
     async def start(self, value: object) -> Hello:
-        """Make the player if there is none, and drop what a lost connection has left running.
+        """Create the player if needed, and cancel attempts left by a lost connection.
 
         Args:
             value: As for `follow`.
@@ -84,12 +84,12 @@ class Worker:
         return Hello(version=version(), host=platform.node(), pid=os.getpid(), error=error)
 
     async def exchange(self, orders: tuple[Sent, ...]) -> tuple[Parcel, ...]:
-        """Begin episodes, and return answers as soon as there are some, to these or older orders.
+        """Start episodes, and return answers to these or older orders as soon as there are any.
 
-        Of several calls only the latest waits: the others return at once.
+        Only the latest call waits; the others return at once.
 
         Raises:
-            NotStartedError: What the caller knows about this process is no longer true.
+            NotStartedError: The process was restarted.
         """
         self._ready()
         for number, (name, data) in enumerate(orders, 1):
@@ -129,7 +129,7 @@ class Worker:
                 known.hurry()
 
     async def cancel(self, name: str) -> None:
-        """Drop an attempt that nobody waits for."""
+        """Cancel an attempt without a waiter."""
         self.drop((name,))
 
     async def follow(self, value: object) -> None:
@@ -139,7 +139,7 @@ class Worker:
             take(value)
 
     async def outage(self) -> Outage | None:
-        """Return what is wrong with the engine; None while it answers."""
+        """Return the engine's outage; None while it answers."""
         return self._ready().availability.outage
 
     async def close(self) -> None:
@@ -158,7 +158,7 @@ class Worker:
                 self._running[name].cancel()
 
     async def _work(self, name: str, data: bytes) -> None:
-        """Play an order and pack its answer; one that is dropped has none."""
+        """Play an order and pack its answer; a cancelled one has none."""
         try:
             parts = packed(await self._answer(data))
         except Exception as error:  # noqa: BLE001  # whatever a record's own data raises
@@ -169,7 +169,7 @@ class Worker:
         self._outbox.add((name, *parts), is_last=not self._running)
 
     async def _answer(self, data: bytes) -> Answer:
-        """Return what became of an order; what a player raises is in the answer."""
+        """Return an order's result; the player's exception is part of it."""
         try:
             order: Order = loaded(data, "the episode's order")
         except ConfigurationError as error:
@@ -206,7 +206,7 @@ class Worker:
         return self._player
 
     def _factory(self, source: Packed) -> EnvFactory:
-        """Return the factory that was packed, the same one for the same bytes."""
+        """Return the unpickled factory, cached by its bytes."""
         if isinstance(source, EnvSource):
             return source
         known = self._sources.get(source)
@@ -237,7 +237,7 @@ async def _made(recipe: bytes) -> Player:
 
 
 async def _checked(player: Player) -> Player:
-    """Return the player after its engines have found nothing wrong; close it otherwise."""
+    """Return the player once its engine checks pass; otherwise close it."""
     try:
         await player.check_engines(Interrupt())
     except BaseException:

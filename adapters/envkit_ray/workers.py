@@ -1,8 +1,8 @@
-"""The actors of a player: which of them answer, which play what, and bringing lost ones back.
+"""The actors of a player: their state, their episodes, and recovery of lost ones.
 
-A call to an actor that Ray is starting anew fails at once instead of waiting for it. A worker is
-therefore down from the first lost call until it answers `start` again, and calls go to workers that
-are up. Ray never repeats a call (`max_task_retries=0`), so no environment takes a step twice.
+A call to an actor that Ray is restarting fails at once. A worker is therefore down from the first
+lost call until it answers `start` again, and calls go to workers that are up. Ray never repeats a
+call (`max_task_retries=0`), so no environment takes a step twice.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from envkit_ray.worker import NotStartedError, Worker
 T = TypeVar("T")
 
 _AT_ONCE: Final = 1000
-"""Calls that an actor takes at once, however many episodes it plays."""
+"""Concurrent calls of an actor, for any number of episodes."""
 _GROUPS: Final = 4096
-"""Groups whose worker is remembered."""
+"""Maximum groups whose worker is remembered."""
 _AHEAD: Final = 4
-"""Episodes that a group's worker may have more than the least busy one."""
+"""Episodes by which a group's worker may exceed the least busy one."""
 _RETRY_S: Final = 0.5
-"""Between two tries to reach a worker that is down."""
+"""Seconds between attempts to reach a worker that is down."""
 _LOOK_S: Final = 5.0
-"""Between two looks at idle workers and their engines."""
+"""Seconds between checks of idle workers and their engines."""
 _FOLLOW_S: Final = 0.02
-"""Between two looks at the value that workers follow."""
+"""Seconds between checks of the value that workers follow."""
 _CLOSE_S: Final = 10.0
 _LOST: Final = (
     "RayActorError",
@@ -57,13 +57,13 @@ class Member:
     load: int = 0
     """Episodes that it plays."""
     lives: int = 0
-    """How often it was lost. A late failure of an earlier life says nothing about this one."""
+    """Number of losses. Late failures of an earlier incarnation are ignored."""
     line: Line | None = None
-    """To its present life; None while it is down."""
+    """Channel to its current incarnation; None while it is down."""
     hello: Hello | None = None
-    """Which process it is; None before the first."""
+    """Its process; None before the first."""
     outage: Outage | None = None
-    """Of its engine, when it was asked last."""
+    """Outage of its engine at the last check."""
 
     @property
     def is_up(self) -> bool:
@@ -72,7 +72,7 @@ class Member:
 
 
 class Workers:
-    """Starts the actors of a player, lends them to episodes and revives them."""
+    """Starts a player's actors, assigns them to episodes and revives them."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Workers:
 
         Args:
             count: How many actors.
-            options: Where they run and what they take.
+            options: Where they run and what they reserve.
             recipe: As for `Worker`.
             keeps_features: As for `Worker`.
             follows: As for `RayPlayer`.
@@ -96,7 +96,7 @@ class Workers:
         self._options, self._recipe, self._keeps_features = options, recipe, keeps_features
         self.members = [Member(actor=None) for _ in range(count)]
         self.lost_calls = 0
-        """Episodes' calls that ended with their worker."""
+        """Calls lost with their worker."""
         self._cluster: Cluster | None = None
         self._lost: tuple[type[Exception], ...] = ()
         self._changed = asyncio.Condition()
@@ -108,7 +108,7 @@ class Workers:
 
     @property
     def outage(self) -> Outage | None:
-        """Why nothing is played: all workers are down, or the engine is away from one of them."""
+        """Why nothing is played: all workers are down, or a worker's engine is away."""
         if any(one.is_up for one in self.members):
             return next((one.outage for one in self.members if one.is_up and one.outage), None)
         return Outage(
@@ -151,7 +151,7 @@ class Workers:
             self._spawn(self._pass_on(self._follows))
 
     async def ask(self, member: Member, name: str, order: bytes) -> Answer:
-        """Have a worker that is up play an order.
+        """Send an order to a running worker.
 
         Raises:
             WorkerLostError: The worker went away before it answered.
@@ -174,7 +174,7 @@ class Workers:
             raise WorkerLostError(describe(error)) from error
 
     def tell(self, member: Member, method: str, *arguments: object) -> None:
-        """Call a method without waiting for its answer; a worker that is down is left out."""
+        """Call a method without waiting for its answer; skip a worker that is down."""
         if member.is_up:
             getattr(member.actor, method).remote(*arguments)
 
@@ -215,7 +215,7 @@ class Workers:
         member.load -= 1
 
     async def close(self) -> None:
-        """Close every worker, in bounded time, and leave the cluster; closing twice is fine."""
+        """Close every worker, in bounded time, and leave the cluster; safe to call twice."""
         await _cancel(self._tasks)
         cluster, self._cluster = self._cluster, None
         if cluster is None:
@@ -230,7 +230,7 @@ class Workers:
         await asyncio.to_thread(cluster.leave)
 
     async def _first_hello(self, member: Member) -> None:
-        """Start a worker; one that dies meanwhile is started again."""
+        """Start a worker; restart it if it dies meanwhile."""
         while not member.is_up:
             hello = await self._hello(member)
             if hello is None:
@@ -256,12 +256,12 @@ class Workers:
             self._changed.notify_all()
 
     def _greet(self, member: Member, hello: Hello) -> None:
-        """Take a worker that answers into use."""
+        """Put an answering worker into service."""
         exchange = partial(self.call, member, "exchange")
         member.hello, member.line = hello, Line(exchange, self._spawn)
 
     async def _hello(self, member: Member) -> Hello | None:
-        """Ask a worker whether it can play; None if it is not there."""
+        """Ask a worker whether it can play; None if it is gone."""
         if member.actor is None:
             member.actor = self._new_actor()
         assert self._cluster is not None
@@ -274,7 +274,7 @@ class Workers:
         except self._lost as error:
             self._reason = _first_line(error)
             check_import(str(error))
-            self._cluster.ray.kill(member.actor)  # Ray gave it up; it must not come back as well
+            self._cluster.ray.kill(member.actor)  # Ray abandoned it; it must not come back too
             member.actor = None
         except Exception as error:  # a class that cannot be loaded raises what its import raised
             raise unusable(describe(error)) from error
@@ -320,7 +320,7 @@ class Workers:
             self._waiting -= 1
 
     async def _look_after(self) -> None:
-        """Notice engines that are away, and workers that die while they have nothing to play."""
+        """Detect engines that are away, and idle workers that die."""
         while True:
             await asyncio.sleep(_LOOK_S)
             for one in self.members:
@@ -328,7 +328,7 @@ class Workers:
                     one.outage = await _quietly(self.call(one, "outage"))
 
     async def _pass_on(self, follows: Callable[[], object]) -> None:
-        """Tell the workers when the value that they follow changes."""
+        """Notify the workers when the value that they follow changes."""
         told = follows()
         while True:
             await asyncio.sleep(_FOLLOW_S)

@@ -1,7 +1,7 @@
-"""What engines of HTTP generation servers share: requests, faults, checks, and a router.
+"""Shared code of engines for HTTP generation servers: requests, faults, checks, and a router.
 
-An adapter (`envkit_sglang`, `envkit_vllm`) adds a `Dialect`: what is written and read. Everything
-else is here once: connections, deadlines, aborts, the ledger's checks, and several servers as one.
+An adapter (`envkit_sglang`, `envkit_vllm`) adds a `Dialect`: request and answer formats. Everything
+else is here: connections, deadlines, aborts, the ledger's checks, and several servers as one.
 """
 
 from envkit_remote.dialect import Dialect, Outgoing

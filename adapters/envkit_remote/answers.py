@@ -1,4 +1,4 @@
-"""Reading foreign JSON: what every answer of a server must hold."""
+"""Read foreign JSON: the required fields of a server's answers."""
 
 import json
 import math
@@ -10,11 +10,11 @@ from envkit.errors import EngineFault, LedgerFault
 
 
 def page_object(path: str, body: bytes) -> dict[str, Any]:
-    """Return the body of a page that tells facts.
+    """Return the JSON body of an information page.
 
     Args:
-        path: Of the page, for messages.
-        body: What the server answered.
+        path: Path of the page, for messages.
+        body: Body of the answer.
 
     Raises:
         EngineFault: The body is not a JSON object.
@@ -29,7 +29,7 @@ def page_object(path: str, body: bytes) -> dict[str, Any]:
 
 
 class AnswerReader:
-    """Reads the answers of one kind of server; what is missing is named in its words."""
+    """Reads the answers of one kind of server, and names missing fields in its terms."""
 
     def __init__(self, title: str, releases: str) -> None:
         """Describe the server.
@@ -62,7 +62,7 @@ class AnswerReader:
         return cast("dict[str, Any]", answer)
 
     def count(self, fields: Mapping[str, Any], key: str) -> int | None:
-        """Return a number that is not negative; None if it is missing or null.
+        """Return a non-negative number; None if it is missing or null.
 
         Raises:
             EngineFault: It is something else.
@@ -109,7 +109,7 @@ class AnswerReader:
 def check_tokens(
     token_ids: Sequence[int], output_ids: object, completion_tokens: int | None
 ) -> None:
-    """Compare the ids that have log-probabilities with the other two places that hold them.
+    """Compare the ids of the log-probabilities with the answer's other copies.
 
     Args:
         token_ids: Of the log-probabilities.

@@ -1,4 +1,4 @@
-"""What the bodies of all servers have in common: extras, bans and images."""
+"""Common parts of request bodies: extras, bans and images."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,10 +11,10 @@ from envkit.rollout.engine import Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyRules:
-    """Which extras a server takes, and how a token is banned there."""
+    """Which extras a server accepts, and how it bans tokens."""
 
     title: str
-    """Of the server, in messages."""
+    """Name of the server, in messages."""
     sampling_keys: frozenset[str]
     """Extras among the sampling parameters, without those that fields of `Sampling` own."""
     request_keys: frozenset[str]
@@ -29,8 +29,8 @@ class BodyRules:
         of the distribution without the banned ids.
 
         Args:
-            own: What the fields of `Sampling` became.
-            sampling: Of the request.
+            own: Parameters from the fields of `Sampling`.
+            sampling: Sampling of the request.
         """
         extras = {key: value for key, value in sampling.extras.items() if key in self.sampling_keys}
         params = {**own, **extras}
@@ -49,8 +49,8 @@ class BodyRules:
         if unknown:
             raise ConfigurationError(
                 f"Sampling.extras for {self.title} may hold {sorted(self.sampling_keys)} or "
-                f"{sorted(self.request_keys)}, got {unknown}; temperature, top_p, stop and the "
-                "like are fields of Sampling"
+                f"{sorted(self.request_keys)}, got {unknown}; temperature, top_p, stop "
+                "etc. are fields of Sampling"
             )
         return {key: value for key, value in extras.items() if key in self.request_keys}
 
@@ -58,12 +58,12 @@ class BodyRules:
 def encode_body(fields: Mapping[str, Any], key: str, images: Iterable[bytes]) -> bytes:
     """Return the JSON bytes of a body.
 
-    Data URIs need no escaping, so images are joined as they are: a JSON encoder would hold the
-    interpreter lock while it looks at every character of every image.
+    Data URIs need no escaping, so images are inserted directly: a JSON encoder would hold the GIL
+    while scanning every character of every image.
 
     Args:
-        fields: Of the body, without images.
-        key: Of the list of images; it is left out where there are none.
+        fields: Fields of the body, without images.
+        key: Key of the list of images; omitted if there are none.
         images: Each as a JSON value.
     """
     head = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()

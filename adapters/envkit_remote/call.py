@@ -1,8 +1,8 @@
-"""One request: its deadline, its abort and its cancellation. Nothing is tried twice here.
+"""One request: its deadline, abort and cancellation. It never retries.
 
-The rollout retries. Every request has its own name, so that a second attempt never collides with a
-first one that the server still works on. An abandoned request (deadline, cancellation,
-broken connection) is aborted at the server in the background.
+The rollout retries. Every request has its own id, so a second attempt never collides with a first
+that the server still processes. An abandoned request (deadline, cancellation, broken connection) is
+aborted at the server in the background.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _ABORT_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSettings:
-    """What all calls of an engine share."""
+    """Settings shared by all calls of an engine."""
 
     http: Transport
     dialect: Dialect
@@ -47,7 +47,7 @@ class Call:
         session_id: str | None = None,
     ) -> None:
         self.rid = uuid.uuid4().hex
-        """What the request is called at the server."""
+        """Id of the request at the server."""
         self._settings = settings
         self._http, self._dialect = settings.http, settings.dialect
         self._outgoing = Outgoing(rid=self.rid, fields=fields, images=images, tokens=tokens)
@@ -60,7 +60,7 @@ class Call:
         """Return the answer with status 200, or None when the call was aborted without one.
 
         Raises:
-            EngineFault: No such answer came.
+            EngineFault: There was no such answer.
         """
         http = self._http
         try:
@@ -108,7 +108,7 @@ class Call:
     async def _post(self, *, is_again: bool) -> Answer | None:
         out, encode = self._outgoing, self._dialect.encode
         if out.images or out.tokens > _INLINE_IDS:
-            # Encoding images takes tens of milliseconds each the first time.
+            # Encoding an image for the first time takes tens of milliseconds.
             body = await asyncio.to_thread(encode, out, is_again=is_again)
         else:
             body = encode(out, is_again=is_again)
@@ -131,7 +131,7 @@ class Call:
 
     async def _post_abort(self) -> None:
         body = json.dumps(self._dialect.abort_fields(self.rid)).encode()
-        # A server that cannot be told is one that the request itself reports.
+        # If the server is unreachable, the request itself reports it.
         with suppress(TimeoutError, *faults.CONNECTION_ERRORS):
             async with asyncio.timeout(_ABORT_TIMEOUT_S):
                 await self._http.post(self._dialect.abort_path, body, is_control=True)

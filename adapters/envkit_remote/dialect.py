@@ -1,4 +1,4 @@
-"""What differs between kinds of servers: how requests are written and answers read."""
+"""Differences between servers: request and answer formats."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,47 +18,47 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """A request on its way."""
+    """A request to send."""
 
     rid: str
-    """What it is called at the server; new for every attempt."""
+    """Its id at the server; new for every attempt."""
     fields: Mapping[str, Any]
-    """Of the body, without the name and the images."""
+    """Fields of the body, without id and images."""
     images: Sequence[Image]
     tokens: int
-    """How many ids it holds; a long body is written on a thread."""
+    """Number of ids; a long body is encoded on a thread."""
 
 
 class Dialect(ABC):
-    """How one server is spoken to. Each engine has one object, which may remember things."""
+    """Request and answer formats of one server; one stateful object per engine."""
 
     name: ClassVar[str]
-    """Of the engine, in records."""
+    """Name of the engine, in records."""
     title: ClassVar[str]
     """Of the server, in messages."""
     generate_path: ClassVar[str]
     abort_path: ClassVar[str]
     session_header: ClassVar[str]
-    """Carries the episode, for the server's own router."""
+    """Header with the episode's id, for the server's own router."""
     advice: ClassVar[Mapping[int, str]]
-    """What to do about a status."""
+    """Advice by status."""
     timeout_hint: ClassVar[str] = ""
-    """Ends the message about a request without an answer."""
+    """Suffix of the message about a request without an answer."""
     raw_advice: ClassVar[str]
     """How to start a server that reports the log-probabilities of the sampled distribution."""
     changed_hint: ClassVar[str]
-    """What makes a server use another prompt than it was sent."""
+    """What makes a server change the prompt it was sent."""
 
     @abstractmethod
     def generate_fields(
         self, request: GenerateRequest, *, max_new_tokens: int, with_prompt_ids: bool
     ) -> dict[str, Any]:
-        """Return the body of a request, without its name and its images.
+        """Return the body of a request, without its id and images.
 
         Args:
             request: The turn to sample.
             max_new_tokens: The clamped budget.
-            with_prompt_ids: Ask for the ids of the prompt, as the server used it.
+            with_prompt_ids: Request the ids of the prompt as the server used it.
 
         Raises:
             ConfigurationError: `sampling.extras` holds a key that the server would ignore.
@@ -74,13 +74,13 @@ class Dialect(ABC):
 
         Args:
             outgoing: The request.
-            is_again: Whether `settle` asked for it once more.
+            is_again: Whether `settle` asked for a resend.
         """
 
     def settle(self, outgoing: Outgoing, answer: Answer) -> bool:
-        """Note what an answer shows; return True to send the request once more, complete.
+        """Record what an answer shows; return True to resend the request in full.
 
-        Asked after the second answer too, when it changes nothing any more.
+        Also called after the second answer, when the result is ignored.
         """
         del outgoing, answer
         return False
@@ -109,16 +109,16 @@ class Dialect(ABC):
 
     @abstractmethod
     def generation(self, answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
-        """Return what the server sampled.
+        """Return the sampled reply.
 
         Raises:
-            EngineFault: The answer is malformed, or the server gave the request up.
+            EngineFault: The answer is malformed, or the server abandoned the request.
             LedgerFault: Counts or ids contradict each other, or the prompt had another length.
         """
 
     @abstractmethod
     def prompt_ids(self, answer: Mapping[str, Any]) -> Any:  # noqa: ANN401  # whatever JSON holds
-        """Return the prompt as the server used it, images expanded; None if it does not say."""
+        """Return the prompt as the server used it, images expanded; None if unreported."""
 
     @abstractmethod
     def prompt_logprobs(self, answer: Mapping[str, Any]) -> tuple[float | None, ...]:
@@ -130,10 +130,10 @@ class Dialect(ABC):
 
     @abstractmethod
     async def fetch_info(self, fetch: Fetch) -> ServerInfo:
-        """Return what the server says about itself.
+        """Return the server's facts.
 
         Raises:
-            EngineFault: It does not, or not readably.
+            EngineFault: It does not report them, or not readably.
         """
 
     @abstractmethod
@@ -146,7 +146,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def probed_kind(self, body: bytes) -> LogprobKind | None:
-        """Return what the answer to `kind_probe` shows, or None where it shows nothing."""
+        """Return the kind shown by the answer to `kind_probe`; None if inconclusive."""
 
     async def flags(self, http: Transport) -> list[FlagCheck]:
         """Return which of the flags that matter the server was started with."""

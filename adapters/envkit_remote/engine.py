@@ -1,6 +1,6 @@
 """An engine of one HTTP server: every turn is one request.
 
-What is sent and read is in the server's `Dialect`, deadlines and aborts in `call`.
+The server's `Dialect` writes and reads messages; `call` handles deadlines and aborts.
 """
 
 import asyncio
@@ -51,22 +51,22 @@ class RemoteEngine:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Note the settings; nothing is connected before the first request.
+        """Store the settings; nothing is connected before the first request.
 
         Args:
             base_url: Address of a server or of its router, without a path such as /v1.
-            image_token_id: The placeholder of an image; None leaves placeholders uncounted, and a
-                server then takes a wrong number of images silently.
+            image_token_id: The placeholder of an image; None does not count placeholders; a server
+                then silently accepts a wrong number of images.
             vocabulary_size: Ids must be below it. None is unchecked.
-            context_length: Bound on prompt plus new tokens. None asks the server once.
+            context_length: Limit on prompt plus new tokens. None asks the server once.
             timeout_s: Seconds for one `generate`. The first request can take 20 s on a slow
                 machine.
             connect_timeout_s: Seconds to make a connection.
-            abort_grace_s: Seconds that an aborted request has to return its tokens; after them it
-                counts as aborted without any.
+            abort_grace_s: Seconds that an aborted request has to return its tokens; after that it
+                counts as aborted without tokens.
             max_connections: Requests in flight; more wait for a free connection.
-            compare_prompts: For so many first requests the server returns its prompt ids, and they
-                are compared with ours.
+            compare_prompts: Number of first requests whose prompt ids are fetched and compared with
+                ours.
             check_logprobs: Ask the server once which log-probabilities it reports, before the first
                 request for which that matters.
             api_key: Sent as a bearer token.
@@ -123,7 +123,7 @@ class RemoteEngine:
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """SAMPLED; a server that reports others is refused."""
+        """SAMPLED; a server that reports others is rejected."""
         return LogprobKind.SAMPLED
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -131,10 +131,10 @@ class RemoteEngine:
 
         Raises:
             EngineFault: TRANSIENT, TIMEOUT, CRASHED or PERMANENT. `is_away` if the server is
-                unreachable or takes no requests for now.
-            LedgerFault: The request's ids and images, or the server's counts, do not agree.
+                unreachable or currently accepts no requests.
+            LedgerFault: The request's ids and images, or the server's counts, disagree.
             ConfigurationError: `sampling.extras` holds an unknown key.
-            ContractError: A request with this id is running already.
+            ContractError: A request with this id is already running.
         """
         if request.request_id in self._live:
             raise ContractError(f"request_id {request.request_id!r} is already running")
@@ -201,8 +201,8 @@ class RemoteEngine:
             images: One per placeholder.
 
         Returns:
-            One value per token of the expanded sequence; None for the first. Banned ids are not
-            left out of the distribution here.
+            One value per token of the expanded sequence; None for the first. Banned ids stay in the
+            distribution here.
 
         Raises:
             EngineFault: See `generate`.
@@ -228,7 +228,7 @@ class RemoteEngine:
         """Do nothing: the server's prefix cache evicts by itself, and no session is opened."""
 
     async def aclose(self) -> None:
-        """Wait for aborts on their way and close the connections; closing twice is fine."""
+        """Wait for pending aborts and close the connections; safe to call twice."""
         loop = asyncio.get_running_loop()
         pending = [task for task in self._background if task.get_loop() is loop]
         if pending:
@@ -236,10 +236,10 @@ class RemoteEngine:
         await self._http.aclose()
 
     async def probe(self) -> None:
-        """Return if the server takes requests; the rollout asks while it waits for one.
+        """Return if the server accepts requests; the rollout polls it while waiting.
 
         Raises:
-            EngineFault: It does not, with `is_away`.
+            EngineFault: It does not accept requests; `is_away` is set.
         """
         await self._probe.check_health()
 
@@ -247,20 +247,20 @@ class RemoteEngine:
         """Return what the server says about itself.
 
         Raises:
-            EngineFault: It cannot be reached, or does not offer the facts (a router, for example).
+            EngineFault: It cannot be reached, or has no facts (a router, for example).
         """
         return await self._probe.fetch_info(timeout_s)
 
     async def health(self, *, timeout_s: float = 30.0) -> ServerHealth:
-        """Ask whether the server can sample. It raises no fault: the result says what is wrong."""
+        """Check whether the server can sample; the result says what is wrong."""
         return await self._probe.health(timeout_s)
 
     async def check(self, codec: ChatCodec, sampling: Sampling) -> None:
-        """Sample one token before a run, so that a wrong server ends it before its episodes do.
+        """Sample one token before a run, so that a wrong server fails it early.
 
         Args:
-            codec: Of the run; its tokenizer must be the server's.
-            sampling: Of the run.
+            codec: Codec of the run; its tokenizer must be the server's.
+            sampling: Sampling of the run.
 
         Raises:
             ConfigurationError: The server was started without a needed flag, or serves another
@@ -269,7 +269,7 @@ class RemoteEngine:
         await check_server(self, self._http, codec, replace(sampling, max_new_tokens=1))
 
     async def flags(self) -> list[FlagCheck]:
-        """Return which of the flags that matter the server was started with.
+        """Return which relevant flags the server was started with.
 
         Raises:
             EngineFault: It does not answer.

@@ -1,17 +1,17 @@
-"""What a server says about itself: its limits, its model, its health, its flags."""
+"""A server's facts: limits, model, health and flags."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """The facts that a client needs. None means that the server did not say."""
+    """The facts that a client needs. None means not reported."""
 
     version: str | None = None
     model: str | None = None
     """Folder or name of the served model."""
     served_model_name: str | None = None
-    """What the server calls the model. It stays when new weights are loaded from a folder."""
+    """The server's name of the model. It stays the same when new weights are loaded."""
     context_length: int | None = None
     """Bound on prompt plus new tokens, images expanded."""
     max_prompt_length: int | None = None
@@ -33,7 +33,7 @@ class ServerHealth:
     seconds: float
     """How long the answer took; a healthy idle SGLang server samples one token for it."""
     info: ServerInfo | None = None
-    """None when the server could not be asked."""
+    """None if the server could not be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class FlagCheck:
     """Whether a server was started with one flag, as `envkit doctor` lists it."""
 
     flag: str
-    """As the server's command line has it."""
+    """As on the server's command line."""
     is_set: bool
     is_required: bool
-    """False for a flag without which everything still works."""
+    """False for an optional flag."""
     matters: str
     """What happens without it."""

@@ -1,4 +1,4 @@
-"""Which failure of a server is which fault: of the server itself, or of one request.
+"""Map a server's failures to faults: of the server itself, or of one request.
 
 Errors come in four shapes. vLLM and SGLang (for a ValueError) answer
 `{"error": {"message": ...}}`, SGLang's schema gate `{"error": "text"}`, its HTTPException
@@ -23,24 +23,24 @@ _SHOWN_CHARACTERS: Final = 500
 _READ_BYTES: Final = 1 << 16
 
 CONNECTION_ERRORS: Final = (aiohttp.ClientError, ConnectionError)
-"""What the HTTP client raises when it does not reach a server, or loses it."""
+"""HTTP client errors for an unreachable or lost server."""
 BROKEN_CONNECTION: Final = (
     aiohttp.ServerDisconnectedError,
     aiohttp.ClientPayloadError,
     ConnectionResetError,
 )
-"""Those after which the server may still be working on the request."""
+"""Errors after which the server may still process the request."""
 _WRONG_ADDRESS: Final = (
     aiohttp.InvalidURL,
     aiohttp.ClientSSLError,
     aiohttp.ClientResponseError,
     aiohttp.ClientConnectorCertificateError,
 )
-"""No server comes back from these: a bad address or certificate, or something that is not HTTP."""
+"""Errors that do not recover: a bad address or certificate, or a protocol other than HTTP."""
 
 
 def error_message(body: bytes) -> str:
-    """Return the human part of an error body, whatever its shape."""
+    """Return the readable message of an error body of any shape."""
     text = body[:_READ_BYTES].decode(errors="replace").strip()
     try:
         answer: Any = json.loads(text)
@@ -54,7 +54,7 @@ def error_message(body: bytes) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a foreign value as text that fits a message."""
+    """Return a foreign value as short text for a message."""
     text = value if isinstance(value, str) else reprlib.repr(value)
     return text[:_SHOWN_CHARACTERS].encode(errors="replace").decode()
 
@@ -65,8 +65,8 @@ def status_fault(title: str, url: str, answer: Answer, advice: Mapping[int, str]
     Args:
         title: The server's kind, such as "SGLang".
         url: Its base address.
-        answer: What it said. A 4xx never succeeds on a second try, except 408, 425 and 429.
-        advice: What to do about a status.
+        answer: The answer. A 4xx never succeeds on retry, except 408, 425 and 429.
+        advice: Advice by status.
     """
     status = answer.status
     message = f"{title} at {url} answered {status}: {error_message(answer.body)}"
@@ -124,13 +124,13 @@ def connection_fault(
 
 @asynccontextmanager
 async def asking(title: str, http: Transport, timeout_s: float, what: str) -> AsyncGenerator[None]:
-    """Turn what goes wrong while a server is asked about itself into faults.
+    """Turn errors while querying a server's facts into faults.
 
     Args:
         title: The server's kind, such as "SGLang".
-        http: Of the server.
-        timeout_s: For everything inside.
-        what: Is asked for; the name of the request in the message of a timeout.
+        http: Transport to the server.
+        timeout_s: Seconds for the whole block.
+        what: Name of the request, for the message of a timeout.
 
     Raises:
         EngineFault: The server was not reached, or not in time.

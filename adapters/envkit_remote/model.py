@@ -1,4 +1,4 @@
-"""Making an engine from what a command line knows: addresses and a model folder."""
+"""Create an engine from command line arguments: addresses and a model folder."""
 
 import json
 import os
@@ -23,16 +23,16 @@ def connect(
     """Return an engine for a running server, or one for several servers of the same model.
 
     Args:
-        engine_type: Speaks to one server.
-        model: Folder or cached hub name of the served model. Its config.json tells the placeholder
-            of an image and the size of the vocabulary, so that a request that the server would
-            misread or crash on is refused before it is sent. None leaves these checks out.
+        engine_type: Class of engines for one server.
+        model: Folder or cached hub name of the served model. Its config.json has the image
+            placeholder and the vocabulary size, so requests that the server would misread or crash
+            on are rejected before sending. None skips these checks.
         base_url: Addresses: one, several separated by commas, or a list.
-        options: Of `engine_type`; they win over what the model's folder says.
+        options: Options of `engine_type`; they override the model folder's values.
 
     Raises:
-        ConfigurationError: A bad address or option, an address that comes twice, or a model folder
-            without a readable config.
+        ConfigurationError: A bad address or option, a repeated address, or a model folder without a
+            readable config.
     """
     if model is not None:
         options = {**model_facts(model), **options}
@@ -43,7 +43,7 @@ def connect(
 
 
 def model_facts(model: str | os.PathLike[str]) -> dict[str, int]:
-    """Return `image_token_id` and `vocabulary_size` as far as the model's config has them.
+    """Return `image_token_id` and `vocabulary_size`, if the model's config has them.
 
     Raises:
         ConfigurationError: The folder has no config.json, or it is not a JSON object.

@@ -1,4 +1,4 @@
-"""One token before a run: what is wrong with a server would otherwise fault every episode."""
+"""Sample one token before a run: a wrong server would otherwise fault every episode."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from envkit_remote import faults
 from envkit_remote.transport import Transport
 
 _TEXT: Final = "Zürich, 東京: 12 + 30 = 42?\n\tif x != y: pass  # 🙂"
-"""Tokenizers that differ at all differ on some of it."""
+"""Different tokenizers differ on some of it."""
 _TIMEOUT_S: Final = 30.0
 
 
@@ -28,7 +28,7 @@ class Samples(Protocol):
         ...
 
     async def end_session(self, session_id: str) -> None:
-        """Free what is kept for an episode."""
+        """Free the state of an episode."""
         ...
 
 
@@ -37,14 +37,14 @@ async def check_server(
 ) -> None:
     """Compare the server's tokenizer with the codec's, then sample one token.
 
-    Without an image: a text run may use a vision model whose server takes none. An image that the
-    server counts differently faults the first episodes, which stops the run too.
+    It sends no image: a text run may use a vision model whose server accepts none. An image that
+    the server counts differently faults the first episodes, which also stops the run.
 
     Args:
-        engine: Talks to the server.
-        http: Of the same server.
+        engine: Engine of the server.
+        http: Transport to the same server.
         codec: Of the run.
-        sampling: With a budget of one token.
+        sampling: Sampling with a budget of one token.
 
     Raises:
         ConfigurationError: See the message. Nothing is raised if the server is away or slow, which
@@ -85,10 +85,10 @@ def _complete(sampling: Sampling, codec: ChatCodec) -> Sampling:
 
 
 async def _compare_tokenizers(http: Transport, codec: ChatCodec) -> None:
-    """Let the server tokenise a text; one that has no such route is left alone.
+    """Compare the server's tokenization of a text; skip servers without such a route.
 
     Raises:
-        ConfigurationError: Its ids are not the codec's.
+        ConfigurationError: Its ids differ from the codec's.
     """
     ours = codec.encode_text(_TEXT)
     theirs = await _tokenised(http, _TEXT)

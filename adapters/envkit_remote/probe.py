@@ -1,4 +1,4 @@
-"""Asking a server about itself: once before the first request, and whenever a person asks."""
+"""Query a server's facts: once before the first request, and on demand."""
 
 import asyncio
 import json
@@ -16,11 +16,11 @@ from envkit_remote.transport import Answer, Transport
 
 _TIMEOUT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 30.0
-"""How long a server that did not tell its facts is left alone."""
+"""Seconds before asking again a server that did not report its facts."""
 
 
 class ServerProbe:
-    """What is known of a server, learnt once however many requests start together."""
+    """Facts of a server, fetched once for all concurrent requests."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ServerProbe:
         )
 
     async def prepare(self, sampling: Sampling, *, token: int) -> ServerInfo:
-        """Return the facts, asking for what is missing.
+        """Return the facts, fetching missing ones.
 
         Args:
             sampling: Of the request to come; for some both kinds of log-probabilities agree.
@@ -65,7 +65,7 @@ class ServerProbe:
         return self._info
 
     async def _learn_info(self) -> None:
-        # Not every router offers the facts; when the server is away, the request itself says so.
+        # Not every router has the facts; if the server is away, the request itself reports it.
         self._ask_again_at = time.monotonic() + _ASK_AGAIN_S
         try:
             info = await self.fetch_info(self._timeout_s)
@@ -75,7 +75,7 @@ class ServerProbe:
         self._info, self._is_info_known = info, True
 
     def _check_model(self, name: str | None) -> None:
-        """Refuse a server that is another one than before.
+        """Reject a server whose model has changed.
 
         Raises:
             EngineFault: It serves another model now.
@@ -91,7 +91,7 @@ class ServerProbe:
             )
 
     def forget(self) -> None:
-        """Ask again before the next request: the server was away and may be another one now."""
+        """Fetch the facts again before the next request: the server may have changed."""
         if self._asks_for_info:
             self._is_info_known, self._ask_again_at = False, 0.0
 
@@ -156,7 +156,7 @@ class ServerProbe:
         )
 
     async def check_health(self) -> None:
-        """Return if `/health` says that the server takes requests, or if it has no such page.
+        """Return if `/health` reports that the server accepts requests, or has no such route.
 
         Raises:
             EngineFault: It does not, with `is_away`.

@@ -1,4 +1,4 @@
-"""The ledger's checks: of a prompt before it is sent, and of what the server says it was."""
+"""Check a prompt before sending, and against the server's account of it."""
 
 import reprlib
 from collections.abc import Collection, Sequence
@@ -16,15 +16,15 @@ def check_ids(
     image_token_id: int | None,
     vocabulary_size: int | None,
 ) -> None:
-    """Refuse ids that a server would crash on, or count differently from us.
+    """Reject ids that a server would crash on, or count differently from us.
 
     SGLang drops a surplus image and vLLM embeds a surplus placeholder as a word, both silently. An
-    id outside the vocabulary kills SGLang's scheduler. So all of it is found here.
+    id outside the vocabulary kills SGLang's scheduler. This check catches all of them.
 
     Args:
         ids: Wire ids.
         images: The images that go with them.
-        image_token_id: The placeholder; None leaves the counts unchecked.
+        image_token_id: The placeholder; None skips the count.
         vocabulary_size: Ids must be below it; None checks the lower bound only.
 
     Raises:
@@ -50,10 +50,10 @@ def check_ids(
 
 
 def clamp_new_tokens(requested: int, *, prompt_length: int, context_length: int | None) -> int:
-    """Return how many tokens may be sampled, so that the server does not refuse the request.
+    """Return how many tokens may be sampled without the server rejecting the request.
 
     Args:
-        requested: What sampling asks for.
+        requested: Tokens requested by the sampling.
         prompt_length: Length of the prompt, images expanded.
         context_length: The server's bound on prompt plus new tokens; None is unknown.
 
@@ -65,8 +65,9 @@ def clamp_new_tokens(requested: int, *, prompt_length: int, context_length: int 
     room = context_length - prompt_length
     if room < 1:
         raise EngineFault(
-            f"the prompt has {prompt_length} tokens, which leaves no room in the server's context "
-            f"of {context_length}; set Limits(max_context_tokens={context_length}) or start the "
+            f"the prompt has {prompt_length} tokens, which leaves no room in the server's "
+            f"context of {context_length}; set Limits(max_context_tokens={context_length}) "
+            "or start the "
             "server with a longer context"
         )
     return min(requested, room)
@@ -76,7 +77,7 @@ def check_length(prompt_tokens: int | None, train_length: int) -> None:
     """Compare the length of the prompt that the server saw with the ledger's.
 
     Args:
-        prompt_tokens: The server's count, images expanded; None where it did not get that far.
+        prompt_tokens: The server's count, images expanded; None if it did not get that far.
         train_length: The ledger's.
 
     Raises:
@@ -99,8 +100,8 @@ def check_prompt_ids(
 ) -> bool:
     """Compare the prompt that the server used with ours, token by token.
 
-    Runs of placeholders count as one on both sides, since the server's are expanded. Where the
-    placeholder is unknown every run does; the length is checked elsewhere, by `prompt_tokens`.
+    Runs of placeholders count as one on both sides, since the server's are expanded. If the
+    placeholder is unknown, every run counts as one; `prompt_tokens` checks the length elsewhere.
 
     Args:
         theirs: As the server returned it; None if it did not.
@@ -109,7 +110,7 @@ def check_prompt_ids(
         hint: What makes such a server change a prompt.
 
     Returns:
-        False where there is nothing to compare: an older server, or an aborted request.
+        False if there is nothing to compare: an older server, or an aborted request.
 
     Raises:
         LedgerFault: They differ.

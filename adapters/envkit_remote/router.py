@@ -1,9 +1,9 @@
-"""Several servers of one model as one engine: an episode stays on its server while that answers.
+"""Several servers of one model as one engine: an episode stays on its server.
 
-A session (an episode) is placed once: where its first prompt was seen before, because that server
-has the prefix cached and the members of a group begin alike, else where the fewest sessions are. A
-server that is away gets nothing until it answers its health page again. Its sessions go on
-elsewhere: an engine keeps no state that the request does not carry, so the same ids are sent again.
+A session (an episode) is placed once: on the server that has seen its first prompt, which has the
+prefix cached for the rest of the group, else on the one with the fewest sessions. A server that is
+away gets no requests until its health route answers again. Its sessions move to other servers:
+requests carry all state, so the same ids are sent again.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from envkit_remote.engine import RemoteEngine
 from envkit_remote.facts import FlagCheck, ServerHealth
 
 _ASK_AGAIN_S: Final = 1.0
-"""Between two looks at a server that is away; doubled up to `_ASK_AT_MOST_S`."""
+"""Seconds between checks of a server that is away; doubled up to `_ASK_AT_MOST_S`."""
 _ASK_AT_MOST_S: Final = 30.0
 _MOST_SESSIONS: Final = 1 << 17
 _MOST_PROMPTS: Final = 1 << 14
 _LEAN: Final = 1.25
-"""A server may have so many times the sessions of the least loaded one, and `_SLACK` more, before a
+"""Factor, plus `_SLACK`, by which a server's sessions may exceed the least loaded server's before a
 known prompt goes elsewhere."""
 _SLACK: Final = 8
 
@@ -47,7 +47,7 @@ class RoutedEngine:
     """Spreads sessions over replicas of one server; see the module's docstring for the rules."""
 
     def __init__(self, engines: Sequence[RemoteEngine]) -> None:
-        """Take the replicas' engines; they are closed with this one.
+        """Wrap the replicas' engines; they are closed with this one.
 
         Raises:
             ConfigurationError: None, engines of different kinds, or one address twice.
@@ -68,7 +68,7 @@ class RoutedEngine:
 
     @property
     def name(self) -> str:
-        """That of the replicas."""
+        """The replicas' name."""
         return self._replicas[0].engine.name
 
     @property
@@ -98,7 +98,7 @@ class RoutedEngine:
                 generation = await replica.engine.generate(request)
             except EngineFault as fault:
                 if fault.kind is FaultKind.TIMEOUT:
-                    self._ask(replica)  # stuck on this request, or altogether?
+                    self._ask(replica)  # stuck on this request, or entirely?
                     self._move_away(request.session_id)
                 if not fault.is_away:
                     raise
@@ -114,7 +114,7 @@ class RoutedEngine:
                 self._running.pop(request.request_id, None)
 
     def _replica_of(self, request: GenerateRequest, tried: Sequence[_Replica]) -> _Replica:
-        """Return where a request goes: any server if all are away."""
+        """Return the server for a request: any server if all are away."""
         now = time.monotonic()
         for replica in self._replicas:
             if replica.is_away and now >= replica.ask_at:
@@ -161,7 +161,7 @@ class RoutedEngine:
         replica.is_away, replica.wait_s = False, _ASK_AGAIN_S
 
     def _ask(self, replica: _Replica) -> None:
-        """Look at a replica's health page in the background, once at a time."""
+        """Check a replica's health in the background, one check at a time."""
         if not replica.is_asking:
             replica.is_asking = True
             self._spawn(self._look_at(replica))
@@ -181,7 +181,7 @@ class RoutedEngine:
         """Return if any server takes requests; the rollout asks while it waits for one.
 
         Raises:
-            EngineFault: None does, with `is_away`.
+            EngineFault: No server accepts requests; `is_away` is set.
         """
         await asyncio.gather(*(self._look_at(replica) for replica in self._replicas))
         if all(replica.is_away for replica in self._replicas):
@@ -215,7 +215,7 @@ class RoutedEngine:
         """Check every server before a run.
 
         Raises:
-            ConfigurationError: One lacks a needed flag, or serves another model.
+            ConfigurationError: A server lacks a needed flag, or serves another model.
         """
         await self._of_all(lambda engine: engine.check(codec, sampling))
 
@@ -238,11 +238,11 @@ class RoutedEngine:
             await engine.abort(request_id)
 
     async def end_session(self, session_id: str) -> None:
-        """Forget where an episode was; unknown sessions are ignored."""
+        """Forget an episode's server; unknown sessions are ignored."""
         self._move_away(session_id)
 
     async def aclose(self) -> None:
-        """Close all connections; closing twice is fine."""
+        """Close all connections; safe to call twice."""
         loop = asyncio.get_running_loop()
         pending = [task for task in self._background if task.get_loop() is loop]
         for task in pending:
@@ -260,7 +260,7 @@ class RoutedEngine:
 
 
 def _fingerprint(request: GenerateRequest) -> bytes:
-    """Return a name for a prompt: its ids and its images."""
+    """Return a hash of a prompt: its ids and images."""
     digest = hashlib.sha256(array("q", request.wire_ids).tobytes())
     for image in request.images:
         digest.update(image.sha256.encode())

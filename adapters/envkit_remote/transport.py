@@ -1,7 +1,4 @@
-"""HTTP to one server: a connection pool per event loop, deadlines, and bodies that do not block.
-
-Nothing here knows what a request means.
-"""
+"""HTTP to one server: a connection pool per event loop, deadlines, and bodies that do not block."""
 
 import asyncio
 import io
@@ -18,28 +15,28 @@ _JSON: Final = {"Content-Type": "application/json"}
 _CONTROL_CONNECTIONS: Final = 16
 _SERVER_ERROR: Final = 500
 _KEEP_ALIVE_S: Final = 4.0
-"""Shorter than the 5 s after which uvicorn closes an idle connection, perhaps just as a request is
-sent on it."""
+"""Shorter than uvicorn's 5 s idle timeout, which may close a connection just as a request is
+sent."""
 _MAX_BODY_BYTES: Final = 512 << 20
-"""Of an answer, decompressed. Routed experts of a long reply are tens of megabytes."""
+"""Maximum decompressed answer. Routed experts of a long reply take tens of megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An HTTP answer, read to its end."""
+    """A complete HTTP answer."""
 
     status: int
     body: bytes
     retry_after_s: float | None = None
-    """How long the server asked to be left alone; None if it did not say."""
+    """Wait time in seconds that the server asked for; None if it did not."""
 
 
 class Transport:
     """Connections to one base address.
 
-    There are two pools: an abort must not wait for one of the requests that it is to end. A pool
-    belongs to the event loop that made it, so an engine that is used by several loops has
-    its own for each; `aclose` closes those of the running loop and forgets those of dead ones.
+    There are two pools: an abort must not wait for the requests that it ends. A pool belongs to the
+    event loop that created it, so an engine used by several loops has one per loop; `aclose` closes
+    those of the running loop and forgets those of dead ones.
     """
 
     def __init__(
@@ -71,15 +68,15 @@ class Transport:
         Args:
             path: From the server's root.
             body: Encoded JSON.
-            headers: Beside those of every request.
+            headers: Added to those of every request.
             is_control: True takes the pool that generation never fills.
         """
-        # A reader instead of the bytes: aiohttp then writes in pieces and yields between them.
+        # A reader instead of bytes: aiohttp then writes in chunks and yields between them.
         async with self._session(is_control=is_control).post(
             self.base_url + path,
             data=io.BytesIO(body),
             headers={**_JSON, **(headers or {})},
-            allow_redirects=False,  # prompts and keys go to no other address
+            allow_redirects=False,  # never send prompts and keys to another address
         ) as response:
             return await self._read(response)
 
@@ -119,18 +116,18 @@ class Transport:
                 ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
                 headers=self._headers,
-                # Routing keys tell episodes apart; a cookie of one would pin all of them.
+                # Routing keys distinguish episodes; a cookie of one would pin all of them.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return session
 
     def _forget_dead_loops(self) -> None:
         for key in [key for key in self._sessions if key[0].is_closed()]:
-            # Closing would touch the loop that is gone; its sockets go with it.
+            # Closing would use the dead loop; its sockets died with it.
             self._sessions.pop(key).detach()
 
     async def aclose(self) -> None:
-        """Close the running loop's connections; closing twice is fine."""
+        """Close the running loop's connections; safe to call twice."""
         loop = asyncio.get_running_loop()
         for key in [key for key in self._sessions if key[0] is loop]:
             await self._sessions.pop(key).close()

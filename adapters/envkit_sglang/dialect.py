@@ -69,11 +69,11 @@ class SGLangDialect(Dialect):
         return encode_body(fields, "image_data", payload.image_parts(outgoing.images))
 
     def abort_fields(self, rid: str) -> dict[str, Any]:
-        """Return the body; SGLang aborts every rid that begins with it."""
+        """Return the body; SGLang aborts every rid with this prefix."""
         return {"rid": rid}
 
     async def internal_error(self, http: Transport, answer: Answer) -> EngineFault:
-        """Return a retryable fault: a 500 is an unexpected exception, which may pass."""
+        """Return a retryable fault: a 500 is an unexpected exception, which may be transient."""
         return EngineFault(
             f"SGLang at {http.base_url} answered 500: {error_message(answer.body)}. A 500 for a "
             "request with images often means that the ids held expanded image placeholders; send "
@@ -102,13 +102,14 @@ class SGLangDialect(Dialect):
         return parse_server_info(await fetch("/server_info"))
 
     def kind_matters(self, sampling: Sampling) -> bool:
-        """At temperature 0 and 1 both kinds of log-probabilities agree."""
+        """Return whether the kinds differ; they agree at temperature 0 and 1."""
         return sampling.temperature not in (0.0, 1.0)
 
     def kind_probe(self, token: int) -> dict[str, Any]:
         """Sample at a very high temperature, where all tokens are almost equally likely.
 
-        The best ones of the sampled distribution lie together; those of the unscaled one do not.
+        The top tokens of the sampled distribution are close together; those of the unscaled one are
+        not.
         """
         return {
             "input_ids": [token],
@@ -118,7 +119,7 @@ class SGLangDialect(Dialect):
         }
 
     def probed_kind(self, body: bytes) -> LogprobKind | None:
-        """Return the kind by the spread of the best tokens."""
+        """Return the kind from the spread of the top tokens."""
         try:
             top: Any = json.loads(body)["meta_info"]["output_top_logprobs"][0]
             values = [float(entry[0]) for entry in top]
@@ -133,7 +134,7 @@ class SGLangDialect(Dialect):
 def parse_server_info(body: bytes) -> ServerInfo:
     """Return the facts of a `/server_info` body; absent and odd values become None.
 
-    Older servers keep the scheduler's numbers under "scheduler_info", newer ones beside the rest.
+    Older servers keep the scheduler's numbers under "scheduler_info", newer ones at the top level.
 
     Raises:
         EngineFault: The body is not a JSON object.

@@ -1,4 +1,4 @@
-"""The SGLang engine, and how a command line makes one."""
+"""The SGLang engine and its factory for the command line."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from envkit_sglang.dialect import SGLangDialect
 class SGLangEngine(RemoteEngine):
     """Samples over the native HTTP API of an SGLang server or router.
 
-    Log-probabilities are of the sampled distribution: temperature applied, banned ids left out,
+    Log-probabilities are of the sampled distribution: temperature applied, banned ids excluded,
     top-p and top-k not applied, as SGLang reports them. `Sampling.seed` only matters on a server
     started for deterministic inference. `Sampling.extras` may hold the documented keys that
     `payload` lists.
@@ -29,10 +29,10 @@ def create_engine(
     """Return an engine for running servers; the entry point `envkit.engines: sglang`.
 
     Args:
-        model: Folder or cached hub name of the served model; None leaves the checks of ids out.
+        model: Folder or cached hub name of the served model; None skips the checks of ids.
         base_url: The server or its router, such as "http://127.0.0.1:30000". Several addresses,
             as a list or separated by commas, are replicas of one model.
-        options: Of `SGLangEngine`; they win over what the model's folder says.
+        options: Options of `SGLangEngine`; they override the model folder's values.
 
     Raises:
         ConfigurationError: A bad address or option, or a model folder without a readable config.

@@ -1,8 +1,8 @@
-"""What is sent: the body of a `/generate` request, checked before it leaves.
+"""Bodies of `/generate` requests, checked before sending.
 
-Only documented keys are used, because servers from 0.5.23 on refuse an unknown sampling parameter
+Only documented keys are used, because servers from 0.5.23 on reject an unknown sampling parameter
 with a 400 (python/sglang/api/v1/api_types.py). Ids are wire ids, one placeholder per image, and
-`text` is never sent beside them: with images a server would prefer the text.
+`text` is never sent with them: with images a server would prefer the text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,8 @@ RULES: Final = BodyRules(
         "logit_bias", "min_new_tokens", "min_p", "presence_penalty", "regex", "repetition_penalty",
         "spaces_between_special_tokens", "stop_regex", "structural_tag",
     }),
-    # python/sglang/srt/managers/io_struct.py, those that keep one answer of one sequence.
+    # python/sglang/srt/managers/io_struct.py, those that keep a single answer with a single
+    # sequence.
     request_keys=frozenset({
         "cache_salt", "custom_logit_processor", "extra_key", "lora_path", "max_thinking_tokens",
         "priority", "return_hidden_states", "return_prompt_token_ids", "return_routed_experts",

@@ -1,4 +1,4 @@
-"""What comes back: a `/generate` answer, cross-checked and turned into a `Generation`.
+"""Parse a `/generate` answer, cross-check it and build a `Generation`.
 
 Token ids and log-probabilities are read from `meta_info.output_token_logprobs`, whose entries are
 `[log-probability, id, text or null]`, and must agree with `output_ids` and `completion_tokens`.
@@ -40,15 +40,15 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
-    """Return what the server sampled.
+    """Return the sampled reply.
 
     Args:
         answer: From `parse_object`.
-        train_length: How long the prompt is with images expanded.
-        rid: What the request was called at the server; kept in the extras for log look-ups.
+        train_length: Prompt length with images expanded.
+        rid: Id of the request at the server; kept in the extras for log lookups.
 
     Raises:
-        EngineFault: The answer is not one of SGLang's, or the server gave the request up.
+        EngineFault: The answer is not one of SGLang's, or the server abandoned the request.
         LedgerFault: Counts or ids contradict each other, or the prompt had another length.
     """
     meta: Mapping[str, Any] = answer["meta_info"]
@@ -102,9 +102,9 @@ def _tokens(
 
 
 def _given_up(status: int, message: object) -> EngineFault:
-    """Return the fault of a request that the server gave up with its own status."""
+    """Return the fault of a request that the server abandoned with a status."""
     return EngineFault(
-        f"SGLang gave the request up with status {status}: {shown(message)}",
+        f"SGLang abandoned the request with status {status}: {shown(message)}",
         kind=FaultKind.TRANSIENT if status >= 500 else FaultKind.PERMANENT,
         is_away=status in AWAY_STATUS,
     )
@@ -117,7 +117,7 @@ def _weight_version(value: object) -> str | None:
 
 
 def _seconds(value: object) -> float:
-    """Return a time that the server measured, 0 for anything else."""
+    """Return the server's time measurement in seconds, 0 for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
     try:

@@ -2,7 +2,7 @@
 
     python -m envkit_skyrl.main envkit.env_id=geo3k-v0 trainer.policy.model.path=... ...
 
-What needs SkyRL is imported when it is first asked for.
+Names that need SkyRL are imported on first access.
 """
 
 import importlib

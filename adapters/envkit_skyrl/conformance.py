@@ -1,10 +1,10 @@
-"""SkyRL's `GeneratorOutput` for envkit's conformance suite: made by the adapter, then read back."""
+"""SkyRL's `GeneratorOutput` for envkit's conformance suite: written, then read back."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from envkit.conformance import Content, Deliver, DeliveredRow, Projection, Shape
 from envkit.trajectory import RewardPlacement, Trajectory
+from envkit_conformance import Content, Deliver, DeliveredRow, Projection, Shape
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.rows import ERROR, Played, RowPlan, to_output
 from envkit_skyrl.validation import GeneratorOutput, Pictures
@@ -66,7 +66,7 @@ def _read(output: GeneratorOutput, row: int) -> DeliveredRow:
         token_rewards=output["rewards"][row],
         tensors={key: output[key][row].numpy() for key in ("pixel_values", "image_grid_thw")},
         is_last=True if last is None else last[row],
-        is_unscorable=output["stop_reasons"][-1] == ERROR,  # rewards are read from the last row
+        is_unscorable=output["stop_reasons"][-1] == ERROR,  # SkyRL reads rewards from the last row
     )
 
 
@@ -94,4 +94,4 @@ PROJECTIONS: Final = (
         deliver=_deliver(Shape.MERGED, RewardPlacement.LAST),
     ),
 )
-"""One row for a trajectory, and step-wise ones (`generator.step_wise_trajectories`)."""
+"""One row per trajectory, and step-wise rows (`generator.step_wise_trajectories`)."""

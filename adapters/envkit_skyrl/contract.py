@@ -1,4 +1,4 @@
-"""What this adapter relies on in SkyRL."""
+"""The parts of SkyRL that this adapter relies on."""
 
 from typing import Final
 

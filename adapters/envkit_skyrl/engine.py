@@ -2,8 +2,8 @@
 
 The contract is `InferenceEngineInterface` of SkyRL 0.4.0
 (skyrl/backends/skyrl_train/inference_servers/base.py): token ids in, token ids with
-log-probabilities out. There is no abort of one request; one that is aborted here is cancelled,
-which closes its connection, and its tokens so far are lost.
+log-probabilities out. A single request cannot be aborted; the engine cancels it, which closes its
+connection and loses its tokens so far.
 """
 
 import asyncio
@@ -41,22 +41,22 @@ class SkyRLEngine:
         cache_salt: Callable[[int], str] | None = None,
         weight_version: Callable[[], int | None] | None = None,
     ) -> None:
-        """Note the client; nothing is sent before the first request.
+        """Store the client; nothing is sent before the first request.
 
         Args:
-            client: SkyRL's; it stays the trainer's to close.
-            model: What the server calls the policy, such as a LoRA adapter's name; None takes the
+            client: SkyRL's client; the trainer closes it.
+            model: The server's name of the policy, such as a LoRA adapter's; None takes the
                 client's own model.
-            image_token_id: The placeholder of an image; None refuses requests with images.
+            image_token_id: The placeholder of an image; None rejects requests with images.
             logprob_kind: Whether the server reports log-probabilities of the sampled distribution
                 (vLLM's `logprobs_mode=processed_logprobs`) or of the raw logits.
             timeout_s: Seconds for one turn; the client itself has no limit. A trainer that pauses
-                the server while it updates weights freezes requests for that long. None waits for
-                ever.
-            cache_salt: Gives the salt of a weight version, so that cached prefixes are shared only
-                among episodes that began with the same weights; None sends none.
-            weight_version: Tells how often the weights were updated; None asks the client, whose
-                copy in another process would not know.
+                the server while it updates weights freezes requests for that long. None waits
+                forever.
+            cache_salt: Returns the salt of a weight version, so that only episodes that began with
+                the same weights share cached prefixes; None sends none.
+            weight_version: Returns the number of weight updates; None asks the client, whose copy
+                in another process does not know it.
         """
         self._client, self._model = client, model
         self._image_token_id, self._logprob_kind = image_token_id, logprob_kind
@@ -76,7 +76,7 @@ class SkyRLEngine:
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """What the server was started with."""
+        """The kind that the server was started with."""
         return self._logprob_kind
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -85,7 +85,7 @@ class SkyRLEngine:
         Raises:
             EngineFault: TRANSIENT, TIMEOUT or PERMANENT; the client has used up its own retries.
             LedgerFault: The request's ids and images do not agree.
-            ContractError: A request with this id is running already.
+            ContractError: A request with this id is already running.
         """
         if request.request_id in self._running:
             raise ContractError(f"request_id {request.request_id!r} is already running")
@@ -124,7 +124,7 @@ class SkyRLEngine:
             task.cancel()
 
     async def end_session(self, session_id: str) -> None:
-        """Tell the router that the episode is over, which it takes as a hint."""
+        """Tell the router that the episode is over, as a hint."""
         self._salts.pop(session_id, None)
         try:
             await self._client.finish_session(session_id)
@@ -132,10 +132,10 @@ class SkyRLEngine:
             _LOG.debug("finish_session(%r) failed: %r", session_id, error)
 
     async def aclose(self) -> None:
-        """Release nothing: the client is the trainer's."""
+        """Do nothing: the trainer closes the client."""
 
     async def _contained(self, request: GenerateRequest) -> Generation:
-        """Ask; what would end the event loop, raised inside a task, becomes a fault."""
+        """Send a request; turn exceptions that would end the event loop into faults."""
         try:
             return await self._ask(request)
         except (SystemExit, KeyboardInterrupt) as error:
@@ -174,7 +174,7 @@ class SkyRLEngine:
 
 
 def weight_version_of(client: InferenceClient) -> int | None:
-    """Return how often a client's weights were updated; None for a client that does not count."""
+    """Return a client's number of weight updates; None if it does not count them."""
     return getattr(client, "weight_version", None)
 
 
@@ -186,7 +186,7 @@ def parse_generation(
     Args:
         answer: What the client returned.
         prompt_tokens: Length of the prompt as the server's own processor expands it.
-        weight_version: Of the weights when the request was sent; None where unknown.
+        weight_version: Version of the weights when the request was sent; None if unknown.
 
     Raises:
         EngineFault: Fields are missing or of unequal length, or the reason to stop is unknown.
@@ -215,7 +215,7 @@ def parse_generation(
 
 
 def _fault(error: BaseException) -> EngineFault:
-    """Wrap what the client raised, once, with what a retry policy needs to know."""
+    """Wrap a client's exception once, with the details that a retry policy needs."""
     message = f"SkyRL's inference client failed: {type(error).__name__}: {error}"
     if isinstance(error, aiohttp.ClientResponseError):
         if error.status in AWAY_STATUS:

@@ -1,4 +1,4 @@
-"""SkyRL's experiment with envkit's generator, and the configuration that goes with it."""
+"""SkyRL's experiment with envkit's generator, and its configuration."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp  # noqa: E402
 
 @dataclass
 class EnvkitTrainConfig(SkyRLTrainConfig):
-    """SkyRL's configuration with one more section."""
+    """SkyRL's configuration with an additional section."""
 
     envkit: dict[str, Any] = field(default_factory=dict[str, Any])
     """See `SkyRLOptions` and `envkit.rollout.RolloutConfig`."""
@@ -47,7 +47,7 @@ class EnvkitExp(BasePPOExp):
         return make_generator(cfg, inference_engine_client)
 
     def get_trainer(self, **parts: Any) -> EnvkitTrainer:  # noqa: ANN401  # SkyRL's objects
-        """Return the trainer; `EpisodeCredit` has its reasons."""
+        """Return the trainer; see `EpisodeCredit`."""
         return EnvkitTrainer(**parts)
 
 
@@ -62,11 +62,11 @@ def make_generator(
     Args:
         cfg: SkyRL's with the `envkit` section.
         inference_engine_client: SkyRL's.
-        codec: Of the policy's model; None loads it from `trainer.policy.model.path`. Workers make
-            their own, so `envkit.workers` needs None.
+        codec: Of the policy's model; None loads it from `trainer.policy.model.path`. Workers load
+            their own, so `envkit.workers` requires None.
 
     Raises:
-        ConfigurationError: The settings do not fit together.
+        ConfigurationError: The settings are incompatible.
     """
     options = read_options(cfg)
     if cfg.generator.chat_template.name_or_path is not None:
@@ -101,7 +101,7 @@ def make_generator(
 
 
 def read_options(cfg: EnvkitTrainConfig) -> SkyRLOptions:
-    """Return the `envkit` section, checked.
+    """Return the validated `envkit` section.
 
     Raises:
         ConfigurationError: An unknown key or a wrong value.
@@ -113,13 +113,13 @@ def read_options(cfg: EnvkitTrainConfig) -> SkyRLOptions:
 
 
 def prepare_config(cfg: EnvkitTrainConfig) -> None:
-    """Check the `envkit` section, and ask SkyRL's servers for the log-probabilities of the ledger.
+    """Check the `envkit` section, and set the log-probabilities of SkyRL's servers.
 
-    vLLM reports raw ones by default, which differ from the sampled ones at every temperature but 1.
-    What the run says about `logprobs_mode` itself stays.
+    vLLM reports raw ones by default, which differ from the sampled ones at every temperature except
+    1. A `logprobs_mode` that the run sets is kept.
 
     Raises:
-        ConfigurationError: The `envkit` section is wrong, found here before anything is started.
+        ConfigurationError: The `envkit` section is wrong; detected before anything starts.
     """
     estimator = cfg.trainer.algorithm.advantage_estimator
     if read_options(cfg).turn_discount is not None and estimator != "grpo":

@@ -1,4 +1,4 @@
-"""envkit's loop behind SkyRL's generator interface.
+"""SkyRL's generator interface on top of envkit's loop.
 
 `EnvGenerator` plays every sample of a batch through envkit's one loop and returns SkyRL's
 `GeneratorOutput` (skyrl/train/generators/base.py, 0.4.0), whole or step-wise, with images in
@@ -47,7 +47,7 @@ from skyrl.train.generators.utils import (  # noqa: E402
 
 _LOG: Final = logging.getLogger(__name__)
 _SHOWN_FAILURES: Final = 3
-"""Failures of one batch that are logged in full; the rest is counted."""
+"""Failures per batch logged in full; the rest are counted."""
 _IS_RATIO: Final = re.compile(r"(p\d+|std|rate|share|second|stream|versions)$")
 """Metrics of the core that are neither counts nor named mean, min or max."""
 
@@ -55,8 +55,8 @@ _IS_RATIO: Final = re.compile(r"(p\d+|std|rate|share|second|stream|versions)$")
 class EnvGenerator(GeneratorInterface):
     """Plays envkit environments for SkyRL's trainers, the fully asynchronous one included.
 
-    It may be called any number of times at once. Environments and threads are kept while the event
-    loop runs, and closed when `asyncio.run` ends it, or by `aclose`.
+    It may be called concurrently. Environments and threads are kept while the event loop runs, and
+    closed when `asyncio.run` ends it, or by `aclose`.
     """
 
     def __init__(
@@ -71,18 +71,18 @@ class EnvGenerator(GeneratorInterface):
         max_sequence_tokens: int | None = None,
         scalar_rewards: bool = False,
     ) -> None:
-        """Check that the settings fit together.
+        """Check that the settings are compatible.
 
         Args:
             generator_cfg: SkyRL's `generator` section.
             inference_engine_client: SkyRL's.
-            codec: Of the policy's model; its image processor must be the server's.
+            codec: Codec of the policy's model; its image processor must be the server's.
             options: The run's `envkit` section; None takes the defaults.
-            make_codec: Makes the same codec in a worker; None refuses `envkit.workers`.
-            policy_model_name: What the server calls the policy; None takes the client's model.
+            make_codec: Builds the same codec in a worker; None rejects `envkit.workers`.
+            policy_model_name: The server's name of the policy; None takes the client's model.
             max_sequence_tokens: SkyRL's `trainer.algorithm.max_seq_len`; None is unbounded.
-            scalar_rewards: One reward for each row instead of a list, for SkyRL's zero-variance
-                filter; whole trajectories only.
+            scalar_rewards: One reward per row instead of a list, for SkyRL's zero-variance filter;
+                whole trajectories only.
 
         Raises:
             ConfigurationError: A combination that SkyRL or the loop cannot honour.
@@ -110,10 +110,10 @@ class EnvGenerator(GeneratorInterface):
         arguments: Mapping[str, Any],
         make_codec: Callable[[], ChatCodec] | None,
     ) -> WorkerRecipe | None:
-        """Return what workers make their players of; None where this process plays.
+        """Return the recipe for workers' players; None if this process plays.
 
         Raises:
-            ConfigurationError: Workers are asked for without what makes their codec.
+            ConfigurationError: Workers are requested without `make_codec`.
         """
         config = self._options.rollout
         if not config.workers:
@@ -133,7 +133,7 @@ class EnvGenerator(GeneratorInterface):
 
     @property
     def pictures(self) -> Pictures | None:
-        """How the model takes images; None for a text model."""
+        """Image settings of the model; None for a text model."""
         return self._plan.pictures
 
     async def generate(
@@ -143,11 +143,11 @@ class EnvGenerator(GeneratorInterface):
 
         Args:
             input_batch: SkyRL's GeneratorInput, each prompt repeated for its group.
-            disable_tqdm: True logs no progress; the fully asynchronous trainer asks for that.
+            disable_tqdm: True logs no progress, as the fully asynchronous trainer requests.
 
         Raises:
-            ConfigurationError: The input is malformed, or no sample of it can be played because of
-                how the run is configured.
+            ConfigurationError: The input is malformed, or the run's configuration prevents every
+                sample from playing.
         """
         metadata = input_batch.get("batch_metadata")
         is_eval = metadata is not None and metadata.training_phase == "eval"
@@ -176,7 +176,7 @@ class EnvGenerator(GeneratorInterface):
         return output
 
     async def aclose(self) -> None:
-        """Close the environments and end the threads; closing twice is fine."""
+        """Close the environments and stop the threads; safe to call twice."""
         if self._player is None:
             return
         loop, _, keeper = self._player
@@ -188,7 +188,7 @@ class EnvGenerator(GeneratorInterface):
     async def _play(
         self, player: AnyPlayer, sample: Sample, sampling: Sampling, limits: Limits
     ) -> tuple[Played, ...]:
-        """Play one sample, one result for each of its agents; whatever goes wrong is in it."""
+        """Play one sample and return one result per agent; failures are part of the result."""
         started = time.perf_counter()
         played: tuple[Trajectory | None, ...] = (None,)
         error: Exception | None = None
@@ -212,14 +212,14 @@ class EnvGenerator(GeneratorInterface):
         return tuple(replace(one, trajectory=trajectory) for trajectory in played)
 
     def _check_siblings(self, played: tuple[Trajectory, ...]) -> None:
-        """Refuse what would compare the agents of an episode wrongly.
+        """Reject settings that would compare the agents of an episode wrongly.
 
         Raises:
-            ConfigurationError: One row for each sample is asked for, or the rewards differ.
+            ConfigurationError: The run uses one row per sample, or the rewards differ.
         """
         if not self._plan.step_wise:
             raise ConfigurationError(
-                f"{played[0].env_id} has several agents, each with rows of its own: set "
+                f"{played[0].env_id} has several agents, each with its own rows: set "
                 "generator.step_wise_trajectories=true"
             )
         share_one_reward(played, "SkyRL")
@@ -268,12 +268,12 @@ class EnvGenerator(GeneratorInterface):
 
 
 def joinable(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics under names that SkyRL joins over groups as it should.
+    """Return metrics under names that SkyRL aggregates correctly over groups.
 
-    It goes by what it finds in a name (`concatenate_generator_outputs` in
+    SkyRL aggregates by words in a name (`concatenate_generator_outputs` in
     skyrl/train/generators/utils.py, 0.4.0): "avg" or "mean" takes the mean, else "min" the
-    smallest, else "max" the largest, and everything else is added up. "stop/terminated", a count,
-    would be a minimum; its share says the same.
+    smallest, else "max" the largest, and everything else the sum. "stop/terminated", a count, would
+    get the minimum; its fraction carries the same information.
     """
     return {
         f"{'envkit_mean' if _IS_RATIO.search(name) else 'envkit'}/{name}": float(value)
@@ -308,10 +308,10 @@ async def _episode(
 
 
 def _check_failures(played: Sequence[Played]) -> None:
-    """Log failures, and raise what is wrong with the run if it keeps every sample from playing.
+    """Log failures, and raise if the run's configuration prevents every sample from playing.
 
     Raises:
-        ConfigurationError: Of the first sample; the same will happen to every batch.
+        ConfigurationError: The first sample's error; every batch would fail the same way.
         RunFailedError: The first episodes all failed in the same way.
     """
     failures = [one for one in played if one.failure is not None]
@@ -330,7 +330,7 @@ def _check_failures(played: Sequence[Played]) -> None:
 
 
 async def _close_at_end(player: AnyPlayer) -> None:
-    """Wait until the event loop ends, which cancels this, and close what the player keeps."""
+    """Wait until the event loop ends, which cancels this task, and close the player."""
     try:
         await asyncio.Event().wait()
     finally:

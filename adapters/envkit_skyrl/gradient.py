@@ -1,8 +1,8 @@
-"""SkyRL's path of the gradient suite: its real trainer and its policy worker on a CPU.
+"""SkyRL in the gradient suite: its real trainer and policy worker on a CPU.
 
 Rows go through `EnvkitTrainer` up to the optimizer, and through `PolicyWorkerBase` of
 skyrl/backends/skyrl_train/workers/worker.py (0.4.0), whose model is the suite's policy. FSDP's own
-wrapper, which needs flash-attn and CUDA, is left out.
+wrapper, which needs flash-attn and CUDA, is omitted.
 """
 
 from collections.abc import Generator, Sequence
@@ -13,8 +13,9 @@ from unittest.mock import patch
 
 import torch
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient import (
+from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
+from envkit_conformance.gradient import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -24,7 +25,6 @@ from envkit.conformance.gradient import (
     Policy,
     Reduction,
 )
-from envkit.trajectory import Trajectory
 from envkit_skyrl.conformance import rows_of_groups
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.trainer import EnvkitTrainer
@@ -48,7 +48,7 @@ def training_batch(
 ) -> Any:  # noqa: ANN401  # SkyRL's TrainingInputBatch
     """Return the batch that SkyRL's trainer hands to its workers, advantages scaled."""
     output = rows_of_groups(trajectories, shape, filler_id=_filler(trajectories))
-    trainer: Any = object.__new__(EnvkitTrainer)  # its constructor starts a run
+    trainer: Any = object.__new__(EnvkitTrainer)  # the constructor would start a run
     trainer.cfg, trainer.all_metrics = make_config(shape, case, len(trajectories)), {}
     trainer.tokenizer = SimpleNamespace(pad_token_id=policy.filler_id)
     trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
@@ -57,7 +57,7 @@ def training_batch(
     batch["values"] = None
     batch = trainer.compute_advantages_and_returns(batch)
     metadata = batch.metadata
-    batch = trainer._normalize_advantages(  # what its training step calls first
+    batch = trainer._normalize_advantages(  # first calls of its training step
         batch, metadata["policy_mini_batch_boundaries"], metadata["policy_prompt_boundaries"]
     )
     scores = policy.old_logprobs if case.is_off_policy else policy.logprobs
@@ -69,7 +69,7 @@ def training_batch(
 
 
 def _filler(trajectories: Sequence[Trajectory]) -> int:
-    """Return a recorded id, for rows of episodes that cannot be trained on."""
+    """Return a recorded id, for rows of untrainable episodes."""
     return trajectories[0].steps(merge=True)[0].response_ids[0]
 
 
@@ -101,7 +101,7 @@ def response_logprobs(policy: Policy, scores: Any, batch: Any) -> torch.Tensor: 
 
 
 class PolicyWorker(PolicyWorkerBase):
-    """SkyRL's policy worker without the processes and the model that its constructor wants."""
+    """SkyRL's policy worker without its constructor's processes and model."""
 
     def __init__(self, policy: Policy, cfg: Any, *, dp_size: int = 1) -> None:  # noqa: ANN401
         self.cfg, self.policy_loss_fn = cfg.trainer, ppo_policy_loss
@@ -114,7 +114,7 @@ class PolicyWorker(PolicyWorkerBase):
 
 
 class _Model(torch.nn.Module):
-    """The suite's policy where SkyRL expects its wrapped model."""
+    """The suite's policy in place of SkyRL's wrapped model."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _Model(torch.nn.Module):
 
 @contextmanager
 def on_cpu() -> Generator[None]:
-    """Let SkyRL's worker, which asks for its CUDA device, take the CPU."""
+    """Make SkyRL's worker, which expects a CUDA device, use the CPU."""
     with patch.object(torch.cuda, "current_device", return_value="cpu"):
         yield
 

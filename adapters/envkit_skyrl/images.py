@@ -1,10 +1,10 @@
-"""Pictures for SkyRL's inference server: rendered there once, sent with every request.
+"""Images for SkyRL's inference server: rendered there once, sent with every request.
 
-The server takes expanded token ids and, for each image, vLLM's own serialisation of what its
-processor made of it (`MultiModalFeatures` in skyrl/backends/skyrl_train/inference_servers/base.py).
-Only the server can write that, so each new image is rendered there in its own message, as
-SkyRL's client does for its sampling interface (`_render_for_sample`). What was rendered is kept by
-the image's hash: a group and its later turns render nothing again.
+The server takes expanded token ids and, for each image, vLLM's own serialisation of its processor's
+output (`MultiModalFeatures` in skyrl/backends/skyrl_train/inference_servers/base.py). Only the
+server can write that, so each new image is rendered there in its own message, as SkyRL's client
+does for its sampling interface (`_render_for_sample`). Rendered images are cached by hash, so a
+group and its later turns render nothing again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
 
 
 class InferenceClient(Protocol):
-    """What the adapter calls of SkyRL's `InferenceEngineInterface`."""
+    """The methods of SkyRL's `InferenceEngineInterface` that the adapter calls."""
 
     @property
     def model_name(self) -> str:
@@ -40,24 +40,24 @@ class InferenceClient(Protocol):
         ...
 
     async def finish_session(self, session_id: str) -> None:
-        """Say that an episode is over."""
+        """Report that an episode is over."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedImage:
-    """What the server made of one image."""
+    """The server's rendering of one image."""
 
     identity: str
     """vLLM's hash of it."""
     data: str | None
     """Its tensors, serialised by vLLM."""
     token_count: int
-    """How many placeholders the server gives it."""
+    """Number of placeholders that the server gives it."""
 
 
 class ImageRenderer:
-    """Asks the server for each image once, while it is kept."""
+    """Renders each image on the server once, while it is cached."""
 
     def __init__(
         self,
@@ -66,21 +66,21 @@ class ImageRenderer:
         image_token_id: int,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
-        """Note the client; nothing is sent before the first image.
+        """Store the client; nothing is sent before the first image.
 
         Args:
             client: SkyRL's.
             image_token_id: The placeholder that the server's processor must write.
-            cache_bytes: How much serialised data to keep; the least recently used goes first.
+            cache_bytes: Maximum bytes of serialised data; the least recently used is evicted first.
         """
         self._client, self._token, self._limit = client, image_token_id, cache_bytes
         self._kept: OrderedDict[str, asyncio.Task[RenderedImage]] = OrderedDict()
 
     async def render(self, images: Sequence[Image]) -> tuple[RenderedImage, ...]:
-        """Return what the server made of the images, in their order.
+        """Return the server's renderings of the images, in order.
 
         Raises:
-            EngineFault: Its answer has not the form that SkyRL documents.
+            EngineFault: Its answer does not have the form that SkyRL documents.
         """
         return tuple(await asyncio.gather(*map(self._one, images)))
 
@@ -91,7 +91,9 @@ class ImageRenderer:
             task = self._kept[key] = asyncio.create_task(self._ask(image))
             task.add_done_callback(partial(self._trim, key))
         self._kept.move_to_end(key)
-        return await asyncio.shield(task)  # others may wait for it when this episode is cancelled
+        return await asyncio.shield(
+            task
+        )  # others may still wait for it if this episode is cancelled
 
     async def _ask(self, image: Image) -> RenderedImage:
         uri = await asyncio.to_thread(image.data_uri)
@@ -101,7 +103,7 @@ class ImageRenderer:
         return _parse(await self._client.render_chat_completion(payload), self._token)
 
     def _trim(self, key: str, task: "asyncio.Task[RenderedImage]") -> None:
-        """Forget a failure, so that a retry asks again, and what is more than the limit."""
+        """Drop a failure, so that a retry asks again, and evict entries beyond the limit."""
         if _is_lost(task) and self._kept.get(key) is task:
             del self._kept[key]
         excess = sum(map(_size, self._kept.values())) - self._limit
@@ -120,10 +122,10 @@ def _size(task: "asyncio.Task[RenderedImage]") -> int:
 def expand(
     wire_ids: Sequence[int], image_token_id: int, rendered: Sequence[RenderedImage]
 ) -> tuple[list[int], dict[str, Any]]:
-    """Return the ids with expanded placeholders, and the `MultiModalFeatures` that go with them.
+    """Return the ids with expanded placeholders, and their `MultiModalFeatures`.
 
     Raises:
-        LedgerFault: The ids do not hold one placeholder for each image.
+        LedgerFault: The ids do not have one placeholder per image.
     """
     count = wire_ids.count(image_token_id)
     if count != len(rendered):

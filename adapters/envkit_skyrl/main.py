@@ -1,8 +1,8 @@
-"""The command that trains: SkyRL's own entry point with envkit's generator.
+"""The training command: SkyRL's entry point with envkit's generator.
 
     python -m envkit_skyrl.main envkit.env_id=geo3k-v0 data.train_data='["train.parquet"]' ...
 
-SkyRL's own command finds it too: `trainer.override_entrypoint=envkit_skyrl.main`.
+SkyRL's own command can use it too: `trainer.override_entrypoint=envkit_skyrl.main`.
 """
 
 import sys

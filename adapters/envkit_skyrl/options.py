@@ -1,4 +1,4 @@
-"""What a run says about envkit: the mapping `envkit` beside SkyRL's own configuration."""
+"""A run's envkit settings: the section `envkit` in SkyRL's configuration."""
 
 import importlib
 from collections.abc import Iterable, Mapping
@@ -21,30 +21,30 @@ class SkyRLOptions:
     """Step-wise rows whose prompts extend each other exactly are joined before SkyRL sees them,
     images included; its own `merge_stepwise_output` takes text only."""
     turn_discount: float | None = None
-    """Compares each turn with the same turn of its group, by what came after it; a reward counts
-    this much one turn earlier, 0 to 1. None compares whole episodes."""
+    """Compares each turn's discounted return with the same turn in its group; this is the discount
+    per turn, 0 to 1. None compares whole episodes."""
     reward_placement: Literal["last", "turns"] = "last"
-    """ "turns" puts each turn's reward on its reply's last token, for SkyRL's estimators that read
-    tokens (gae, reinforce++). Whole trajectories only; `turn_discount` takes any rows."""
+    """ "turns" puts each turn's reward on its reply's last token, for SkyRL's token-level
+    estimators (gae, reinforce++). Whole trajectories only; `turn_discount` takes any rows."""
     task_fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    """A task's keys, each with the place in the dataset's row that fills it, such as
+    """Maps a task's keys to the fields of the dataset row that fill them, such as
     "extra_info.question", "prompt.text" (of the last message) or "prompt.images"."""
     pictures: bool | None = None
     """Whether rows have tensors of images; None asks the model. False is for text environments on
     a vision-language model, whose forward in SkyRL fails on empty tensors."""
     max_resumes: int = 8
-    """How often an episode is resumed after the server aborted it; then it is a fault."""
+    """Maximum resumes of an episode that the server aborted; then it is a fault."""
     imports: tuple[str, ...] = ()
     """Modules that register environments; they are imported in the trainer's process and in
     workers."""
     timeout_s: float | None = 3600.0
     """As for `SkyRLEngine`; `engine.timeout_s` in the mapping."""
     logprob_kind: Literal["sampled", "raw"] | None = None
-    """Of a server that SkyRL did not start; `engine.logprob_kind` in the mapping. None reads it
-    from SkyRL's configuration."""
+    """Kind of log-probabilities of a server that SkyRL did not start; `engine.logprob_kind` in the
+    mapping. None reads it from SkyRL's configuration."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no sense.
+        """Reject invalid numbers.
 
         Raises:
             ConfigurationError: A number out of its range.
@@ -62,13 +62,13 @@ class SkyRLOptions:
 
     @property
     def placement(self) -> RewardPlacement:
-        """Where rewards stand in a row."""
+        """Where rewards are placed in a row."""
         in_turns = self.turn_discount is not None or self.reward_placement == "turns"
         return RewardPlacement.TURNS if in_turns else RewardPlacement.LAST
 
     @property
     def server_logprobs(self) -> LogprobKind | None:
-        """What the run says about the server's log-probabilities."""
+        """The run's setting for the server's log-probabilities."""
         return None if self.logprob_kind is None else LogprobKind(self.logprob_kind)
 
     @classmethod
@@ -81,8 +81,7 @@ class SkyRLOptions:
                 defaults.
 
         Raises:
-            ConfigurationError: An unknown key (the nearest one is named), or a value that does not
-                fit.
+            ConfigurationError: An unknown key (with a suggestion), or an invalid value.
         """
         data = dict(mapping or {})
         own: dict[str, Any] = {key: data.pop(key) for key in _OWN & data.keys()}

@@ -1,7 +1,7 @@
-"""What SkyRL's Ray workers hold: a player with a copy of the trainer's inference client.
+"""Players of SkyRL's Ray workers, with a copy of the trainer's inference client.
 
-SkyRL's client can be pickled; a copy opens its own connections. What it does not carry along is the
-count of weight updates, which the trainer's process tells the workers.
+SkyRL's client can be pickled; a copy opens its own connections. The copy lacks the count of weight
+updates, which the trainer's process sends to the workers.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from envkit_skyrl.options import import_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecipe:
-    """Everything that a worker makes its player of; it travels to the worker."""
+    """A picklable recipe for a worker's player."""
 
     client: InferenceClient
     engine: Mapping[str, Any]
@@ -44,5 +44,5 @@ class WorkerPlayer(Player):
         super().__init__(engine, recipe.make_codec(), recipe.config)
 
     def follow(self, version: int | None) -> None:
-        """Take the trainer's number of weight updates."""
+        """Set the trainer's number of weight updates."""
         self._version = version

@@ -1,8 +1,8 @@
-"""Trajectories as SkyRL's training rows.
+"""Convert trajectories to SkyRL's training rows.
 
-The projections are envkit's own; here they are renamed. A trajectory that cannot be scored becomes
-one masked row, because a batch must keep its shape, with the mean reward of its group's other
-members, so that the group's baseline keeps its mean.
+The projections are envkit's own; this module renames them. An unscored trajectory becomes one
+masked row, because a batch must keep its shape. The row has the mean reward of its group's other
+members, so the baseline is unchanged.
 """
 
 from collections import defaultdict
@@ -22,62 +22,62 @@ from envkit.trajectory.stop import StopReason
 from envkit_skyrl.validation import GeneratorOutput, Pictures, TrajectoryId
 
 STOP: Final = "stop"
-"""What SkyRL's overlong filter and its zero reward for unfinished replies take for a clean end."""
+"""Stop reasons that SkyRL's overlong filter and zero reward treat as a clean end."""
 LENGTH: Final = "length"
 ERROR: Final = "error"
-"""Of a placeholder row, and of no other."""
+"""Stop reason of placeholder rows only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlan:
-    """How trajectories become rows."""
+    """How trajectories are converted to rows."""
 
     step_wise: bool
     merge: bool = False
-    """Of step-wise rows."""
+    """Whether step-wise rows are merged."""
     placement: RewardPlacement = RewardPlacement.LAST
     scalar_rewards: bool = False
-    """One number for each row instead of a list: what SkyRL's zero-variance filter reads."""
+    """One number per row instead of a list, for SkyRL's zero-variance filter."""
     mask_unfinished: bool = False
     """SkyRL's `generator.apply_overlong_filtering`."""
     no_reward_unfinished: bool = False
     """SkyRL's `generator.zero_reward_on_non_stop`."""
     with_logprobs: bool = True
     filler_id: int
-    """A token that may stand in a placeholder row."""
+    """A token for placeholder rows."""
     placeholder: Row | None = None
-    """Stands for a trajectory without a reward; None takes one filler token. A vision-language
-    model needs one with an image: its forward fails on a micro batch that has none."""
+    """Row for a trajectory without a reward; None takes one filler token. A vision-language model
+    needs one with an image: its forward fails on a micro batch that has none."""
     pictures: Pictures | None = None
     """None for a text model, whose output has no tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """One sample of the input and what came of it."""
+    """One sample of the input and its result."""
 
     group: str
     """The prompt's id."""
     trajectory_id: TrajectoryId | None
-    """None where the input had none."""
+    """None if the input had none."""
     trajectory: Trajectory | None
-    """None where the sample could not be played at all."""
+    """None if the sample could not be played."""
     error: Exception | None = None
-    """Why not; None where it was."""
+    """Why not; None if it was played."""
     resumes: int = 0
-    """How often it was resumed after an abort by the server."""
+    """Number of resumes after aborts by the server."""
     seconds: float = 0.0
 
     @property
     def score(self) -> float | None:
-        """The reward to learn from; None where there is none, or no reply to learn it for."""
+        """The reward to learn from; None without a reward or without a reply."""
         if self.trajectory is None or self.trajectory.is_faulted or not self.trajectory.turns:
             return None
         return self.trajectory.reward
 
     @property
     def failure(self) -> str | None:
-        """What keeps the sample from being trained on, for people to read; None for nothing."""
+        """Why the sample is not trained on, for people; None if it is."""
         if self.error is not None or self.trajectory is None:
             return f"{type(self.error).__name__}: {self.error}"
         if self.score is not None:
@@ -91,8 +91,8 @@ class Played:
     def stop_reason(self) -> str:
         """The reason in SkyRL's words.
 
-        The environment's own end is a clean one, its turn limit included, unless the last reply was
-        cut; every limit of the rollout is a cut-off.
+        The environment's own end is clean, including its turn limit, unless the last reply was
+        truncated; every limit of the rollout counts as truncation.
         """
         trajectory = self.trajectory
         if trajectory is None or self.score is None:
@@ -109,15 +109,15 @@ class Rows:
     output: GeneratorOutput
     tally: MergeTally = field(default_factory=MergeTally)
     masked: int = 0
-    """Trajectories that train nothing, because they have no reward."""
+    """Untrained trajectories, which have no reward."""
 
 
 def number_siblings(episodes: Sequence[tuple[Played, ...]]) -> tuple[Played, ...]:
-    """Return all results in order, with an identity for each agent of an episode.
+    """Return all results in order, with an id for each agent of an episode.
 
-    SkyRL tells trajectories apart by their repetition, and counts its prompts by `instance_id`
-    (skyrl/train/utils/trainer_utils.py, compute_prompt_mini_batch_boundaries). Where an episode of
-    the batch has several agents, the repetitions of a prompt are numbered anew.
+    SkyRL identifies trajectories by their repetition, and counts its prompts by `instance_id`
+    (skyrl/train/utils/trainer_utils.py, compute_prompt_mini_batch_boundaries). If an episode of the
+    batch has several agents, the repetitions of a prompt are renumbered.
     """
     flat = tuple(one for episode in episodes for one in episode)
     if len(flat) == len(episodes):
@@ -164,7 +164,7 @@ def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
 
 
 def _rows_of(sample: Played, plan: RowPlan, mean: float) -> tuple[tuple[Row, ...], MergeTally]:
-    """Return the rows of a sample, at least one, and what their prompts kept of one another."""
+    """Return the rows of a sample, at least one, and the tally of their joined prompts."""
     if sample.trajectory is None or sample.score is None:
         return (_placeholder(plan, mean),), MergeTally()
     if not plan.step_wise:
@@ -175,7 +175,7 @@ def _rows_of(sample: Played, plan: RowPlan, mean: float) -> tuple[tuple[Row, ...
 
 
 def _unfinished(rows: Sequence[Row], plan: RowPlan) -> tuple[Row, ...]:
-    """Do what SkyRL's own generator does with replies that were cut off, where it is asked to."""
+    """Apply SkyRL's options for truncated replies, as its own generator does."""
     if plan.mask_unfinished:
         rows = [replace(row, loss_mask=(0,) * len(row.loss_mask)) for row in rows]
     if plan.no_reward_unfinished:
@@ -184,7 +184,7 @@ def _unfinished(rows: Sequence[Row], plan: RowPlan) -> tuple[Row, ...]:
 
 
 def _placeholder(plan: RowPlan, reward: float) -> Row:
-    """Return a masked row with a reward that leaves its group's mean as it is."""
+    """Return a masked row with a reward that keeps its group's mean."""
     row = plan.placeholder or Row(
         prompt_ids=(plan.filler_id,),
         response_ids=(plan.filler_id,),

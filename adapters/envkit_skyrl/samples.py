@@ -1,4 +1,4 @@
-"""What SkyRL asks for: one sample for each entry of a generator's input."""
+"""Read SkyRL's requests: one sample per entry of a generator's input."""
 
 import uuid
 from collections import defaultdict
@@ -17,20 +17,20 @@ from envkit_skyrl.validation import TrajectoryId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One episode that SkyRL asks for."""
+    """One episode that SkyRL requests."""
 
     group: str
     """The prompt's id; samples of one prompt are compared."""
     member: int
     trajectory_id: TrajectoryId | None
     request: EpisodeRequest | ConfigurationError
-    """The error where the dataset's row cannot be read."""
+    """The error if the dataset row cannot be read."""
     seed: int
-    """Of the environment, equal in a group."""
+    """Seed of the environment, equal in a group."""
     start: GroupStart
     """Shared by a group, whose members must start from the same observation."""
     episode_id: str
-    """Also the session at the server: unique, because a prompt comes back in every epoch."""
+    """Also the session id at the server: unique, because prompts repeat in every epoch."""
 
 
 def read_samples(batch: Mapping[str, Any], options: SkyRLOptions, *, is_eval: bool) -> list[Sample]:
@@ -38,8 +38,8 @@ def read_samples(batch: Mapping[str, Any], options: SkyRLOptions, *, is_eval: bo
 
     Args:
         batch: SkyRL's input. Each entry of `env_extras` may hold the request under `ENVKIT_COLUMN`.
-        options: Give what rows leave out, the seed of the run, and where a row has its task.
-        is_eval: Evaluation counts its prompts from 0 as training does, and gets seeds of its own.
+        options: Defaults for rows, the seed of the run, and the fields of a row's task.
+        is_eval: Evaluation counts its prompts from 0 as training does, and gets its own seeds.
 
     Raises:
         ConfigurationError: The input has no prompt, or columns of different lengths.
@@ -105,7 +105,7 @@ def _at(row: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401  # whatever 
 
 
 def _parts(prompt: Sequence[Any]) -> dict[str, Any]:
-    """Return what a prompt holds: the text of its last message, and all images as data URIs."""
+    """Return a prompt's last text, and all its images as data URIs."""
     parts = [
         part
         for message in prompt

@@ -1,4 +1,4 @@
-"""SkyRL's sampling parameters, which are vLLM's, to envkit's `Sampling` and back."""
+"""Convert SkyRL's sampling parameters, which are vLLM's, to envkit's `Sampling` and back."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,20 +7,20 @@ from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Sampling
 
 _BAN_BIAS: Final = -100.0
-"""The lowest bias that vLLM takes; it leaves a token no probability."""
+"""The lowest bias that vLLM accepts; it gives a token probability 0."""
 _OWN: Final = frozenset(
     {"max_tokens", "temperature", "top_p", "top_k", "stop", "stop_token_ids", "seed", "logprobs"}
 )
 
 
 def to_sampling(params: Mapping[str, Any]) -> Sampling:
-    """Return the sampling of a trainer's parameters; what envkit has no field for goes along.
+    """Return the sampling of a trainer's parameters; unknown ones become extras.
 
     Args:
-        params: As SkyRL's `get_sampling_params_for_backend` makes them.
+        params: As SkyRL's `get_sampling_params_for_backend` returns them.
 
     Raises:
-        ConfigurationError: More than one sample a request: SkyRL repeats prompts instead.
+        ConfigurationError: More than one sample per request: SkyRL repeats prompts instead.
     """
     if (params.get("n") or 1) > 1:
         raise ConfigurationError(
@@ -44,8 +44,8 @@ def to_sampling(params: Mapping[str, Any]) -> Sampling:
 def to_params(sampling: Sampling) -> dict[str, Any]:
     """Return vLLM's parameters.
 
-    The tokens of a stop string and the log-probability of every sampled token are always asked
-    for: the ledger holds what was sampled.
+    The tokens of a stop string and the log-probability of every sampled token are always requested:
+    the ledger records everything sampled.
     """
     params: dict[str, Any] = {
         **sampling.extras,

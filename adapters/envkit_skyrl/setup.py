@@ -1,4 +1,4 @@
-"""Whether SkyRL's settings, envkit's and the model fit together, and what follows from them."""
+"""Check that SkyRL's settings, envkit's settings and the model are compatible."""
 
 import logging
 from typing import Any, Final
@@ -19,9 +19,9 @@ from envkit_skyrl.validation import Pictures
 
 _LOG: Final = logging.getLogger(__name__)
 _TENSORS: Final = frozenset({"pixel_values", "image_grid_thw"})
-"""What SkyRL's trainer hands to a vision-language model."""
+"""Tensors that SkyRL's trainer passes to a vision-language model."""
 _BLANK: Final = Image.from_pil(PilImage.new("RGB", (56, 56), "white"))
-"""Goes through the codec once, and stands in placeholder rows."""
+"""Image that probes the codec, and is used in placeholder rows."""
 
 
 def prepare(
@@ -31,14 +31,14 @@ def prepare(
     *,
     scalar_rewards: bool,
 ) -> RowPlan:
-    """Return how a run's trajectories become rows.
+    """Return the plan for converting a run's trajectories to rows.
 
     Raises:
         ConfigurationError: A combination that SkyRL or the loop cannot honour; the message says
             which key to change.
     """
     if options.rollout.env_id is not None:
-        spec(options.rollout.env_id)  # a misspelt id is found before the first batch
+        spec(options.rollout.env_id)  # detects a misspelt id before the first batch
     text_only = options.pictures is False or generator_cfg.inference_engine.language_model_only
     pictures = None if text_only else find_images(codec)
     _check(generator_cfg, codec, options, scalar_rewards=scalar_rewards, has_images=bool(pictures))
@@ -103,9 +103,9 @@ def _check(
 
 
 def find_images(codec: ChatCodec) -> Pictures | None:
-    """Return how the model takes images; None for a text model, and where SkyRL cannot train it.
+    """Return the model's image settings; None for text, or if SkyRL cannot train its images.
 
-    One blank image goes through the codec's processor: that is what its tensors look like.
+    One blank image goes through the codec's processor to find the shape of its tensors.
     """
     if not codec.audit().supports_images:
         return None
@@ -157,12 +157,12 @@ def check_logprobs(
 ) -> bool:
     """Return whether the server's log-probabilities are those of the sampled distribution.
 
-    Servers that SkyRL starts get `engine_init_kwargs` on vLLM's command line as they are
-    (`build_vllm_cli_args`); vLLM's default is the raw ones. At temperature 0 the ledger wants
-    those at temperature 1, which the raw ones are.
+    Servers that SkyRL starts get `engine_init_kwargs` unchanged on vLLM's command line
+    (`build_vllm_cli_args`); vLLM's default is the raw ones. At temperature 0 the ledger records
+    those at temperature 1, which are the raw ones.
 
     Raises:
-        ConfigurationError: They are not, and the batch is trained on.
+        ConfigurationError: They are not, and the batch is for training.
     """
     mode = dict(generator_cfg.inference_engine.engine_init_kwargs or {}).get("logprobs_mode")
     kind = options.server_logprobs or (
@@ -185,9 +185,9 @@ def make_limits(
     sampling: Sampling,
     max_sequence_tokens: int | None,
 ) -> Limits:
-    """Return the bounds of an episode: of envkit's and SkyRL's own, the tighter ones.
+    """Return the tighter of envkit's and SkyRL's limits of an episode.
 
-    No row may be longer than what the trainer and the server take, since neither cuts it.
+    No row may exceed what the trainer and the server accept, since neither truncates.
     """
     longest = generator_cfg.max_input_length
     server = dict(generator_cfg.inference_engine.engine_init_kwargs or {}).get("max_model_len")

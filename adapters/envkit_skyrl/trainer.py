@@ -1,9 +1,9 @@
-"""SkyRL's trainer with an episode's weight, baseline and turns taken from the episode.
+"""SkyRL's trainer with weights, baselines and turns computed per episode.
 
 SkyRL 0.4.0 counts rows where it should count episodes (`sequence_mean` and
-`seq_mean_token_sum_norm` over step-wise rows), and takes the placeholder of a faulted episode into
-its group's deviation. `EpisodeCredit` corrects both in front of SkyRL's own code, and compares turn
-with turn if `envkit.turn_discount` is set. With another trainer class, put it before that class:
+`seq_mean_token_sum_norm` over step-wise rows), and includes the placeholder of a faulted episode in
+its group's deviation. `EpisodeCredit` corrects both before SkyRL's own code, and compares turns if
+`envkit.turn_discount` is set. With another trainer class, put it before that class:
 
     class Trainer(EpisodeCredit, FullyAsyncRayPPOTrainer): ...
 """
@@ -26,16 +26,16 @@ CONTRACT.check()
 from skyrl.train.trainer import RayPPOTrainer  # noqa: E402  # after the check
 
 _EPISODES: Final = "envkit_episodes"
-"""Key of a batch's metadata: the number of each row's episode, padding rows left out."""
+"""Key of a batch's metadata: the number of each row's episode, without padding rows."""
 _FAULTED: Final = "envkit_faulted"
 """Key of a batch's metadata: whether a row stands for an episode without a reward."""
 
 
 class EpisodeCredit(RayPPOTrainer):
-    """Weighs episodes, however many rows they became, and leaves faulted ones out of a group."""
+    """Weights episodes, not rows, and excludes faulted episodes from their groups."""
 
     def convert_to_training_input(self, generator_output: GeneratorOutput, uids: list[str]) -> Any:  # noqa: ANN401  # SkyRL's TrainingInputBatch
-        """Note each row's episode, which SkyRL forgets before it weighs the rows."""
+        """Record each row's episode, which SkyRL drops before weighting rows."""
         batch = super().convert_to_training_input(generator_output, uids)
         last = generator_output.get("is_last_step") or [True] * len(uids)
         batch.metadata[_EPISODES] = [0, *accumulate(map(int, last))][:-1]
@@ -44,7 +44,7 @@ class EpisodeCredit(RayPPOTrainer):
         return batch
 
     def compute_advantages_and_returns(self, data: Any) -> Any:  # noqa: ANN401  # SkyRL's
-        """Compare episodes with those of their group that have a reward."""
+        """Compare episodes with the rewarded ones in their group."""
         uids, metadata = data.metadata["uids"], data.metadata
         metadata["uids"] = without_faults(uids, metadata[_EPISODES], metadata[_FAULTED])
         data = super().compute_advantages_and_returns(data)
@@ -78,14 +78,14 @@ class EnvkitTrainer(EpisodeCredit):
 
 
 def _compare_turns(data: Any, discount: float, *, is_scaled: bool) -> None:  # noqa: ANN401  # SkyRL's
-    """Replace the advantages by those of each turn against the same turn of its group."""
+    """Replace the advantages by per-turn ones, against the same turn in the group."""
     episodes, faulted = data.metadata[_EPISODES], data.metadata[_FAULTED]
     rows: dict[int, list[int]] = {}
     for row, episode in enumerate(episodes):
         rows.setdefault(episode, []).append(row)
     turns: list[TurnRewards | None] = []
     for of_one in rows.values():
-        # A masked token keeps the last reply of a row from running into the next row's first.
+        # A masked token separates a row's last reply from the next row's first.
         mask = [int(one) for row in of_one for one in (*data["loss_mask"][row], 0)]
         rewards = [float(one) for row in of_one for one in (*data["rewards"][row], 0)]
         turns.append(None if faulted[of_one[0]] else TurnRewards.of_columns(mask, rewards))
@@ -101,13 +101,13 @@ def _compare_turns(data: Any, discount: float, *, is_scaled: bool) -> None:  # n
 def without_faults(
     uids: Sequence[str], episodes: Sequence[int], faulted: Sequence[bool]
 ) -> list[str]:
-    """Return the group of each row, with its own group for a row without a reward.
+    """Return the group of each row; a row without a reward gets its own group.
 
-    A group with fewer than two rewards stays as it is: SkyRL takes the bare reward of a group of
-    one for its advantage, whereas the placeholders, which have the mean, make it 0.
+    A group with fewer than two rewards is unchanged: SkyRL uses the bare reward of a group of one
+    as its advantage, whereas placeholders with the mean make it 0.
 
     Args:
-        uids: Of all rows, those of padding included.
+        uids: Uids of all rows, including padding.
         episodes: The number of each row's episode, without padding.
         faulted: Whether a row stands for an episode without a reward, without padding.
     """
@@ -124,7 +124,7 @@ def row_weights(reduction: str, loss_mask: torch.Tensor, episodes: Sequence[int]
 
     Args:
         reduction: SkyRL's `trainer.algorithm.loss_reduction`; it has divided by the rows already.
-        loss_mask: Of a mini-batch, (rows, response).
+        loss_mask: Loss mask of a mini-batch, (rows, response).
         episodes: The number of each row's episode, (rows,).
     """
     rows, count = len(episodes), len(set(episodes))

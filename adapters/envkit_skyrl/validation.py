@@ -1,9 +1,9 @@
-"""What SkyRL's own validator does not notice in a generator's output, checked before it.
+"""Check a generator's output for errors that SkyRL's own validator misses.
 
 SkyRL 0.4.0 (`validate_generator_output` in skyrl/train/utils/trainer_utils.py) checks lengths and
 the order of step-wise rows. A missing trajectory, an empty row, a log-probability that is not
-finite, a row that is too long or images without their placeholders pass it; the optimizer then
-learns from garbage.
+finite, a row that is too long or images without placeholders pass it, and the optimizer then trains
+on garbage.
 """
 
 import math
@@ -21,7 +21,7 @@ class TrajectoryId(Protocol):
     """Which sample of which prompt."""
 
     instance_id: str
-    """The prompt's; members of a group share it."""
+    """Id of the prompt; members of a group share it."""
     repetition_id: int
     """The member's index in its group."""
 
@@ -49,12 +49,12 @@ def validate_output(
     max_tokens: int | None = None,
     pictures: Pictures | None = None,
 ) -> None:
-    """Check an output that is about to be handed to SkyRL.
+    """Check an output before passing it to SkyRL.
 
     Args:
         output: The generator's output.
-        trajectory_ids: Those of the input, in its order; None where the input had none.
-        max_tokens: Most tokens of a row; None is unbounded.
+        trajectory_ids: Ids of the input, in order; None if it had none.
+        max_tokens: Maximum tokens per row; None is unbounded.
         pictures: What an image is to the model; None leaves them uncounted.
 
     Raises:
@@ -72,7 +72,7 @@ def validate_output(
     wanted = [entry.to_string() for entry in trajectory_ids]
     if found != wanted:
         raise ContractError(
-            "every trajectory of the input must come back, in its order and its rows adjacent; "
+            "every trajectory of the input must be returned, in order and with adjacent rows; "
             f"missing: {sorted(set(wanted) - set(found))[:5]}, got {found[:8]}"
         )
 
@@ -89,7 +89,7 @@ def _numbers(row: dict[str, Any], max_tokens: int | None) -> Iterator[str]:
             yield f"{key} must be finite"
     tokens = len(prompt) + len(response)
     if max_tokens is not None and tokens > max_tokens:
-        yield f"at most {max_tokens} tokens, got {tokens}; SkyRL's trainer does not cut"
+        yield f"at most {max_tokens} tokens, got {tokens}; SkyRL's trainer does not truncate"
 
 
 def _images(row: dict[str, Any], pictures: Pictures | None) -> Iterator[str]:

@@ -6,7 +6,7 @@
     --custom-reward-post-process-path envkit_slime.post_process_rewards
     --custom-rollout-log-function-path envkit_slime.log_rollout_data
 
-docs/trainers/slime.md has a whole run. slime is imported on first use.
+docs/trainers/slime.md has a complete run. slime is imported on first use.
 """
 
 from envkit_slime.data_source import DataSource

@@ -1,4 +1,4 @@
-"""Combinations of settings and flags that break inside the trainer, refused before an episode."""
+"""Reject combinations of settings and flags that break inside the trainer."""
 
 import logging
 from argparse import Namespace
@@ -20,7 +20,7 @@ _NORMALISE: Final = "--custom-reward-post-process-path envkit_slime.post_process
 def check_prompt(
     args: Namespace, sample: Sample, task_fields: Mapping[str, str], *, evaluation: bool
 ) -> None:
-    """Refuse a task whose text is a prompt that the trainer has already rendered.
+    """Reject a task whose text is a prompt that the trainer has already rendered.
 
     An evaluation dataset has its own flag, which does not reach a generate function.
 
@@ -30,14 +30,14 @@ def check_prompt(
     is_rendered = getattr(args, "apply_chat_template", False) and isinstance(sample.prompt, str)
     if is_rendered and not evaluation and "prompt" in task_fields.values():
         raise ConfigurationError(
-            "task_fields takes the task's text from the prompt as the dataset has it, "
-            f"got a prompt that --apply-chat-template has rendered: {sample.prompt!r:.60}; drop "
+            "task_fields takes the task's text from the dataset's own prompt, got a "
+            f"prompt that --apply-chat-template has rendered: {sample.prompt!r:.60}; drop "
             "--apply-chat-template"
         )
 
 
 def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None:
-    """Refuse what breaks inside slime where a sample becomes several.
+    """Reject settings that break inside slime if a sample becomes several.
 
     Raises:
         ConfigurationError: See the message.
@@ -67,13 +67,13 @@ def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None
 async def check_siblings(
     args: Namespace, plan: Plan, runtime: Runtime, *, keeps_partial: bool, evaluation: bool
 ) -> None:
-    """Refuse what breaks inside the trainer where one sample becomes one for each agent.
+    """Reject settings that break inside the trainer if a sample becomes one per agent.
 
     Args:
         args: The trainer's arguments.
         plan: Names the environment.
         runtime: Builds it.
-        keeps_partial: Whether aborted samples come back to be resumed.
+        keeps_partial: Whether aborted samples are resumed.
         evaluation: Whether this is the trainer's evaluation.
 
     Raises:
@@ -86,19 +86,19 @@ async def check_siblings(
     try:
         roles = await player.roles_of(plan.request.factory())
     except EnvFault:
-        return  # the episode meets it again, and records it
+        return  # the episode raises it again and records it
     if not roles:
         return
-    who = f"{plan.request.env_id} has several agents, each with a sample and a reward of its own"
+    who = f"{plan.request.env_id} has several agents, each with its own sample and reward"
     if keeps_partial:
         raise ConfigurationError(
-            f"{who}, and an aborted one cannot be played on without its siblings: drop "
+            f"{who}, and an aborted one cannot be resumed without its siblings: drop "
             "--partial-rollout and fully asynchronous rollouts"
         )
     if groups_alone:
         raise ConfigurationError(f"{who}: drop --group-rm, which takes one sample per trajectory")
     raise ConfigurationError(
-        f"{who}, which the trainer's own normalisation does not tell apart: add {_NORMALISE}"
+        f"{who}, which the trainer's own normalisation does not distinguish: add {_NORMALISE}"
     )
 
 
@@ -117,7 +117,7 @@ def _warn_once(message: str) -> None:
 
 
 def check_staleness(args: Namespace, limit: int | None, *, evaluation: bool) -> None:
-    """Refuse a limit that would miss what was finished and waited in the buffer.
+    """Reject a limit that would miss finished samples in the buffer.
 
     Raises:
         ConfigurationError: See the message.

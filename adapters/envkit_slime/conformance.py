@@ -4,7 +4,9 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from envkit.conformance import (
+from envkit.metrics import EpisodeFacts
+from envkit.trajectory import Row, Trajectory
+from envkit_conformance import (
     Content,
     DeliveredRow,
     Projection,
@@ -12,8 +14,6 @@ from envkit.conformance import (
     expected_rows,
     shipped_recordings,
 )
-from envkit.metrics import EpisodeFacts
-from envkit.trajectory import Row, Trajectory
 from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rollout import Job, finish
@@ -23,7 +23,7 @@ from envkit_slime.writer import clear, write_row
 
 
 class NoText:
-    """Stands in for the tokenizer: a recording comes without one, and text is no token."""
+    """A stub tokenizer: recordings have none, and text is not compared."""
 
     eos_token_id = shipped_recordings()[0].filler_id
 
@@ -36,13 +36,13 @@ class NoText:
 def delivered(
     form: Form, args: Namespace, sample: Sample, trajectory: Trajectory, row: Row
 ) -> DeliveredRow:
-    """Write a row into a sample as a rollout does, and read the sample back.
+    """Write a row to a sample as a rollout does, and read it back.
 
     Args:
         form: slime's or miles'.
         args: The trainer's arguments.
         sample: A new one of the trainer's own class.
-        trajectory: What the row is of.
+        trajectory: The row's trajectory.
         row: One of its projections.
     """
     clear(sample)
@@ -67,7 +67,7 @@ def delivered(
 def projections(
     name: str, make: Callable[[], tuple[Form, Namespace, Sample]]
 ) -> tuple[Projection, ...]:
-    """Return one sample for a trajectory, and the two ways of `fan_out`.
+    """Return projections to one sample per trajectory, and for the two `fan_out` modes.
 
     Args:
         name: The trainer's, and of the first projection.
@@ -102,7 +102,7 @@ def projections(
 
 
 def _make() -> tuple[Form, Namespace, Sample]:
-    # What slime reads while it appends tokens; every other attribute is optional.
+    # Attributes that slime reads while appending tokens; all others are optional.
     args = Namespace(
         sglang_speculative_algorithm=None,
         use_rollout_routing_replay=False,

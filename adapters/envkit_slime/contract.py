@@ -1,4 +1,4 @@
-"""What this adapter relies on in slime."""
+"""The parts of slime that this adapter relies on."""
 
 from typing import Final
 

@@ -21,25 +21,25 @@ _STATE = ("sample_group_index", "sample_index")
 
 
 class DataSource:
-    """Groups of samples that ask for an environment's tasks, from the trainer's own data source.
+    """Groups of samples for an environment's tasks, on the trainer's own data source.
 
-    It needs no `--prompt-data`. Where the environment has a finite list of tasks, every task comes
-    once an epoch, in an order that `--rollout-shuffle` and the seed decide; else every group draws
-    its own from the run's seed. What a rollout puts back (aborted groups, with what they have so
-    far) is served first, and is part of the checkpoint.
+    It needs no `--prompt-data`. With a finite list of tasks, every task appears once per epoch, in
+    an order set by `--rollout-shuffle` and the seed; else every group draws its own from the run's
+    seed. Groups that a rollout returns (aborted, with their partial episodes) are served first and
+    are part of the checkpoint.
     """
 
     trainer = "slime"
     """The package whose data source and `Sample` are used."""
 
     def __init__(self, args: Namespace) -> None:
-        """Build the environment once, to see what tasks it has.
+        """Build the environment once, to get its tasks.
 
         Args:
             args: slime's arguments; `args.envkit` names the environment.
 
         Raises:
-            ConfigurationError: No environment is named, or it cannot be made.
+            ConfigurationError: No environment is named, or it cannot be created.
         """
         self.args = args
         settings = Settings.from_args(args)
@@ -60,12 +60,12 @@ class DataSource:
         self._source: Any = upstream(Namespace(**{**vars(args), "rollout_global_dataset": False}))
 
     def __len__(self) -> int:
-        """Return the number of tasks, which makes an epoch; very many for endless ones."""
+        """Return the number of tasks per epoch; a very large number for endless ones."""
         size = None if self._tasks is None else self._tasks.size
         return ENDLESS_INDEX_LIMIT if size is None else size
 
     def get_samples(self, num_samples: int) -> list[list[Any]]:
-        """Return so many groups: those that were put back first, then new ones."""
+        """Return groups: returned ones first, then new ones."""
         groups: list[list[Any]] = self._source.get_samples(num_samples)
         for group in groups:
             if ENVKIT_COLUMN in group[0].metadata:
@@ -81,16 +81,16 @@ class DataSource:
         self._source.add_samples(samples)
 
     def get_buffer_length(self) -> int:
-        """Return how many groups wait to be served again."""
+        """Return the number of waiting groups."""
         return self._source.get_buffer_length()
 
     @property
     def buffer(self) -> list[list[Any]]:
-        """The groups that wait."""
+        """The waiting groups."""
         return self._source.buffer
 
     def save(self, rollout_id: int | str) -> None:
-        """Write the position and the buffer beside slime's checkpoint; blocks."""
+        """Write the position and the buffer next to slime's checkpoint; blocks."""
         path = self._path(self.args.save, rollout_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         state = {name: getattr(self._source, name) for name in _STATE}
@@ -100,7 +100,7 @@ class DataSource:
         partial.replace(path)
 
     def load(self, rollout_id: int | str | None = None) -> None:
-        """Go on where `save` was called; without such a file this starts from the beginning.
+        """Restore the state of `save`; without such a file, start from the beginning.
 
         Args:
             rollout_id: Which rollout's file to read.

@@ -1,7 +1,6 @@
-"""The engine that the rollout sees: SGLang, with what slime wants to know of every request.
+"""SGLang's engine with slime's bookkeeping for every request.
 
-One engine serves all samples of a process; which sample a request belongs to is known from the
-context that `generate` runs in.
+One engine serves all samples of a process; the context of `generate` identifies a request's sample.
 """
 
 from contextlib import AbstractContextManager
@@ -18,20 +17,20 @@ EXPERTS: Final = "routed_experts"
 START: Final = "routed_experts_start_len"
 TOP_P_IDS: Final = ("top_p_token_ids", "top_p_kept_token_ids")
 META: Final = "slime_meta"
-"""Key of a generation's extras that holds counts which slime adds up by sample."""
+"""Key in a generation's extras for counts that slime sums per sample."""
 
 
 class GenerateState(Protocol):
-    """What is read of slime's or miles' `GenerateState`."""
+    """The attributes read from slime's or miles' `GenerateState`."""
 
     aborted: bool
-    """True from the moment in which the trainer has enough samples."""
+    """True once the trainer has enough samples."""
     tokenizer: Any
     processor: Any
 
 
 class Span(Protocol):
-    """Opens a trace span around a request; what it yields takes attributes."""
+    """Opens a trace span around a request; yields an object that accepts attributes."""
 
     def __call__(self, attributes: dict[str, Any]) -> AbstractContextManager[Any]:
         """Return the span."""
@@ -40,7 +39,7 @@ class Span(Protocol):
 
 @dataclass(kw_only=True)
 class Call:
-    """The sample that is being generated in this context."""
+    """The sample being generated in this context."""
 
     state: GenerateState
     interrupt: Interrupt
@@ -55,14 +54,14 @@ class Call:
     each of several agents has one."""
 
     def is_aborted(self) -> bool:
-        """Look at the trainer's flag; once it is up, every episode is asked to stop."""
+        """Check the trainer's flag; once it is set, ask every episode to stop."""
         if self.state.aborted:
             self.interrupt.fire()
             return True
         return False
 
     def take_over(self, earlier: Trajectory) -> None:
-        """Remember which experts an aborted trajectory has already."""
+        """Record which experts an aborted trajectory already has."""
         length = 0
         known = self.known_rows[earlier.episode_id] = list[int]()
         for segment in earlier.sequences()[-1].segments if earlier.segments else ():
@@ -71,10 +70,10 @@ class Call:
                 known.append(length)
 
     def start_row(self, request: GenerateRequest) -> int:
-        """Return the first position whose experts are missing.
+        """Return the first position without experts.
 
-        Rows are those of every token but the last. What follows the prompt belongs to a reply
-        that was taken back.
+        There is a row for every token except the last. Rows after the prompt belong to a discarded
+        reply.
         """
         known = self.known_rows.get(request.session_id, [])
         while known and known[-1] > request.train_length:
@@ -105,7 +104,7 @@ class SlimeEngine:
         """Sample one turn, or return an abort without asking the server.
 
         Raises:
-            EngineFault: As the wrapped engine, and when the server leaves out what the run needs.
+            EngineFault: As the wrapped engine, or the server omits data that the run needs.
         """
         call = CURRENT.get()
         if call is None:
@@ -124,11 +123,11 @@ class SlimeEngine:
             update = getattr(span, "update", None)
             if callable(update):
                 update(call.attributes(_meta(generation)))
-        call.is_aborted()  # before the environment's step, so that it is not taken any more
+        call.is_aborted()  # before the environment's step, so that it does not run
         return _checked(call, request, generation, start)
 
     async def probe(self) -> None:
-        """Return if the server takes requests.
+        """Return if the server accepts requests.
 
         Raises:
             EngineFault: It does not, with `is_away`.
@@ -141,7 +140,7 @@ class SlimeEngine:
         await self._engine.abort(request_id)
 
     async def end_session(self, session_id: str) -> None:
-        """Free what is kept for an episode."""
+        """Free the state of an episode."""
         await self._engine.end_session(session_id)
 
     async def aclose(self) -> None:
@@ -152,10 +151,10 @@ class SlimeEngine:
 def _checked(
     call: Call, request: GenerateRequest, generation: Generation, start: int
 ) -> Generation:
-    """Return the generation with its counts, or say that the server leaves something out."""
+    """Return the generation with its counts; raise if the server omits something."""
     extras = dict(generation.extras)
     if call.wants_experts and extras.get(EXPERTS) is not None and generation.token_ids:
-        extras[START] = start  # stock SGLang does not return what was asked for
+        extras[START] = start  # stock SGLang does not return it
         known = call.known_rows.setdefault(request.session_id, [])
         known.append(request.train_length + len(generation.token_ids))
     if generation.finish_reason is not FinishReason.ABORT:
@@ -178,7 +177,7 @@ def _checked(
 
 
 def _meta(generation: Generation) -> dict[str, Any]:
-    """Return a generation as the `meta_info` that it came from."""
+    """Return a generation in its original `meta_info` form."""
     return {
         **generation.extras,
         "id": generation.extras.get("rid"),

@@ -1,4 +1,4 @@
-"""What slime and miles do differently; everything else in this package serves both."""
+"""Differences between slime and miles; the rest of this package serves both."""
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
@@ -21,7 +21,7 @@ class Form(ABC):
 
     @abstractmethod
     def session_id(self, sample: Sample) -> str:
-        """Return the key that routes the sample's requests, making one where it has none."""
+        """Return the key that routes the sample's requests, creating one if it has none."""
 
     @abstractmethod
     def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
@@ -29,10 +29,10 @@ class Form(ABC):
 
     @abstractmethod
     def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
-        """Give a sample without anything sampled the optional columns of its neighbours."""
+        """Add optional columns to a sample without sampled tokens."""
 
     def span(self, sample: Sample) -> Span:
-        """Return what opens a trace span on the sample for each of its requests."""
+        """Return a function that opens a trace span on the sample per request."""
         del sample
 
         def open_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
@@ -41,22 +41,22 @@ class Form(ABC):
         return open_span
 
     def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
-        """Return what a span keeps of an answer's `meta_info`."""
+        """Return the span attributes from an answer's `meta_info`."""
         return meta_info
 
     def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
-        """Return what the trainer adds to each of a sample's requests."""
+        """Return the trainer's extra fields for a sample's requests."""
         del args, sample
         return {}
 
     def keeps_partial(self, args: Namespace) -> bool:
-        """Return whether aborted samples come back to be resumed."""
+        """Return whether aborted samples are resumed."""
         return bool(getattr(args, "partial_rollout", False))
 
     def check_rows(self, rows: Sequence[Row]) -> None:
-        """Refuse rows of one episode that the trainer does not keep together."""
+        """Reject an episode's rows if the trainer would separate them."""
         del rows
 
     def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
-        """Add what only this trainer keeps in a sample's metadata."""
+        """Add metadata that only this trainer uses."""
         del args, sample, trajectory

@@ -27,7 +27,7 @@ class SlimeForm(Form):
 
     @property
     def state(self) -> GenerateState:
-        """The process-wide state; its tokenizer and processor are never loaded again."""
+        """The process-wide state; its tokenizer and processor are loaded once."""
         module = require("slime.rollout.sglang_rollout")
         CONTRACT.check()
         return module.GenerateState(self._args)
@@ -47,7 +47,7 @@ class SlimeForm(Form):
         return open_span
 
     def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
-        """Return what slime's metrics want of an answer."""
+        """Return the attributes that slime's metrics need."""
         return require("slime.observability.trace_utils").build_sglang_meta_trace_attrs(meta_info)
 
     def keeps_partial(self, args: Namespace) -> bool:
@@ -66,7 +66,7 @@ class SlimeForm(Form):
             )
 
     def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
-        """Add the columns of routing replay and top-p replay where the run has them."""
+        """Add the columns of routing replay and top-p replay if the run uses them."""
         torch = require("torch")
         if getattr(args, "use_rollout_routing_replay", False):
             experts = neutral_experts(args, len(sample.tokens) - 1)
@@ -86,22 +86,21 @@ async def generate(
     """Play an environment for one sample of slime.
 
     The environment, its limits and everything else come from the mapping `envkit` of
-    `--custom-config-path` and from `sample.metadata["envkit"]`; the page docs/trainers/slime.md
-    has them all. Exactly one sample comes back unless `fan_out` says otherwise.
+    `--custom-config-path` and from `sample.metadata["envkit"]`; docs/trainers/slime.md lists them
+    all. Returns exactly one sample unless `fan_out` is set.
 
     An episode that fails gives a sample with status FAILED, reward 0.0 and `remove_sample`. An
-    abort by slime gives status ABORTED, and the same sample is played on when slime gives it here
-    again.
+    abort by slime gives status ABORTED, and the sample is resumed when slime passes it here again.
 
     Args:
         args: slime's arguments.
         sample: Changed in place.
         sampling_params: Never changed.
-        evaluation: Set by slime where it evaluates.
+        evaluation: Set by slime in evaluation.
 
     Raises:
         ConfigurationError: A setting is wrong.
         RunFailedError: The first episodes all failed in the same way.
-        TemplateError: The model's chat template cannot be made exact.
+        TemplateError: The model's chat template cannot be encoded exactly.
     """
     return await roll(SlimeForm(args), args, sample, sampling_params, evaluation=evaluation)

@@ -1,7 +1,7 @@
 """slime's gradient of recorded episodes, for `envkit conformance --gradient`.
 
-The samples are those that `generate` writes. Real are slime's conversion to training data, its
-schedule of ranks and micro-batches, its advantages and its loss; ours is the forward pass.
+The samples are those that `generate` writes. Conversion to training data, the schedule of ranks and
+micro-batches, advantages and loss are slime's own code; only the forward pass is ours.
 slime/ray/rollout.py needs SGLang, so two methods of it are compiled from their source.
 
 slime/backends/megatron_utils/loss.py, cp_utils.py and slime/utils/dp_schedule.py.
@@ -16,8 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient.cases import (
+from envkit.errors import MissingDependencyError
+from envkit.metrics import EpisodeFacts
+from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
+from envkit_conformance.gradient.cases import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -26,9 +29,6 @@ from envkit.conformance.gradient.cases import (
     LossCase,
     Reduction,
 )
-from envkit.errors import MissingDependencyError
-from envkit.metrics import EpisodeFacts
-from envkit.trajectory import Trajectory
 from envkit_slime.conformance import NoText
 from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
@@ -39,7 +39,7 @@ from envkit_slime.upstream import require
 from envkit_slime.writer import clear
 
 if TYPE_CHECKING:
-    from envkit.conformance.gradient.policy import Policy
+    from envkit_conformance.gradient.policy import Policy
 
 FAN_OUTS: Final = {
     Shape.WHOLE: FanOut.NONE,
@@ -50,7 +50,7 @@ _METHODS: Final = ("_post_process_rewards", "_convert_samples_to_train_data")
 
 
 def arguments(episodes: int, case: LossCase) -> Namespace:
-    """Return what slime and miles read on the way from samples to a loss."""
+    """Return the arguments that slime and miles read between samples and loss."""
     reducer = f"{__name__}.constant_reducer" if case.reduction is Reduction.CONSTANT else None
     return Namespace(
         advantage_estimator="grpo",
@@ -186,9 +186,9 @@ def columns(
 
 
 def join_world() -> Any:  # noqa: ANN401
-    """Return Megatron's groups, alone on the CPU where nobody made them before."""
+    """Return Megatron's groups, creating single-process CPU groups if there are none."""
     torch = require("torch")
-    torch._dynamo.config.disable = True  # losses are compiled for GPUs
+    torch._dynamo.config.disable = True  # losses would be compiled for GPUs
     distributed = torch.distributed
     if not distributed.is_initialized():
         file = Path(tempfile.mkdtemp()) / "rendezvous"
@@ -258,7 +258,7 @@ def _backward(
 
 
 def explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -> Difference | None:
-    """Return what a fault adds to the number of tokens: its row counts as one."""
+    """Explain what a fault adds to the number of tokens: its row counts as one."""
     del shape
     faults = sum(one.is_faulted for one in trajectories)
     if case.reduction is not Reduction.TOKEN_MEAN or not faults:

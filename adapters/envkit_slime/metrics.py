@@ -1,8 +1,8 @@
 """envkit's metrics in slime's and miles' logs.
 
 `--custom-rollout-log-function-path envkit_slime.log_rollout_data` and
-`--custom-eval-rollout-log-function-path envkit_slime.log_eval_rollout_data` add them to what the
-trainer logs anyway. Names are those of `envkit.metrics`, under "envkit/".
+`--custom-eval-rollout-log-function-path envkit_slime.log_eval_rollout_data` add them to the
+trainer's own metrics. Names are those of `envkit.metrics`, under "envkit/".
 """
 
 from argparse import Namespace
@@ -33,12 +33,12 @@ def log_rollout_data(
         rollout_id: Number of the rollout.
         args: The trainer's arguments.
         samples: All samples of the rollout.
-        rollout_extra_metrics: What is logged besides the trainer's own; added to in place.
+        rollout_extra_metrics: Extra metrics to log; changed in place.
         rollout_time: Seconds that the rollout took.
 
     Returns:
-        False: True would tell the trainer to leave out its own log
-        (slime/observability/rollout_metrics.py, miles/ray/rollout/metrics.py).
+        False: True would make the trainer skip its own log (slime/observability/rollout_metrics.py,
+        miles/ray/rollout/metrics.py).
     """
     del rollout_time
     _add(rollout_id, args, episode_metrics(samples), rollout_extra_metrics, samples, "rollout/step")
@@ -57,7 +57,7 @@ def log_eval_rollout_data(
         rollout_id: Number of the rollout.
         args: The trainer's arguments.
         data: By dataset: rewards, truncated, samples.
-        extra_metrics: What is logged besides the trainer's own; added to in place.
+        extra_metrics: Extra metrics to log; changed in place.
 
     Returns:
         False, as `log_rollout_data`.
@@ -90,7 +90,7 @@ def _add(
 
 
 def episode_metrics(samples: Iterable[Sample]) -> dict[str, float]:
-    """Return the metrics of the samples that this adapter made; none where it made none."""
+    """Return the metrics of this adapter's samples; empty if there are none."""
     known = [facts for sample in samples if "stop_reason" in (facts := facts_of(sample))]
     metrics = aggregate(map(EpisodeFacts.from_json, known)) if known else {}
     return {f"envkit/{name}": value for name, value in metrics.items()}

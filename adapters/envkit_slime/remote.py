@@ -1,7 +1,8 @@
-"""What slime's Ray workers hold: a player whose requests carry what slime wants to know of them.
+"""Players of slime's Ray workers, with slime's bookkeeping for every request.
 
-The trainer's process keeps its state: the abort flag fires the interrupt, which travels to the
-workers. Trace spans of single requests stay out, because their sinks are in the trainer's process.
+The trainer's process keeps its state: the abort flag fires the interrupt, which reaches the
+workers. There are no trace spans of single requests, because their sinks are in the trainer's
+process.
 """
 
 from collections.abc import Generator, Mapping
@@ -19,7 +20,7 @@ from envkit_slime.engine import CURRENT, Call, GenerateState, SlimeEngine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecipe:
-    """Everything that a worker makes its player of; it travels to the worker."""
+    """A picklable recipe for a worker's player."""
 
     base_url: str
     engine: Mapping[str, Any]
@@ -40,7 +41,7 @@ class WorkerRecipe:
 
 
 class WorkerPlayer(Player):
-    """A player that tells the engine which sample a request belongs to, as `roll` does."""
+    """A player that tells the engine each request's sample, as `roll` does."""
 
     def __init__(
         self, engine: SlimeEngine, codec: ChatCodec, config: RolloutConfig, *, wants_experts: bool
@@ -114,7 +115,7 @@ class WorkerPlayer(Player):
 
 
 def wants_top_p(custom_params: Any) -> bool:  # noqa: ANN401  # of sampling parameters
-    """Return whether a request asks for the ids that top-p kept."""
+    """Return whether a request needs the ids that top-p kept."""
     return "return_top_p_token_ids" in (custom_params or ())
 
 
@@ -123,7 +124,7 @@ def _no_span(attributes: dict[str, Any]) -> AbstractContextManager[None]:
 
 
 class _WorkerState(GenerateState):
-    """The trainer's flag as a worker knows it: by the interrupt that it fires."""
+    """The trainer's abort flag in a worker, set by the interrupt."""
 
     tokenizer = processor = None
 

@@ -1,8 +1,8 @@
-"""Rewards as slime wants them: for one sample, for a group, and normalised without the faulted.
+"""Rewards for slime: per sample, per group, and normalised without faulted samples.
 
 A faulted episode has no reward. slime needs a number in every sample, so it carries 0.0 and is not
-trained on; but as a member of its group that 0.0 would shift everybody's baseline. The functions
-here take the mean of the group's survivors instead.
+trained on; but in its group that 0.0 would shift the baseline. The functions here use the mean of
+the other members instead.
 """
 
 from argparse import Namespace
@@ -54,8 +54,8 @@ def sets_reward(args: Namespace, sample: Any, *, is_faulted: bool, evaluation: b
     """Return whether `generate` sets a sample's reward; else the trainer calls a reward function.
 
     The trainer calls a function of the user's, whose path stands in the sample or in
-    `--custom-rm-path`, only where the reward is still None; `--group-rm` insists on it in miles
-    (rollout/rm_hub/__init__.py). A faulted sample is not shown to it, but to a teacher.
+    `--custom-rm-path`, only if the reward is still None; `--group-rm` requires that in miles
+    (rollout/rm_hub/__init__.py). It never sees faulted samples; a teacher does.
     """
     if getattr(args, "group_rm", False):
         return False
@@ -78,8 +78,8 @@ async def reward(
     """Return the environment's reward: `--custom-rm-path envkit_slime.reward`.
 
     slime calls the same function with one sample and, for `--group-rm` and for fan-out, with a list
-    (slime/rollout/rm_hub/__init__.py). In a list a faulted sample gets the survivors' mean.
-    `generate` sets the reward itself, so this is needed only where slime insists on a function.
+    (slime/rollout/rm_hub/__init__.py). In a list, a faulted sample gets the mean of the others.
+    `generate` sets the reward itself, so this is needed only if slime requires a function.
 
     Args:
         args: slime's arguments.
@@ -95,8 +95,9 @@ async def reward(
 def dynamic_filter(args: Namespace, samples: list[Any], **kwargs: Any) -> Any:  # noqa: ANN401
     """Keep a group whose survivors' rewards differ: `--dynamic-sampling-filter-path`.
 
-    With several agents, those of one role or more. As slime's check_reward_nonzero_std
-    (slime/rollout/filter_hub), which would take a fault's 0.0 for a reward.
+    With several agents, the rewards of at least one role must differ. As slime's
+    check_reward_nonzero_std (slime/rollout/filter_hub), which would count a fault's 0.0 as a
+    reward.
 
     Args:
         args: slime's arguments.
@@ -128,7 +129,7 @@ def post_process_rewards(
 
     Without faults and fan-out these are slime's own numbers. A faulted sample gets the mean of its
     group's survivors as raw reward and 0.0 as normalised one, and counts in neither mean nor
-    deviation. Groups are told apart by `group_index`, so fan-out and groups of unequal size are
+    deviation. Groups are identified by `group_index`, so fan-out and groups of unequal size are
     normalised within their group; siblings of one rollout count once. With several agents a role is
     compared with the same role of the group's other episodes.
 
@@ -138,7 +139,7 @@ def post_process_rewards(
 
     Args:
         args: slime's arguments.
-        samples: Of a whole rollout, in any order.
+        samples: Samples of a whole rollout, in any order.
     """
     if is_distilled(args):
         _take_teachers(args, samples)
@@ -164,7 +165,7 @@ def post_process_rewards(
 
 
 def _take_teachers(args: Namespace, samples: Sequence[Any]) -> None:
-    """Store the teacher's log-probabilities, and put the environment's rewards back."""
+    """Store the teacher's log-probabilities, and restore the environment's rewards."""
     require(f"{trainer_of(samples[0])}.rollout.on_policy_distillation").post_process_rewards(
         args, samples
     )
@@ -173,10 +174,10 @@ def _take_teachers(args: Namespace, samples: Sequence[Any]) -> None:
 
 
 def _compared(args: Namespace, members: Sequence[Sample]) -> tuple[Baseline, list[float]]:
-    """Return what a group is compared with, and each member's reward.
+    """Return a group's baseline rewards, and each member's reward.
 
-    A member without a reward stands at the mean of the others, or at 0.0 without any. Siblings that
-    fan-out made of one rollout count once.
+    A member without a reward gets the mean of the others, or 0.0 without any. Siblings that fan-out
+    made of one rollout count once.
     """
     rewards = [_known(args, one) for one in members]
     once: dict[object, float | None] = {}
@@ -188,9 +189,9 @@ def _compared(args: Namespace, members: Sequence[Sample]) -> tuple[Baseline, lis
 
 
 def _known(args: Namespace, sample: Sample) -> float | None:
-    """Return a sample's reward; None after a fault, and where nobody computed one.
+    """Return a sample's reward; None after a fault, or if none was computed.
 
-    What a teacher answered is no reward: the environment's counts.
+    A teacher's answer is not a reward: the environment's counts.
     """
     value: Any = None if is_faulted(sample) or is_distilled(args) else sample.reward
     if value is None:
@@ -209,7 +210,7 @@ def _flat(members: Sequence[Any]) -> list[Any]:
 
 
 def _by_role(members: Sequence[Any]) -> list[list[Any]]:
-    """Return the samples of a group, those of each agent's role apart."""
+    """Return the samples of a group by role."""
     roles: dict[object, list[Any]] = {}
     for member in members:
         roles.setdefault(facts_of(member).get("role"), []).append(member)

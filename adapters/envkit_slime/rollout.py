@@ -1,9 +1,8 @@
-"""One sample from start to end: planned, played or resumed, and written.
+"""Generate one sample: plan, play or resume, and write.
 
-slime and miles both come here, each with its own `Form`. An exception that leaves a generate
-function ends slime's whole rollout (slime/rollout/sglang_rollout.py awaits every task). A wrong
-setting must do that. Whatever else goes wrong becomes a failed sample that is counted and not
-trained on.
+Both slime and miles use this module, each with its own `Form`. An exception from a generate
+function ends slime's whole rollout (slime/rollout/sglang_rollout.py awaits every task). Only wrong
+settings do that. Any other failure becomes a failed sample that is counted and not trained on.
 """
 
 import asyncio
@@ -55,12 +54,12 @@ async def roll(
     *,
     evaluation: bool,
 ) -> Any:  # noqa: ANN401  # the trainer's Sample, or a list of them by opt-in
-    """Generate for one sample and return it, or several where fan-out was asked for.
+    """Generate for one sample and return it, or several with fan-out.
 
     Args:
         form: slime or miles.
         args: The trainer's arguments.
-        sample: Fresh, or one that came back after an abort; changed in place.
+        sample: A fresh or an aborted sample; changed in place.
         sampling_params: Not changed.
         evaluation: Whether this is the trainer's evaluation.
     """
@@ -94,7 +93,7 @@ async def roll(
 async def _play(
     job: Job, sample: Sample, plan: Plan, runtime: Runtime, state: object
 ) -> tuple[tuple[Trajectory, ...], int]:
-    """Play the episode, or resume it; an abort that is not the trainer's is played past."""
+    """Play the episode, or resume it; an abort by the server is resumed."""
     form, args = job.form, job.args
     kept = None if state is None else await asyncio.to_thread(_thawed, state)
     player = await runtime.player(plan.settings.rollout)
@@ -141,7 +140,7 @@ async def _play(
 
 
 def _thawed(state: object) -> Trajectory | None:
-    """Return a kept trajectory; one that cannot be read is played anew from its start."""
+    """Return a stored trajectory; an unreadable one is replayed from its start."""
     try:
         return thaw(state)
     except StorageError as error:
@@ -157,7 +156,7 @@ def _write(
     aborts: int,
     earlier: Earlier | None,
 ) -> Any:  # noqa: ANN401  # as for roll
-    """Write what was played into the sample. Blocks on tensors: runs on a thread."""
+    """Write the played episode to the sample. Blocks on tensors: run it on a thread."""
     form = job.form
     facts = [_facts(one, aborts) for one in played]
     clear(sample)
@@ -192,14 +191,14 @@ def deliver(
     tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
     earlier: Earlier | None = None,
 ) -> Sample | list[Sample]:
-    """Write finished trajectories into a sample, or into one for each of their rows.
+    """Write finished trajectories to a sample, or to one sample per row.
 
     Args:
-        job: Whose samples.
-        sample: A cleared one, which the last row goes into.
-        played: One trajectory, or one for each role.
-        facts: One for each trajectory.
-        fan_out: How many samples one trajectory becomes; siblings share the rollout's id.
+        job: Job of the samples.
+        sample: A cleared sample, which gets the last row.
+        played: One trajectory, or one per role.
+        facts: One per trajectory.
+        fan_out: Samples per trajectory; siblings share the rollout's id.
         tokenizer: As for `write_row`.
         earlier: As for `write_row`.
     """
@@ -225,7 +224,7 @@ def deliver(
 def _write_aborted(
     job: Job, sample: Sample, played: Sequence[Trajectory], earlier: Earlier | None
 ) -> Sample:
-    """Write what an aborted episode has so far, if it will be resumed; else nothing."""
+    """Write an aborted episode's partial row if it will be resumed, else an empty one."""
     (trajectory, *_) = played
     keeps = job.form.keeps_partial(job.args) and not job.evaluation and not has_role(trajectory)
     sample.status = type(sample.status)("aborted")
@@ -260,7 +259,7 @@ def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:
 def _row_facts(facts: EpisodeFacts, row: Row) -> dict[str, Any]:
     """Return the facts for the last row of an episode, which stands for it where they are counted.
 
-    An earlier row has those alone that concern its reward.
+    Earlier rows have only the facts about their reward.
     """
     known = facts.to_json()
     if not row.is_last:
@@ -271,7 +270,7 @@ def _row_facts(facts: EpisodeFacts, row: Row) -> dict[str, Any]:
 def _rows(
     played: Sequence[Trajectory], fan_out: FanOut, filler_id: int
 ) -> Iterator[tuple[int, Row]]:
-    """Give the rows of every role with its number. A faulted episode has one, which weighs least.
+    """Yield the numbered rows of every role. A faulted episode has one minimal row.
 
     A row without a trained token still counts as one token in a mean over tokens
     (slime/backends/megatron_utils/loss.py, loss_function).
@@ -292,7 +291,7 @@ def _record(plan: Plan, trajectory: Trajectory) -> None:
 
 
 def _sibling(sample: Sample) -> Sample:
-    """Return a cleared copy; its time and its statistics are counted in the last one."""
+    """Return a cleared copy; time and statistics are counted in the last sample."""
     copied: Any = type(sample).from_dict(sample.to_dict())  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
     copied.metadata = dict(sample.metadata)
     copied.weight_versions = []
@@ -301,10 +300,10 @@ def _sibling(sample: Sample) -> Sample:
 
 
 def finish(job: Job, sample: Sample, trajectory: Trajectory, row: Row) -> None:
-    """Set the reward, whether the sample is trained on, and its status, last of all.
+    """Set the reward, the training flag and the status, as the last step.
 
     A reward function, a teacher and miles' prefill scoring see the images of the row as the
-    trainer's own process_vision_info gives them. A sample that starts anew keeps its dataset's.
+    trainer's own process_vision_info gives them. A restarted sample keeps its dataset's.
     """
     job.form.annotate(job.args, sample, trajectory)
     is_faulted = trajectory.is_faulted
@@ -320,7 +319,7 @@ def finish(job: Job, sample: Sample, trajectory: Trajectory, row: Row) -> None:
         sample.multimodal_inputs = {"images": [one.pil() for one in row.images], "videos": None}
     if trajectory.fault is not None:
         logger.warning(
-            "sample %s is left out of training: %s in %s: %s",
+            "sample %s is excluded from training: %s in %s: %s",
             sample.index,
             trajectory.fault.kind,
             trajectory.fault.where,
@@ -339,7 +338,7 @@ def _status(trajectory: Trajectory) -> str:
 
 
 def filler_of(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenizer
-    """Return the token that stands where nothing was sampled."""
+    """Return the token for samples without sampled tokens."""
     for name in ("eos_token_id", "pad_token_id"):
         value = getattr(tokenizer, name, None)
         if isinstance(value, int):
@@ -348,10 +347,10 @@ def filler_of(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenize
 
 
 def _fail(job: Job, sample: Sample, error: Exception) -> None:
-    """Turn any failure into a sample that every column of a batch fits, and that is not trained."""
+    """Turn a failure into an untrained sample with every column of the batch."""
     name = type(error).__name__
     logger.error(
-        "sample %s is left out of training: %s: %s", sample.index, name, error, exc_info=True
+        "sample %s is excluded from training: %s: %s", sample.index, name, error, exc_info=True
     )
     clear(sample)
     fault = {"where": "setup", "kind": "permanent", "message": f"{name}: {error}"}

@@ -1,4 +1,4 @@
-"""What the samples of a process share: engine, codecs, players, the abort flag, the record.
+"""State shared by a process's samples: engine, codecs, players, abort flag, record.
 
 A runtime belongs to one event loop and one `GenerateState`. slime runs everything on one background
 loop (slime/utils/async_utils.py), so there is one in practice.
@@ -28,7 +28,7 @@ from envkit_slime.remote import WorkerRecipe
 from envkit_slime.upstream import require
 
 POLL_S: Final = 0.05
-"""How often the abort flag is looked at while nothing else does."""
+"""Seconds between checks of the abort flag."""
 _GROUPS: Final = 4096
 
 
@@ -38,13 +38,13 @@ class Runtime:
     def __init__(
         self, args: Namespace, state: GenerateState, base_url: str, options: Mapping[str, Any]
     ) -> None:
-        """Note the settings; nothing is connected or built yet.
+        """Store the settings; nothing is connected or built yet.
 
         Args:
             args: The trainer's arguments.
             state: Holds tokenizer, processor and the abort flag.
             base_url: Address of the router.
-            options: Of `SGLangEngine`, over what follows from the arguments.
+            options: Options of `SGLangEngine`, which override those from the arguments.
 
         Raises:
             ConfigurationError: An option that the engine does not take.
@@ -76,8 +76,8 @@ class Runtime:
         With `workers` it plays in actors of the trainer's Ray cluster.
 
         Raises:
-            MissingDependencyError: Workers are asked for, and Ray is not installed.
-            TemplateError: The model's chat template cannot be made exact.
+            MissingDependencyError: Workers are requested, and Ray is not installed.
+            TemplateError: The model's chat template cannot be encoded exactly.
             ConfigurationError: The codec cannot be built for another reason.
         """
         codec_key = json.dumps(
@@ -121,12 +121,12 @@ class Runtime:
             return ChatCodec(processor, **self._codec_arguments(config))
         except EnvkitError:
             raise
-        except Exception as error:  # every sample would fail by it
+        except Exception as error:  # every sample would fail
             raise ConfigurationError(f"the model's codec cannot be built: {error!r}") from error
 
     @contextmanager
     def episode(self) -> Generator[Interrupt]:
-        """Give an interrupt that fires when the trainer raises its flag, for one episode."""
+        """Provide an interrupt that fires when the trainer sets its abort flag, for one episode."""
         if self._interrupt.reason is not None and not self.state.aborted:
             self._interrupt = Interrupt()  # of an earlier rollout
         self._active += 1
@@ -140,7 +140,7 @@ class Runtime:
                 self._watching.cancel()
 
     async def _watch(self) -> None:
-        """Stop what waits elsewhere than at the server: retries, connections, slow steps."""
+        """Stop waits outside the server: retries, connections, slow steps."""
         while True:
             if self.state.aborted:
                 self._interrupt.fire()

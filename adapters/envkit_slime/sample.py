@@ -1,4 +1,4 @@
-"""slime's and miles' `Sample`, and what this adapter keeps in its metadata.
+"""slime's and miles' `Sample`, and this adapter's keys in its metadata.
 
 slime/utils/types.py and miles/utils/types.py; the fields in use are `contract.SAMPLE_FIELDS`.
 """
@@ -18,7 +18,7 @@ RUNS_KEY = "envkit_runs"
 
 
 def facts_of(sample: Sample) -> Mapping[str, Any]:
-    """Return what this adapter noted about the sample's episode; empty for a foreign sample."""
+    """Return this adapter's facts about the sample's episode; empty for a foreign sample."""
     metadata: Any = sample.metadata
     facts = metadata.get(FACTS_KEY) if isinstance(metadata, dict) else None
     return facts if isinstance(facts, dict) else {}

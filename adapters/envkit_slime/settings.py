@@ -1,4 +1,4 @@
-"""What a run and one sample ask for, read from slime's arguments and the sample.
+"""Settings of a run and of a sample, read from slime's arguments and the sample.
 
 A run's settings are the mapping `args.envkit`, which `--custom-config-path FILE.yaml` sets
 (slime/utils/arguments.py: every key of the file becomes an attribute of the arguments). A sample's
@@ -26,12 +26,12 @@ _OWN: Final = ("fan_out", "task_fields", "record_dir", "max_server_aborts", "max
 
 
 class FanOut(StrEnum):
-    """How many samples one trajectory becomes."""
+    """Number of samples per trajectory."""
 
     NONE = "none"
-    """One, always: what every path of slime takes."""
+    """Always one, which every path of slime accepts."""
     SEQUENCES = "sequences"
-    """One for each stretch between rewrites of the history by the chat template."""
+    """One per segment between rewrites of the history by the chat template."""
     TURNS = "turns"
     """One for each model turn, with everything before it as its prompt."""
 
@@ -43,24 +43,24 @@ class Settings:
     rollout: RolloutConfig
     fan_out: FanOut = FanOut.NONE
     task_fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    """A task's keys, each with the place in the sample that fills it: "prompt", "label", "images"
-    (a list of data URIs, since tasks are JSON) or "metadata.<key>". Empty takes the task of the
+    """Maps a task's keys to the fields of the sample that fill them: "prompt", "label", "images" (a
+    list of data URIs, since tasks are JSON) or "metadata.<key>". Empty takes the task of the
     metadata, or lets the environment draw one."""
     record_dir: str | None = None
     """Folder that every finished trajectory is appended to, for `envkit verify` and `envkit
     report`; None records nothing."""
     max_server_aborts: int = 16
-    """How often an episode goes on after the server itself aborted its request, as it does around
-    a weight update, before it counts as a fault."""
+    """Maximum resumes after the server itself aborts a request, as around a weight update; then it
+    is a fault."""
     max_staleness: int | None = None
-    """How many weight updates older than the newest the weights of a trained reply may be; older
+    """Maximum age of a trained reply's weights, in updates older than the newest here; older
     replies are masked. None trains on all."""
 
     @classmethod
     def from_args(cls, args: Namespace) -> "Settings":
         """Read `args.envkit`; without it every sample must name its environment.
 
-        `template_kwargs` win over `--apply-chat-template-kwargs`, key by key.
+        `template_kwargs` override `--apply-chat-template-kwargs`, key by key.
 
         Raises:
             ConfigurationError: It is not a mapping, or has unknown keys or wrong values.
@@ -121,7 +121,7 @@ def plan_episode(
 
     Args:
         args: slime's arguments.
-        sample: Its metadata, prompt and label say what to play.
+        sample: Its metadata, prompt and label define the episode.
         sampling_params: As slime gives them; not changed.
         evaluation: Whether this is slime's evaluation.
 
@@ -156,12 +156,12 @@ def plan_episode(
 
 
 def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:
-    """Return how many samples one evaluation prompt has; their indices follow each other.
+    """Return the samples per evaluation prompt; their indices are consecutive.
 
     A sample does not name its dataset (slime/rollout/sglang_rollout.py, eval_rollout).
 
     Raises:
-        ConfigurationError: The datasets differ in it, so members of a prompt cannot be told apart.
+        ConfigurationError: The datasets differ in it, so a prompt's members cannot be identified.
     """
     datasets: Any = getattr(args, "eval_datasets", None) or ()
     sizes = {int(one.n_samples_per_eval_prompt or 1) for one in datasets}

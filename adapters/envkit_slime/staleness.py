@@ -1,8 +1,8 @@
-"""A limit on how old the weights may be that sampled a token: `max_staleness`.
+"""Limit the age of the weights that sampled a token: `max_staleness`.
 
-slime numbers its weights, one number up for each update, and its servers say which one sampled a
-reply (slime/backends/megatron_utils/update_weight). A sample that was resumed, or that waited in
-the buffer for the rest of its group, holds replies of several.
+slime numbers its weights by update, and its servers report which version sampled a reply
+(slime/backends/megatron_utils/update_weight). A sample that was resumed, or that waited in the
+buffer for the rest of its group, holds replies of several.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from envkit.errors import ConfigurationError
 from envkit_slime.sample import RUNS_KEY, Sample
 
 _FIRST: Final = "default"
-"""What SGLang calls weights that were never updated."""
+"""SGLang's version of weights that were never updated."""
 
 
 def mask_stale(samples: Sequence[Sample], limit: int | None) -> None:
     """Mask replies whose weights are more than `limit` updates older than the newest here.
 
     Args:
-        samples: Of one episode, or of a whole rollout; changed in place.
+        samples: Samples of an episode or a whole rollout; changed in place.
         limit: None masks nothing, 0 everything but the newest weights' own.
 
     Raises:
-        ConfigurationError: The server's weight versions are no numbers.
+        ConfigurationError: The server's weight versions are not numbers.
     """
     if limit is None:
         return

@@ -1,8 +1,8 @@
-"""An aborted trajectory inside a sample's metadata: plain data that survives pickling.
+"""Store an aborted trajectory in a sample's metadata, as plain data that survives pickling.
 
-What slime keeps in its buffer is a `Sample`, which crosses processes through `to_dict` and pickle.
-The trajectory is kept as its JSON record with the PNG bytes of its images beside it, so it needs no
-class of envkit to be unpickled, and its certificate is checked when it is read.
+slime's buffer keeps `Sample` objects, which cross processes through `to_dict` and pickle. The
+trajectory is stored as its JSON record and PNG bytes, so unpickling needs no class of envkit, and
+reading checks its certificate.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def thaw(state: object) -> Trajectory:
     """Return the trajectory of `freeze`.
 
     Raises:
-        StorageError: It was changed since, or something in it is missing.
+        StorageError: It was changed, or something is missing.
     """
     if not isinstance(state, dict) or set(cast("dict[str, Any]", state)) != {"record", "images"}:
         raise StorageError(f"a kept trajectory has a record and images, got {state!r:.80}")

@@ -1,4 +1,4 @@
-"""The way to slime, which is imported on first use and never by `import envkit_slime`.
+"""Import slime on first use, never by `import envkit_slime`.
 
 slime is not on a package index; it is installed from its repository, or put on PYTHONPATH.
 """
@@ -15,8 +15,8 @@ def require(module: str) -> Any:  # noqa: ANN401  # a module of an optional depe
     """Import a module of slime or miles.
 
     Raises:
-        MissingDependencyError: The trainer is not importable. Something that the trainer itself
-            misses is raised as it is.
+        MissingDependencyError: The trainer is not importable. Missing dependencies of the trainer
+            are raised unchanged.
     """
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""Writing a trajectory into slime's samples, whole and consistent, every time anew.
+"""Write a whole trajectory to slime's samples at once.
 
 slime appends turn by turn while an episode runs; here a sample is written once, when its episode
 has ended or was aborted, so no column can be left half-way. An aborted sample that is resumed is
@@ -28,7 +28,7 @@ _REPLAY_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What a sample held before it was resumed."""
+    """State of a sample before it was resumed."""
 
     tokens: tuple[int, ...]
     response_length: int
@@ -36,7 +36,7 @@ class Earlier:
 
     @classmethod
     def of(cls, sample: Sample) -> "Earlier":
-        """Note a sample's response as it is."""
+        """Record a sample's current response."""
         mask = sample.loss_mask
         return cls(
             tokens=tuple(sample.tokens),
@@ -45,11 +45,11 @@ class Earlier:
         )
 
     def masked(self, row: Row) -> list[int]:
-        """Return the row's mask with the zeros that the trainer had put on the earlier part.
+        """Return the row's mask with the trainer's zeros on the earlier part.
 
         With `--mask-offpolicy-in-partial-rollout` slime zeroes the mask of what older weights
         sampled (slime/rollout/sglang_rollout.py, generate_and_rm). It stays zero, unless the
-        episode was started anew and the earlier part is gone.
+        episode was restarted and the earlier part is gone.
         """
         mask = list(row.loss_mask)
         if self.loss_mask is None or not self.response_length:
@@ -63,7 +63,7 @@ class Earlier:
 
 
 def clear(sample: Sample) -> None:
-    """Empty everything that an earlier attempt may have written; identity and prompt stay."""
+    """Clear everything from an earlier attempt, except identity and prompt."""
     sample.tokens = []
     sample.response = ""
     sample.response_length = 0
@@ -93,15 +93,15 @@ def write_row(
     tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
     earlier: Earlier | None = None,
 ) -> None:
-    """Write everything of a row but reward, facts and status.
+    """Write a row, except reward, facts and status.
 
     Args:
-        form: How the trainer's sample takes a response.
+        form: The trainer's form of samples.
         args: The trainer's arguments.
         sample: A cleared one.
         row: A row of `whole_row` or `step_rows`.
         tokenizer: Decodes the response for people and for text graders.
-        earlier: What the sample held before this part of the episode; None for a new one.
+        earlier: State of the sample before this part of the episode; None for a new one.
     """
     sample.tokens = list(row.prompt_ids)
     if row.is_placeholder:
@@ -120,7 +120,7 @@ def write_row(
 
 
 def write_nothing(form: Form, args: Namespace, sample: Sample, filler_id: int) -> None:
-    """Write a response of one token that nobody sampled: mask 0, but every column is there."""
+    """Write a response of one unsampled token: mask 0, with every column."""
     sample.tokens = [*(sample.tokens or [filler_id]), filler_id]
     sample.response_length = 1
     sample.loss_mask = [0]
@@ -129,7 +129,7 @@ def write_nothing(form: Form, args: Namespace, sample: Sample, filler_id: int) -
 
 
 def meta_info(segment: Segment) -> Mapping[str, Any] | None:
-    """Return what the server said about a reply, as slime and miles read it; else None."""
+    """Return the server's information about a reply, as slime and miles read it, or None."""
     if segment.kind is not SegmentKind.MODEL:
         return None
     meta = dict(segment.extras)
@@ -141,7 +141,7 @@ def meta_info(segment: Segment) -> Mapping[str, Any] | None:
 
 
 def _runs(row: Row) -> list[tuple[int, int, str | None]]:
-    """Return where each reply of the response starts and ends, and what sampled it."""
+    """Return start, end and weight version of each reply in the response."""
     runs: list[tuple[int, int, str | None]] = []
     start = 0
     for segment in row.segments:
@@ -153,9 +153,9 @@ def _runs(row: Row) -> list[tuple[int, int, str | None]]:
 
 
 def neutral_experts(args: Namespace, rows: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return experts for tokens that no server routed: the first ones, at every layer.
+    """Return experts for unrouted tokens: the first ones, at every layer.
 
-    slime refuses a capture that is zero everywhere (slime/observability/rollout_data_utils.py), so
+    slime rejects a capture that is zero everywhere (slime/observability/rollout_data_utils.py), so
     these are 0, 1, ... up to the number of experts of a token.
     """
     one = np.arange(args.moe_router_topk, dtype=np.int32)

@@ -1,9 +1,9 @@
-"""Attention over one packed row: every session attends to its own keys and values only.
+"""Attention over one packed row: every session attends only to its own keys and values.
 
 A forward of the engine has one row of T tokens: a decode token of every running session and chunks
-of prompts. There is no padding and no mask over the row; each segment of it is attended by itself,
-against its session's cache. Segments are known to this thread only, so two engines in one process
-do not meet, and a forward without segments (a trainer's, on the same model) is plain SDPA.
+of prompts. There is no padding or mask; each segment attends separately to its session's cache.
+Segments are thread-local, so two engines in one process do not interfere, and a forward without
+segments (a trainer's, on the same model) is plain SDPA.
 
 Axes: T tokens of the row, Q query heads, H key-value heads, D head dimension, L keys of a session.
 """
@@ -41,7 +41,7 @@ class Segment:
     def mask(self, queries: Tensor, total: int, window: int | None, groups: int) -> Tensor:
         """Return what to add to the scores, (groups * n, total), built once per forward.
 
-        The n queries of every head in a group stand below each other.
+        The n queries of every head in a group are stacked.
         """
         if window not in self._masks:
             count = self.stop - self.start
@@ -61,7 +61,7 @@ class _ThreadState(threading.local):
 _STATE: Final = _ThreadState()
 
 
-_LOCK: Final = threading.RLock()  # an engine may be collected while this is held
+_LOCK: Final = threading.RLock()  # an engine may be garbage-collected while this is held
 _USERS: Final[dict[int, list[str]]] = {}
 """By configuration: one entry for each engine that uses it, the attention before the first one."""
 
@@ -69,7 +69,7 @@ _USERS: Final[dict[int, list[str]]] = {}
 def use_packed_attention(text_config: Any) -> Callable[[], None]:  # noqa: ANN401
     """Switch a text model to this attention and return the function that switches back.
 
-    Several engines may run one model: the last one that ends switches back.
+    Several engines may run one model: the last one to close switches back.
     """
     key = id(text_config)
     with _LOCK:

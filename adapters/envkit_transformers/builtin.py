@@ -1,7 +1,7 @@
-"""The models that come with envkit, by name.
+"""Models bundled with envkit, by name.
 
-Two were trained for it and lie in this package, `models/`: they need no download and no conversion.
-The third is made on first use out of another package's weights; see `text_model`.
+Two were trained for envkit and are in this package, `models/`: they need no download or conversion.
+The third is built on first use from another package's weights; see `text_model`.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from envkit_transformers.cache import is_intact
 from envkit_transformers.text_model import text_model_dir
 
 Progress = Callable[[str], None]
-"""Takes one line of progress."""
+"""Receives a line of progress."""
 
 
 class BuiltinModel(StrEnum):
-    """The names that stand for a model of envkit instead of a folder."""
+    """Names of bundled models, in place of a folder."""
 
     SEEING = "builtin"
     """Reads codes off images and uses a simulated desktop; the default. 2.1 million weights."""
     HALF = "builtin-half"
-    """The same early in its training, when it read half of all single digits: for learning runs."""
+    """An early checkpoint, which reads half of all single digits: for training runs."""
     TEXT = "builtin-text"
     """SmolLM2-135M-Instruct with an untrained vision tower: answers text, understands no image."""
 
@@ -39,8 +39,8 @@ def builtin_model_dir(
 
     Args:
         name: Which one.
-        progress: Takes lines while the text model is made for the first time; None writes them to
-            the log.
+        progress: Receives lines while the text model is built for the first time; None writes them
+            to the log.
 
     Raises:
         UnknownNameError: There is no such model.

@@ -1,8 +1,8 @@
-"""Folders that are built once and kept: where they live, and how a broken one is noticed.
+"""Folders that are built once and cached: location and integrity checks.
 
-A folder is built beside its final place and renamed into it, so a crash never leaves half of one
-behind under the final name. A marker file inside lists every file with its size and SHA-256, and
-the recipe that made it; a folder whose marker does not hold is built again.
+A folder is built under a temporary name and renamed, so a crash never leaves a partial one under
+the final name. A marker file lists every file with its size and SHA-256, and the recipe; a folder
+that does not match its marker is rebuilt.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def cache_dir() -> Path:
 
 
 def check_cache() -> str:
-    """Return where the cache is, after writing to it; a check of `envkit doctor`.
+    """Return the cache folder after a write test; a check of `envkit doctor`.
 
     Raises:
         StorageError: It cannot be written.
@@ -58,9 +58,9 @@ def check_cache() -> str:
 
 
 def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
-    """Return the folder, built first when it is missing, broken or of another recipe.
+    """Return the folder, building it if it is missing, broken or of another recipe.
 
-    Two processes may build at once: both results are the same, and the first one stays.
+    Two processes may build concurrently: the results are equal, and the first is kept.
 
     Args:
         folder: The final place.
@@ -93,7 +93,7 @@ def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Pa
 
 
 def is_intact(folder: Path, *, recipe: Mapping[str, Any] | None) -> bool:
-    """Say whether the folder holds exactly what its marker lists.
+    """Return whether the folder has exactly the files that its marker lists.
 
     Args:
         folder: With or without a marker.
@@ -116,7 +116,7 @@ def write_marker(folder: Path, recipe: Mapping[str, Any]) -> None:
     """List every file of the folder with its size and SHA-256 in its marker.
 
     Args:
-        folder: Complete; a file that comes later is not listed and not checked.
+        folder: A complete folder; files added later are not listed or checked.
         recipe: What made it, as JSON data.
     """
     files = {

@@ -1,4 +1,4 @@
-"""The optional packages of this plugin: whether they are there, and how loud they are."""
+"""Optional packages of this plugin: check for them, and quieten them."""
 
 import importlib.util
 from collections.abc import Generator
@@ -20,7 +20,7 @@ def require_hf() -> None:
 
 @contextmanager
 def quiet_transformers() -> Generator[None]:
-    """Keep transformers from drawing progress bars over ours."""
+    """Turn off transformers' progress bars."""
     from transformers.utils import logging
 
     was_on = logging.is_progress_bar_enabled()

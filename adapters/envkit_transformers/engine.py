@@ -1,4 +1,4 @@
-"""The embedded engine: a transformers model in this process, behind the engine protocol.
+"""The embedded engine: a transformers model in this process.
 
 This module is the asyncio side. One thread, `worker`, owns the model: it runs `scheduler`, which
 packs many sessions into one forward. Any number of event loops may use an engine, one after the
@@ -32,10 +32,10 @@ class TransformersEngine:
     """Samples from a transformers model, token ids in and token ids out.
 
     Models: text models with rotary or learned positions (Llama, Qwen, Mistral, ...), Qwen2-VL,
-    Qwen2.5-VL and Qwen3-VL, on any device. Others are refused when the engine is made.
+    Qwen2.5-VL and Qwen3-VL, on any device. Others are rejected when the engine is created.
 
     While the engine lives, the model's text attention is the engine's own; a forward on another
-    thread (a trainer's) runs as with SDPA. `aclose` puts the old one back.
+    thread (a trainer's) runs as with SDPA. `aclose` restores the old one.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class TransformersEngine:
         threads: int | None = None,
         weight_version: str = "0",
     ) -> None:
-        """Take a loaded model.
+        """Wrap a loaded model.
 
         Args:
             model: A causal language model or a Qwen-VL style one; the engine runs it in place.
             processor: Its tokenizer (needed for stop strings) or its processor (needed for images
-                that come without features); None when neither is needed.
+                that come without features); None if neither is needed.
             max_batch_tokens: Tokens in one forward, of all sessions together.
             kv_budget_tokens: Tokens of key-value cache over all sessions; None takes a quarter of
                 the device's free memory.
             device: Moves the model there; None leaves it where it is.
             dtype: Converts the model; None leaves it as it is.
             seed: For requests without their own seed.
-            threads: Of the CPU; None leaves torch's setting alone.
+            threads: CPU threads; None keeps torch's setting.
             weight_version: Reported with every generation until `update_weights`.
 
         Raises:
@@ -123,7 +123,7 @@ class TransformersEngine:
 
     @property
     def stats(self) -> EngineStats:
-        """Counts since the engine was made."""
+        """Counts since the engine was created."""
         return self._scheduler.stats
 
     @property
@@ -134,20 +134,20 @@ class TransformersEngine:
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one turn.
 
-        The session's cache is kept, so the next request that goes on from this context prefills its
-        new tokens only (`cached_tokens` says how many were not computed again). Media placeholders
-        are never sampled. Two requests of one session run one after the other. A generation ends
-        with LENGTH where the model's context ends.
+        The session's cache is kept, so the next request that extends this context prefills only its
+        new tokens (`cached_tokens` says how many were not computed again). Media placeholders are
+        never sampled. Requests of one session run one after the other. A generation ends with
+        LENGTH at the end of the model's context.
 
         Raises:
             EngineFault: The request cannot be served, the forward failed, or the engine is closed.
-            LedgerFault: Placeholders, images and features do not belong together.
+            LedgerFault: Placeholders, images and features do not match.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Generation] = loop.create_future()
 
         def complete(outcome: Generation | Fault) -> None:
-            with suppress(RuntimeError):  # the loop was closed; nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed; nothing waits for it
                 loop.call_soon_threadsafe(_settle, future, outcome)
 
         self._worker.post(
@@ -170,8 +170,8 @@ class TransformersEngine:
     async def update_weights(self, update: WeightUpdate, *, version: str) -> None:
         """Replace weights between two forwards, and free every cache.
 
-        It waits for the requests that run and holds back those that come, so every generation is
-        sampled under exactly one version.
+        It waits for running requests and holds back new ones, so every generation is sampled under
+        exactly one version.
 
         Args:
             update: New tensors by parameter name (some or all), or a function that changes the
@@ -205,7 +205,7 @@ class TransformersEngine:
         await future
 
     async def aclose(self) -> None:
-        """End the thread, answer what is pending with a fault; closing twice is fine."""
+        """Stop the thread and fail pending requests; safe to call twice."""
         self._worker.close()
         await asyncio.to_thread(self._worker.join)
         self._finalizer()
@@ -216,7 +216,7 @@ class TransformersEngine:
 
 
 def _ignore(fault: Fault) -> None:
-    """Drop the fault: nobody waits for the outcome of an abort."""
+    """Drop the fault: nothing waits for the outcome of an abort."""
 
 
 def _settle(future: asyncio.Future[Any], outcome: object) -> None:

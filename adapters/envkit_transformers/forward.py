@@ -1,4 +1,4 @@
-"""One packed forward: from pieces of requests to the logits of those that get a token.
+"""One packed forward: from pieces of requests to logits.
 
 Axes: T tokens of the packed row, A position axes, R rows of logits, V vocabulary.
 """
@@ -32,7 +32,7 @@ class Piece:
     ids: Ids  # (n,)
     positions: Ids  # (A, n)
     spans: Sequence[ImageSpan] = ()
-    """Images that lie in this piece, whole."""
+    """Whole images in this piece."""
     wants_logits: bool
     """The piece ends with the last known token, so a token is sampled after it."""
 
@@ -60,7 +60,7 @@ class PackedForward:
 
     @torch.inference_mode()
     def run(self, pieces: Sequence[Piece]) -> Tensor:
-        """Return the logits (R, V) of the pieces that want them; caches then hold the pieces."""
+        """Return the logits (R, V) of the pieces that need them, and extend the caches."""
         ends = np.cumsum([len(piece.ids) for piece in pieces])
         segments = [
             Segment(piece.cache, int(end) - len(piece.ids), int(end))
@@ -96,9 +96,9 @@ class PackedForward:
         return arguments
 
     def check(self, vocabulary: int) -> int:
-        """Compare packed rows with the model's own forward and return the cache's bytes a token.
+        """Compare packed rows with the model's own forward; return the cache's bytes per token.
 
-        Two short sequences are prefilled together, one of them in two parts, and go on by one
+        Two short sequences are prefilled together, one of them in two parts, then extended by one
         token each. A model with its own attention, or with state outside the cache, differs.
 
         Raises:

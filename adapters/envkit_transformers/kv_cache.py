@@ -1,4 +1,4 @@
-"""The keys and values of one session, in buffers that grow by steps and outlive a turn.
+"""Keys and values of one session, in buffers that grow in steps and are kept between turns.
 
 Axes: H key-value heads, C capacity in tokens, D head dimension.
 """
@@ -26,7 +26,7 @@ class KeyValueCache:
 
     @property
     def capacity(self) -> int:
-        """Tokens that the buffers hold room for."""
+        """Capacity of the buffers in tokens."""
         return max((keys.shape[1] for keys, _ in self._layers.values()), default=0)
 
     @property
@@ -52,7 +52,7 @@ class KeyValueCache:
         return pair[0][:, :end], pair[1][:, :end]
 
     def advance(self, count: int) -> None:
-        """Make the columns that the last forward wrote valid."""
+        """Mark the columns of the last forward as valid."""
         self.length += count
 
     def truncate(self, length: int) -> None:

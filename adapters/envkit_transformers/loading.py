@@ -1,4 +1,4 @@
-"""From a directory or a hub name to a running engine."""
+"""Load an engine from a folder or hub name."""
 
 import logging
 import os
@@ -41,7 +41,7 @@ def create_engine(
     progress: Callable[[str], None] | None = None,
     **options: Any,  # noqa: ANN401  # handed on to the engine
 ) -> "TransformersEngine":
-    """Load a model and return an engine for it; `engine.processor` is what a chat codec takes.
+    """Load a model and return its engine; `engine.processor` suits a chat codec.
 
     Args:
         model: A local folder or a hub name of a text or Qwen-VL style model, or the name of a
@@ -49,7 +49,7 @@ def create_engine(
         dtype: "float32", "bfloat16", "float16", or "auto": the checkpoint's own, except on a CPU
             without bfloat16 arithmetic, where it is float32 (bfloat16 is several times slower).
         device: Such as "cuda:1"; None takes a CUDA device if there is one, else the CPU.
-        progress: Takes lines while the built-in text model is made for the first time.
+        progress: Receives lines while the built-in text model is built for the first time.
         options: Of `TransformersEngine`: max_batch_tokens, kv_budget_tokens, seed, threads, ...
 
     Raises:
@@ -85,7 +85,7 @@ def load_model(
         device: Where the weights go.
 
     Raises:
-        ConfigurationError: There is no model, it misses weights, or it has no tokenizer.
+        ConfigurationError: There is no model, it lacks weights, or it has no tokenizer.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
@@ -127,7 +127,7 @@ def load_processor(name: str) -> ModelProcessor:
 
 
 def _checked_name(name: str) -> str:
-    """Tell a wrong folder from a hub name before anything asks the network."""
+    """Distinguish a wrong folder from a hub name before any network access."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -145,7 +145,7 @@ def _checked_name(name: str) -> str:
 
 @contextmanager
 def _loading(name: str) -> Generator[None]:
-    """Turn what transformers raises for a bad model into one error that says what to do."""
+    """Turn transformers' errors for a bad model into one actionable error."""
     from safetensors import SafetensorError
 
     try:
@@ -173,7 +173,7 @@ def _dtype(name: str, config: Any, device: Any) -> Any:  # noqa: ANN401  # torch
 
 
 def _cpu_has_bfloat16() -> bool:
-    """Say whether the CPU multiplies bfloat16 by itself; emulated, it is several times slower."""
+    """Return whether the CPU has bfloat16 arithmetic; emulation is several times slower."""
     import torch
 
     checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")

@@ -1,7 +1,7 @@
-"""From a request to what the model reads: placeholders expanded, positions made explicit.
+"""Build a model's input from a request: expand placeholders and compute positions.
 
 Positions are computed here and passed to every forward, because Qwen-VL models otherwise keep an
-offset (`rope_deltas`) on the model object, which is wrong as soon as two sessions run.
+offset (`rope_deltas`) on the model object, which is wrong if two sessions run.
 
 Axes: N tokens with placeholders expanded, A position axes (1 for text models, 3 for Qwen-VL).
 """
@@ -25,23 +25,23 @@ _KEPT_FEATURES: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTraits:
-    """What the engine must know about a Qwen-VL style model."""
+    """Settings of a Qwen-VL style model."""
 
     image_token_id: int
     placeholder_ids: tuple[int, ...]
-    """Image and video placeholders: never sampled, since there is no image behind them."""
+    """Image and video placeholders: never sampled, since they have no image."""
     merge_size: int
     """Patches are merged merge_size x merge_size into one token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageSpan:
-    """Where one image lies in the expanded ids."""
+    """Position of one image in the expanded ids."""
 
     offset: int
     length: int
     identity: str
-    """Equal for two spans exactly when image and grid are equal."""
+    """Equal for two spans if and only if image and grid are equal."""
     grid: tuple[int, int, int]
     """Patches in time, height and width."""
     features: ImageFeatures
@@ -54,7 +54,7 @@ class ImageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """The context of one request, as the model reads it."""
+    """The context of one request as model input."""
 
     ids: Ids  # (N,)
     positions: Ids  # (A, N)
@@ -208,8 +208,8 @@ def _span(offset: int, image: Image, feature: ImageFeatures, merge: int) -> Imag
 def _positions(total: int, spans: Sequence[ImageSpan], merge: int) -> tuple[Ids, int]:
     """Return (3, total) multimodal rotary positions and the one after them.
 
-    Text counts on all axes alike; an image counts in time, height and width from where it starts,
-    and text goes on one after the largest (Qwen2-VL, arXiv 2409.12191, section 2.1).
+    Text counts equally on all axes; an image counts in time, height and width from its start, and
+    text continues one after the maximum (Qwen2-VL, arXiv 2409.12191, section 2.1).
     """
     positions = np.empty((3, total), dtype=np.int64)
     column = position = 0

@@ -1,9 +1,9 @@
-"""Drawing tokens, and the log-probabilities that go with them.
+"""Draw tokens, with their log-probabilities.
 
 The log-probability of a token is log_softmax(logits / temperature) of the very forward that it was
 sampled from, after banned ids were masked and before top-p and top-k cut the tail, as SGLang
-reports it; a greedy token's is at temperature 1. Draws depend on the request's seed and on the
-length of its prompt only, so they are the same alone and in a batch.
+reports it; a greedy token's is at temperature 1. Draws depend only on the request's seed and prompt
+length, so they are the same alone and in a batch.
 
 Axes: R rows (requests that get a token), V vocabulary.
 """
@@ -24,10 +24,10 @@ _ROWS_AT_ONCE: Final = 64
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Refuse what cannot be sampled.
+    """Reject invalid sampling settings.
 
     Raises:
-        EngineFault: A value outside its range, or an extra that this engine does not know.
+        EngineFault: A value out of range, or an unknown extra.
     """
     if not 0.0 <= sampling.temperature <= _LARGEST_TEMPERATURE:
         raise EngineFault(f"temperature must be in [0, 10000], got {sampling.temperature}")
@@ -44,7 +44,7 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 class Draw:
-    """One request's way of drawing: its settings and its own random numbers."""
+    """Sampling state of one request: settings and random generator."""
 
     __slots__ = ("_random", "banned", "sampling")
 
@@ -107,13 +107,13 @@ def _draw(probabilities: Tensor, draws: Sequence[Draw]) -> Tensor:
     if filtered:
         rows = torch.tensor(filtered, device=probabilities.device)
         probabilities[rows] = _keep_top(probabilities[rows], [draws[row] for row in filtered])
-    # Doubles, where the device has them: in float32 the tail of a large vocabulary is lost.
+    # Doubles, if the device has them: float32 loses the tail of a large vocabulary.
     wide = torch.float32 if probabilities.device.type == "mps" else torch.float64
     cumulative = probabilities.cumsum(dim=-1, dtype=wide)
     uniforms = [draw.uniform() for draw in draws]
     total = cumulative[:, -1:]
     targets = torch.tensor(uniforms, dtype=wide, device=cumulative.device)[:, None] * total
-    # Below the total, so that the answer is always a token with a probability above zero.
+    # Below the total, so the result always has a probability above zero.
     targets = torch.minimum(targets, torch.nextafter(total, torch.zeros_like(total)))
     drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0]
     return drawn.clamp(max=probabilities.shape[-1] - 1)  # a row of NaN ends past the last

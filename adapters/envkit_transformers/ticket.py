@@ -1,4 +1,4 @@
-"""One request on its way through the engine."""
+"""One request in the engine."""
 
 import time
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from envkit_transformers.sessions import MIN_SHARED, Session, SessionStore
 from envkit_transformers.stopping import StopRule
 
 Complete = Callable[[Generation | Fault], None]
-"""Takes the outcome of a request, once, on the engine's thread."""
+"""Receives the outcome of a request, once, on the engine's thread."""
 
 
 class Ticket:
-    """A request, its tokens so far, and the session that it runs in once it was started."""
+    """A request, its tokens so far, and its session once started."""
 
     __slots__ = (
         "_leader",
@@ -58,10 +58,10 @@ class Ticket:
         self._leader: tuple[Session, Prompt, int] | None = None
 
     def start(self, session: Session, store: SessionStore) -> None:
-        """Begin in a session, whose cache holds what the prompt shares with the last turn.
+        """Start in a session whose cache has the prefix shared with the last turn.
 
-        When another session holds or prefills a longer prefix, it becomes the leader: this request
-        waits for it and copies, so a group of G computes its prompt once.
+        If another session has or prefills a longer prefix, it becomes the leader: this request
+        waits and copies it, so a group computes its prompt once.
         """
         self.session, self.tokens = session, session.sampled
         self.started_at = time.monotonic()
@@ -73,7 +73,7 @@ class Ticket:
                 self._leader = leader, leader.prompt, shared
 
     def is_held_back(self, session: Session) -> bool:
-        """Say whether to wait for the leader; copies its prefix as soon as it is there."""
+        """Return whether to wait for the leader; copies its prefix once available."""
         if self._leader is None:
             return False
         leader, prompt, shared = self._leader
@@ -92,7 +92,7 @@ class Ticket:
         Args:
             session: The ticket's own.
             budget: Tokens left in this step.
-            may_exceed: An image may go over the budget, because nothing else was taken yet.
+            may_exceed: An image may exceed the budget, because it comes first.
         """
         start = session.cache.length
         end = min(len(self.prompt), start + budget)

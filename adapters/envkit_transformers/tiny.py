@@ -1,4 +1,4 @@
-"""Tiny random models, the same bytes for the same seed, made in seconds and without a download.
+"""Tiny random models, reproducible by seed, built in seconds without a download.
 
 Run `python -m envkit_transformers.tiny OUT --arch qwen2_5_vl` for a folder that transformers,
 SGLang and vLLM load. Their replies mean nothing; shapes, placeholders and log-probabilities are
@@ -33,7 +33,7 @@ _WEIGHT_SCALE: Final = 0.08
 
 
 class TinyKind(StrEnum):
-    """What kind of tiny model to make."""
+    """Architecture of a tiny model."""
 
     QWEN2_5_VL = "qwen2_5_vl"
     QWEN3_VL = "qwen3_vl"
@@ -46,12 +46,12 @@ class TinyKind(StrEnum):
 def make_tiny_model(
     folder: Path, kind: TinyKind | str, *, seed: int = 0, tokenizer: Path | None = None
 ) -> None:
-    """Write a tiny random float32 model into the folder, which is made when missing.
+    """Write a tiny random float32 model to the folder, creating it if missing.
 
     Args:
         folder: Where to write; 17 MB with the default tokenizer.
         kind: The architecture.
-        seed: Of the weights.
+        seed: Seed of the weights.
         tokenizer: A folder with a ChatML tokenizer.json, such as Qwen3's; None takes SmolLM2's.
 
     Raises:
@@ -76,7 +76,9 @@ def make_tiny_model(
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim >= 2:  # larger than the usual start, to spread the logits a little
+            if (
+                parameter.ndim >= 2
+            ):  # larger than the usual initialisation, to spread the logits a little
                 parameter.normal_(0, _WEIGHT_SCALE, generator=generator)
     folder.mkdir(parents=True, exist_ok=True)
     with quiet_transformers():

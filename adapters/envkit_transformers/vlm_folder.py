@@ -1,8 +1,8 @@
 """Small vision-language model folders that transformers, SGLang and vLLM all load.
 
-The tiny test models and the built-in model differ only in their sizes and in where the text weights
-come from; everything that makes a folder out of a configuration is here. No torchvision is needed:
-the image processor is the PIL one, and the video processor's settings are written by hand.
+The tiny test models and the built-in model differ only in size and text weights; this module writes
+a folder from a configuration. It needs no torchvision: the image processor is the PIL one, and the
+video processor's settings are written by hand.
 """
 
 import json
@@ -33,7 +33,7 @@ class Architecture(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionSize:
-    """How large the vision tower and the images are."""
+    """Sizes of the vision tower and the images."""
 
     depth: int = 2
     hidden: int = 64
@@ -45,7 +45,7 @@ class VisionSize:
 def chat_template() -> str:
     """Return the chat template: ChatML with a tools block, tool calls and images.
 
-    It never rewrites history, so what was rendered stays a prefix of what will be.
+    It never rewrites history, so each rendering is a prefix of the next.
     """
     return (files("envkit_transformers") / "chat_template.jinja").read_text(encoding="utf-8")
 
@@ -77,7 +77,7 @@ def load_tokenizer(folder: Path) -> Any:  # noqa: ANN401  # a transformers token
 
 
 def padded_vocabulary(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenizer
-    """Return how many embedding rows a model for this tokenizer gets."""
+    """Return the number of embedding rows for this tokenizer."""
     return -(-len(tokenizer) // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
 
 

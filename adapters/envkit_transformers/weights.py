@@ -1,4 +1,4 @@
-"""Replacing a running model's weights, all of them valid or none."""
+"""Replace a running model's weights atomically."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

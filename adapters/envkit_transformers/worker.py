@@ -1,7 +1,7 @@
-"""The engine's thread: it alone touches the model and the scheduler.
+"""The engine's thread, the only one that uses the model and the scheduler.
 
-Callers post commands; the thread runs them between two forwards. Whatever ends the thread, every
-request is answered: none hangs.
+Callers post commands; the thread runs them between two forwards. However the thread ends, every
+request gets an answer.
 """
 
 import threading
@@ -24,7 +24,7 @@ class Command:
 
     run: Callable[[], None]
     fail: Callable[[Fault], None]
-    """Called instead of `run` when the thread ends first."""
+    """Called instead of `run` if the thread ends first."""
 
 
 class Worker:
@@ -37,10 +37,10 @@ class Worker:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._end: tuple[str, FaultKind] | None = None
-        """Set for good when the thread must not, or cannot, go on."""
+        """Set permanently when the thread stops."""
 
     def post(self, command: Command) -> None:
-        """Hand a command to the thread.
+        """Post a command to the thread.
 
         Raises:
             EngineFault: The engine is closed, or its thread has died.
@@ -60,7 +60,7 @@ class Worker:
             self._wake.notify()
 
     def close(self) -> None:
-        """End the thread after the forward that runs now; closing twice is fine."""
+        """Stop the thread after the current forward; safe to call twice."""
         with self._wake:
             if self._end is None:
                 self._end = (_CLOSED, FaultKind.PERMANENT)
@@ -86,7 +86,7 @@ class Worker:
             self._answer_everybody()
 
     def _next_commands(self) -> bool:
-        """Run what was posted, waiting for it when idle; False when it is time to end."""
+        """Run posted commands, waiting when idle; False to stop."""
         with self._wake:
             while not (self._commands or self._end or self._scheduler.has_work):
                 self._wake.wait()

@@ -51,7 +51,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
-    """Import a name when it is asked for.
+    """Import a name on first access.
 
     Raises:
         MissingDependencyError: It needs TRL, which is not installed.

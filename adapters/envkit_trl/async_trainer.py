@@ -1,9 +1,9 @@
 """TRL's AsyncGRPOTrainer with the images of every turn.
 
-TRL's rows are text: a sample has no place for images, and rows fold into a prefix tree that knows
-ids alone. Here images travel with a sample's ids (`samples.PicturedIds`), the collator adds the
-tensors of those that its rows show, and the model gets them with its ids. Written for TRL 1.16
-(trl/experimental/async_grpo); the contract tests pin the version.
+TRL's rows are text: a sample has no field for images, and rows fold into a prefix tree of ids. Here
+images travel with a sample's ids (`samples.PicturedIds`), and the collator adds their tensors to
+the model's inputs. Written for TRL 1.16 (trl/experimental/async_grpo); the contract tests pin the
+version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ except ImportError as error:
 CONTRACT.check()
 
 _PREFIX = "envkit_"
-"""Of the tensors that the collator adds to a batch."""
+"""Prefix of the tensors that the collator adds to a batch."""
 
 
 class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
-    """AsyncGRPO on environments, text or images in any turn, any number of rows per episode.
+    """AsyncGRPO on environments, with images in any turn and any number of rows per episode.
 
     Attributes:
-        media_ids: Placeholders, which the model never predicts, as engines never sample them.
+        media_ids: Placeholders, which the model never predicts because engines never sample them.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
 
         Args:
             model: As for AsyncGRPOTrainer: a name or a folder.
-            rollout_worker: Plays the episodes and hands over the weights.
-            freeze_vision: Train the language model alone, as AsyncGRPOTrainer does. By default
-                everything is trained, as by GRPOTrainer.
+            rollout_worker: Plays the episodes and transfers the weights.
+            freeze_vision: Train only the language model, as AsyncGRPOTrainer does. By default
+                everything is trained, as in GRPOTrainer.
             options: args, train_dataset, processing_class (the tokenizer) and the like.
 
         Raises:
@@ -58,8 +58,8 @@ class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
         """
         if "weight_transfer" in options:
             raise ConfigurationError(
-                "EnvAsyncGRPOTrainer hands weights over by rollout_worker.weight_transfer(), got "
-                "weight_transfer= too; leave it out"
+                "EnvAsyncGRPOTrainer transfers weights with "
+                "rollout_worker.weight_transfer(), got weight_transfer= too; omit it"
             )
         super().__init__(
             model,
@@ -72,7 +72,7 @@ class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
             return
         rollout_worker.takes_images = True
         own: Any = self.accelerator.unwrap_model(self.model)
-        # TRL's attention over packed rows is the language model's alone.
+        # TRL's packed attention applies only to the language model.
         own.set_attn_implementation({"vision_config": "sdpa"})
         if not freeze_vision and options.get("peft_config") is None:
             own.requires_grad_(True)
@@ -91,7 +91,7 @@ class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
         *arguments: Any,  # noqa: ANN401
         **options: Any,  # noqa: ANN401
     ) -> torch.Tensor:
-        """Compute TRL's loss; the model reads the images, and never predicts a placeholder."""
+        """Compute TRL's loss with the images, without predicting placeholders."""
         own: Any = self.accelerator.unwrap_model(self.model)
         tensors = {
             name.removeprefix(_PREFIX): inputs[name][0][: int(inputs[f"count_{name}"][0])]
@@ -105,10 +105,10 @@ class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
 
 
 def _collated(collate: Any, examples: list[Any]) -> dict[str, Any]:  # noqa: ANN401
-    """Collate rows and add the tensors of the images that each of them shows, padded to one size.
+    """Collate rows and add their image tensors, padded to one size.
 
     Raises:
-        LedgerFault: Some processes' rows show images and others' do not.
+        LedgerFault: The rows of some processes show images and those of others do not.
     """
     batch: dict[str, Any] = collate(examples)
     rows: list[Mapping[str, Any]] = []
@@ -133,14 +133,14 @@ def _collated(collate: Any, examples: list[Any]) -> dict[str, Any]:  # noqa: ANN
 
 
 def _shown(ids: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """Return where each image of a packed row begins, and its number."""
+    """Return the start and number of each image in a packed row."""
     before = torch.nn.functional.pad(ids[:-1], (1, 0))
     starts = torch.nonzero((ids < 0) & (ids != before))[:, 0]
     return starts, ids[starts].tolist()
 
 
 class _Reader:
-    """Stands for the model while TRL computes its loss: adds images and their positions."""
+    """Wraps the model while TRL computes its loss: adds images and their positions."""
 
     def __init__(self, model: Any, own: Any, tensors: Mapping[str, torch.Tensor]) -> None:  # noqa: ANN401
         self._model, self._own, self._tensors = model, own, tensors
@@ -179,9 +179,9 @@ def _positions(
     """Return a packed row's positions in time, height and width, (3, 1, N).
 
     Args:
-        ids: Of the packed row, (N,).
-        paths: For each segment, the places of everything from the root to its end.
-        grids: Of the row's images, (number of images, 3).
+        ids: Ids of the packed row, (N,).
+        paths: For each segment, the indices from the root to its end.
+        grids: Grids of the row's images, (number of images, 3).
         model: Has `get_rope_index`.
     """
     starts, _ = _shown(ids)

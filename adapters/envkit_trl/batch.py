@@ -24,15 +24,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlace:
-    """Where a batch stands in a training, from which its seeds follow."""
+    """Position of a batch in training, which determines its seeds."""
 
     seeds: tuple[object, ...]
-    """Of the run, the optimizer step and the generation in it; of an evaluation without the step,
-    so that every evaluation plays the same episodes."""
+    """Seed of the run, the optimizer step and the generation in it; an evaluation omits the step,
+    so every evaluation plays the same episodes."""
     first_row: int
     """Index of the batch's first row over all processes."""
     group_size: int
-    """Rows of one group; they follow each other."""
+    """Consecutive rows per group."""
 
 
 class BatchPlayer:
@@ -45,13 +45,13 @@ class BatchPlayer:
         codec: ChatCodec | None,
         config: RolloutConfig,
     ) -> None:
-        """Prepare for a trainer that is complete.
+        """Set up for a fully constructed trainer.
 
         Args:
             trainer: A trl.GRPOTrainer.
             policy: Samples the replies.
-            codec: Encodes what environments say; None makes one of the trainer's processing class.
-            config: The rollouts'.
+            codec: Encodes observations; None builds one from the trainer's processing class.
+            config: Configuration of the rollouts.
 
         Raises:
             ConfigurationError: The trainer's arguments contradict the configuration.
@@ -84,12 +84,12 @@ class BatchPlayer:
             return self._loop.run(self._play(requests, place))
 
     def sync_weights(self) -> None:
-        """Hand the weights to the engine, unless it has those of this optimizer step."""
+        """Send the weights to the engine, unless it has those of this optimizer step."""
         version = str(self._trainer.state.global_step)
         self._loop.run(self._policy.sync(self._model(), version))
 
     def close(self) -> None:
-        """Close environments, the engine if it was made here, and the thread; twice is fine."""
+        """Close environments, the engine if it was made here, and the thread; idempotent."""
         if self._player is not None:
             self._loop.run(self._player.aclose())
             self._player = None
@@ -117,7 +117,9 @@ class BatchPlayer:
     async def _play(
         self, requests: Sequence[EpisodeRequest], place: BatchPlace
     ) -> tuple[Trajectory, ...]:
-        if self._player is None:  # here, because a player belongs to the loop that it is made on
+        if (
+            self._player is None
+        ):  # here, because a player belongs to the event loop it is created on
             self._player = Player(self._policy.engine, self.codec, self._config)
         return await play_batch(self._player, requests, place, sampling=self._sampling)
 
@@ -138,7 +140,7 @@ async def play_batch(
         RunFailedError: The first episodes all failed in the same way.
     """
     starts: dict[int, GroupStart] = {}
-    # A task that comes again must not get the same replies.
+    # A repeated task must not get the same replies.
     sampling = reseeded(sampling, *place.seeds)
 
     async def episode(row: int, request: EpisodeRequest) -> Trajectory:
@@ -161,7 +163,7 @@ async def play_batch(
 def group_spec(
     request: EpisodeRequest, start: GroupStart, member: int, seeds: Sequence[object]
 ) -> EpisodeSpec:
-    """Return what a member of a group plays; the seeds, which name the group, are the group's."""
+    """Return the episode spec of a group's member; seeds are shared and identify the group."""
     seed = request.seed if request.seed is not None else derive_seed("group", *seeds)
     group_id = "-".join(map(str, seeds[1:]))
     return EpisodeSpec(
@@ -170,7 +172,7 @@ def group_spec(
 
 
 def reseeded(sampling: Sampling, *parts: object) -> Sampling:
-    """Return sampling with a seed derived from its own one, if it has one."""
+    """Return sampling with a seed derived from its own, if any."""
     if sampling.seed is None:
         return sampling
     return replace(sampling, seed=derive_seed(sampling.seed, *parts))

@@ -1,11 +1,11 @@
-"""TRL's columns and rows for envkit's conformance suite: made by the adapter, then read back."""
+"""TRL's columns and rows for envkit's conformance suite: written by the adapter, then read back."""
 
 import importlib.util
 from typing import Final
 
-from envkit.conformance import Content, DeliveredRow, Projection, Shape
 from envkit.errors import MissingDependencyError
 from envkit.trajectory import Trajectory
+from envkit_conformance import Content, DeliveredRow, Projection, Shape
 from envkit_trl.rollout import rollout_columns
 from envkit_trl.rows import REWARD_COLUMN
 from envkit_trl.samples import RowSettings, group_samples
@@ -17,7 +17,7 @@ _LONGEST: Final = 1 << 20
 
 
 def _rollout(trajectory: Trajectory, *, filler_id: int) -> list[DeliveredRow]:
-    """Read what TRL gets from a `rollout_func`; its reward functions get `env_reward`."""
+    """Read the columns of a `rollout_func`; TRL's reward functions get `env_reward`."""
     columns = rollout_columns([trajectory], end_id=filler_id, max_completion=_LONGEST)
     reward: float | None = columns[REWARD_COLUMN][0]
     row = DeliveredRow(

@@ -1,4 +1,4 @@
-"""What the adapter relies on in TRL."""
+"""The parts of TRL that the adapter relies on."""
 
 from typing import Final
 
@@ -50,4 +50,4 @@ CONTRACT: Final = Contract(
         ),
     },
 )
-"""Read when a trainer or a rollout is made."""
+"""Checked when a trainer or a rollout is created."""

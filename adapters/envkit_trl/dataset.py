@@ -1,4 +1,4 @@
-"""Hugging Face datasets of an environment's tasks, as TRL's trainers take them.
+"""Hugging Face datasets of an environment's tasks for TRL's trainers.
 
 A row has the columns "prompt", because TRL needs one, and "envkit", an `EpisodeRequest` as JSON.
 """
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class PromptStyle(StrEnum):
-    """What stands in the column "prompt"."""
+    """Content of the column "prompt"."""
 
     REQUEST = "request"
     """The request itself, which is unique; the environment writes the real prompt."""
     OPENING = "opening"
-    """What the model reads first, without images, for people who look at TRL's tables. Every row
-    gets a seed, so that the episode begins with just that."""
+    """The first observation, without images, for people who read TRL's tables. Every row gets a
+    seed, so that the episode starts with this text."""
     TOOLS = "tools"
-    """The system prompt and an empty user message, which `reset` completes: what TRL's own tool
-    loop needs (`environment_factory`)."""
+    """The system prompt and an empty user message, which `reset` completes, for TRL's own tool loop
+    (`environment_factory`)."""
 
 
 def task_dataset(
@@ -38,17 +38,18 @@ def task_dataset(
     env_kwargs: Mapping[str, Any] | None = None,
     style: PromptStyle | str = PromptStyle.REQUEST,
 ) -> "Dataset":
-    """Return an environment's tasks as a dataset, the same ones that `envkit export` writes.
+    """Return an environment's tasks as a dataset, the same tasks as `envkit export` writes.
 
     Args:
         env_id: A registered environment.
-        count: How many tasks; None takes every one of a finite source.
-        seed: Of the rows' seeds, and of the tasks of an endless source.
+        count: Number of tasks; None takes all of a finite source.
+        seed: Seed of the rows' seeds, and of the tasks of an endless source.
         env_kwargs: Arguments of the environment.
-        style: What the column "prompt" holds.
+        style: Content of the column "prompt".
 
     Raises:
-        ConfigurationError: No count for endless tasks, more than there are, or an unknown style.
+        ConfigurationError: No count for endless tasks, a count above the number of tasks, or an
+            unknown style.
         UnknownNameError: There is no such environment.
         MissingDependencyError: `datasets` is not installed.
     """
@@ -66,7 +67,7 @@ def request_dataset(
 
     Args:
         requests: One for each row.
-        style: What the column "prompt" holds.
+        style: Content of the column "prompt".
         seed: The style OPENING derives seeds from it, for requests that have none.
 
     Raises:
@@ -96,7 +97,7 @@ def request_dataset(
 
 
 class _PromptWriter:
-    """Writes the column "prompt"; keeps one environment of each kind that it needs."""
+    """Writes the column "prompt"; keeps one environment per distinct request."""
 
     def __init__(self, style: PromptStyle, seed: int) -> None:
         self._style = style
@@ -105,7 +106,7 @@ class _PromptWriter:
         self._count = 0
 
     def write(self, request: EpisodeRequest) -> tuple[EpisodeRequest, list[dict[str, str]]]:
-        """Return the request as it is to be played, and its prompt."""
+        """Return the request to play, and its prompt."""
         self._count += 1
         if self._style is PromptStyle.REQUEST:
             return request, [_plain(message("user", request.to_column()))]

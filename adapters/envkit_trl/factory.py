@@ -1,8 +1,8 @@
 """Environments for TRL's own tool loop (`GRPOTrainer(environment_factory=...)`).
 
-TRL takes every public method for a tool, calls `reset` with all fields of a dataset row, and asks
-`get_reward` once a rollout (trl/trainer/grpo_trainer.py, 1.16). It plays a batch in lock-step and
-knows no end of an episode; prefer `make_rollout_func` or `EnvGRPOTrainer` where you can.
+TRL takes every public method for a tool, calls `reset` with all fields of a dataset row, and calls
+`get_reward` once per rollout (trl/trainer/grpo_trainer.py, 1.16). It plays a batch in lock-step and
+cannot end an episode; prefer `make_rollout_func` or `EnvGRPOTrainer`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from envkit_trl.rows import leave_out_faults
 from envkit_trl.tool_methods import tool_method
 
 CallRenderer = Callable[[str, Mapping[str, Any]], str]
-"""Writes a call as the reply that the environment's parser reads."""
+"""Formats a call as a reply for the environment's parser."""
 OVER: Final = "The episode is over. Reply without calling a tool."
 FAILED: Final = "The environment failed. Reply without calling a tool."
 REPLY_TOOL: Final = ToolSpec(
@@ -38,11 +38,11 @@ REPLY_TOOL: Final = ToolSpec(
         "required": ["text"],
     },
 )
-"""What an environment without tools of its own is played with."""
+"""The tool for environments without their own tools."""
 
 
 def hermes_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """Write a call as Hermes and Qwen models do."""
+    """Format a call as Hermes and Qwen models do."""
     call = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
     return f"<tool_call>\n{call}\n</tool_call>"
 
@@ -57,12 +57,12 @@ def environment_factory(
     """Return a class whose instances are environments for TRL's tool loop.
 
     Each tool call is one step of the environment. An environment without tools gets one, `reply`.
-    The text of a last reply without a call reaches the environment only through `final_reply`.
+    The text of a final reply without a call reaches the environment only through `final_reply`.
 
     Args:
         env_id: A registered environment.
-        seed: Of the run. Rows with one content, which a group's members have, start from one seed.
-        render_call: Writes a call in the format that the environment parses.
+        seed: Seed of the run. Equal rows, as in a group, start from the same seed.
+        render_call: Formats a call as the environment parses it.
         env_kwargs: Arguments of the environment.
 
     Raises:
@@ -88,7 +88,7 @@ def environment_factory(
 
 
 class ToolEnvironment:
-    """One environment in TRL's hands. Its public methods besides these two are its tools."""
+    """One environment for TRL. Its public methods except these two are its tools."""
 
     _request: ClassVar[EpisodeRequest]
     _source: ClassVar[EnvSource]
@@ -105,10 +105,10 @@ class ToolEnvironment:
         self._fault: Exception | None = None
 
     def reset(self, **row: Any) -> str | list[dict[str, Any]]:  # noqa: ANN401  # of any dataset
-        """Start the episode that a dataset row asks for and return what the model reads first.
+        """Start the episode of a dataset row and return the first observation.
 
         Raises:
-            ConfigurationError: The row asks for another environment than this one.
+            ConfigurationError: The row names another environment.
         """
         self._reward, self._is_over, self._fault = 0.0, False, None
         request = EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._request)
@@ -119,14 +119,14 @@ class ToolEnvironment:
             )
         seed = request.seed
         batch = self._batches.of_reset(self)
-        if seed is None:  # TRL tells no index; a group's members have one row in one batch
+        if seed is None:  # TRL passes no index; a group's members share a row in one batch
             seed = derive_seed("group", self._run_seed, batch, canonical_prompt(row))
         options = None if request.task is None else {"task": request.task}
         observation: Observation | None = self._guarded(lambda: self._restart(seed, options))
         return FAILED if observation is None else _content(self._env_now(), observation)
 
     def get_reward(self) -> float | None:
-        """Return the episode's reward so far; None, unscorable to TRL, after a fault.
+        """Return the episode's reward so far; None after a fault, which TRL does not score.
 
         Raises:
             EnvkitError: The environment broke its contract; TRL hides that from a tool call.
@@ -136,13 +136,13 @@ class ToolEnvironment:
         return None if self._fault is not None else self._reward
 
     def _call(self, name: str, arguments: dict[str, Any]) -> str | list[dict[str, Any]]:
-        """Play a tool call as the reply that would have made it."""
+        """Play a tool call as the equivalent reply."""
         render = type(self)._render_call
         text = render(name, arguments) if self._has_tools else str(arguments.get("text", ""))
         return self._step(text)
 
     def _step(self, text: str) -> str | list[dict[str, Any]]:
-        """Play a reply and return what the model reads next."""
+        """Play a reply and return the next observation."""
         if self._fault is not None:
             return FAILED
         if self._is_over:
@@ -171,7 +171,7 @@ class ToolEnvironment:
         return observation
 
     def _guarded(self, call: Callable[[], Observation]) -> Observation | None:
-        """Call the environment; a failure is kept, because TRL would make text of it."""
+        """Call the environment; record a failure, because TRL would turn it into text."""
         try:
             return call()
         except Exception as error:  # noqa: BLE001  # an environment's backend may raise anything
@@ -186,14 +186,14 @@ class ToolEnvironment:
 
 
 class _Batches:
-    """Counts TRL's batches by their resets: each resets an instance once, and always the first."""
+    """Counts TRL's batches by resets: each resets an instance once, and always the first."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._number = 0
 
     def of_reset(self, instance: object) -> int:
-        """Return the number of the batch that resets an instance now."""
+        """Return the number of the batch that is resetting an instance."""
         if id(instance) in self._seen:
             self._seen.clear()
             self._number += 1
@@ -206,17 +206,17 @@ def final_reply(
     environments: Sequence[Any],
     **_: object,
 ) -> list[None]:
-    """Play the last reply of each rollout, for environments that are answered in plain text.
+    """Play the last reply of each rollout, for environments that take plain-text answers.
 
-    Name it in GRPOTrainer's `reward_funcs`: it runs before `get_reward`, scores nothing itself, and
-    the environments' own rewards then count the answer. Rollouts that ended in a tool call, or
-    whose episode is over, are left as they are.
+    Name it in GRPOTrainer's `reward_funcs`: it runs before `get_reward` and scores nothing itself;
+    the environments' rewards then include the answer. Rollouts that ended in a tool call, or whose
+    episode is over, are unchanged.
     """
     for completion, environment in zip(completions, environments, strict=True):
         text = _last_text(completion)
         if text is not None and isinstance(environment, ToolEnvironment):
             played: Any = (
-                environment  # `_step` is private, because TRL takes a public name for a tool
+                environment  # `_step` is private, because TRL treats public names as tools
             )
             played._step(text)
     return [None] * len(completions)

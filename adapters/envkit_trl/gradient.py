@@ -1,8 +1,8 @@
-"""TRL's real trainers for the gradient suite: recorded episodes in, gradients of TRL's loss out.
+"""TRL's real trainers for the gradient suite: from recorded episodes to gradients of TRL's loss.
 
-On a CPU: TRL's packed attention, a GPU kernel, is replaced by the same formula. Both trainers with
-images take placeholders out of the model's distribution, as engines do. The plain formula does not,
-so they are compared without that.
+It runs on a CPU: the same formula replaces TRL's packed attention, a GPU kernel. Both trainers with
+images remove placeholders from the model's distribution, as engines do. The reference formula does
+not, so the comparison turns this off.
 """
 
 import copy
@@ -27,8 +27,12 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.async_grpo import AsyncGRPOConfig
 
 from envkit.advantages import EPSILON, Baseline
-from envkit.conformance import Shape
-from envkit.conformance.gradient import (
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.request import EpisodeRequest
+from envkit.tokens import join_features
+from envkit.trajectory import Segment, SegmentKind, Trajectory
+from envkit_conformance import Shape
+from envkit_conformance.gradient import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -38,10 +42,6 @@ from envkit.conformance.gradient import (
     Policy,
     Reduction,
 )
-from envkit.rollout.config import RolloutConfig
-from envkit.rollout.request import EpisodeRequest
-from envkit.tokens import join_features
-from envkit.trajectory import Segment, SegmentKind, Trajectory
 from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
 from envkit_trl.batch import BatchPlayer
 from envkit_trl.policy import Policy as EnginePolicy
@@ -61,11 +61,11 @@ _LOSSES: Final = {
     Reduction.CONSTANT: "dr_grpo",
 }
 _EPSILON: Final = 1e-4
-"""What TRL's GRPOTrainer adds to a standard deviation."""
+"""Epsilon that TRL's GRPOTrainer adds to a standard deviation."""
 
 
 class _Processor(Qwen2_5_VLProcessor):
-    """Needs no torchvision: the video half is a stand-in."""
+    """Processor without torchvision: the video part is a stub."""
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:  # noqa: ANN401
         return argument
@@ -78,8 +78,8 @@ def _synchronous(
     shape: Shape,
     case: LossCase,
 ) -> None:
-    """Leave in the policy the gradient of GRPOTrainer's loss; ranks share the rows."""
-    del shape  # one row for each prompt is all that it takes
+    """Accumulate the gradient of GRPOTrainer's loss in the policy; ranks share the rows."""
+    del shape  # it takes only one row per prompt
     model = copy.deepcopy(policy.model)
     rows = len(trajectories) // PartialState(cpu=True).num_processes
     args = GRPOConfig(
@@ -97,7 +97,7 @@ def _synchronous(
     player.play = lambda _: played
     trainer.current_gradient_accumulation_steps = 1
     batch = trainer._generate_and_score_completions([dict(_ROW) for _ in range(rows)])
-    if case.is_off_policy:  # what TRL computes where generation and optimizer steps are not aligned
+    if case.is_off_policy:  # what TRL computes if generation and optimizer steps are not aligned
         batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
     trainer.compute_loss(model, batch).backward()
     player.close()
@@ -105,7 +105,7 @@ def _synchronous(
 
 
 def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
-    """Return GRPOTrainer with a rollout function, and what plays for it."""
+    """Return GRPOTrainer with a rollout function, and its player."""
     sampler = EnginePolicy(SimpleNamespace(), _nothing, is_owned=False)  # type: ignore[arg-type]
     rollout = EnvRollout(RolloutConfig(env_id="recorded-v0"), sampler, _codec(policy), None)
     trainer = GRPOTrainer(
@@ -120,7 +120,7 @@ def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, Bat
 
 
 def _by_trainer(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
-    """Return the trainer with images, and what plays for it."""
+    """Return the trainer with images, and its player."""
     processing: Any = _tokenizer(policy)
     if policy.has_images:
         processing = _Processor(
@@ -144,7 +144,7 @@ def _by_trainer(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, Batc
 def _asynchronous(
     policy: Policy, trajectories: Sequence[Trajectory], shape: Shape, case: LossCase
 ) -> None:
-    """Leave in the policy the gradient of AsyncGRPOTrainer's loss; ranks share the rows."""
+    """Accumulate the gradient of AsyncGRPOTrainer's loss in the policy; ranks share the rows."""
     del shape
     trl_async.get_peak_flops_per_device = lambda *_, **__: 1.0
     trl_packing._flash_attn = lambda: SimpleNamespace(flash_attn_varlen_func=packed_attention)
@@ -237,7 +237,7 @@ def _small_sequence(sequence: Sequence[Segment], policy: Policy, case: LossCase)
 
 
 def _hand_back(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN401
-    """Give the policy the mean of the ranks' gradients, as data-parallel training does."""
+    """Set the policy's gradients to the mean over ranks, as in data-parallel training."""
     found = dict(model.named_parameters())
     for name, own in policy.model.named_parameters():
         gradient = found[name].grad
@@ -248,7 +248,7 @@ def _hand_back(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN40
 def _arguments() -> dict[str, Any]:
     return {
         "output_dir": tempfile.gettempdir(),
-        "max_completion_length": CONSTANT_TOKENS,  # what dr_grpo divides by
+        "max_completion_length": CONSTANT_TOKENS,  # divisor of dr_grpo
         "max_steps": 1,
         "report_to": [],
         "use_cpu": True,
@@ -277,14 +277,14 @@ def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
 
 
 def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN401
-    """Return what the adapters ask a codec for."""
+    """Return a codec with what the adapters use."""
     return SimpleNamespace(
         decode=lambda _: "", stop_ids=(policy.filler_id,), media_ids=tuple(media_ids)
     )
 
 
 async def _nothing(*_: object, **__: object) -> None:
-    """Take no weights."""
+    """Accept weights and do nothing."""
 
 
 def packed_attention(
@@ -313,7 +313,7 @@ def packed_attention(
 
 
 def _explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -> Difference | None:
-    """Explain GRPOTrainer's constant, which shortens the step where rewards are close."""
+    """Explain GRPOTrainer's epsilon, which shortens the step if rewards are close."""
     del shape
     if not case.is_scaled:
         return None

@@ -20,11 +20,11 @@ class LoopThread:
         self._finalizer = weakref.finalize(self, _stop, self._loop, thread)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine; its future may be waited for or cancelled from any thread."""
+        """Start a coroutine; its future can be awaited or cancelled from any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end and return the result; an interrupt cancels it."""
+        """Run a coroutine and return its result; an interrupt cancels it."""
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -33,7 +33,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """End the thread; closing twice is fine."""
+        """Stop the thread; safe to call twice."""
         self._finalizer()
 
 

@@ -8,29 +8,29 @@ from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Engine
 
 _NEVER: Final = -1e4
-"""A logit whose probability is 0 in every dtype; minus infinity would make the entropy NaN."""
+"""A logit with probability 0 in every dtype; minus infinity would make the entropy NaN."""
 HandOver = Callable[[Any, str], Coroutine[Any, Any, None]]
-"""Gives an engine a model's weights, as the version named."""
+"""Sends a model's weights to an engine under a version name."""
 
 
 @runtime_checkable
 class WeightSink(Protocol):
-    """An engine that takes new weights; the embedded engine does."""
+    """An engine that accepts new weights, such as the embedded engine."""
 
     async def update_weights(self, update: Any, *, version: str) -> None:  # noqa: ANN401
-        """Take tensors by parameter name; generations from then on carry the version."""
+        """Load tensors by parameter name; later generations carry the version."""
         ...
 
 
 class Policy:
-    """An engine, and how it gets the weights of the training's latest step."""
+    """An engine, and how it gets the trainer's latest weights."""
 
     def __init__(self, engine: Engine, hand_over: HandOver, *, is_owned: bool) -> None:
         """Take an engine.
 
         Args:
             engine: Samples the replies.
-            hand_over: Gives it the weights.
+            hand_over: Sends it the weights.
             is_owned: Whether `aclose` closes the engine.
         """
         self.engine = engine
@@ -39,13 +39,13 @@ class Policy:
         self._version: str | None = None
 
     async def sync(self, model: Any, version: str) -> None:  # noqa: ANN401  # a transformers model
-        """Give the engine the model's weights, unless it has this version."""
+        """Send the model's weights to the engine, unless it has this version."""
         if self._version != version:
             await self._hand_over(model, version)
             self._version = version
 
     async def aclose(self) -> None:
-        """Close the engine if it was made here."""
+        """Close the engine if it was created here."""
         if self._is_owned:
             await self.engine.aclose()
 
@@ -54,14 +54,15 @@ def external_policy(engine: Engine, hand_over: HandOver | None) -> Policy:
     """Return a policy around the caller's engine.
 
     Raises:
-        ConfigurationError: The engine has no `update_weights`, and nothing else hands weights over.
+        ConfigurationError: The engine has no `update_weights`, and there is no `hand_over`.
     """
     if hand_over is not None:
         return Policy(engine, hand_over, is_owned=False)
     if not isinstance(engine, WeightSink):
         raise ConfigurationError(
-            f"engine {engine.name!r} has no update_weights, so it would go on sampling with the "
-            "first weights; give hand_over=, a coroutine function of model and version, such as "
+            f"engine {engine.name!r} has no update_weights, so it would keep sampling with "
+            "the initial weights; give hand_over=, a coroutine function of model and "
+            "version, such as "
             "envkit_trl.DiskHandOver for SGLang"
         )
     sink: WeightSink = engine
@@ -82,7 +83,7 @@ def embedded_policy(
 
     Args:
         trainer: Its model is unsharded.
-        options: Of `TransformersEngine`.
+        options: Options of `TransformersEngine`.
 
     Raises:
         ConfigurationError: The model is sharded, or is one that the embedded engine cannot run.
@@ -119,9 +120,9 @@ def evaluating(model: Any) -> Generator[None]:  # noqa: ANN401  # a torch module
 
 @contextmanager
 def without_ids(model: Any, ids: Sequence[int]) -> Generator[None]:  # noqa: ANN401
-    """Take some ids out of the model's distribution, by a bias that TRL adds to its head.
+    """Remove ids from the model's distribution by a bias on its head.
 
-    A head that has its own bias, as no current model has, is left alone.
+    A head with its own bias, which no current model has, is unchanged.
     """
     import torch
 
@@ -139,4 +140,4 @@ def without_ids(model: Any, ids: Sequence[int]) -> Generator[None]:  # noqa: ANN
 
 
 def _unchanged(_model: Any) -> None:  # noqa: ANN401
-    """Leave the weights alone: the engine runs the trainer's own."""
+    """Do nothing: the engine runs the trainer's own weights."""

@@ -1,7 +1,7 @@
-"""Finds what an episode is about, where TRL hands over prompts and nothing else.
+"""Look up a row's request by its prompt, the only thing that TRL passes.
 
-TRL passes no dataset column but the prompt to a `rollout_func`, so the request of a row is found
-again by its prompt, in the trainer's own datasets.
+TRL passes only the prompt column to a `rollout_func`, so the request is looked up by its prompt in
+the trainer's datasets.
 """
 
 import json
@@ -24,7 +24,7 @@ class RequestIndex:
         """Make an empty index.
 
         Args:
-            default: Played where no dataset has requests; also gives what a request leaves out.
+            default: Played if no dataset has requests; also fills in missing fields of requests.
         """
         self._default = default
         self._by_prompt: dict[str, EpisodeRequest] = {}
@@ -33,11 +33,11 @@ class RequestIndex:
         """Read a dataset's rows.
 
         Args:
-            dataset: A Hugging Face dataset, a dictionary of them, rows, or None. One that has no
-                column of requests adds nothing.
+            dataset: A Hugging Face dataset, a dictionary of them, rows, or None. A dataset without
+                a column of requests adds nothing.
 
         Raises:
-            ConfigurationError: Two rows have one prompt and different requests, or a request
+            ConfigurationError: Two rows have the same prompt but different requests, or a request
                 cannot be read.
         """
         if dataset is None:
@@ -60,8 +60,8 @@ class RequestIndex:
         found = self._by_prompt.get(canonical_prompt(prompt))
         if found is None:
             raise ConfigurationError(
-                f"no dataset row with column {ENVKIT_COLUMN!r} has this prompt, and TRL passes "
-                f"nothing but prompts to a rollout_func; {_FIX}, or name env_id in the "
+                f"no dataset row with column {ENVKIT_COLUMN!r} has this prompt, and TRL "
+                f"passes only prompts to a rollout_func; {_FIX}, or name env_id in the "
                 f"configuration. Got {canonical_prompt(prompt):.200}"
             )
         return found
@@ -71,15 +71,15 @@ class RequestIndex:
         key = canonical_prompt(row.get("prompt"))
         if self._by_prompt.setdefault(key, request) != request:
             raise ConfigurationError(
-                f"two dataset rows have one prompt and different requests, so a rollout_func "
-                f"cannot tell them apart; {_FIX}. Got {key:.200}"
+                "two dataset rows have the same prompt but different requests, so a "
+                f"rollout_func cannot tell them apart; {_FIX}. Got {key:.200}"
             )
 
 
 def canonical_prompt(prompt: object) -> str:
-    """Return a prompt as text that is equal for equal prompts.
+    """Return a canonical text of a prompt.
 
-    Keys without a value are left out: a dataset adds them to make its rows alike.
+    Null keys are dropped: datasets add them to make rows uniform.
     """
     return json.dumps(_plain(prompt), sort_keys=True, ensure_ascii=False, default=repr)
 
@@ -96,7 +96,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  # any JSON
 def _rows(dataset: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401
     if not hasattr(dataset, "select_columns"):
         return dataset
-    columns: Sequence[str] | None = dataset.column_names  # None where a stream does not know
+    columns: Sequence[str] | None = dataset.column_names  # None if a stream does not know
     if columns is not None and ENVKIT_COLUMN not in columns:
         return ()
     if not hasattr(dataset, "__len__"):

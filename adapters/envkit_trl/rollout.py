@@ -1,7 +1,7 @@
 """TRL's `rollout_func`: text episodes of any number of turns, played by envkit's loop.
 
-TRL calls it with one prompt for each row, groups already repeated, and takes token columns back
-(trl/trainer/grpo_trainer.py, `_generate`, 1.16). It has no room for images: those need
+TRL calls it with one prompt per row, groups already repeated, and expects token columns
+(trl/trainer/grpo_trainer.py, `_generate`, 1.16). It cannot carry images: those need
 `EnvGRPOTrainer`.
 """
 
@@ -30,15 +30,15 @@ def make_rollout_func(
     codec: ChatCodec | None = None,
     rows: Iterable[Mapping[str, Any]] | None = None,
 ) -> "EnvRollout":
-    """Return what `GRPOTrainer(rollout_func=...)` takes; give it `reward_funcs=env_reward` too.
+    """Return a `rollout_func` for `GRPOTrainer`; pass `reward_funcs=env_reward` too.
 
     Args:
         config: Environment, limits, retries, sampling and seed; a mapping is read strictly.
         engine: Samples the replies; None samples from the trainer's own model in this process.
-        hand_over: Gives the engine the weights of every step; None takes its `update_weights`.
-        codec: Encodes what the environments say; None makes one of the trainer's tokenizer.
-        rows: Where a prompt's request is found, with columns "prompt" and "envkit"; None takes the
-            trainer's own datasets.
+        hand_over: Sends every step's weights to the engine; None takes its `update_weights`.
+        codec: Encodes observations; None builds one from the trainer's tokenizer.
+        rows: Rows with columns "prompt" and "envkit" to look up requests; None takes the trainer's
+            own datasets.
 
     Raises:
         ConfigurationError: The configuration cannot be read, or an engine would not get weights.
@@ -52,7 +52,7 @@ class EnvRollout:
     """A `rollout_func`; belongs to one trainer, whose model, tokenizer and datasets it uses.
 
     Attributes:
-        trajectories: Of the last call, in the order of its rows.
+        trajectories: Trajectories of the last call, in row order.
         player: Plays for the trainer; None before the first call.
     """
 
@@ -70,7 +70,7 @@ class EnvRollout:
         self.trajectories: tuple[Trajectory, ...] = ()
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:  # noqa: ANN401
-        """Play one episode for each prompt and return TRL's columns.
+        """Play one episode per prompt and return TRL's columns.
 
         Raises:
             ConfigurationError: A prompt without a request, an environment with images, or
@@ -91,12 +91,12 @@ class EnvRollout:
         )
 
     def close(self) -> None:
-        """Close environments, the engine if it was made here, and the thread; twice is fine."""
+        """Close environments, the engine if it was made here, and the thread; idempotent."""
         if self.player is not None:
             self.player.close()
 
     def prepare(self, trainer: Any) -> BatchPlayer:  # noqa: ANN401
-        """Build what needs the trainer; the first call does.
+        """Build everything that needs the trainer; the first call does this.
 
         Raises:
             ConfigurationError: Arguments or datasets that the rollouts cannot honour.
@@ -118,10 +118,10 @@ class EnvRollout:
 def rollout_columns(
     trajectories: Sequence[Trajectory], *, end_id: int, max_completion: int
 ) -> dict[str, list[Any]]:
-    """Return TRL's columns; every key is a list with one entry for each trajectory.
+    """Return TRL's columns; every key is a list with one entry per trajectory.
 
     Args:
-        trajectories: Of text; one without a reward becomes an end token with mask 0.
+        trajectories: Text trajectories; one without a reward becomes an end token with mask 0.
         end_id: A token that TRL takes for the end of a completion.
         max_completion: TRL's `max_completion_length`.
 

@@ -1,7 +1,7 @@
-"""Rows as TRL takes them: what is checked before they are handed over, and what a fault becomes.
+"""Rows for TRL: checks before delivery, and rows for faults.
 
-TRL accepts in silence what it then trains on wrongly: a short mask is padded with 1, a batch whose
-placeholders and features disagree loses all its images (trl/trainer/grpo_trainer.py, 1.16).
+TRL silently accepts rows that it then trains on wrongly: a short mask is padded with 1, a batch
+whose placeholders and features disagree loses all its images (trl/trainer/grpo_trainer.py, 1.16).
 """
 
 import math
@@ -14,7 +14,7 @@ from envkit.errors import LedgerFault
 from envkit.trajectory import Row, StopReason, Trajectory, whole_row
 
 REWARD_COLUMN: Final = "env_reward"
-"""What a reward function finds the environments' rewards under."""
+"""Key of the environments' rewards in reward functions."""
 
 
 def env_reward(
@@ -24,15 +24,15 @@ def env_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **_: object,
 ) -> list[float | None]:
-    """Return the environments' rewards: TRL's form of a reward function.
+    """Return the environments' rewards, as a TRL reward function.
 
-    None marks a faulted rollout: advantage 0, and left out of its group's baseline, whatever other
+    None marks a faulted rollout: advantage 0 and excluded from its group's baseline, whatever other
     reward functions return for it (see `leave_out_faults`).
 
     Args:
-        env_reward: By row.
-        env_stop: Why each episode ended, where the rollout tells.
-        log_metric: TRL's; takes the number of faults and the share of truncated episodes.
+        env_reward: Rewards by row.
+        env_stop: Why each episode ended, if the rollout reports it.
+        log_metric: TRL's logger; gets the number of faults and the fraction of truncated episodes.
     """
     if log_metric is not None and env_stop:
         reasons = [StopReason(reason) for reason in env_stop]
@@ -43,13 +43,13 @@ def env_reward(
 
 
 def leave_out_faults() -> None:
-    """Make a faulted rollout unscorable to TRL, whatever its reward functions return.
+    """Exclude faulted rollouts from TRL's scoring, whatever its reward functions return.
 
-    TRL leaves a row out only if every reward function returns None for it. A function that scores
-    any completion would give a fault an advantage and shift its group's baseline. GRPOTrainer's
-    `_calculate_rewards` is wrapped for the whole process: TRL gives an environment of its tool loop
-    no way to reach its trainer. Rows without faults keep their rewards. Without TRL, or called
-    again, this does nothing.
+    TRL excludes a row only if every reward function returns None for it. A function that scores any
+    completion would give a fault an advantage and shift its group's baseline. GRPOTrainer's
+    `_calculate_rewards` is wrapped for the whole process: an environment of TRL's tool loop cannot
+    reach its trainer. Rows without faults keep their rewards. Without TRL, or called again, this
+    does nothing.
     """
     module: Any = sys.modules.get("trl.trainer.grpo_trainer")
     calculate: Any = getattr(getattr(module, "GRPOTrainer", None), "_calculate_rewards", None)
@@ -65,7 +65,7 @@ def leave_out_faults() -> None:
 
 
 def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # noqa: ANN401
-    """Return which rows of this process have faulted."""
+    """Return a mask of this process's faulted rows."""
     from envkit_trl.factory import ToolEnvironment
 
     if trainer.environments is None:
@@ -79,10 +79,10 @@ def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # n
 def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
     """Return the trajectory's row.
 
-    One without a reward, after a fault or an abort, is a single end token that nothing learns from.
+    A trajectory without a reward, after a fault or an abort, becomes a single untrained end token.
 
     Args:
-        trajectory: Of one sequence.
+        trajectory: A trajectory of one sequence.
         end_id: A token that TRL takes for the end of a completion.
 
     Raises:
@@ -106,24 +106,23 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
 
 
 def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int) -> None:
-    """Check what TRL accepts in silence and trains on wrongly.
+    """Reject rows that TRL would silently train on wrongly.
 
     Args:
-        rows: Of one batch.
-        image_id: The placeholder that TRL counts; None where its processor has no images.
+        rows: Rows of one batch.
+        image_id: The placeholder that TRL counts; None if its processor has no images.
         max_completion: `max_completion_length` of the training's arguments.
 
     Raises:
         LedgerFault: Columns of unequal length, an empty or too long completion, a completion that
-            ends with something the model did not sample, or placeholders that do not match the
-            features.
+            ends with an unsampled token, or placeholders that do not match the features.
     """
     for number, row in enumerate(rows):
         lengths = (len(row.response_ids), len(row.loss_mask), len(row.logprobs))
         if len(set(lengths)) != 1 or not 1 <= lengths[0] <= max_completion:
             raise LedgerFault(
-                f"row {number}: completion, mask and log-probabilities must have one length from "
-                f"1 to {max_completion} (max_completion_length), got {lengths}"
+                f"row {number}: completion, mask and log-probabilities must have the same "
+                f"length from 1 to {max_completion} (max_completion_length), got {lengths}"
             )
         if any(row.loss_mask) and not row.loss_mask[-1]:
             raise LedgerFault(
@@ -136,5 +135,5 @@ def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int
             raise LedgerFault(
                 f"row {number}: {len(row.images)} images have {len(row.features)} features of "
                 f"{expected} tokens, got {found} placeholders ({image_id}); codec and "
-                "processing_class must be of one model"
+                "processing_class must belong to the same model"
             )

@@ -1,4 +1,4 @@
-"""A group's trajectories as the rows of TRL's AsyncGRPOTrainer."""
+"""Convert a group's trajectories to rows for TRL's AsyncGRPOTrainer."""
 
 import time
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from envkit.trajectory import MergeTally, Row, Trajectory, merge_rows, step_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSettings:
-    """How a worker writes its trainer's rows."""
+    """How a worker writes rows."""
 
     end_id: int
-    """Fills in where a trajectory has no token."""
+    """Token for a trajectory without tokens."""
     media_ids: Sequence[int] = ()
     """The codec's image placeholders."""
     takes_images: bool = False
@@ -34,27 +34,27 @@ class RowSettings:
 class PicturedIds(np.ndarray[Any, Any]):
     """Ids of a sequence with images.
 
-    Each image's placeholders are one negative number, the same in every sequence. TRL forwards a
-    prefix that several samples share only once, and placeholders of different images look equal.
+    Each image's placeholders are one negative number, the same in every sequence. TRL runs a prefix
+    that several samples share only once, and placeholders of different images would look equal.
     """
 
     features: dict[int, ImageFeatures]
-    """What the image processor returned, by the image's number."""
+    """Image processor outputs, by image number."""
 
 
 def group_samples(
     trajectories: Sequence[Trajectory], *, group_id: int, version: int, settings: RowSettings
 ) -> tuple[list[Any], MergeTally]:
-    """Return a group's `RolloutSample`s, and what joining their turns found.
+    """Return a group's `RolloutSample`s, and the tally of joined turns.
 
-    A trajectory gives one row for each run of turns whose prompts extend each other, all with its
-    advantage. A faulted one gives none and stays out of the baseline. With several agents a role is
-    compared with the same role of the group's other episodes.
+    A trajectory gives one row per run of turns whose prompts extend each other, all with its
+    advantage. A faulted one gives none and is excluded from the baseline. With several agents, a
+    role is compared with the same role in the group's other episodes.
 
     Args:
         trajectories: The group's.
-        group_id: TRL's.
-        version: Of the policy when the group began; the age of rows whose engine tells no version.
+        group_id: TRL's id of the group.
+        version: Policy version when the group began, for rows whose engine reports no version.
         settings: How to write the rows.
 
     Raises:
@@ -91,7 +91,7 @@ def group_samples(
 
 
 def group_metrics(trajectories: Sequence[Trajectory], tally: MergeTally) -> dict[str, float]:
-    """Return what TRL logs of a group; the word "total" makes it add the values up."""
+    """Return a group's metrics for TRL; the word "total" makes TRL sum the values."""
     return {
         "envkit/faults_total": float(sum(entry.is_faulted for entry in trajectories)),
         "envkit/episodes_total": float(len(trajectories)),
@@ -101,7 +101,7 @@ def group_metrics(trajectories: Sequence[Trajectory], tally: MergeTally) -> dict
 
 
 def _common(trajectory: Trajectory, spread: float) -> dict[str, Any]:
-    """Return what all rows of a trajectory have."""
+    """Return the fields shared by all rows of a trajectory."""
     plain = [{"role": entry["role"], "content": text_of(entry)} for entry in trajectory.messages]
     replies = [number for number, entry in enumerate(plain) if entry["role"] == "assistant"]
     first = replies[0] if replies else len(plain)
@@ -121,7 +121,7 @@ def _sample(row: Row, common: dict[str, Any], *, version: int, media_ids: Sequen
     context = len(row.prompt_ids)
     known = [int(text) for text in row.weight_versions if text is not None and text.isdigit()]
     if len(known) == len(row.weight_versions) and known:
-        version = min(known)  # the oldest that sampled one of the row's tokens
+        version = min(known)  # the oldest version that sampled one of the row's tokens
     return RolloutSample(
         **{**common, "metrics": dict(common["metrics"])},
         input_ids=_ids(row, media_ids),
@@ -151,7 +151,7 @@ def _ids(row: Row, media_ids: Sequence[int]) -> Any:  # noqa: ANN401  # an array
 
 
 def _number(image: Image) -> int:
-    """Return a negative number of 56 bits that stands for the image's pixels."""
+    """Return a negative 56-bit number that identifies the image's pixels."""
     return -1 - int(image.sha256[:14], 16)
 
 

@@ -1,4 +1,4 @@
-"""TRL's training arguments as envkit's sampling and limits."""
+"""Convert TRL's training arguments to envkit's sampling and limits."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,11 +11,11 @@ from envkit.rollout.limits import Limits
 from envkit.seeds import derive_seed
 
 TAIL_SETTING: Final = "TRL's AsyncGRPOTrainer, whose max_staleness bounds the age of samples"
-"""What TRL has in place of `RolloutConfig.tail`."""
+"""TRL's alternative to `RolloutConfig.tail`."""
 
 
 class TrainingArguments(Protocol):
-    """What is read of GRPOConfig and of AsyncGRPOConfig."""
+    """Fields read from GRPOConfig and AsyncGRPOConfig."""
 
     temperature: float
     top_p: float
@@ -24,12 +24,12 @@ class TrainingArguments(Protocol):
 
 
 def check_arguments(args: Any, *, who: str, has_codec: bool) -> None:  # noqa: ANN401
-    """Refuse arguments that envkit's rollouts cannot honour.
+    """Reject arguments that envkit's rollouts cannot honour.
 
     Args:
         args: GRPOConfig or AsyncGRPOConfig.
         who: Names the adapter in the message.
-        has_codec: Whether the caller made the codec, which the template's arguments belong to.
+        has_codec: Whether the caller passed a codec, which owns the template's arguments.
 
     Raises:
         ConfigurationError: One is set; the message names all of them.
@@ -38,14 +38,14 @@ def check_arguments(args: Any, *, who: str, has_codec: bool) -> None:  # noqa: A
         "use_vllm": bool(getattr(args, "use_vllm", False)),
         "min_p": getattr(args, "min_p", None) is not None,
         "repetition_penalty": getattr(args, "repetition_penalty", 1.0) != 1.0,
-        # TRL takes every completion for truncated whose last token is no end token.
+        # TRL counts a completion as truncated if its last token is not an end token.
         "mask_truncated_completions": bool(getattr(args, "mask_truncated_completions", False)),
     }
     wrong = [name for name, is_set in refused.items() if is_set]
     if wrong:
         raise ConfigurationError(
-            f"{who} plays episodes with envkit's engine and loop, got {wrong}; leave these out. "
-            "Sampling and limits belong into the rollout's configuration"
+            f"{who} plays episodes with envkit's engine and loop, got {wrong}; omit these. "
+            "Sampling and limits belong in the rollout's configuration"
         )
     if has_codec and getattr(args, "chat_template_kwargs", None):
         raise ConfigurationError(
@@ -55,12 +55,12 @@ def check_arguments(args: Any, *, who: str, has_codec: bool) -> None:  # noqa: A
 
 
 def check_turn_credit(args: Any, discount: float, *, has_reward_funcs: bool) -> None:  # noqa: ANN401
-    """Refuse what advantages by turn cannot honour.
+    """Reject options that per-turn advantages cannot honour.
 
     Args:
         args: GRPOConfig.
-        discount: Of later turns' rewards.
-        has_reward_funcs: Whether something else than the environment gives the rewards.
+        discount: Discount of later turns' rewards.
+        has_reward_funcs: Whether rewards come from elsewhere than the environment.
 
     Raises:
         ConfigurationError: The discount is out of range, or an option needs one advantage for an
@@ -90,7 +90,7 @@ def rollout_settings(
 ) -> tuple[RolloutConfig, Sampling]:
     """Return the configuration with the trainer's limits, and the sampling.
 
-    TRL bounds no completion of ours, so `max_completion_length` becomes a limit.
+    TRL does not bound our completions, so `max_completion_length` becomes a limit.
 
     Raises:
         ConfigurationError: An unknown key, or another temperature than the trainer's.
@@ -106,8 +106,8 @@ def rollout_settings(
     )
     if sampling.temperature != args.temperature:
         raise ConfigurationError(
-            "the trainer's log-probabilities are those of args.temperature, so the rollouts' must "
-            f"be the same, got {args.temperature} and {sampling.temperature}"
+            "the trainer computes log-probabilities at args.temperature, so the rollouts "
+            f"must sample at it, got {args.temperature} and {sampling.temperature}"
         )
     limits = Limits(max_response_tokens=args.max_completion_length)
     return replace(config, limits=config.limits.tightest(limits)), sampling

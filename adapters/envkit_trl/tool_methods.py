@@ -1,4 +1,4 @@
-"""Writes an environment's tools as methods, in the form that TRL reads tools from.
+"""Write an environment's tools as methods, in the form that TRL reads.
 
 TRL takes the public methods of a class for tools and lets transformers read their schemas from type
 hints and Google docstrings (`get_json_schema`), so the schema of a `ToolSpec` is written back into
@@ -14,7 +14,7 @@ from envkit.errors import ConfigurationError
 from envkit.tools import ToolSpec
 
 RESERVED: Final = frozenset({"reset", "get_reward"})
-"""Names that TRL gives its own meaning."""
+"""Names that TRL reserves."""
 _HINTS: Final[Mapping[str, Any]] = {
     "string": str,
     "integer": int,
@@ -26,13 +26,13 @@ _HINTS: Final[Mapping[str, Any]] = {
 
 
 def tool_method(spec: ToolSpec) -> Any:  # noqa: ANN401  # a function with a made-up signature
-    """Return a function to put into the body of a class that has `_call(name, arguments)`.
+    """Return a method for a class that has `_call(name, arguments)`.
 
     Args:
         spec: The tool.
 
     Raises:
-        ConfigurationError: The tool's name cannot be a public method's, or means something else.
+        ConfigurationError: The tool's name is not a valid public method name, or is reserved.
     """
     check_tool_name(spec.name)
 
@@ -64,10 +64,10 @@ def tool_method(spec: ToolSpec) -> Any:  # noqa: ANN401  # a function with a mad
 
 
 def check_tool_name(name: str) -> None:
-    """Refuse a name that TRL would not offer as a tool, or would take for something else.
+    """Reject a name that TRL would not offer as a tool, or that it reserves.
 
     Raises:
-        ConfigurationError: It is one.
+        ConfigurationError: The name is not usable.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise ConfigurationError(
@@ -76,7 +76,7 @@ def check_tool_name(name: str) -> None:
         )
     if name in RESERVED:
         raise ConfigurationError(
-            f"TRL gives the methods {sorted(RESERVED)} their own meaning; rename the tool {name!r}"
+            f"TRL reserves the methods {sorted(RESERVED)}; rename the tool {name!r}"
         )
 
 
@@ -98,7 +98,7 @@ def _hint(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # a type hint
 def _docstring(
     spec: ToolSpec, order: Sequence[str], properties: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Return a Google docstring; each entry stays on one line, as the reader expects."""
+    """Return a Google docstring; each entry is one line, as TRL's parser expects."""
     lines = [_one_line(spec.description) or spec.name]
     if order:
         lines += ["", "Args:"]

@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer with envkit's rollouts: images of every turn reach the loss.
 
-TRL's `rollout_func` carries no images, so `_generate` is overridden instead, whose result has
-room for them. Four more private methods are wrapped, none is copied. Written for TRL 1.16
+TRL's `rollout_func` carries no images, so this trainer overrides `_generate`, whose result can
+carry them. It wraps four more private methods and copies none. Written for TRL 1.16
 (trl/trainer/grpo_trainer.py); the contract tests pin the version.
 """
 
@@ -38,14 +38,14 @@ except ImportError as error:
 CONTRACT.check()
 
 _EPSILON: Final = 1e-4
-"""Added to a standard deviation, as GRPOTrainer does."""
+"""Added to a standard deviation, as in GRPOTrainer."""
 _IMAGE_COLUMNS: Final = frozenset({"image", "images"})
 _NOT_OURS: Final = frozenset({"rollout_func", "environment_factory", "tools"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """How far the engine's log-probabilities are from the trainer's, on the sampled tokens."""
+    """Difference of the engine's and the trainer's log-probabilities on the sampled tokens."""
 
     tokens: int = 0
     largest: float = 0.0
@@ -62,19 +62,19 @@ class Mismatch:
 
 
 class EnvGRPOTrainer(GRPOTrainer):
-    """GRPO on environments, text or images, any number of turns; one row for each episode.
+    """GRPO on environments, with text or images and any number of turns; one row per episode.
 
     Dataset: column "prompt" (any; the environment writes the real one) and column "envkit", an
     `EpisodeRequest` as JSON. Without that column the configuration's environment is played. The
     members of a group play one task from one seed. Images of the dataset are not used.
 
-    Faults: a rollout that infrastructure failed becomes one end token with mask 0 and no reward.
-    A broken contract (of an environment, a configuration) ends the training.
+    Faults: a rollout that failed for infrastructure reasons becomes one end token with mask 0 and
+        no reward. A broken contract (of an environment, a configuration) ends training.
 
     Attributes:
-        trajectories: Of the last generation, in the order of its rows.
-        mismatch: Of the last generation, as far as its rows had their first forward; only where
-            that forward ran under the weights that sampled them.
+        trajectories: Trajectories of the last generation, in row order.
+        mismatch: Mismatch of the last generation's rows at their first forward, if it used the
+            weights that sampled them.
     """
 
     def __init__(
@@ -96,19 +96,19 @@ class EnvGRPOTrainer(GRPOTrainer):
             model: As for GRPOTrainer.
             args: As for GRPOTrainer. `max_completion_length` bounds an episode's tokens after its
                 prompt, observations included.
-            engine: Samples the replies; it stays the caller's to close. None samples from the
-                trainer's own model in this process.
-            codec: Encodes what the environments say, with the image settings of the model; None
-                makes one of the processing class.
+            engine: Samples the replies; the caller closes it. None samples from the trainer's own
+                model in this process.
+            codec: Encodes observations, with the model's image settings; None builds one from the
+                processing class.
             config: Environment, limits, retries, sampling and seed of the rollouts; a mapping is
                 read strictly.
-            reward_funcs: None takes the environments' rewards. Others find them in their argument
-                `env_reward`.
-            hand_over: Gives the engine the model's weights as the version named; None takes the
+            reward_funcs: None takes the environments' rewards. Other functions get them in the
+                argument `env_reward`.
+            hand_over: Sends the model's weights to the engine under a version; None takes the
                 engine's own `update_weights`.
             turn_discount: None gives all tokens of an episode one advantage, as TRL does. A number
-                from 0 to 1 gives each turn its own, of its reward and the discounted ones after
-                it, against the same turn of the group's other members.
+                from 0 to 1 gives each turn its own: its reward plus discounted later ones, compared
+                with the same turn of the group's other members.
             options: train_dataset, processing_class and the like.
 
         Raises:
@@ -116,7 +116,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         """
         refused = sorted(_NOT_OURS & set(options))
         if refused:
-            raise ConfigurationError(f"EnvGRPOTrainer plays episodes itself; leave out {refused}")
+            raise ConfigurationError(f"EnvGRPOTrainer plays episodes itself; omit {refused}")
         check_arguments(args, who="EnvGRPOTrainer", has_codec=codec is not None)
         if turn_discount is not None:
             check_turn_credit(args, turn_discount, has_reward_funcs=bool(reward_funcs))
@@ -131,7 +131,7 @@ class EnvGRPOTrainer(GRPOTrainer):
             **options,
         )
         leave_out_faults()
-        # TRL forwards the images of later turns only where there are tools; none is ever called.
+        # TRL forwards images of later turns only if there are tools; none is ever called.
         self.tools: list[Any] = [env_reward]
         self.trajectories: tuple[Trajectory, ...] = ()
         self.mismatch = Mismatch()
@@ -144,20 +144,20 @@ class EnvGRPOTrainer(GRPOTrainer):
         self.player = BatchPlayer(self, policy, codec, config)
 
     def close(self) -> None:
-        """Close the environments and end the rollouts' thread; closing twice is fine."""
+        """Close the environments and stop the rollout thread; safe to call twice."""
         self.player.close()
 
     def sync_weights(self) -> None:
-        """Hand the weights to the engine, unless it has those of this optimizer step.
+        """Send the weights to the engine, unless it has those of this optimizer step.
 
-        Every generation does; call it after the last step, before the engine is used further.
+        Every generation calls it; call it after the last step, before further use of the engine.
         """
         self.player.sync_weights()
 
     # ---- what TRL calls
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Read the rows' requests, and let TRL take images as the ledger has them."""
+        """Read the rows' requests, and let TRL use the ledger's images."""
         self._requests = [
             EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._default)
             for row in inputs
@@ -235,10 +235,10 @@ class EnvGRPOTrainer(GRPOTrainer):
         )
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        """Score what the engine sampled, by the distribution that it sampled from.
+        """Score sampled tokens under the distribution that the engine sampled from.
 
-        Engines never sample media placeholders. Nothing would ever push their probability down
-        either, and log-probabilities that count it in drift away from the engine's.
+        Engines never sample media placeholders. Training never pushes their probability down, so
+        log-probabilities that include it drift away from the engine's.
         """
         with without_ids(self.accelerator.unwrap_model(self.model), self.player.codec.media_ids):
             result: tuple[Any, ...] = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -294,8 +294,8 @@ class EnvGRPOTrainer(GRPOTrainer):
 class _LedgerImages:
     """Stands in for the image processor while TRL makes a batch.
 
-    It answers for the ledger's images with the tensors that they were sampled with, so that
-    nothing is processed twice, and no other backend's rounding comes between engine and trainer.
+    It returns the tensors that the ledger's images were sampled with, so nothing is processed
+    twice, and engine and trainer see the same rounding.
     """
 
     def __init__(self, original: Any) -> None:  # noqa: ANN401  # a transformers image processor
@@ -304,7 +304,7 @@ class _LedgerImages:
         self.count = 0
 
     def expect(self, rows: Sequence[Row]) -> None:
-        """Take the rows whose images TRL is about to ask for."""
+        """Set the rows whose images TRL is about to process."""
         self._rows, self.count = rows, sum(len(row.images) for row in rows)
 
     def __call__(self, images: Any, **options: Any) -> Any:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Weights from TRL's trainers to an engine that has its own copy."""
+"""Transfer weights from TRL's trainers to an engine with its own copy."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ from envkit_trl.policy import WeightSink
 class EngineTransfer:
     """TRL's `WeightTransferProtocol` for an engine in this process (AsyncGRPOTrainer, 1.16).
 
-    The engine lets running replies end, changes its weights between two forwards, and tags what
-    comes then with the new version.
+    The engine changes its weights between two forwards and tags later tokens with the new version;
+    running replies continue.
     """
 
     def __init__(self, engine: Engine, *, version: Callable[[], int]) -> None:
@@ -25,7 +25,7 @@ class EngineTransfer:
 
         Args:
             engine: One with `update_weights`.
-            version: Tells the version that the next weights will have.
+            version: Returns the version of the next weights.
 
         Raises:
             ConfigurationError: The engine has no `update_weights`.
@@ -59,21 +59,21 @@ class EngineTransfer:
             self._loop.run(self._engine.update_weights(update, version=str(self._version())))
 
     def resume(self) -> None:
-        """Do nothing: the engine never stopped."""
+        """Do nothing: the engine never stops."""
 
     def destroy(self) -> None:
-        """End the thread; twice is fine."""
+        """End the thread; safe to call twice."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()
 
 
 class DiskHandOver:
-    """Gives an SGLang or vLLM server each step's weights through a folder that it can read.
+    """Sends each step's weights to an SGLang or vLLM server through a shared folder.
 
     A `hand_over` for `make_rollout_func` and `EnvGRPOTrainer`. The server empties its caches and
-    tags what it samples then with the new version. vLLM has the routes with
-    `VLLM_SERVER_DEV_MODE=1` only.
+    tags later tokens with the new version. vLLM has these routes only with
+    `VLLM_SERVER_DEV_MODE=1`.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class DiskHandOver:
         """Name server and folder.
 
         Args:
-            base_url: The server's, such as "http://localhost:30000".
-            folder: Overwritten at every step; on a file system that the server reads, too.
+            base_url: URL of the server, such as "http://localhost:30000".
+            folder: Overwritten at every step; on a file system that the server can read.
             server: "sglang" or "vllm".
-            timeout_s: For the server to load the weights.
+            timeout_s: Seconds for the server to load the weights.
 
         Raises:
             ConfigurationError: Another kind of server.
@@ -101,7 +101,7 @@ class DiskHandOver:
         """Save the model and let the server load it.
 
         Raises:
-            EngineFault: The server cannot be reached, or refuses the weights.
+            EngineFault: The server cannot be reached, or rejects the weights.
         """
         await asyncio.to_thread(model.save_pretrained, self._folder)
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
@@ -125,7 +125,7 @@ class DiskHandOver:
             ) from error
 
     def _requests(self, version: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return what is posted, in order."""
+        """Return the requests to post, in order."""
         folder = str(self._folder)
         if not self._is_vllm:
             body = {"model_path": folder, "weight_version": version, "flush_cache": True}

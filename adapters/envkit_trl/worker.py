@@ -2,8 +2,8 @@
 
 It runs in the trainer's process, on its own thread, and samples while the trainer trains.
 Contracts: `RolloutWorkerProtocol` and `RolloutSample` of trl/experimental/async_grpo (1.16). Rows
-are joined where a prompt extends what came before it exactly, and fork elsewhere: TRL's own
-realignment gives sampled tokens up.
+    are joined if a prompt exactly extends the previous turn, and fork otherwise: TRL's own
+    realignment drops sampled tokens.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from envkit_trl.settings import TAIL_SETTING, check_arguments, rollout_settings
 from envkit_trl.transfer import EngineTransfer
 
 _FULL_S: Final = 0.02
-"""Between two looks at a full buffer."""
+"""Seconds between checks of a full buffer."""
 
 
 class EnvRolloutWorker:
     """Plays a dataset's episodes over and over and puts their rows into TRL's buffer.
 
     Attributes:
-        rollout_buffer: Of `RolloutSample`; the trainer takes from it.
-        metrics_queue: Of dictionaries; the trainer logs them.
-        model_version: What the trainer said last.
+        rollout_buffer: Queue of `RolloutSample`, read by the trainer.
+        metrics_queue: Queue of dictionaries that the trainer logs.
+        model_version: Last version from the trainer.
         takes_images: Whether the trainer is an `EnvAsyncGRPOTrainer`, which sets it.
     """
 
@@ -59,17 +59,17 @@ class EnvRolloutWorker:
         """Make a worker; the trainer starts and stops it.
 
         Args:
-            args: The trainer's: group size, sampling and the length of completions.
+            args: The trainer's arguments: group size, sampling and completion length.
             dataset: Rows with a column "envkit"; without it the configuration's environment is
-                played. Every pass over it has seeds of its own.
-            engine: Samples the replies, with weights of its own; it stays the caller's to close.
-            codec: Encodes what the environments say.
+                played. Every pass over it has its own seeds.
+            engine: Samples the replies, with its own weights; the caller closes it.
+            codec: Encodes observations.
             config: Environment, limits, retries, sampling and seed; a mapping is read strictly.
-            groups_at_once: Groups that are played at the same time.
-            buffer_rows: Rows that may wait for the trainer before the worker does. Few rows are
-                fresh rows: the trainer drops those older than `max_staleness` versions.
-            most_failed_groups: After so many groups in a row without a single row, the worker
-                gives up.
+            groups_at_once: Groups played concurrently.
+            buffer_rows: Rows that may wait for the trainer before the worker pauses. Fewer rows are
+                fresher: the trainer drops those older than `max_staleness` versions.
+            most_failed_groups: Consecutive groups without a training row after which the worker
+                fails.
             scale_rewards: Divide advantages by the standard deviation of the group's rewards.
 
         Raises:
@@ -105,7 +105,7 @@ class EnvRolloutWorker:
         """Return TRL's `weight_transfer` for an engine with `update_weights`.
 
         Raises:
-            ConfigurationError: The engine has none.
+            ConfigurationError: The engine has no `update_weights`.
         """
         return EngineTransfer(self._engine, version=lambda: self.model_version + 1)
 
@@ -121,7 +121,7 @@ class EnvRolloutWorker:
     # ---- what TRL calls
 
     def start(self) -> None:
-        """Begin playing. A worker that runs goes on."""
+        """Start playing, if the worker is not already running."""
         if self._running is not None:
             return
         self._loop = LoopThread("envkit-trl-worker")
@@ -129,7 +129,7 @@ class EnvRolloutWorker:
         self._running = self._loop.submit(self._run())
 
     def stop(self) -> None:
-        """Abort what runs, close the environments and end the thread; twice is fine."""
+        """Abort running episodes, close the environments and stop the thread; idempotent."""
         loop, self._loop = self._loop, None
         running, self._running = self._running, None
         if loop is None or running is None:
@@ -138,14 +138,14 @@ class EnvRolloutWorker:
         loop.close()
 
     def update_model_version(self, model_version: int) -> None:
-        """Note which version of the policy is live."""
+        """Set the current policy version."""
         self.model_version = model_version
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raise what ended the worker, or that it makes no progress.
+        """Raise the error that ended the worker, or a fault if it makes no progress.
 
         Raises:
-            EnvkitError: What ended the worker: too many faults, or a broken contract.
+            EnvkitError: The worker ended: too many faults, or a broken contract.
             EngineFault: No episode has ended for `stale_after_s` seconds.
         """
         running = self._running
@@ -157,7 +157,7 @@ class EnvRolloutWorker:
         if running is not None and seconds > stale_after_s:
             raise EngineFault(
                 f"no episode has ended for {seconds:.0f} s (heartbeat_stale_after_s is "
-                f"{stale_after_s:.0f}); look at the engine, or set limits.episode_timeout_s",
+                f"{stale_after_s:.0f}); check the engine, or set limits.episode_timeout_s",
                 kind=FaultKind.TIMEOUT,
             )
 
@@ -213,7 +213,7 @@ class EnvRolloutWorker:
         return tuple(one for played in episodes for one in played)
 
     def _count_failures(self, trajectories: Sequence[Trajectory], rows: int) -> None:
-        """Give up where nothing but faults comes: the trainer would wait for ever."""
+        """Fail if there are only faults: the trainer would wait forever."""
         self._failed = 0 if rows else self._failed + 1
         if self._failed >= self._most_failed:
             fault = next((entry.fault for entry in trajectories if entry.fault is not None), None)
@@ -225,12 +225,12 @@ class EnvRolloutWorker:
             )
 
     async def _put(self, sample: Any, interrupt: Interrupt) -> None:  # noqa: ANN401
-        """Wait for room: the buffer is a thread's queue, and the event loop must not block."""
+        """Wait for space: the buffer is a thread queue, and the event loop must not block."""
         while interrupt.reason is None:
             try:
                 self.rollout_buffer.put_nowait(sample)
             except queue.Full:
-                self._progress = time.monotonic()  # it is the trainer that is behind
+                self._progress = time.monotonic()  # the trainer is the bottleneck
                 await asyncio.sleep(_FULL_S)
             else:
                 return

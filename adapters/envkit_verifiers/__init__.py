@@ -1,4 +1,4 @@
-"""Environments of the verifiers library here: `verifiers/NAME-v0`, or `verifiers-v0`."""
+"""Environments of the verifiers library: `verifiers/NAME-v0`, or `verifiers-v0`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ __all__ = ["COLLECTION", "SPEC", "VerifiersEnv"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
-    """Import the environment when it is asked for."""
+    """Import the environment on first access."""
     if name != "VerifiersEnv":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from envkit_verifiers.env import VerifiersEnv

@@ -1,7 +1,7 @@
 """The event loop that environments of the verifiers library run on.
 
-Their reward functions and tools are often synchronous and compute on the loop that called them. One
-loop on its own thread has them all: they hold up each other, never a rollout.
+Their reward functions and tools are often synchronous and block the loop that calls them. One loop
+on its own thread runs them all: they block each other, never a rollout.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 async def in_background(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the other loop; cancelling the wait cancels it there."""
+    """Run a coroutine on the background loop; cancelling the wait cancels it."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop(os.getpid())))
 
 
 @cache
 def _loop(process: int) -> asyncio.AbstractEventLoop:
-    """Start the loop of a process: a forked one has none of its parent's threads."""
+    """Start the loop of a process: a forked process does not inherit threads."""
     del process
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="envkit-verifiers", daemon=True).start()

@@ -1,4 +1,4 @@
-"""An environment of the verifiers library as an environment."""
+"""Wrap an environment of the verifiers library."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class DatasetTasks:
         """Return a row as JSON data.
 
         Raises:
-            DatasetError: There is no such row, or it holds something else.
+            DatasetError: There is no such row, or it is not JSON data.
         """
         if not 0 <= index < self.size:
             raise DatasetError(
@@ -52,16 +52,16 @@ class DatasetTasks:
 class VerifiersEnv(AsyncEnv):
     """Play an environment of verifiers: its dataset, its turns, its tools and its rubric.
 
-    The library's own rollout runs, on an event loop of its own thread; where it would ask a model,
-    it gets the policy's reply.
+    The library's own rollout runs on an event loop in a separate thread; the policy's reply
+    replaces its model calls.
 
-    Task: a row of the library's dataset, with `prompt` and what its rubric reads.
+    Task: a row of the library's dataset, with `prompt` and the fields that its rubric reads.
     Observation: the messages that the environment adds, as text and images.
-    Action: the reply; where the environment has tools, calls in it are the library's tool calls.
+    Action: the reply; if the environment has tools, calls in it become the library's tool calls.
     Reward: the rubric's, on the turn that ends the episode; 0.0 on all others.
-    Faults: a reward function that raises is a grader's fault, where the library scores 0; so is an
-        error that the library notes on its rollout.
-    Episode end: the library's stop conditions terminate, its turn limit truncates.
+    Faults: an exception in a reward function is a grader fault, which the library would score 0; so
+    is an error that the library records on its rollout. Episode end: the library's stop conditions
+    terminate, its turn limit truncates.
     Source: verifiers 0.1.14, https://github.com/PrimeIntellect-ai/verifiers.
     """
 
@@ -79,12 +79,12 @@ class VerifiersEnv(AsyncEnv):
         """Load the environment and its dataset.
 
         Args:
-            environment: A name that `verifiers.load_environment` takes, needed.
+            environment: A name for `verifiers.load_environment`; required.
             arguments: For the environment's own `load_environment`; JSON data.
-            split: "train" or "eval", which of its datasets gives the tasks.
+            split: "train" or "eval", which dataset provides the tasks.
             call_format: How calls are written, a `ToolCallFormat`.
-            max_turns: Replies before truncation, where the environment states no limit; None takes
-                the environment's, or 32.
+            max_turns: Replies before truncation if the environment has no limit; None takes the
+                environment's, or 32.
             is_repeatable: Promises that a task and the same replies give the same episode.
             render_mode: As for every environment.
 
@@ -99,12 +99,12 @@ class VerifiersEnv(AsyncEnv):
             )
         if split not in _SPLITS:
             raise ConfigurationError(f"split must be one of {list(_SPLITS)}, got {split!r}")
-        parse_tool_calls("", call_format)  # an unknown format is refused now
+        parse_tool_calls("", call_format)  # rejects an unknown format now
         own = load(environment, arguments or {}, max_turns or _DEFAULT_TURNS)
         limit = _limit_of(own)
         if max_turns is not None and limit is not None and max_turns != limit:
             raise ConfigurationError(
-                f"{environment!r} ends after {limit} replies by itself: leave max_turns out, or "
+                f"{environment!r} ends after {limit} replies by itself: omit max_turns, or "
                 f"pass the environment's own argument in arguments=, got max_turns={max_turns}"
             )
         super().__init__(max_turns=limit or max_turns or _DEFAULT_TURNS, render_mode=render_mode)
@@ -123,10 +123,10 @@ class VerifiersEnv(AsyncEnv):
         self._episode: Episode | None = None
         self._is_cut = False
         self._said: list[Any] = []
-        """The conversation so far, as the library has it."""
+        """The conversation so far, in the library's form."""
 
     async def astep(self, action: str) -> Step:
-        """Play one reply; an end by one of the library's limits is a truncation.
+        """Play one reply; an end by one of the library's limits truncates.
 
         Raises:
             EpisodeStateError: Before `areset`, or after the episode ended.
@@ -139,7 +139,7 @@ class VerifiersEnv(AsyncEnv):
         return played
 
     async def on_areset(self, task: Task) -> Turn:
-        """Begin the library's rollout.
+        """Start the library's rollout.
 
         Raises:
             DatasetError: The task has no prompt of user messages.
@@ -167,7 +167,7 @@ class VerifiersEnv(AsyncEnv):
             raise
 
     def _opening(self, asked: Asked) -> Turn:
-        """Return the first turn, and take the system prompt out of it.
+        """Return the first turn without its system prompt, which is stored.
 
         Raises:
             DatasetError: The prompt holds anything but a system message and user messages.
@@ -218,7 +218,7 @@ class VerifiersEnv(AsyncEnv):
         self._episode = None
         shown = show(found.last)
         info |= {"metrics": found.metrics, "reward_terms": found.terms, "stop": found.stop}
-        self._is_cut = found.is_cut and self.max_turns > 1  # the one reply of a question ends it
+        self._is_cut = found.is_cut and self.max_turns > 1  # a question takes one reply
         return Turn(
             shown.text,
             images=shown.images,
@@ -229,7 +229,7 @@ class VerifiersEnv(AsyncEnv):
         )
 
     async def aclose(self) -> None:
-        """Cancel a running rollout; closing twice is fine."""
+        """Cancel a running rollout; safe to call twice."""
         episode, self._episode = self._episode, None
         if episode is not None:
             await in_background(episode.stop())
@@ -241,14 +241,14 @@ class VerifiersEnv(AsyncEnv):
         """Return the messages after the reply.
 
         Raises:
-            EnvFault: The environment changed what was said before.
+            EnvFault: The environment changed earlier messages.
         """
         before = len(self._said)
         is_same = asked.prompt[:before] == self._said and len(asked.prompt) > before + 1
         if not is_same or asked.prompt[before].role != "assistant":
             raise EnvFault(
-                "the verifiers environment must append to the conversation, and it rewrote what "
-                "was said before or asked for something else",
+                "the verifiers environment must append to the conversation, and it "
+                "rewrote earlier messages or requested something else",
                 kind=FaultKind.PERMANENT,
             )
         self._check_tools(asked)
@@ -265,6 +265,6 @@ class VerifiersEnv(AsyncEnv):
 
 
 def _limit_of(own: Any) -> int | None:  # noqa: ANN401
-    """Return the replies after which the library ends an episode; None where it does not say."""
+    """Return the replies after which the library ends an episode; None if it has no limit."""
     limits = [one.max_turns for one in getattr(own, "envs", (own,))]
     return max(limits) if min(limits) > 0 else None

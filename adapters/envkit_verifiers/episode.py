@@ -1,4 +1,4 @@
-"""One episode: the library's own rollout, paused wherever it asks its client for a reply."""
+"""One episode: the library's own rollout, paused whenever it asks its client for a reply."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from envkit_verifiers.loading import library, rubrics_of, scores
 _SHOWN: Final = 500
 _MODEL: Final = "policy"
 _CUT_STOPS: Final = ("max_turns_reached", "max_total_completion_tokens_reached", "prompt_too_long")
-"""Stop conditions of the library that end an episode before its task is over."""
+"""Stop conditions of the library that truncate an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Ended:
     """Name of the stop condition."""
     is_cut: bool
     last: list[Any]
-    """The environment's last messages, which ended the episode; mostly none."""
+    """The environment's final messages; usually empty."""
 
 
 class Episode:
@@ -51,7 +51,7 @@ class Episode:
         self._task: asyncio.Task[Any] | None = None
 
     async def advance(self, response: Any = None) -> Asked | Ended:  # noqa: ANN401
-        """Give the reply that was asked for and go on to the next question or the end.
+        """Pass the requested reply and run to the next request or the end.
 
         Args:
             response: The library's `Response`; None to begin.
@@ -80,17 +80,17 @@ class Episode:
             asked.cancel()
 
     async def stop(self) -> None:
-        """Cancel the rollout; the library cleans up what it opened."""
+        """Cancel the rollout; the library cleans up."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._task
 
     async def ask(self, prompt: list[Any], tools: list[Any] | None) -> Any:  # noqa: ANN401
-        """Hold the library's request for a reply until there is one.
+        """Hold the library's request until a reply is available.
 
         Raises:
-            EnvFault: It asks for a second reply at the same time.
+            EnvFault: It requests a second reply concurrently.
         """
         if self._reply is not None:
             raise EnvFault(
@@ -129,7 +129,7 @@ class Episode:
                 kind=FaultKind.GRADER,
             )
         if not math.isclose(sum(terms.values()), reward, abs_tol=1e-6):
-            terms = {"rubric": float(reward)}  # a rubric that scores in its own way
+            terms = {"rubric": float(reward)}  # a rubric with its own scoring
         stop = str(state.get("stop_condition") or "")
         return Ended(
             reward=float(reward),
@@ -145,7 +145,7 @@ def _terms(env: Any, noted: Mapping[object, float | Exception]) -> dict[str, flo
     """Return the weighted results by the names of their functions.
 
     Raises:
-        EnvFault: One that counts failed.
+        EnvFault: A function with a weight failed.
     """
     terms: dict[str, float] = {}
     rest = dict(noted)
@@ -165,10 +165,10 @@ def _terms(env: Any, noted: Mapping[object, float | Exception]) -> dict[str, flo
 
 
 def _check_state(state: Any) -> None:  # noqa: ANN401
-    """Refuse a rollout that the library ended by a failure.
+    """Reject a rollout that failed in the library.
 
     Raises:
-        EnvFault: It noted an error, or ran out of its own time.
+        EnvFault: It recorded an error, or exceeded its own timeout.
     """
     error: Any = state.get("error")
     if isinstance(error, BaseException):
@@ -194,11 +194,11 @@ def _grader_fault(what: str, error: BaseException) -> EnvFault:
 
 
 def _client(episode: Episode) -> Any:  # noqa: ANN401
-    """Return a client of the library that asks the episode; its class needs the library."""
+    """Return a client that gets replies from the episode; its class needs the library."""
     base: Any = library().Client
 
     class PolicyClient(base):
-        """Answers with the replies of the rollout's policy."""
+        """Returns replies of the rollout's policy."""
 
         async def get_response(
             self,
@@ -212,7 +212,7 @@ def _client(episode: Episode) -> Any:  # noqa: ANN401
             del model, sampling_args, kwargs
             return await episode.ask(prompt, tools)
 
-    for name in base.__abstractmethods__:  # ways to a server, which there is none of
+    for name in base.__abstractmethods__:  # server methods, unused because there is no server
         setattr(PolicyClient, name, _no_server)
     PolicyClient.__abstractmethods__ = frozenset()
     return PolicyClient(None)

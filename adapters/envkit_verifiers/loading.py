@@ -1,10 +1,10 @@
-"""Load an environment of the verifiers library without what it does to the process.
+"""Load an environment of the verifiers library without its side effects on the process.
 
 Two things of the library would break a rollout. Its constructor replaces the handlers of SIGINT and
-SIGTERM, and so fails on any thread but the main one; the handlers stay as they are here. Its
-rubrics catch whatever a reward function raises and score 0; functions are wrapped here, so that the
-failure is known. `MathRubric` does so by itself, and only its log says so (verifiers/rubrics/
-math_rubric.py): its process pool broke, or its own time was up, as happens on a busy machine.
+SIGTERM, and so fails outside the main thread; this module keeps the handlers. Its rubrics catch
+exceptions of reward functions and score 0; this module wraps the functions to detect failures.
+`MathRubric` also scores its own failures 0, and only its log says so (verifiers/rubrics/
+math_rubric.py): its process pool broke, or it timed out, as happens on a busy machine.
 """
 
 import functools
@@ -29,19 +29,19 @@ _SWALLOWED: Final = (
     "Math verification hit hard timeout",
     "Math verification exceeded time limit",
 )
-"""How the log lines of a rubric begin that scored 0 because it could not score."""
+"""Prefixes of log lines of a rubric that scored 0 because it failed."""
 scores: Final[ContextVar[dict[object, float | Exception] | None]] = ContextVar(
     "scores", default=None
 )
-"""What the reward functions of the episode that is being scored returned or raised, and under
-another key what a rubric only logged."""
+"""Results or exceptions of the current episode's reward functions, and, under another key, failures
+that a rubric only logged."""
 
 
 def library() -> Any:  # noqa: ANN401  # another project's module
     """Return the module `verifiers`.
 
     Raises:
-        MissingDependencyError: It is not installed, or is a release without the classes.
+        MissingDependencyError: It is not installed, or the release lacks the classes.
     """
     try:
         found: Any = importlib.import_module("verifiers")
@@ -56,12 +56,12 @@ def library() -> Any:  # noqa: ANN401  # another project's module
 
 
 def load(environment: str, arguments: Mapping[str, Any], max_turns: int | None) -> Any:  # noqa: ANN401
-    """Return the library's environment, one object for equal arguments: it keeps no episode.
+    """Return the library's environment, cached by arguments: it holds no episode state.
 
     Args:
-        environment: A name that `verifiers.load_environment` takes.
+        environment: A name for `verifiers.load_environment`.
         arguments: For the environment's own `load_environment`; JSON data.
-        max_turns: Replies where the environment states no limit; None keeps it unlimited.
+        max_turns: Maximum replies if the environment has no limit; None keeps it unlimited.
 
     Raises:
         MissingDependencyError: The library is not installed.
@@ -75,7 +75,7 @@ def load(environment: str, arguments: Mapping[str, Any], max_turns: int | None) 
 
 
 def rubrics_of(env: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Yield the rubrics that score an environment's episodes, those inside groups too."""
+    """Yield the rubrics that score an environment's episodes, including those in rubric groups."""
     for inner in getattr(env, "envs", ()):
         yield from rubrics_of(inner)
     waiting = [env.rubric]
@@ -121,7 +121,7 @@ def _load(environment: str, arguments: Mapping[str, Any], max_turns: int | None)
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first cause: the library wraps what an environment raised."""
+    """Return the root cause: the library wraps exceptions of environments."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {message_of(error)}"
@@ -148,7 +148,7 @@ def _ignore(number: int, handler: object) -> None:
 
 
 def _listen(logger: logging.Logger) -> None:
-    """Note what a rubric says of a failure that it scores 0; print no more than before."""
+    """Record a rubric's log of a failure that it scores 0, without printing more than before."""
     if any(isinstance(one, _FailureFilter) for one in logger.filters):
         return
     logger.addFilter(_FailureFilter(logger.getEffectiveLevel()))
@@ -156,14 +156,14 @@ def _listen(logger: logging.Logger) -> None:
 
 
 class _FailureFilter(logging.Filter):
-    """Reads the lines of one logger in the context of the episode that is being scored."""
+    """Reads one logger's records in the context of the episode being scored."""
 
     def __init__(self, least: int) -> None:
         super().__init__()
         self._least = least
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Note a failure, and drop lines that the logger's level would have dropped."""
+        """Record a failure, and drop records that the logger's level would have dropped."""
         noted, text = scores.get(), record.getMessage()
         if noted is not None and text.startswith(_SWALLOWED):
             noted[_listen] = RuntimeError(text)
@@ -171,7 +171,7 @@ class _FailureFilter(logging.Filter):
 
 
 def _observed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a reward function: its result or error is noted in `scores` too."""
+    """Wrap a reward function to record its result or error in `scores`."""
 
     @functools.wraps(function)
     async def note(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

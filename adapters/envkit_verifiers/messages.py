@@ -1,4 +1,4 @@
-"""Messages of the verifiers library as turns, and replies as its responses."""
+"""Convert messages of the verifiers library to turns, and replies to its responses."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Messages joined into what the model reads next."""
+    """Messages joined into one observation."""
 
     text: str
     images: tuple[Image, ...]
@@ -76,7 +76,7 @@ def read_tools(tools: Sequence[Any] | None) -> tuple[ToolSpec, ...]:
 
 
 def read_reply(text: str, call_format: str, tools: Sequence[ToolSpec]) -> ParsedReply:
-    """Take a reply apart; without tools it is text as it stands, thoughts included."""
+    """Parse a reply; without tools it is plain text, including thoughts."""
     if not tools:
         return ParsedReply(text=text)
     return parse_tool_calls(text, call_format, tools=tools)
@@ -87,8 +87,8 @@ def write_response(vf: Any, text: str, parsed: ParsedReply, turn: int) -> Any:  
 
     Args:
         vf: The library.
-        text: The reply as it was sampled; what it says beside its calls becomes the content.
-        parsed: The same, taken apart.
+        text: The sampled reply; text outside its calls becomes the content.
+        parsed: The parsed reply.
         turn: Counted from 0; call ids differ between turns.
     """
     calls = [

@@ -1,4 +1,4 @@
-"""Which installed distributions are environments of the verifiers library."""
+"""Find installed distributions that are environments of the verifiers library."""
 
 import re
 from importlib.metadata import Distribution, distributions
@@ -10,8 +10,8 @@ _REQUIRES: str = r"verifiers\b(?![-_.])"
 def member_ids() -> list[str]:
     """Return the ids of installed environments; imports none of them.
 
-    An environment is a distribution that requires verifiers and brings its own module name,
-    which is how verifiers finds it.
+    An environment is a distribution that requires verifiers and provides the module that verifiers
+    imports.
     """
     names = {dist.name for dist in distributions() if _is_environment(dist)}
     return sorted(f"{re.sub(r'[-_.]+', '-', name)}-v0" for name in names)

@@ -1,4 +1,4 @@
-"""verl: an agent loop that plays envkit environments, and what verl needs around it.
+"""verl: an agent loop that plays envkit environments, with advantages and tools.
 
 `EnvAgentLoop` is named in the YAML of `agent.agent_loop_config_path`; see docs/trainers/verl.md.
 Importing this package imports neither verl nor torch: those names load on first use, in the
@@ -35,10 +35,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
-    """Import what needs verl when it is asked for.
+    """Import a name on first access.
 
     Raises:
-        MissingDependencyError: verl or something that it needs is not installed.
+        MissingDependencyError: verl or one of its dependencies is not installed.
     """
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Advantages by turn for verl's V1 trainer: `algorithm.adv_estimator=envkit_turns`.
+"""Per-turn advantages for verl's V1 trainer: `algorithm.adv_estimator=envkit_turns`.
 
 verl's own GRPO gives an episode's tokens one advantage (verl 0.9.1, trainer/ppo/core_algos.py:268).
-verl finds this module by the entry point group `verl.plugins`, in each of its processes.
+verl loads this module in each of its processes, through the entry point group `verl.plugins`.
 """
 
 from collections.abc import Hashable, Sequence

@@ -1,7 +1,7 @@
-"""The agent loop that verl's workers build by name: one envkit episode for each sample.
+"""The agent loop that verl's workers build by name: one envkit episode per sample.
 
 Valid for verl 0.7.1 to 0.9.1 and for both workers: `AgentLoopWorker` (V0) and `AgentLoopWorkerTQ`
-(V1). Only what those releases have in common is used: see `run`.
+(V1). It uses only what those releases have in common: see `run`.
 """
 
 import difflib
@@ -47,19 +47,19 @@ class EnvAgentLoop(AgentLoopBase):
         tools: Any = None,  # noqa: ANN401  # verl's, always passed from 0.8.0 on
         **kwargs: Any,  # noqa: ANN401  # verl's own
     ) -> None:
-        """Take what hydra passes; cheap, since verl does it for every trajectory.
+        """Take hydra's arguments; cheap, since verl calls it for every trajectory.
 
         Args:
             args: verl's own, for `AgentLoopBase`.
             envkit: The fields of `envkit.rollout.RolloutConfig`; None takes the defaults, and every
                 dataset row must then name its environment.
-            rewards: "turns" or "last": where rewards stand in V1's `rm_scores`. V0 has one number
-                for each trajectory.
-            tools: verl's tools; an environment brings its own, so they are not used.
+            rewards: "turns" or "last": where rewards are placed in V1's `rm_scores`. V0 has one
+                number per trajectory.
+            tools: verl's tools; unused, since environments have their own.
             kwargs: verl's own, for `AgentLoopBase`.
 
         Raises:
-            ConfigurationError: An unknown option, or a value that is none of its choices.
+            ConfigurationError: An unknown option or value.
         """
         del tools
         _check_options(kwargs, rewards)
@@ -131,7 +131,7 @@ def _check_turns(settings: VerlSettings, placement: RewardPlacement, *, is_v1: b
 
 
 async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) -> None:
-    """Refuse what makes several rows of an episode where verl would weigh them wrongly."""
+    """Reject settings that split an episode into rows that verl would weight wrongly."""
     rule = shared.settings.why_one_row(is_v1=is_v1)
     if rule is None:
         return
@@ -140,7 +140,7 @@ async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) 
         try:
             roles = await shared.player.roles_of(source)
         except EnvFault:
-            return  # the episode meets it again, and records it
+            return  # the episode raises it again and records it
         if not roles:
             return
         cause = f"{source.env_id}, which has several agents,"
@@ -148,7 +148,7 @@ async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) 
 
 
 def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
-    """Refuse misspelt options: verl's own base class swallows what it does not know."""
+    """Reject misspelt options: verl's own base class ignores unknown ones."""
     inner = [entry.name for entry in fields(RolloutConfig)]
     for key in kwargs:
         if key in inner:
@@ -164,7 +164,7 @@ def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
 
 
 def _request(kwargs: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest:
-    """Return what a row asks for: the column `envkit`, else keys of its `extra_info`."""
+    """Return a row's request: the column `envkit`, else keys of its `extra_info`."""
     extra: Mapping[str, Any] = kwargs.get("extra_info") or {}
     column: Any = kwargs.get(ENVKIT_COLUMN)
     if column is None:

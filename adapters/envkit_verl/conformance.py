@@ -1,12 +1,12 @@
-"""verl's `AgentLoopOutput` for envkit's conformance suite: made by the adapter, then read back."""
+"""verl's `AgentLoopOutput` for envkit's conformance suite: written, then read back."""
 
 import asyncio
 from typing import Any, Final
 
-from envkit.conformance import Deliver, DeliveredRow, Projection, Shape
 from envkit.images import Image
 from envkit.trajectory import RewardPlacement, Trajectory
-from envkit_verl import EpisodeOutput  # says what to install where verl is missing
+from envkit_conformance import Deliver, DeliveredRow, Projection, Shape
+from envkit_verl import EpisodeOutput  # names what to install if verl is missing
 from envkit_verl.groups import Group
 from envkit_verl.output import Delivery, outputs_of
 from envkit_verl.settings import VLLM, VerlSettings
@@ -26,7 +26,7 @@ def _deliver(placement: RewardPlacement) -> Deliver:
 
 
 def _read(output: EpisodeOutput, *, is_last: bool) -> DeliveredRow:
-    """Read a row as V1 stores it: the columns of `as_dict`; V0 reads `reward_score` besides."""
+    """Read a row as V1 stores it: the columns of `as_dict`; V0 also reads `reward_score`."""
     given: Any = output
     columns = given.as_dict()
     images = (given.multi_modal_data or {}).get("images")
@@ -53,4 +53,4 @@ PROJECTIONS: Final = tuple(
     )
     for placement in (RewardPlacement.TURNS, RewardPlacement.LAST)
 )
-"""With the rewards of turns, and with one reward at the end (`rewards` of the loop's YAML)."""
+"""With rewards per turn, and with one reward at the end (`rewards` of the loop's YAML)."""

@@ -1,4 +1,4 @@
-"""What this adapter relies on in verl."""
+"""The parts of verl that this adapter relies on."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
 """The engine of verl's rollout worker: envkit's loop over `server_manager.generate`.
 
 `server_manager` is verl's LLMServerClient (AsyncLLMServerManager before 0.8.0), which routes by
-`request_id` and calls a server actor with a fixed signature: nothing may be passed that the backend
-does not take (verl 0.9.1, workers/rollout/llm_server.py:99-168).
+`request_id` and calls a server actor with a fixed signature: only arguments that the backend
+accepts may be passed (verl 0.9.1, workers/rollout/llm_server.py:99-168).
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from envkit_verl.settings import SGLANG, VLLM, VerlSettings
 _ABORTED: Final = ("aborted", "abort")
 _PERMANENT: Final = (ValueError, TypeError, AttributeError, LookupError, AssertionError)
 _AWAY: Final = frozenset({"ActorUnavailableError", "ClientConnectionError", "ConnectionError"})
-"""Of Ray, aiohttp and Python, by name: the server may come back."""
+"""Names of transient errors of Ray, aiohttp and Python: the server may recover."""
 _DEAD: Final = frozenset({"RayActorError"})
-"""Of Ray, by name: an actor that died."""
+"""Names of Ray's errors for a dead actor."""
 _BAN_BIAS: Final = -10_000.0
 """Added to the logit of a banned token on SGLang, which does not ban media placeholders itself."""
 
@@ -33,7 +33,7 @@ _rgb_images: WeakKeyDictionary[Image, Any] = WeakKeyDictionary()
 
 
 class ServerManager(Protocol):
-    """What is used of verl's client."""
+    """The part of verl's client that is used."""
 
     async def generate(self, request_id: str, **arguments: Any) -> Any:  # noqa: ANN401  # TokenOutput
         """Sample one turn on the server that serves this request id."""
@@ -43,10 +43,10 @@ class ServerManager(Protocol):
 class VerlEngine:
     """Samples through verl's own client and servers.
 
-    Log-probabilities are those of the sampled distribution: `VerlSettings` has refused a server
-    that would report others. verl does not report the length of the prompt that its server saw, so
-    a server that resizes images differently cannot be noticed here; worker, codec and server read
-    one processor from one model folder, with the same `data.mm_processor_kwargs`.
+    Log-probabilities are those of the sampled distribution: `VerlSettings` rejects servers that
+    would report others. verl does not report the prompt length that its server saw, so a server
+    that resizes images differently goes undetected here; worker, codec and server read one
+    processor from one model folder, with the same `data.mm_processor_kwargs`.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class VerlEngine:
         routing_shape: tuple[int, ...] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Note what requests are made of.
+        """Store the parts of requests.
 
         Args:
             server_manager: verl's client.
-            settings: Of the rollout.
+            settings: Settings of the rollout.
             placeholder_id: The image placeholder of the model; None for a text model.
-            sends_expanded: Send each placeholder as often as its image has tokens. True for
-                vLLM with Qwen-VL processors, where verl's server collapses the runs again
+            sends_expanded: Send each placeholder as often as its image has tokens. True for vLLM
+                with Qwen-VL processors, for which verl's server collapses the runs again
                 (workers/rollout/utils.py:93-114); False elsewhere, where the server expands one
                 placeholder per image itself.
             mm_processor_kwargs: `data.mm_processor_kwargs`, which vLLM needs with images.
             routing_shape: (layers, experts per token) of routed experts, if known before a reply.
-            timeout_s: Seconds for one `generate`. None waits for ever: a trainer that updates
+            timeout_s: Seconds for one `generate`. None waits forever: a trainer that updates
                 weights pauses its servers for minutes.
 
         Raises:
@@ -88,7 +88,7 @@ class VerlEngine:
         self._aborted: set[str] = set()
         self._begun: set[str] = set()
         self.routing_shape = routing_shape
-        """(layers, experts per token) of routed experts, as a server reported it if one has."""
+        """(layers, experts per token) of routed experts, once a server has reported it."""
 
     @property
     def name(self) -> str:
@@ -104,8 +104,8 @@ class VerlEngine:
         """Sample one turn.
 
         Raises:
-            EngineFault: The client or the server failed, the answer lacks log-probabilities that
-                were asked for or routed experts to replay, or the episode's prompt is longer than
+            EngineFault: The client or the server failed, the answer lacks requested
+                log-probabilities or routed experts, or the episode's prompt is longer than
                 `prompt_length`.
         """
         self._check_prompt(request)
@@ -122,7 +122,7 @@ class VerlEngine:
     async def abort(self, request_id: str) -> None:
         """Stop waiting for a request; its `generate` returns ABORT without tokens.
 
-        verl's client has no call that stops a request, so the server finishes it unheard.
+        verl's client cannot stop a request, so the server finishes it and the result is dropped.
         """
         task = self._running.get(request_id)
         if task is not None:
@@ -149,7 +149,7 @@ class VerlEngine:
         self._begun.add(request.session_id)
 
     def _parameters(self, sampling: Sampling) -> dict[str, Any]:
-        """Return what goes to the server; `max_tokens` always, since its default ignores turns."""
+        """Return the server's parameters, with `max_tokens`, whose default ignores turns."""
         parameters: dict[str, Any] = {
             **sampling.extras,
             "temperature": sampling.temperature,
@@ -234,7 +234,7 @@ class VerlEngine:
             token_ids=ids,
             logprobs=_logprobs(output, ids, is_asked=bool(parameters.get("logprobs"))),
             finish_reason=finish,
-            prompt_tokens=request.train_length,  # verl does not tell
+            prompt_tokens=request.train_length,  # verl does not report it
             cached_tokens=int(facts.get("num_cached_tokens") or 0),
             weight_version=None if last is None else str(last),
             extras={key: value for key, value in found.items() if value is not None},
@@ -251,7 +251,7 @@ def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL image
     if picture.mode == "RGB":
         return picture
     found = _rgb_images.get(image)
-    if found is None:  # grey: converted once, though it is sent again in every turn
+    if found is None:  # grey: converted once, although it is sent again in every turn
         found = _rgb_images[image] = picture.convert("RGB")
     return found
 
@@ -266,7 +266,7 @@ def _aborted(request: GenerateRequest) -> Generation:
 
 
 def _logprobs(output: Any, ids: Sequence[int], *, is_asked: bool) -> tuple[float, ...]:  # noqa: ANN401  # TokenOutput
-    """Return one log-probability a token; zeros, which nobody reads, where none were asked for."""
+    """Return one log-probability per token; unused zeros if none were requested."""
     if not is_asked:
         return (0.0,) * len(ids)
     values = output.log_probs
@@ -282,7 +282,7 @@ def _logprobs(output: Any, ids: Sequence[int], *, is_asked: bool) -> tuple[float
 def _finish_reason(
     stop_reason: str | None, ids: Sequence[int], parameters: Mapping[str, Any]
 ) -> FinishReason:
-    """Return why sampling ended; verl's servers call stopped and cut replies both "completed"."""
+    """Return why sampling ended; verl reports stopped and truncated replies alike."""
     if stop_reason in _ABORTED:
         return FinishReason.ABORT
     if ids[-1] in parameters["stop_token_ids"]:
@@ -293,7 +293,7 @@ def _finish_reason(
 
 
 async def _contained(call: Awaitable[Any]) -> Any:  # noqa: ANN401  # TokenOutput
-    """Await a call; what would end the event loop, raised inside a task, becomes a fault."""
+    """Await a call; turn exceptions that would end the event loop into faults."""
     try:
         return await call
     except (SystemExit, KeyboardInterrupt) as error:
@@ -301,7 +301,7 @@ async def _contained(call: Awaitable[Any]) -> Any:  # noqa: ANN401  # TokenOutpu
 
 
 def _fault(error: BaseException) -> EngineFault:
-    """Wrap a failure once; Ray's task errors carry the server's own as their cause."""
+    """Wrap a failure once; Ray's task errors have the server's error as their cause."""
     cause: Any = getattr(error, "cause", None)
     real = cause if isinstance(cause, BaseException) else error
     if isinstance(real, EngineFault):

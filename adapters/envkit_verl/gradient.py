@@ -1,6 +1,6 @@
 """verl's advantages and policy loss for envkit's gradient suite.
 
-Rows are the adapter's, the forward pass is the suite's policy. Everything between is verl's own
+Rows are the adapter's, the forward pass is the suite's policy. Everything in between is verl's
 code: `compute_advantage` of V0, `compute_advantage_for_multi_trajectories` of V1, and `ppo_loss`.
 """
 
@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient import (
+from envkit.errors import ConfigurationError
+from envkit.trajectory import Trajectory, step_rows
+from envkit_conformance import Shape
+from envkit_conformance.gradient import (
     CLIP,
     CONSTANT_TOKENS,
     Difference,
@@ -23,8 +25,6 @@ from envkit.conformance.gradient import (
     Policy,
     Reduction,
 )
-from envkit.errors import ConfigurationError
-from envkit.trajectory import Trajectory, step_rows
 from envkit_verl import EpisodeOutput  # says what to install where verl is missing
 from envkit_verl.conformance import SETTINGS
 from envkit_verl.groups import Group
@@ -40,12 +40,12 @@ MODES: Final[Mapping[Reduction, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One row on its way through the trainer."""
+    """A row with its trainer fields."""
 
     output: Any
     """`EpisodeOutput`."""
     uid: str
-    """Of its group."""
+    """Id of its group."""
     key: str
     """V1's name of the row: group, sample, number."""
     tensors: Mapping[str, Any]
@@ -53,22 +53,22 @@ class Line:
 
     @property
     def rewards(self) -> torch.Tensor:
-        """V1's `rm_scores`, whose sum is V0's one number."""
+        """V1's `rm_scores`, whose sum is V0's scalar reward."""
         return torch.tensor(self.output.token_rewards, dtype=torch.float32)
 
     @property
     def mask(self) -> torch.Tensor:
-        """Of the response."""
+        """Mask of the response."""
         return torch.tensor(self.output.response_mask)
 
 
 def deliver(
     trajectories: Sequence[Trajectory], case: LossCase, *, is_v1: bool, filler_id: int
 ) -> list[Line]:
-    """Return the adapter's rows, with its defaults for faults and its refusals.
+    """Return the adapter's rows, with its handling of faults and rejected settings.
 
     Raises:
-        ConfigurationError: An episode of several rows would not have the weight of one.
+        ConfigurationError: An episode of several rows would not weigh as much as one of one row.
     """
     settings = replace(SETTINGS, is_scaled=case.is_scaled, loss_agg_mode=MODES[case.reduction])
     rule = settings.why_one_row(is_v1=is_v1)
@@ -142,12 +142,12 @@ def policy_loss(
 
     Args:
         policy: Does the forward pass.
-        lines: The rank's rows.
-        advantages: (R,) for each.
+        lines: Rows of the rank.
+        advantages: (R,) per row.
         case: The setting of the loss.
         episodes: `ppo_mini_batch_size * rollout.n`.
-        tokens: Trained ones of all ranks.
-        ranks: How many there are; their gradients are averaged.
+        tokens: Trained tokens of all ranks.
+        ranks: Number of ranks; their gradients are averaged.
     """
     from tensordict import TensorDict
     from verl.utils import tensordict_utils
@@ -233,7 +233,7 @@ def _any_id(trajectories: Sequence[Trajectory]) -> int:
 
 
 def _placeholder(trajectories: Sequence[Trajectory]) -> Difference | None:
-    """Return what V0's row for a fault, with the mean reward of its group, does to a deviation."""
+    """Explain how V0's row for a fault, with its group's mean reward, changes the deviation."""
     ratios: set[float] = set()
     for group in {one.group_id for one in trajectories}:
         rewards = [one.reward for one in trajectories if one.group_id == group]

@@ -1,8 +1,8 @@
-"""A trajectory as verl's `AgentLoopOutput`: valid for both workers, whatever happened.
+"""Convert a trajectory to verl's `AgentLoopOutput`, valid for both workers in all cases.
 
 Neither worker checks lengths, masks, placeholders or keys (verl 0.9.1, agent_loop.py:728-1145,
-agent_loop_tq.py:150-227), so every sample has the same fields and keys, and one that must not be
-trained is a short valid row with mask 0.
+agent_loop_tq.py:150-227), so every sample has the same fields and keys, and an untrained one is a
+short valid row with mask 0.
 """
 
 import logging
@@ -34,7 +34,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class EpisodeOutput(AgentLoopOutput):
-    """One training row, with a reward for each response token.
+    """One training row, with a reward per response token.
 
     The V1 worker stores `as_dict()`, so `rm_scores` reaches the trainer with the reward of each
     turn on the turn's last token. The V0 worker takes the scalar `reward_score`.
@@ -55,31 +55,31 @@ class Delivery:
     """How one worker delivers rows."""
 
     settings: VerlSettings
-    """Its lengths bound a row."""
+    """Settings whose lengths bound a row."""
     filler_id: int
-    """Stands where a row would have no token."""
+    """Token for rows that would be empty."""
     is_v1: bool
     placement: RewardPlacement = RewardPlacement.TURNS
-    """Where rewards stand in V1's `rm_scores`."""
+    """Where rewards are placed in V1's `rm_scores`."""
     with_logprobs: bool = True
     """Whether the run keeps log-probabilities: in all samples or in none."""
     global_steps: int = 0
-    """Weight version to state where no server named one."""
+    """Weight version to report if no server reported one."""
     routing_shape: tuple[int, ...] | None = None
-    """Of routed experts, (layers, experts per token); None if unknown."""
+    """Shape of routed experts, (layers, experts per token); None if unknown."""
     mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """`data.mm_processor_kwargs` in plain types: transformers refuses configuration nodes."""
+    """`data.mm_processor_kwargs` in plain types: transformers rejects configuration nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scored:
-    """A trajectory and what verl is told about its reward."""
+    """A trajectory and the reward reported to verl."""
 
     trajectory: Trajectory
     rows: tuple[Row, ...]
-    """At least one, each of which fits verl's lengths."""
+    """At least one row, each within verl's lengths."""
     problem: str | None
-    """Why nothing of it is trained; None for a sample that counts."""
+    """Why it is not trained; None for a trained sample."""
     reward: float = 0.0
 
 
@@ -88,13 +88,13 @@ async def outputs_of(
 ) -> list[EpisodeOutput]:
     """Return the rows of an episode; the same fields are set in all of them.
 
-    An episode without a reward waits for its group. V1 then gets no row of it, so that no group
-    statistic counts it. V0 needs one for each sample, and V1 at least one for each prompt: these
-    get mask 0 and the mean reward of the others, or 0.0.
+    An episode without a reward waits for its group. V1 then gets no row, so no group statistic
+    includes it. V0 needs one row per sample, and V1 at least one per prompt: these get mask 0 and
+    the mean reward of the others, or 0.0.
 
     Args:
         played: The trajectories of the episode's roles.
-        member: The episode's place in its group.
+        member: The episode's membership in its group.
         delivery: How rows are made.
 
     Raises:
@@ -106,7 +106,7 @@ async def outputs_of(
     counted = [float(one.trajectory.reward or 0.0) for one in scored if one.problem is None]
     if counted:
         member.leave(counted[0])
-        # V1 gives all rows the advantage of the last one, so one that is trained must stand there.
+        # V1 gives all rows the advantage of the last one, so the last must be a trained row.
         scored = sorted(
             (replace(one, reward=counted[0]) for one in scored), key=lambda one: not one.problem
         )
@@ -117,7 +117,7 @@ async def outputs_of(
         if delivery.is_v1 and others.count:
             return []
         scored = [replace(scored[0], reward=others.mean)]
-    # Siblings have one reward, which no turn of a single one has earned.
+    # Siblings share one reward, which no turn of a single one has earned.
     by_turn = delivery.placement is RewardPlacement.TURNS and len(scored) == 1
     return [
         _output(one, row, delivery, by_turn=by_turn and len(one.rows) == 1 and not one.problem)
@@ -168,7 +168,7 @@ def _fits(row: Row, settings: VerlSettings) -> bool:
 
 
 def _filler(identity: int) -> Row:
-    """Return the smallest row that verl takes; it trains nothing and costs almost nothing."""
+    """Return the smallest row that verl accepts; it trains nothing and is nearly free."""
     return Row(
         prompt_ids=(identity,),
         response_ids=(identity,),
@@ -186,8 +186,8 @@ def _filler(identity: int) -> Row:
 def _output(scored: _Scored, row: Row, delivery: Delivery, *, by_turn: bool) -> EpisodeOutput:
     """Return one row.
 
-    A split trajectory has its whole reward on the last token of every row, as the V1 worker itself
-    copies it: each row's return is then right, and GRPO reads the last row alone.
+    A split trajectory has its whole reward on the last token of every row, as the V1 worker copies
+    it: each row's return is then right, and GRPO reads only the last row.
     """
     last = [0.0] * (len(row.response_ids) - 1) + [scored.reward]
     fields: dict[str, Any] = {
@@ -225,7 +225,7 @@ def _experts(scored: _Scored, row: Row, shape: tuple[int, ...] | None) -> Any:  
 
 
 def _metrics(trajectory: Trajectory) -> dict[str, Any]:
-    """Return verl's timers, the only metrics that it keeps from an output (agent_loop.py:79)."""
+    """Return verl's timers, the only metrics that it keeps (agent_loop.py:79)."""
     preempted = [
         int(segment.extras["num_preempted"])
         for segment in trajectory.segments
@@ -269,7 +269,7 @@ def _extra_fields(scored: _Scored, global_steps: int) -> dict[str, Any]:
 def _numbers(scored: _Scored) -> dict[str, float]:
     """Return the per-sample metrics that verl logs in validation and may filter groups by.
 
-    Always the same keys with numbers: a key that is missing in one sample is a KeyError in V0.
+    Keys are always the same, with numbers: a key missing in one sample is a KeyError in V0.
     """
     facts = EpisodeFacts.of(scored.trajectory)
     retries = facts.retries

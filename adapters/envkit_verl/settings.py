@@ -1,4 +1,4 @@
-"""What verl's configuration means for an episode (verl 0.9.1, trainer/config/ppo_trainer.yaml)."""
+"""Read verl's configuration for an episode (verl 0.9.1, trainer/config/ppo_trainer.yaml)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,21 +12,22 @@ VLLM: Final = "vllm"
 TURNS: Final = "envkit_turns"
 """Name of the estimator of `envkit_verl.advantages`."""
 _OWN_PARAMETERS: Final = frozenset({"temperature", "top_p", "top_k"})
-"""Sampling parameters that are fields of `Sampling`; verl's others travel in its extras."""
+"""Sampling parameters that are fields of `Sampling`; verl's others go to its extras."""
 _ESTIMATORS_OF_ROWS: Final = ("grpo", "gae", "reinforce_plus_plus")
-"""Those without a group's statistics, and GRPO, of whose episodes V1 counts the last row alone."""
+"""Estimators without group statistics, and GRPO, for which V1 counts only the last row of an
+episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerlSettings:
-    """The parts of verl's configuration that bound an episode, or weigh it."""
+    """The parts of verl's configuration that bound or weight an episode."""
 
     prompt_length: int
-    """Tokens that the prompt of a row may have; verl never cuts a longer one."""
+    """Maximum prompt tokens of a row; verl never truncates a longer one."""
     response_length: int
-    """Tokens that the response of a row may have, observations included."""
+    """Maximum response tokens of a row, including observations."""
     max_model_len: int | None
-    """The server's context; None leaves it at the model's own."""
+    """The server's context length; None means the model's own."""
     max_turns: int | None
     """`multi_turn.max_assistant_turns`."""
     backend: str
@@ -63,7 +64,7 @@ class VerlSettings:
         )
 
     def why_one_row(self, *, is_v1: bool) -> str | None:
-        """Return why an episode may not become several rows, and what to set; None if it may.
+        """Return why an episode must be one row, and what to set; None if several are allowed.
 
         Its weight in the loss and in its group must be that of one row.
         """
@@ -84,7 +85,7 @@ class VerlSettings:
     def limits(self, own: Limits) -> Limits:
         """Return the tighter of the run's own limits and verl's.
 
-        A row's prompt is bounded separately, by the engine: it is known only after `reset`.
+        The engine bounds a row's prompt separately: it is known only after `reset`.
         """
         context = self.prompt_length + self.response_length
         if self.max_model_len is not None:
@@ -99,11 +100,11 @@ class VerlSettings:
         )
 
     def sampling(self, parameters: Mapping[str, Any], *, priority: int = 0) -> Sampling:
-        """Return verl's sampling parameters of one sample; the limits clamp its reply.
+        """Convert verl's sampling parameters of one sample; the limits clamp its reply.
 
         Args:
-            parameters: What the worker passes to `run`: no token budget, and top_k -1 for all.
-            priority: Of the request, which vLLM schedules by; 0 for none.
+            parameters: The worker's arguments to `run`: no token budget, and top_k -1 for all.
+            priority: Request priority, used by vLLM's scheduler; 0 for none.
         """
         top_k = int(parameters.get("top_k", -1))
         extras = {key: value for key, value in parameters.items() if key not in _OWN_PARAMETERS}

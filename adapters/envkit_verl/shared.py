@@ -1,7 +1,7 @@
-"""What the episodes of one rollout worker share: codec, engine, threads, environments, groups.
+"""State shared by a rollout worker's episodes: codec, engine, threads, environments, groups.
 
-verl builds a loop object for every trajectory (agent_loop.py:683 of verl 0.9.1), so whatever is
-costly lives here, once for an event loop, a client and a configuration.
+verl builds a loop object for every trajectory (agent_loop.py:683 of verl 0.9.1), so costly objects
+live here, once per event loop, client and configuration.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from envkit_verl.settings import VLLM, VerlSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerParts:
-    """What verl hands to every loop object; the same objects each time."""
+    """Objects that verl passes to every loop object, the same each time."""
 
     server_manager: Any
     tokenizer: Any
@@ -36,7 +36,7 @@ class WorkerParts:
 
 
 class SharedRollout:
-    """The long-lived side of `EnvAgentLoop`."""
+    """Long-lived state of `EnvAgentLoop`."""
 
     def __init__(self, parts: WorkerParts, options: Mapping[str, Any]) -> None:
         """Make codec, engine and player on the running event loop.
@@ -46,8 +46,8 @@ class SharedRollout:
             options: The `envkit` mapping of the loop's YAML entry.
 
         Raises:
-            ConfigurationError: Unknown options, or settings that do not fit together.
-            TemplateError: The model's chat template cannot be made exact.
+            ConfigurationError: Unknown options, or incompatible settings.
+            TemplateError: The model's chat template cannot be encoded exactly.
         """
         self.parts = parts
         self.config = RolloutConfig.for_trainer(
@@ -92,7 +92,7 @@ class SharedRollout:
 
     @property
     def filler_id(self) -> int:
-        """A token that may stand where a sample has none."""
+        """A token for samples without tokens."""
         return self.codec.stop_ids[0]
 
     @property
@@ -105,11 +105,11 @@ _kept: dict[asyncio.AbstractEventLoop, dict[str, SharedRollout]] = {}
 
 
 def shared_rollout(parts: WorkerParts, options: Mapping[str, Any]) -> SharedRollout:
-    """Return what loops with these parts and options share on the running event loop."""
+    """Return the shared rollout of loops with these parts and options on the running event loop."""
     for dead in [loop for loop in _kept if loop.is_closed()]:
         del _kept[dead]
     known = _kept.setdefault(asyncio.get_running_loop(), {})
-    # A kept rollout keeps its parts, so their identities are not given to other objects.
+    # A cached rollout keeps its parts alive, so their ids are not reused.
     identities = (id(parts.server_manager), id(parts.tokenizer), id(parts.processor))
     key = json.dumps([identities, options], sort_keys=True, default=str)
     if key not in known:
@@ -119,7 +119,7 @@ def shared_rollout(parts: WorkerParts, options: Mapping[str, Any]) -> SharedRoll
 
 
 async def aclose_shared() -> None:
-    """Close the environments and threads that the running event loop's rollouts keep.
+    """Close the environments and threads of the running event loop's rollouts.
 
     verl ends its workers by ending their processes, so only tests and notebooks need this.
     """
@@ -128,7 +128,7 @@ async def aclose_shared() -> None:
 
 
 class _Configured:
-    """A processor called with `data.mm_processor_kwargs`, just as verl's worker calls it."""
+    """A processor called with `data.mm_processor_kwargs`, as verl's worker calls it."""
 
     def __init__(self, processor: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
         self._processor, self._kwargs = processor, dict(kwargs)
@@ -169,7 +169,7 @@ def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaCon
 
 
 def _generation_stops(tokenizer: Any) -> list[int]:  # noqa: ANN401  # a transformers tokenizer
-    """Return the ids that verl's servers stop on besides the tokenizer's own end of text."""
+    """Return the ids that verl's servers stop on in addition to the tokenizer's end of text."""
     from transformers import GenerationConfig
 
     stops: Any = None
@@ -180,9 +180,9 @@ def _generation_stops(tokenizer: Any) -> list[int]:  # noqa: ANN401  # a transfo
 
 
 def _routing_shape(tokenizer: Any) -> tuple[int, ...] | None:  # noqa: ANN401  # of transformers
-    """Return (layers, experts per token) by the model's config.json; None if it does not say.
+    """Return (layers, experts per token) from the model's config.json; None if it is not there.
 
-    An episode may fail before a server has reported the shape, and its row needs it too.
+    An episode may fail before a server reports the shape, and its row needs it too.
     """
     from transformers import PretrainedConfig
 

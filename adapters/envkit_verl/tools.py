@@ -1,7 +1,7 @@
 """envkit's function tools for verl's own `tool_agent` loop.
 
-That loop has limits that `EnvAgentLoop` does not have: it shortens tool text, gives one reward for
-a trajectory, and turns a failed tool into text that is trained on (verl 0.9.1,
+That loop has limits that `EnvAgentLoop` does not have: it truncates tool text, gives one reward per
+trajectory, and turns a failed tool into text that is trained on (verl 0.9.1,
 experimental/agent_loop/tool_agent_loop.py:450-518).
 """
 
@@ -20,7 +20,7 @@ from envkit_verl.engine import pictures
 
 
 class ExactToolSchema(OpenAIFunctionToolSchema):
-    """A schema that reaches the prompt whole.
+    """A schema that reaches the prompt unchanged.
 
     verl's own keeps type, description and enum of a property and drops the rest, so a list loses
     its items (verl 0.9.1, tools/schemas.py:21-36).
@@ -40,7 +40,7 @@ class ExactToolSchema(OpenAIFunctionToolSchema):
         reduced = json.loads(json.dumps(whole))
         parameters = reduced["function"]["parameters"]
         for entry in parameters.setdefault("properties", {}).values():
-            entry.setdefault("type", "object")  # anyOf and the like: only verl's check reads this
+            entry.setdefault("type", "object")  # anyOf etc.: only verl's check reads this
         made = cls.model_validate(reduced)
         made._text = json.dumps(whole)
         return made
@@ -58,13 +58,13 @@ def function_tools(
 
     Args:
         env_id: A registered environment.
-        names: Of the tools to take; None takes all.
-        env_kwargs: Arguments of the environment, which is made once and stays open.
+        names: Names of the tools; None takes all.
+        env_kwargs: Arguments of the environment, which is created once and stays open.
 
     Raises:
         ConfigurationError: A tool is a schema without a function, or verl is older than 0.8.0,
-            which has no function tools.
-        UnknownNameError: The environment has no tool of a name.
+            which introduced function tools.
+        UnknownNameError: The environment has no tool with a given name.
     """
     try:
         from verl.tools.function_tool import function_tool

@@ -2,7 +2,7 @@
 
     engine = create_engine(model_dir, base_url="http://127.0.0.1:8000")
 
-Works with servers of release 0.32; needs no vLLM package on this side. The server is started with
+Works with servers of release 0.32; the client needs no vLLM package. Start the server with
 `--enable-scale-out --logprobs-mode processed_logprobs --enable-prompt-tokens-details`.
 """
 

@@ -1,4 +1,4 @@
-"""vLLM's token route: which images a server has, what a 500 means, and its flags."""
+"""vLLM's token route: images cached on the server, the meaning of a 500, and its flags."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ from envkit_vllm import payload, response
 from envkit_vllm.flags import read_flags
 
 _NAME_PREFIX: Final = "generate-tokens-"
-"""What the server puts before a request's name; it aborts by the whole name only."""
+"""Prefix that the server adds to a request id; aborts need the full id."""
 _CACHE_MISS: Final = b"Cache miss for image"
 _MOST_IMAGES: Final = 1 << 13
-"""Images that are believed to be at the server; the oldest are sent with bytes again."""
+"""Maximum images assumed to be cached on the server; the oldest are sent again."""
 _HEALTH_S: Final = 5.0
 _PROBE_TOLERANCE: Final = 1e-3
 
@@ -49,7 +49,7 @@ class VLLMDialect(Dialect):
     changed_hint = "the ids must be wire ids, one placeholder per image"
 
     def __init__(self) -> None:
-        """Assume that the server has no image."""
+        """Start with no image on the server."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._missed: set[str] = set()
         self._has_cache = True
@@ -67,17 +67,17 @@ class VLLMDialect(Dialect):
         return payload.score_fields(ids)
 
     def encode(self, outgoing: Outgoing, *, is_again: bool) -> bytes:
-        """Return the body; images that the server has go by name, unless it has lost one."""
+        """Return the body; cached images are sent by name, unless the server lost one."""
         known = self._known if self._has_cache and not is_again else ()
         fields = {"request_id": outgoing.rid, **outgoing.fields}
         parts = payload.image_parts(outgoing.images, known=known)
         return encode_body(fields, "content_parts", parts)
 
     def settle(self, outgoing: Outgoing, answer: Answer) -> bool:
-        """Note which images the server has; True when it has lost one that was only named.
+        """Record which images the server has; True if it lost one that was sent by name.
 
-        An image that is lost each time it is named shows a server without a cache: from then on
-        bytes are always sent.
+        If an image is lost each time, the server has no cache: from then on, images are always sent
+        in full.
         """
         names = {image.sha256 for image in outgoing.images}
         if answer.status == 400 and _CACHE_MISS in answer.body:
@@ -99,11 +99,11 @@ class VLLMDialect(Dialect):
         return False
 
     def abort_fields(self, rid: str) -> dict[str, Any]:
-        """Return the body, with the name that the server made of ours."""
+        """Return the body, with the server's form of our id."""
         return {"request_ids": [_NAME_PREFIX + rid]}
 
     async def internal_error(self, http: Transport, answer: Answer) -> EngineFault:
-        """Ask the health page what a 500 means; the texts differ between releases.
+        """Check the health route to interpret a 500; the texts differ between releases.
 
         A server whose engine died answers requests for about a second before it exits.
         """
@@ -116,8 +116,8 @@ class VLLMDialect(Dialect):
         if is_alive:
             return EngineFault(f"{said}. The server's log has the traceback")
         return EngineFault(
-            f"{said}, and its health page fails: its engine process died. Look at the end of its "
-            "log and start it again",
+            f"{said}, and its health route fails: its engine process died. See the end of "
+            "its log and restart it",
             kind=FaultKind.CRASHED,
             is_away=True,
         )
@@ -127,11 +127,11 @@ class VLLMDialect(Dialect):
         return response.parse_object(body)
 
     def generation(self, answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
-        """Return what was sampled; see `response`."""
+        """Return the sampled reply; see `response`."""
         return response.parse_generation(answer, train_length=train_length, rid=rid)
 
     def prompt_ids(self, answer: Mapping[str, Any]) -> Any:  # noqa: ANN401  # whatever JSON holds
-        """Return the expanded prompt, which is there if it was asked for."""
+        """Return the expanded prompt, if it was requested."""
         return answer.get("prompt_token_ids")
 
     def prompt_logprobs(self, answer: Mapping[str, Any]) -> tuple[float | None, ...]:
@@ -158,7 +158,7 @@ class VLLMDialect(Dialect):
         )
 
     def kind_matters(self, sampling: Sampling) -> bool:
-        """Both kinds agree only for plain sampling at temperature 0 and 1."""
+        """Return whether the kinds differ; plain sampling at temperature 0 or 1 equals."""
         return bool(
             sampling.temperature not in (0.0, 1.0)
             or sampling.top_p != 1.0
@@ -168,7 +168,7 @@ class VLLMDialect(Dialect):
         )
 
     def kind_probe(self, token: int) -> dict[str, Any]:
-        """Allow one token only: its probability in the sampled distribution is 1."""
+        """Allow a single token: its probability in the sampled distribution is 1."""
         return {
             "token_ids": [token],
             "sampling_params": {
@@ -178,7 +178,7 @@ class VLLMDialect(Dialect):
         }  # fmt: skip
 
     def probed_kind(self, body: bytes) -> LogprobKind | None:
-        """Return the kind by the only allowed token's log-probability."""
+        """Return the kind from the allowed token's log-probability."""
         try:
             entry: Any = json.loads(body)["choices"][0]["logprobs"]["content"][0]
             value = float(entry["logprob"])
@@ -189,5 +189,5 @@ class VLLMDialect(Dialect):
         return LogprobKind.SAMPLED if abs(value) < _PROBE_TOLERANCE else LogprobKind.RAW
 
     async def flags(self, http: Transport) -> list[FlagCheck]:
-        """Return the flags, each without which something fails silently."""
+        """Return the flags without which something fails silently."""
         return await read_flags(http, self)

@@ -1,4 +1,4 @@
-"""The vLLM engine, and how a command line makes one."""
+"""The vLLM engine and its factory for the command line."""
 
 import os
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ class VLLMEngine(RemoteEngine):
     """Samples over the token route of a standalone vLLM server.
 
     Log-probabilities are of the sampled distribution: temperature, bans, penalties, top-p and top-k
-    applied and renormalised. A trainer that recomputes them without top-p and top-k gets other
-    numbers, so train with both off. `Sampling.extras` may hold the keys that `payload` lists; a
-    LoRA adapter is named by `extras={"model": NAME}`.
+    applied and renormalised. A trainer that recomputes them without top-p and top-k gets different
+    values, so train with both off. `Sampling.extras` may hold the keys that `payload` lists; a LoRA
+    adapter is named by `extras={"model": NAME}`.
     """
 
     dialect_type = VLLMDialect
@@ -29,10 +29,10 @@ def create_engine(
     """Return an engine for running servers; the entry point `envkit.engines: vllm`.
 
     Args:
-        model: Folder or cached hub name of the served model; None leaves the checks of ids out.
+        model: Folder or cached hub name of the served model; None skips the checks of ids.
         base_url: The server, such as "http://127.0.0.1:8000". Several addresses, as a list or
             separated by commas, are replicas of one model.
-        options: Of `VLLMEngine`; they win over what the model's folder says.
+        options: Options of `VLLMEngine`; they override the model folder's values.
 
     Raises:
         ConfigurationError: A bad address or option, or a model folder without a readable config.

@@ -1,4 +1,4 @@
-"""Which flags a vLLM server was started with, found by asking it for what they change."""
+"""Detect the flags that a vLLM server was started with, from their effects."""
 
 import json
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ _TOKEN: Final = 1
 
 
 async def read_flags(http: Transport, dialect: "VLLMDialect") -> list[FlagCheck]:
-    """Sample one token and look at the answer.
+    """Sample one token and inspect the answer.
 
     Raises:
         EngineFault: The server does not answer.

@@ -1,4 +1,4 @@
-"""What is sent to `/inference/v1/generate`: ids with one placeholder per image, and the images.
+"""Requests to `/inference/v1/generate`: ids with one placeholder per image, and the images.
 
 The server ignores unknown keys, at the top and in `sampling_params`, so extras are checked against
 the keys of release 0.32 (vllm/sampling_params.py and
@@ -13,11 +13,11 @@ from envkit.rollout.engine import GenerateRequest, Sampling
 from envkit_remote.body import BodyRules
 
 BAN_BIAS: Final = -100.0
-"""Added to the logit of a banned token; vLLM cuts a bias to [-100, 100]."""
+"""Added to the logit of a banned token; vLLM clamps a bias to [-100, 100]."""
 
 RULES: Final = BodyRules(
     title="vLLM",
-    # Keys that leave one answer of one sequence.
+    # Keys that keep a single answer with a single sequence.
     sampling_keys=frozenset({
         "allowed_token_ids", "extra_args", "frequency_penalty", "ignore_eos", "logit_bias", "min_p",
         "min_tokens", "presence_penalty", "repetition_detection", "repetition_penalty",
@@ -34,7 +34,7 @@ RULES: Final = BodyRules(
 def sampling_params(sampling: Sampling, *, max_new_tokens: int) -> dict[str, Any]:
     """Return the server's sampling parameters, each written out.
 
-    An absent `max_tokens` would mean "up to the context's end", and a null `top_k` is refused.
+    A missing `max_tokens` would mean "up to the context's end", and a null `top_k` is rejected.
     """
     params: dict[str, Any] = {
         "max_tokens": max_new_tokens,
@@ -72,7 +72,7 @@ def generate_fields(
 
 
 def score_fields(ids: Sequence[int]) -> dict[str, Any]:
-    """Return the body of a request that reports every prompt token; it samples one, unread."""
+    """Return the body of a request that reports every prompt token and samples one."""
     return {
         "token_ids": list(ids),
         "return_token_ids": True,
@@ -85,12 +85,12 @@ def score_fields(ids: Sequence[int]) -> dict[str, Any]:
 def image_parts(images: Iterable[Image], *, known: Collection[str]) -> Iterator[bytes]:
     """Yield the JSON of each image.
 
-    The name of an image at the server is the hash of its pixels: the server trusts it, and would
-    use another image's features under the same name.
+    The server's name of an image is the hash of its pixels: the server trusts it, and would use
+    another image's features under the same name.
 
     Args:
         images: One per placeholder.
-        known: Hashes of images that the server has; these travel by name only.
+        known: Hashes of images that the server has; these are sent by name.
     """
     for image in images:
         yield _part(image, with_bytes=image.sha256 not in known)

@@ -1,4 +1,4 @@
-"""What comes back: an answer of the token route, cross-checked and turned into a `Generation`."""
+"""Parse an answer of the token route, cross-check it and build a `Generation`."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -11,7 +11,7 @@ from envkit_remote.prompt import check_length
 
 _READER: Final = AnswerReader("vLLM", "0.32")
 _NO_LOGPROB: Final = -9998.0
-"""Below it lies -9999.0, which vLLM writes for NaN and for what was not reported."""
+"""Lower bound above -9999.0, which vLLM writes for NaN and unreported values."""
 _PASSED_ON: Final = ("routed_experts", "sampling_mask")
 
 
@@ -31,13 +31,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
-    """Return what the server sampled, the stop token or the tokens of a stop string included.
+    """Return the sampled reply, including the stop token or the tokens of a stop string.
 
     Args:
         answer: From `parse_object`.
-        train_length: How long the prompt is with images expanded. The server's count is the only
-            witness of a wrong number of placeholders, which it takes without a word.
-        rid: What the request was called; kept in the extras for log look-ups.
+        train_length: Prompt length with images expanded. Only the server's count reveals a wrong
+            number of placeholders, which it accepts silently.
+        rid: Id of the request; kept in the extras for log lookups.
 
     Raises:
         EngineFault: The answer is not one of vLLM's token route.
@@ -84,13 +84,13 @@ def _tokens(
     check_tokens(token_ids, output_ids or [], _READER.count(usage, "completion_tokens"))
     if logprobs and min(logprobs) < _NO_LOGPROB:
         raise LedgerFault(
-            "vLLM reported -9999.0 as a log-probability, which stands for NaN or for none"
+            "vLLM reported -9999.0 as a log-probability, which means NaN or unreported"
         )
     return token_ids, logprobs
 
 
 def _versions(spans: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
-    """Return the weight versions of a reply in order; none where the server does not say.
+    """Return the weight versions of a reply in order; empty if the server does not report them.
 
     Raises:
         EngineFault: They are not spans.

@@ -68,7 +68,7 @@ class MultiAgentEnv(Env):
     def on_end(self) -> Mapping[str, float]:
         """Return rewards that are known at the end only, by role; nothing by default.
 
-        They are added to each role's last reply, also where the role has long stopped speaking.
+        They are added to each role's last reply, even if the role has long stopped speaking.
         Called once, after the last `on_replies`, also when `max_turns` rounds ended the episode.
         """
         return {}
@@ -123,7 +123,7 @@ class MultiAgentEnv(Env):
         return self._advance(action, self._joint(turns, late, done=is_over))
 
     def snapshot(self) -> bytes:
-        """Refuse: what every role has read and said is not in it.
+        """Reject: what every role has read and said is not in it.
 
         Raises:
             ContractError: Always; a recovery replays the replies of all roles instead.

@@ -113,7 +113,7 @@ def load_adjust(place: str) -> AdjustRewards:
 
 
 def share_one_reward(trajectories: Sequence[Trajectory], who: str) -> None:
-    """Refuse siblings that a trainer would give one advantage, but whose rewards differ.
+    """Reject siblings that a trainer would give one advantage, but whose rewards differ.
 
     Args:
         trajectories: The roles of one episode.

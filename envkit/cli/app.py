@@ -1,4 +1,4 @@
-"""The commands under one name, and what happens to their errors.
+"""The command group, and handling of errors.
 
 Exit codes: 0 success, 1 an error or a failed check, 2 wrong usage (a
 `ConfigurationError`), 3 a rollout in which every episode faulted, 130 after Ctrl-C.
@@ -13,16 +13,12 @@ from typer.core import TyperGroup
 
 from envkit.cli.audit import audit
 from envkit.cli.catalog import info, list_environments
-from envkit.cli.certify import certify
-from envkit.cli.conformance import conformance
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
 from envkit.cli.eval import evaluate
 from envkit.cli.examples import EXAMPLES, epilog
 from envkit.cli.export import export
 from envkit.cli.filter_tasks import filter_tasks
-from envkit.cli.golden import golden
-from envkit.cli.imports import import_dump
 from envkit.cli.new import new
 from envkit.cli.person import play
 from envkit.cli.plugin_commands import plugin_commands
@@ -38,18 +34,18 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class _Commands(TyperGroup):
-    """Ends every expected error in one line, and takes --debug after the command too.
+    """Prints expected errors on one line, and accepts --debug after the command too.
 
-    Plugins are asked for their commands only where envkit's own do not suffice.
+    Plugins are searched only if no envkit command matches.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401  # click's context
-        """Return the names of all commands, those of plugins last."""
+        """Return the names of all commands, plugins' last."""
         self._add_plugin_commands()
         return super().list_commands(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401  # click's context and command
-        """Return a command of envkit's, or else of a plugin's; None when nobody has it."""
+        """Return a command of envkit or of a plugin; None if there is none."""
         if cmd_name not in self.commands:
             self._add_plugin_commands()
         return super().get_command(ctx, cmd_name)
@@ -59,14 +55,14 @@ class _Commands(TyperGroup):
             self.commands.setdefault(name, command)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's context
-        """Move --debug to the front, where it is declared."""
+        """Move --debug to the front, as declared."""
         end = args.index("--") if "--" in args else len(args)
         if "--debug" in args[:end]:
             args = ["--debug", *(a for a in args[:end] if a != "--debug"), *args[end:]]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # click's context and result
-        """Run the command and turn what envkit raises into a line and an exit code."""
+        """Run the command and turn envkit's errors into a line and an exit code."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -86,8 +82,10 @@ class _Commands(TyperGroup):
             place = "" if error.filename is None else f"{error.filename}: "
             note(f"envkit: error: {printable(f'{place}{error.strerror or error}')}")
             raise typer.Exit(EXIT_ERROR) from error
-        except SystemExit as error:  # no command raises it: an environment or an engine did
-            if isinstance(error.__context__, BrokenPipeError):  # rich did: `envkit ... | head`
+        except SystemExit as error:  # raised by an environment or an engine, not by a command
+            if isinstance(
+                error.__context__, BrokenPipeError
+            ):  # raised by rich: `envkit ... | head`
                 raise
             if ctx.params.get("debug"):
                 note_traceback(error)
@@ -102,7 +100,7 @@ class _Commands(TyperGroup):
 
 
 def _meant(message: str) -> str:
-    """Return the nearest of the choices that the message of a wrong value names, as a hint."""
+    """Return a suggestion from the choices in the message of a wrong value."""
     given, found, choices = message.partition(" is not one of ")
     quoted = re.findall(r"'([^']*)'", given)
     if not found or not quoted:
@@ -149,16 +147,14 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
         "view": view,
         "verify": verify,
     },
-    "Write an environment": {"new": new, "certify": certify, "golden": golden},
+    "Write an environment": {"new": new},
     "Train": {
         "export": export,
         "filter": filter_tasks,
-        "import": import_dump,
         "audit": audit,
-        "conformance": conformance,
     },
 }
-"""By the groups of the help, which are those of docs/command-line.md. Plugins come last."""
+"""Commands by help group, as in docs/command-line.md. Plugins come last."""
 for _group, _members in _COMMANDS.items():
     for _name, _command in _members.items():
         app.command(_name, epilog=epilog(EXAMPLES[_name]), rich_help_panel=_group)(_command)

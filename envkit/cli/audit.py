@@ -1,4 +1,4 @@
-"""`envkit audit`: what is exact for a model's chat template, and what it costs."""
+"""`envkit audit`: what is exact for a model's chat template, and its cost."""
 
 from typing import Annotated
 

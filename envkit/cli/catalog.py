@@ -1,4 +1,4 @@
-"""`envkit list` and `envkit info`: which environments there are, and what one is."""
+"""`envkit list` and `envkit info`: list environments, and describe one."""
 
 import inspect
 from dataclasses import asdict
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def list_environments(
     namespace: Annotated[
         str | None,
-        typer.Argument(metavar="[COLLECTION]", help="List what is in it, such as reasoning_gym."),
+        typer.Argument(metavar="[COLLECTION]", help="A collection to list, such as reasoning_gym."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the environments and collections that are installed."""
+    """List the installed environments and collections."""
     from envkit.collection import collections
     from envkit.errors import EnvkitError
     from envkit.registration import members, registry, spec

@@ -1,8 +1,8 @@
-"""What `envkit doctor` checks: each finding says what is wrong, why it matters and what fixes it.
+"""Checks of `envkit doctor`: each says what is wrong, why it matters and how to fix it.
 
-A plugin brings a check by an entry point of the group `envkit.checks`: the place of a function
-without arguments that returns what it found and raises an EnvkitError, whose message says what is
-wrong and ends with "Fix it with: COMMAND".
+A plugin adds a check by an entry point of the group `envkit.checks`: a function without arguments
+that returns its finding, or raises an EnvkitError whose message says what is wrong and ends with
+"Fix it with: COMMAND".
 """
 
 import platform
@@ -24,14 +24,14 @@ _LEAST_FREE_BYTES: Final = 1 << 30
 
 
 class Status(StrEnum):
-    """How a check ended."""
+    """Outcome of a check."""
 
     OK = "ok"
     """Nothing to do."""
     OFF = "off"
-    """An optional part that is not installed; no failure."""
+    """An optional part that is not installed; not a failure."""
     FAILED = "no"
-    """Something that ought to work does not."""
+    """Something that should work does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,15 @@ class Check:
     name: str
     status: Status
     found: str
-    """What is there, or what is wrong."""
+    """What was found, or what is wrong."""
     matters: str = ""
-    """What does not work because of it; empty when all is well."""
+    """What does not work because of it; empty if all is well."""
     fix: str = ""
-    """The command that fixes it; empty when all is well."""
+    """The command that fixes it; empty if all is well."""
 
 
 def all_checks() -> Iterator[Check]:
-    """Yield every check of this machine, cheap ones first."""
+    """Yield all checks of this machine, cheap ones first."""
     yield from _core()
     yield from _extras()
     yield from _places()
@@ -124,7 +124,7 @@ def _places() -> Iterator[Check]:
         name="current folder",
         status=Status.FAILED if is_low else Status.OK,
         found=f"{free / 2**30:.1f} GiB free",
-        matters="a rollout that fills the disk ends" if is_low else "",
+        matters="a rollout stops when the disk is full" if is_low else "",
         fix=f"du -xh --max-depth=2 {here} | sort -h | tail" if is_low else "",
     )
 
@@ -180,7 +180,7 @@ def _environments() -> Iterator[Check]:
 def _imported(
     area: str, name: str, problem: EnvkitError | None, *, matters: str, distribution: str
 ) -> Check:
-    """Return the check of a plugin that was imported, or not."""
+    """Return the check of a plugin's import."""
     if problem is None:
         found = f"from {distribution}"
         return Check(area=area, name=name, status=Status.OK, found=found)
@@ -220,8 +220,8 @@ def _plugin_check(point: EntryPoint) -> Check:
             area="plugin",
             name=point.name,
             status=Status.FAILED,
-            found=f"the check itself fails: {error!r}",
-            matters="nothing is known of this part",
+            found=f"the check itself failed: {error!r}",
+            matters="nothing is known about this part",
             fix=f"pip install --force-reinstall --no-deps {distribution}",
         )
     return Check(area="plugin", name=point.name, status=Status.OK, found=str(found))
@@ -234,7 +234,7 @@ def _fix_in(message: str) -> str:
 
 
 def machine() -> dict[str, str]:
-    """Return facts of the machine that cannot be wrong."""
+    """Return facts about the machine, which need no check."""
     return {
         "envkit": installed.version_of(installed.DISTRIBUTION) or "not installed",
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",

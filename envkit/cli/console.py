@@ -1,8 +1,8 @@
-"""What the commands write: results on standard output, everything else on standard error.
+"""Output of commands: results on standard output, everything else on standard error.
 
-Lines are written plainly, so that a path can be copied and a pipe gets whole lines; only progress
-and `envkit view` are drawn, by `rich_console`. All of it goes through `printable`: what models,
-environments and servers said must not move the cursor, rename the window or hide a line.
+Lines are plain, so paths can be copied and pipes get whole lines; `rich_console` draws only
+progress and `envkit view`. All output goes through `printable`: text of models, environments and
+servers must not move the cursor, rename the window or hide a line.
 """
 
 import json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envkit.access import Access
 
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Marks that turn the reading direction of whatever follows them."""
+"""Characters that change the reading direction."""
 _UNSEEN: Final = (*range(0x7F, 0xA0), *range(0xD800, 0xE000), *_DIRECTIONS)
 _SHOWN: Final = {
     **{code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"},
@@ -39,26 +39,28 @@ def say(line: str = "") -> None:
 
 
 def note(line: str = "") -> None:
-    """Write a line beside the result."""
+    """Write a line to standard error."""
     typer.echo(printable(line), err=True)
 
 
 def say_json(data: Any) -> None:  # noqa: ANN401  # any JSON data
     """Write the result as one JSON document, in ASCII."""
     text = json.dumps(data, indent=2, sort_keys=True, default=str)
-    typer.echo(text.replace("\x7f", "\\u007f"))  # the one control character that JSON leaves
+    typer.echo(
+        text.replace("\x7f", "\\u007f")
+    )  # the only control character that JSON does not escape
 
 
 def say_access(access: "Access") -> None:
-    """Write the key that a server made, or that it has none."""
+    """Write a server's generated key, or a warning that it has none."""
     if access.is_made:
         say(f"key {access.key}")
     elif access.key is None:
-        note("no key: every client that reaches the server is let in")
+        note("no key: every client that reaches the server has access")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table with aligned columns; without a heading where the names are empty."""
+    """Write a table with aligned columns; without a header if the names are empty."""
     cells = [[" ".join(str(cell).splitlines()) for cell in row] for row in rows]
     lines = [list(columns), *cells] if any(columns) else cells
     widths = [max((len(line[n]) for line in lines), default=0) for n in range(len(columns))]
@@ -81,10 +83,10 @@ def note_traceback(error: BaseException) -> None:
 def make_standard_error_printable() -> None:
     """Let warnings, log lines and errors of threads pass through `printable` too.
 
-    What a stream's encoding cannot hold is written as an escape.
+    Characters that a stream cannot encode are escaped.
     """
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)  # a replaced stream may have none
+        reconfigure = getattr(stream, "reconfigure", None)  # a replaced stream may lack it
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     as_warning = warnings.formatwarning

@@ -1,4 +1,4 @@
-"""How far a command is that counts: a bar on a terminal, nothing elsewhere."""
+"""Progress of a counting command: a bar on a terminal, nothing elsewhere."""
 
 import sys
 from typing import Any, Final, Self
@@ -9,7 +9,7 @@ _REFRESH_EVERY: Final = 8
 
 
 class CountingBar(Closing):
-    """A progress bar on standard error, from the start of a block to its end."""
+    """A progress bar on standard error, for the duration of a block."""
 
     def __init__(self, label: str, *, is_quiet: bool) -> None:
         self._bar: Any = None
@@ -37,11 +37,11 @@ class CountingBar(Closing):
         return self
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
     def show(self, done: int, total: int) -> None:
-        """Move the bar."""
+        """Update the bar."""
         if self._bar is not None and (done % _REFRESH_EVERY == 0 or done == total):
             self._bar.update(self._task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""`envkit doctor`: what is installed, what answers, and whether images reach the model."""
+"""`envkit doctor`: check what is installed, what answers, and whether images reach the model."""
 
 import asyncio
 import time
@@ -30,8 +30,9 @@ def doctor(
 ) -> None:
     """Check what is installed, and with an engine whether it answers; say how to fix the rest.
 
-    A line "no" ought to work and does not: what is wrong, why it matters and the command that fixes
-    it follow, and the exit code is 1. A line "off" is an optional part that is not installed.
+    A line "no" should work and does not: it is followed by what is wrong, why it matters and the
+    command that fixes it, and the exit code is 1. A line "off" is an optional part that is not
+    installed.
     """
     from envkit.cli import checks
     from envkit.cli.engines import EngineChoice
@@ -70,7 +71,7 @@ def _tell(machine: dict[str, str], found: "list[Check]", verdict: "Verdict | Non
 
 
 async def _examine(choice: "EngineChoice", *, vision: bool) -> "tuple[list[Check], Verdict | None]":
-    """Ask the engine for a token, and about images."""
+    """Sample a token from the engine, and check images."""
     from envkit.cli.engines import build
     from envkit.errors import EnvkitError
 
@@ -90,7 +91,7 @@ async def _examine(choice: "EngineChoice", *, vision: bool) -> "tuple[list[Check
 
 
 async def _flags(built: "Built") -> "list[Check]":
-    """Ask a server for the flags that matter; an engine without such a list has none."""
+    """Return a server's relevant flags; empty for engines without such a list."""
     from envkit.cli.checks import Check, Status
     from envkit.errors import EnvkitError
 
@@ -100,7 +101,7 @@ async def _flags(built: "Built") -> "list[Check]":
     try:
         rows = await ask()
     except EnvkitError:
-        return []  # asking for a token says the same
+        return []  # sampling a token reports the same
     return [
         Check(
             area="server",
@@ -155,7 +156,7 @@ def _engine_check(choice: "EngineChoice", name: str, found: str, *, is_ok: bool)
     fix = "envkit doctor --model DIR_OR_NAME"
     if choice.base_url is not None:
         first = choice.base_url.split(",")[0].rstrip("/")
-        fix = f"curl -i {first}/health  # start the server where this fails"
+        fix = f"curl -i {first}/health  # start the server if this fails"
     return Check(
         area="answer",
         name=name,

@@ -1,11 +1,10 @@
-"""Engines by name, and everything a rollout needs to talk to one.
+"""Engines by name, and what a rollout needs to use one.
 
-Engines are found through the entry-point group `envkit.engines` and nowhere else. A value names a
-factory `create_engine(model=None, ...)`; one that talks to a server also takes `base_url`. What a
-plugin may offer besides, and is used where it is there:
+Engines are found only through the entry-point group `envkit.engines`. A value names a factory
+`create_engine(model=None, ...)`; one for a server also takes `base_url`. A plugin may also offer:
 
-- `builtin_model_dir(name, progress)` beside the factory: the folder of a model that it brings;
-  `name` starts with "builtin", and "builtin" alone is what `model=None` means;
+- `builtin_model_dir(name, progress)` beside the factory: the folder of a bundled model; `name`
+  starts with "builtin", and "builtin" alone is what `model=None` means;
 - `engine.health()`: whether a server answers, and which model it serves.
 """
 
@@ -15,18 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    EngineFault,
-    FaultKind,
-    MissingDependencyError,
-    UnknownNameError,
-)
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, UnknownNameError
+from envkit.plugins import load_plugin, load_policy, plugins
 
 if TYPE_CHECKING:
     from envkit.env import Env, Policy
@@ -34,16 +26,18 @@ if TYPE_CHECKING:
     from envkit.tokens import ChatCodec
 
 GROUP: Final = "envkit.engines"
+ENDPOINTS: Final = "envkit.endpoints"
+"""Of entry points: what plays with text alone, called with its address, `model` and `api_key`."""
 DEFAULT_ENGINE: Final = "transformers"
 DEFAULT_KEY_ENV: Final = "OPENAI_API_KEY"
 _BUILTIN: Final = "builtin"
-"""Begins the names of models that come with an engine; alone, it is the default model."""
+"""Prefix of the names of bundled models; alone, it is the default model."""
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """Which engine, as the options of a command say it."""
+    """Choice of an engine by a command's options."""
 
     name: str | None = None
     """Entry-point name; None takes the default."""
@@ -93,7 +87,7 @@ class EngineChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Playing:
-    """What plays episodes."""
+    """An engine or endpoint that plays episodes."""
 
     engine: "Engine"
     codec: "ChatCodec | None"
@@ -109,53 +103,19 @@ class Built(Playing):
     codec: "ChatCodec"
 
 
-def registered_engines() -> dict[str, EntryPoint]:
-    """Return every registered engine by name; none is imported."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
-def engine_entry(name: str) -> EntryPoint:
-    """Return one registered engine.
-
-    Raises:
-        UnknownNameError: No engine has the name.
-    """
-    known = registered_engines()
-    if name not in known:
-        raise UnknownNameError.suggest("engine", name, known)
-    return known[name]
-
-
-def load_factory(entry: EntryPoint) -> Callable[..., Any]:
-    """Import a plugin's factory.
-
-    Raises:
-        MissingDependencyError: Something that the plugin needs is not installed.
-        ContractError: The entry point names nothing that can be called.
-    """
-    try:
-        factory: Any = entry.load()
-    except ImportError as error:
-        extra = {"transformers": "hf"}.get(entry.name, entry.name)
-        raise MissingDependencyError.for_extra(
-            f"engine {entry.name!r}", error.name or str(error), extra
-        ) from error
-    except AttributeError as error:
-        raise ContractError(f"engine {entry.name!r}: {error}; reinstall its package") from error
-    if not callable(factory):
-        raise ContractError(f"engine {entry.name!r}: {entry.value} must be a function")
-    return factory
+def load_engine(name: str) -> Callable[..., Any]:
+    """Import an engine's factory; see `load_plugin` for what it raises."""
+    return load_plugin(GROUP, name, kind="engine", extra={"transformers": "hf"}.get(name))
 
 
 def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
-    """Return what makes the chosen engine, checked as far as that needs no model and no server.
+    """Return the chosen engine's factory, with checks that need no model or server.
 
     Raises:
-        ConfigurationError: An unknown name, an address where none is taken, or none where one is
-            needed.
+        ConfigurationError: An unknown name, an unexpected address, or a missing one.
     """
     name = choice.name or DEFAULT_ENGINE
-    factory = load_factory(engine_entry(name))
+    factory = load_engine(name)
     is_client = "base_url" in inspect.signature(factory).parameters
     if is_client and choice.base_url is None:
         raise ConfigurationError(
@@ -173,10 +133,10 @@ def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
 async def build_any(
     choice: EngineChoice, env: "Env", *, progress: Progress | None = None
 ) -> Playing:
-    """Make what plays an environment: a chat endpoint's client, or what `build` makes.
+    """Build the player of an environment: a chat endpoint's client, or the result of `build`.
 
     Args:
-        choice: What the options say.
+        choice: The choice of the options.
         env: As for `build`.
         progress: As for `build`.
 
@@ -185,27 +145,26 @@ async def build_any(
     """
     if choice.chat is None:
         return await build(choice, env, progress=progress)
-    from envkit.chat import ChatEngine
-
     key, model = os.environ.get(choice.key_env or DEFAULT_KEY_ENV), choice.model or ""
     if choice.key_env is not None and not key:
         raise ConfigurationError(
             f"the environment variable {choice.key_env!r} of --key-env is not set: "
             f"export {choice.key_env}=KEY, or drop --key-env for an endpoint without keys"
         )
-    engine = ChatEngine(choice.chat, model=model, api_key=key or None)
+    make = load_plugin(ENDPOINTS, "chat", kind="endpoint")
+    engine = make(choice.chat, model=model, api_key=key or None)
     return Playing(engine=engine, codec=None, model=model)
 
 
 async def build_here(
     choice: EngineChoice, env: "Env", *, progress: Progress | None = None
 ) -> Playing:
-    """Make what this process needs of what plays elsewhere: a codec, and a client that checks.
+    """Build what this process needs if workers play: a codec, and a client for checks.
 
-    Weights are not loaded. A server is asked whether it answers, as in `build_any`.
+    Weights are not loaded. A server is checked, as in `build_any`.
 
     Args:
-        choice: What the options say.
+        choice: The choice of the options.
         env: As for `build`.
         progress: As for `build`.
 
@@ -217,7 +176,7 @@ async def build_here(
     from envkit.rollout.scripted import ScriptedEngine
     from envkit.tokens import load_codec
 
-    engine_maker(choice)  # refuses a wrong option
+    engine_maker(choice)  # rejects a wrong option
     source = model_source(choice.model, progress)
     codec = load_codec(source, tools=env.tools)
     return Built(engine=ScriptedEngine(codec, lambda _: ""), codec=codec, model=source)
@@ -226,26 +185,26 @@ async def build_here(
 async def build(
     choice: EngineChoice, env: "Env | None" = None, *, progress: Progress | None = None
 ) -> Built:
-    """Make the engine and the codec of its model; a policy needs the codec only.
+    """Build the engine and the codec of its model; a policy needs only the codec.
 
     Args:
-        choice: What the options say.
+        choice: The choice of the options.
         env: Gives the codec its tools, and the policy; None for neither.
-        progress: Takes lines while a built-in model is made for the first time.
+        progress: Receives lines while a built-in model is built for the first time.
 
     Raises:
         EnvkitError: A name is unknown, a server does not answer, a model cannot be read, or its
-            template cannot be made exact.
+            template cannot be encoded exactly.
     """
     from envkit.tokens import load_codec
 
     tools = () if env is None else env.tools
     if choice.policy is not None:
         return _scripted(choice, choice.policy, env, progress)
-    engine_maker(choice)  # a wrong option is found before a model is made
+    engine_maker(choice)  # detects a wrong option before building a model
     if choice.base_url is None:
         source = model_source(choice.model, progress)
-        codec = load_codec(source, tools=tools)  # a wrong template is found before the weights load
+        codec = load_codec(source, tools=tools)  # detects a wrong template before the weights load
         engine = engine_maker(replace(choice, model=source))()
         return Built(engine=engine, codec=codec, model=source)
     source = None if choice.model is None else model_source(choice.model, progress)
@@ -284,8 +243,6 @@ def policy_of(env: "Env", name: str) -> "Policy":
         ConfigurationError: It cannot be made or imported.
     """
     if ":" in name:
-        from envkit.certify.worker import load_policy  # rarely needed
-
         return load_policy(name)
     known = policies_of(env)
     if name not in known:
@@ -294,25 +251,25 @@ def policy_of(env: "Env", name: str) -> "Policy":
 
 
 def model_source(model: str | None, progress: Progress | None = None) -> str:
-    """Return the folder or hub name that an option `--model` stands for.
+    """Resolve the option `--model` to a folder or hub name.
 
     Args:
-        model: A folder or hub name, which is returned as it is, or the name of a model that comes
-            with the default engine, such as "builtin-text"; None takes its default.
-        progress: Takes lines while such a model is made for the first time.
+        model: A folder or hub name, returned unchanged, or the name of a model bundled with the
+            default engine, such as "builtin-text"; None takes its default.
+        progress: Receives lines while such a model is built for the first time.
 
     Raises:
-        ConfigurationError: The default engine's package offers none.
-        UnknownNameError: The default engine's package offers no model of the name.
+        ConfigurationError: The default engine's package has none.
+        UnknownNameError: The default engine's package has no such model.
     """
     name = model or _BUILTIN
     if not name.startswith(_BUILTIN) or "/" in name:
         return name
-    entry = engine_entry(DEFAULT_ENGINE)
-    load_factory(entry)
-    offer = getattr(import_module(entry.module), "builtin_model_dir", None)
+    load_engine(DEFAULT_ENGINE)
+    home = import_module(plugins(GROUP)[DEFAULT_ENGINE].module)
+    offer = getattr(home, "builtin_model_dir", None)
     if offer is None:
-        raise ConfigurationError(f"engine {entry.name!r} has no built-in model: add --model")
+        raise ConfigurationError(f"engine {DEFAULT_ENGINE!r} has no built-in model: add --model")
     return str(offer(name, progress))
 
 
@@ -326,12 +283,12 @@ def _scripted(
         raise ConfigurationError("a policy belongs to an environment")
     script = policy_of(env, policy)
     source = model_source(choice.model, progress)
-    codec = load_codec(source, tools=env.tools, lazy_features=True)  # no script reads tensors
+    codec = load_codec(source, tools=env.tools, lazy_features=True)  # scripts read no tensors
     return Built(engine=ScriptedEngine(codec, script), codec=codec, model=source)
 
 
 async def _served_model(engine: "Engine") -> str | None:
-    """Ask a server whether it answers and what it serves; None where it does not say.
+    """Return the model that a server serves; None if it does not report it.
 
     Raises:
         EngineFault: It does not answer.

@@ -18,17 +18,17 @@ from envkit.trajectory.trajectory import Trajectory
 
 _ROLES: Final = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
 _WIDEST_IMAGE: Final = 64
-"""Columns; a larger terminal leaves the rest free."""
+"""Maximum columns; a wider terminal leaves the rest free."""
 
 
 def print_episode(
     trajectory: Trajectory, console: Console, *, title: str, style: ImageStyle
 ) -> None:
-    """Print an episode: how it ended, what was said, and what each turn took.
+    """Print an episode: its outcome, its messages, and the cost of each turn.
 
     Args:
-        trajectory: What to show. What its model said is shown as it is, but for control
-            characters, which could move the cursor or worse.
+        trajectory: The episode. Model text is shown unchanged, except control characters, which
+            could move the cursor or worse.
         console: Where it goes.
         title: What to call the episode.
         style: Of images; AUTO must be resolved before.

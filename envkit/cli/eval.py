@@ -1,4 +1,4 @@
-"""`envkit eval`: what a model or a policy achieves on fixed tasks."""
+"""`envkit eval`: evaluate a model or a policy on fixed tasks."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,10 +14,8 @@ from envkit.cli.options import (
     ModelName,
     SolvedAbove,
     complete_id,
-    parse_env_kwargs,
 )
 from envkit.cli.playing import (
-    DEFAULT_CONCURRENCY,
     RESUMED,
     Concurrency,
     ConfigFile,
@@ -38,9 +36,15 @@ from envkit.cli.playing import (
 )
 
 _TASKS: Final = 64
+_SHOWN: Final = {"by", "solved_above", "quiet", "as_json"}
+_BESIDE_PAIRED: Final = {"targets", "paired", *_SHOWN}
+_BESIDE_RESUME: Final = {
+    "resume", "paired", "base_url", "workers", "ray", "pass_at", "max_faults", "prices", *_SHOWN
+}  # fmt: skip
 
 
 def evaluate(
+    ctx: typer.Context,
     targets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -86,7 +90,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Complete an interrupted evaluation. A complete one is counted again.",
+            help="Complete an interrupted evaluation. A complete one is recounted.",
         ),
     ] = None,
     paired: Annotated[
@@ -97,7 +101,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="TAG",
-            help="Also count by this entry of the tasks, such as hops; repeatable "
+            help="Also group by this entry of the tasks, such as hops; repeatable "
             "(default: family and level).",
             rich_help_panel=COUNTING,
         ),
@@ -147,34 +151,22 @@ def evaluate(
     """Evaluate a model or a policy: success, reward and pass@k with intervals, tokens, cost.
 
     Each environment plays the same tasks for the same --seed, and gets a run directory as from
-    `envkit rollout`. Faulted episodes are reported and left out. Ctrl-C keeps what is finished;
+    `envkit rollout`. Faulted episodes are reported and excluded. Ctrl-C keeps finished episodes;
     --resume completes it.
     """
-    from envkit.cli.engines import EngineChoice
+    given = locals()
     from envkit.cli.eval_plan import EvalPlan, counted_otherwise, new_evaluation
     from envkit.cli.remote import on_workers
     from envkit.cli.run_eval import run_eval
     from envkit.cli.run_plan import Output, RolloutPlan
-    from envkit.cli.sinks import SinkChoice
 
     output = Output.JSON if as_json else Output.TABLE
-    playing: dict[str, Any] = {
-        "-n": tasks, "-k": samples, "--engine": engine, "--model": model, "--policy": policy,
-        "--chat": chat, "--key-env": key_env,
-        "--seed": seed, "--out": out, "--overwrite": overwrite, "--concurrency": concurrency,
-        "--env-kwargs": env_kwargs, "--wrap": wrap, "--wrap-kwargs": wrap_kwargs,
-        "--config": config, "--set": settings, "--on-fault": on_fault, "--max-turns": max_turns,
-        "--max-new-tokens": max_new_tokens, "--temperature": temperature,
-    }  # fmt: skip
     if paired:
         from envkit.cli.eval_paired import show_comparison
         from envkit.evaluation import TAGS
         from envkit.metrics import SOLVED_ABOVE
 
-        others = {"--base-url": base_url, "--resume": resume, "--prices": prices}
-        others |= {"--pass-at": pass_at, "--max-faults": max_faults}
-        others |= {"--workers": workers, "--ray": ray}
-        refuse_options("--paired plays nothing", {**others, **playing})
+        refuse_options(ctx, given, "--paired plays nothing", besides=_BESIDE_PAIRED)
         above = SOLVED_ABOVE if solved_above is None else solved_above
         show_comparison(targets or (), by=by or TAGS, solved_above=above, output=output)
         return
@@ -185,37 +177,15 @@ def evaluate(
         "max_faults": max_faults,
     }
     if resume is not None:
-        refuse_options(RESUMED, {"ID": targets, **playing})
+        refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
         begun = EvalPlan.read(resume, base_url=base_url, is_quiet=quiet).on_workers(workers, ray)
         plan = counted_otherwise(begun, counting, prices=prices)
         raise typer.Exit(run_eval(plan, output=output))
-    read = read_config(
-        config,
-        settings,
-        policy=policy,
-        seed=seed,
-        on_fault=on_fault,
-        env_kwargs=env_kwargs,
-        max_turns=max_turns,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-    )
-    read = on_workers(read, workers, ray)
-    run = RolloutPlan(
-        env_id=read.env_id or "",
-        config=read,
-        choice=EngineChoice(
-            name=engine, model=model, base_url=base_url, policy=policy, chat=chat, key_env=key_env
-        ),
+    run = RolloutPlan.of_options(
+        given,
+        on_workers(read_config(given), workers, ray),
         episodes=(tasks or _TASKS) * (samples or 1),
         group_size=samples or 1,
-        concurrency=concurrency or DEFAULT_CONCURRENCY,
-        wrap=None if wrap is None else wrap.value,
-        wrap_kwargs=parse_env_kwargs(wrap_kwargs, option="--wrap-kwargs"),
-        sinks=SinkChoice(),
-        out=out,
-        overwrite=overwrite,
-        is_quiet=quiet,
         output=Output.NOTHING,
     )
     begun = new_evaluation(run, targets or ())

@@ -13,7 +13,7 @@ from envkit.evaluation import Comparison, Difference, compare, read_side
 from envkit.viewer.pairs import MeanDifference
 
 _LISTED: Final = 20
-"""Changed outcomes that the terminal shows."""
+"""Maximum changed outcomes shown."""
 
 
 def show_comparison(
@@ -29,7 +29,7 @@ def show_comparison(
 
     Raises:
         BadParameter: Other than two targets.
-        ConfigurationError: They did not play the same tasks.
+        ConfigurationError: The targets did not play the same tasks.
         StorageError: One of them cannot be read.
     """
     if len(targets) != 2:

@@ -1,4 +1,4 @@
-"""What one `envkit eval` plays and how it counts, kept in `eval.json` so that it can be resumed."""
+"""Plan of an `envkit eval`: what it plays and how it counts, stored in `eval.json`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 import envkit
 from envkit.cli.remote import on_workers
 from envkit.cli.run_plan import Output, RolloutPlan, free_folder, is_taken
-from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
 from envkit.evaluation import TAGS, Line, Price, check_pass_at, price_of, read_price
 from envkit.files import replace_file, storage_errors
@@ -24,7 +23,7 @@ SCHEMA: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting:
-    """How episodes become figures; what is played does not depend on it."""
+    """How episodes are counted; does not affect what is played."""
 
     by: tuple[str, ...] = TAGS
     """Tags that results are grouped by."""
@@ -33,12 +32,12 @@ class Counting:
     solved_above: float = SOLVED_ABOVE
     """A higher reward counts as solved."""
     max_faults: float = 0.05
-    """Share of an environment's episodes that may fault, 0 to 1."""
+    """Maximum fraction of an environment's episodes that may fault, 0 to 1."""
     price: Price | None = None
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> "Counting":
-        """Return what `asdict` described."""
+        """Build from the form of `asdict`."""
         price = data["price"]
         return cls(
             by=tuple(data["by"]),
@@ -51,7 +50,7 @@ class Counting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPlan:
-    """The runs of an evaluation, one for each environment, in folders beside `eval.json`."""
+    """The runs of an evaluation, one per environment, in folders next to `eval.json`."""
 
     folder: Path
     runs: Mapping[str, RolloutPlan] = field(default_factory=dict[str, RolloutPlan])
@@ -60,11 +59,11 @@ class EvalPlan:
 
     @classmethod
     def read(cls, folder: Path, *, base_url: str | None, is_quiet: bool) -> "EvalPlan":
-        """Return the plan of an evaluation that was begun; each run resumes what it has.
+        """Return the plan of an existing evaluation, whose runs are resumed.
 
         Args:
             folder: Holds `eval.json`.
-            base_url: Where the server is now; None takes the recorded address.
+            base_url: Current address of the server; None takes the recorded one.
             is_quiet: Whether to show progress.
 
         Raises:
@@ -75,21 +74,16 @@ class EvalPlan:
         runs: dict[str, RolloutPlan] = {}
         for name, settings in data["runs"].items():
             place = folder / name
-            if is_taken(place):
-                runs[name] = RolloutPlan.resumed(
-                    place,
-                    base_url=base_url,
-                    sinks=SinkChoice(),
-                    is_quiet=is_quiet,
-                    output=Output.NOTHING,
-                )
-            else:
-                plan = RolloutPlan.of_settings(settings, base_url=base_url, sinks=SinkChoice())
-                runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
+            plan = (
+                RolloutPlan.resumed(place, base_url=base_url)
+                if is_taken(place)
+                else RolloutPlan.of_settings(settings, base_url=base_url)
+            )
+            runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
         return cls(folder=folder, runs=runs, counting=Counting.of_json(data["counting"]))
 
     def on_workers(self, workers: int | None, address: str | None) -> "EvalPlan":
-        """Return the plan with other workers; None keeps what each run has.
+        """Return the plan with other workers; None keeps each run's own.
 
         Args:
             workers: As `envkit.cli.remote.on_workers`.
@@ -106,7 +100,7 @@ class EvalPlan:
 
         Args:
             lines: The figures so far.
-            is_complete: Whether every run was played to its end.
+            is_complete: Whether every run is complete.
 
         Raises:
             StorageError: It cannot be written.
@@ -144,7 +138,7 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
     if schema != SCHEMA or version != envkit.__version__ or not is_whole:
         raise ConfigurationError(
             f"{file} was made by envkit {version} (format {schema}); this is {envkit.__version__} "
-            f"(format {SCHEMA}): use the version that made it, or begin a new evaluation"
+            f"(format {SCHEMA}): use the version that made it, or start a new evaluation"
         )
     return data
 
@@ -164,8 +158,8 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
 
     Raises:
         UnknownNameError: No environment has the id.
-        ConfigurationError: An id is given twice or names a folder, or settings that do not fit.
-        StorageError: The folder holds an evaluation already.
+        ConfigurationError: An id is repeated or names a folder, or settings conflict.
+        StorageError: The folder already holds an evaluation.
     """
     if run.config.on_fault is FaultPolicy.DROP_GROUP:
         raise ConfigurationError(
@@ -187,7 +181,7 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
         name = env_id.replace("/", "-")
         config = replace(run.config, env_id=env_id)
         runs[name] = replace(run, env_id=env_id, config=config, out=folder / name)
-        runs[name].folder()  # refuses a run that is there already
+        runs[name].folder()  # rejects an existing run
     return EvalPlan(folder=folder, runs=runs)
 
 
@@ -202,7 +196,7 @@ def _check_id(env_id: str, named: Sequence[str]) -> None:
             f"{env_id} is named twice: name each environment once; --samples gives several "
             "episodes per task"
         )
-    spec(env_id)  # refuses an unknown one, with a suggestion
+    spec(env_id)  # rejects an unknown one, with a suggestion
 
 
 def _folder(run: RolloutPlan) -> Path:
@@ -213,7 +207,7 @@ def _folder(run: RolloutPlan) -> Path:
         raise StorageError(f"--out must be a folder, got the file {str(run.out)!r}")
     if is_evaluation(run.out) and not run.overwrite:
         raise StorageError(
-            f"{run.out} holds an evaluation already: name another --out, complete it with "
+            f"{run.out} already holds an evaluation: name another --out, complete it with "
             f"--resume {run.out}, or add --overwrite"
         )
     return run.out
@@ -222,10 +216,10 @@ def _folder(run: RolloutPlan) -> Path:
 def counted_otherwise(
     plan: EvalPlan, changes: Mapping[str, Any], *, prices: Path | None
 ) -> EvalPlan:
-    """Return the plan with other ways of counting.
+    """Return the plan with changed counting.
 
     Args:
-        plan: A new one, or one that was begun.
+        plan: A new or an existing plan.
         changes: Fields of `Counting`; None keeps the plan's.
         prices: A file with the price of the plan's model; None keeps the plan's price.
 

@@ -1,4 +1,4 @@
-"""The figures of an evaluation as a table."""
+"""Print an evaluation as a table."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from envkit.evaluation import Estimate, Line
 
 
 def show_lines(lines: Sequence[Line]) -> None:
-    """Write the table: a row for each environment, and below it its roles and tags."""
+    """Write the table: a row per environment, followed by its roles and tags."""
     ks = sorted({k for line in lines for k in line.pass_at if k > 1})
     has_cost = any(line.cost is not None for line in lines)
     has_images = any(line.images for line in lines)

@@ -1,4 +1,4 @@
-"""Examples that stand below the help of each command."""
+"""Examples for the help of each command."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -6,11 +6,6 @@ from typing import Final, TypeVar
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "list": ("list", "list --json"),
     "info": ("info geo3k-v0", "info reasoning_gym/sudoku-v0"),
-    "certify": (
-        "certify geo3k-v0 --out report.html",
-        "certify my_env.py:MyEnv -n 20",
-        "certify canary-v0 --only leaks --json",
-    ),
     "new": ("new count-dots", "new count-dots --into ~/code"),
     "play": ("play geo3k-v0 --seed 7", "play computer-use-v0 --out images"),
     "rollout": (
@@ -37,11 +32,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "view": ("view runs/oracle", "view runs/oracle -e 3 --images blocks"),
     "verify": ("verify runs/oracle", "verify runs/oracle --json"),
     "audit": ("audit DIR", "audit Qwen/Qwen2.5-VL-3B-Instruct --json"),
-    "golden": ("golden canary-v0 --out tests/golden/canary-v0.json",),
-    "conformance": (
-        "conformance",
-        "conformance --adapter trl --recordings runs/oracle --model DIR",
-    ),
     "doctor": (
         "doctor",
         "doctor --json",
@@ -56,21 +46,23 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "filter runs/base --out kept.jsonl",
         "filter runs/base runs/more --above 0.1 --below 0.9 --out kept.jsonl --json",
     ),
-    "import": ("import dump.pt --from slime --model DIR --out runs/slime --allow-pickle",),
 }
-"""Command -> what to type after `envkit`."""
+"""Examples by command, without `envkit`."""
 
 
 _ATTRIBUTE: Final = "envkit_examples"
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def with_examples(*lines: str) -> Callable[[Command], Command]:
-    """Mark a plugin's command with examples for the end of its help.
+def with_examples(*lines: str, group: str | None = None) -> Callable[[Command], Command]:
+    """Attach examples to a plugin's command.
 
     Args:
-        lines: What to type after `envkit`.
+        lines: Commands without `envkit`.
+        group: Title under which `envkit --help` lists the command, a literal: it is read from the
+            source text. None lists it among the commands of plugins.
     """
+    del group
 
     def mark(command: Command) -> Command:
         setattr(command, _ATTRIBUTE, lines)
@@ -80,7 +72,7 @@ def with_examples(*lines: str) -> Callable[[Command], Command]:
 
 
 def examples_of(command: Callable[..., object]) -> tuple[str, ...]:
-    """Return the examples that a plugin's command was marked with."""
+    """Return the examples attached to a plugin's command."""
     return getattr(command, _ATTRIBUTE, ())
 
 

@@ -31,6 +31,8 @@ class ExportFormat(StrEnum):
     INSPECT = "inspect"
 
 
+GROUP: Final = "envkit.exports"
+"""Of entry points: functions that write the trajectories of a run in another tool's format."""
 _TRAJECTORIES: Final = (ExportFormat.SFT, ExportFormat.PARQUET, ExportFormat.INSPECT)
 _TASKS_PANEL: Final = "Tasks (slime, miles, verl, skyrl, trl, jsonl, hf)"
 _ROWS_PANEL: Final = "Trajectories (sft, parquet, hf, inspect)"
@@ -57,7 +59,7 @@ def export(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Of the tasks (default: 0).", rich_help_panel=_TASKS_PANEL),
+        typer.Option(help="Seed of the tasks (default: 0).", rich_help_panel=_TASKS_PANEL),
     ] = None,
     split: Annotated[
         str | None,
@@ -78,24 +80,24 @@ def export(
     ] = None,
     min_reward: Annotated[
         float | None,
-        typer.Option(help="Leave out what scored less.", rich_help_panel=_ROWS_PANEL),
+        typer.Option(help="Skip episodes that scored less.", rich_help_panel=_ROWS_PANEL),
     ] = None,
     only_terminated: Annotated[
         bool,
         typer.Option(
             "--only-terminated",
-            help="Leave out what the environment did not end.",
+            help="Skip episodes that the environment did not end.",
             rich_help_panel=_ROWS_PANEL,
         ),
     ] = False,
     steps: Annotated[
-        bool, typer.Option("--steps", help="A row each turn.", rich_help_panel=_ROWS_PANEL)
+        bool, typer.Option("--steps", help="One row per turn.", rich_help_panel=_ROWS_PANEL)
     ] = False,
     merge: Annotated[
         bool,
         typer.Option(
             "--merge",
-            help="A row for each run of turns that extend each other.",
+            help="One row per run of turns that extend each other.",
             rich_help_panel=_ROWS_PANEL,
         ),
     ] = False,
@@ -104,7 +106,7 @@ def export(
 ) -> None:
     """Write tasks as a trainer loads them, trajectories with exact tokens, or an Inspect log.
 
-    Nothing half-written is left behind: --out appears when it is whole.
+    Never leaves a partial file: --out appears once complete.
     """
     for_tasks = {
         "-n": count is not None,
@@ -160,18 +162,19 @@ def export(
 def _export_trajectories(
     source: str, out: Path, kind: ExportFormat, selection: "Selection", *, is_quiet: bool
 ) -> None:
-    from envkit.export import TrajectoryFormat, export_inspect, export_trajectories
+    from envkit.export import TrajectoryFormat, export_trajectories
+    from envkit.plugins import load_plugin
 
     with CountingBar("trajectories", is_quiet=is_quiet) as bar:
         tally = (
-            export_inspect(source, out, selection, progress=bar.show)
+            load_plugin(GROUP, kind, kind="export")(source, out, selection, progress=bar.show)
             if kind is ExportFormat.INSPECT
             else export_trajectories(
                 source, out, TrajectoryFormat(kind.value), selection, progress=bar.show
             )
         )
     for reason, number in tally.left_out.most_common():
-        note(f"left out {number} {reason}")
+        note(f"skipped {number} {reason}")
     what = "samples" if kind is ExportFormat.INSPECT else "rows"
     say(f"{out}: {tally.rows} {what} of {tally.trajectories} trajectories")
 

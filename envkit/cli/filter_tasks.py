@@ -1,4 +1,4 @@
-"""`envkit filter`: the tasks of runs that a policy solves sometimes."""
+"""`envkit filter`: keep the tasks that a policy solves sometimes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,9 +55,9 @@ def filter_tasks(
 
 def _tell(rates: "SolveRates", summary: dict[str, Any], above: float, below: float) -> None:
     for reason, number in rates.left_out.most_common():
-        note(f"left out {number} {reason} episodes")
+        note(f"skipped {number} {reason} episodes")
     if summary["tasks/unscored"]:
-        note(f"left out {summary['tasks/unscored']} tasks without a scored episode")
+        note(f"skipped {summary['tasks/unscored']} tasks without a scored episode")
     say(
         f"solve rate   tasks   (mean {summary['solve_rate/mean']:.3f} over "
         f"{summary['episodes']} episodes)"

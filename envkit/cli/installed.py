@@ -1,4 +1,4 @@
-"""What is installed: packages by extra, engines, torch."""
+"""Installed packages by extra, engines, and torch."""
 
 import os
 import re
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any, Final
 
-from envkit.cli.engines import load_factory, registered_engines
+from envkit.cli.engines import GROUP, load_engine
 from envkit.errors import EnvkitError
+from envkit.plugins import plugins
 
 DISTRIBUTION: Final = "envkit-rl"
 EXTRAS: Final = {
@@ -40,7 +41,7 @@ _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([^'\"]+)")
 _PYTHON: Final = re.compile(r"python_version\s*>=\s*['\"]([0-9.]+)")
 _LEAST: Final = re.compile(r">=\s*([0-9.]+)")
 _UNINTERESTING: Final = ("dev", "all", "docs")
-"""Extras that only collect others, or are for working on envkit itself."""
+"""Extras that combine others, or are for developing envkit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +52,15 @@ class Package:
     extra: str | None
     """None for a package that the core needs."""
     version: str | None
-    """None when it is not installed."""
+    """None if it is not installed."""
     requirement: str
     """As the distribution declares it, without markers."""
     python: str | None = None
-    """The least Python it is declared for, where this one is older."""
+    """The minimum Python version, if this one is older."""
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it; None when it can be used."""
+        """What is wrong with it; None if it is usable."""
         if self.version is not None:
             least = _LEAST.search(self.requirement)
             if least is None or _numbers(self.version) >= _numbers(least[1]):
@@ -74,9 +75,9 @@ class EngineStatus:
 
     name: str
     source: str
-    """The distribution that brings it."""
+    """The distribution that provides it."""
     problem: EnvkitError | None
-    """Why it cannot be imported; None when it can."""
+    """Why it cannot be imported; None if it can."""
 
 
 def packages() -> list[Package]:
@@ -107,10 +108,10 @@ def packages() -> list[Package]:
 def engines() -> list[EngineStatus]:
     """Return every registered engine and whether its package can be imported."""
     statuses: list[EngineStatus] = []
-    for name, entry in sorted(registered_engines().items()):
+    for name, entry in sorted(plugins(GROUP).items()):
         problem = None
         try:
-            load_factory(entry)
+            load_engine(name)
         except EnvkitError as error:
             problem = error
         source = entry.dist.name if entry.dist is not None else "its package"
@@ -124,7 +125,7 @@ def cpus() -> str:
 
 
 def torch() -> Any:  # noqa: ANN401  # an optional package, untyped where it is missing
-    """Return torch; None where it is not installed."""
+    """Return torch; None if it is not installed."""
     try:
         import torch as imported
     except ImportError:
@@ -133,7 +134,7 @@ def torch() -> Any:  # noqa: ANN401  # an optional package, untyped where it is 
 
 
 def version_of(name: str) -> str | None:
-    """Return the version of an installed distribution; None where it is not installed."""
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`envkit new`: a package for your own environment."""
+"""`envkit new`: create a package for your own environment."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +9,12 @@ from envkit.cli.console import say
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Of the package, such as count-dots.")],
-    into: Annotated[Path, typer.Option(metavar="DIR", help="Where its folder goes.")] = Path(),
+    name: Annotated[str, typer.Argument(help="Name of the package, such as count-dots.")],
+    into: Annotated[
+        Path, typer.Option(metavar="DIR", help="Parent folder of the package.")
+    ] = Path(),
 ) -> None:
-    """Write a package with a small environment of your own, which works and passes its tests.
+    """Write a package with a small working environment that passes its tests.
 
     It shows an image and asks for the number of dots. It has an entry point, an oracle, tests that
     call envkit's checker, a README that says what to change, and a workflow for CI.

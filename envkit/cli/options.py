@@ -1,4 +1,4 @@
-"""Options that several commands share, and values read from the command line."""
+"""Shared options, and parsing of their values."""
 
 import json
 from collections.abc import Sequence
@@ -12,21 +12,22 @@ if TYPE_CHECKING:
     from envkit.env import Env
 
 COUNTING: Final = "Counting"
-"""Panel of the options that decide how episodes become figures."""
+"""Help panel of the options for counting episodes."""
 
 
 def complete_id(incomplete: str) -> list[str]:
-    """Return the ids that begin so, for a shell's completion."""
+    """Return the ids with a prefix, for shell completion."""
     from envkit.registration import registry
 
     return [name for name in registry() if name.startswith(incomplete)]
 
 
 def complete_engine(incomplete: str) -> list[str]:
-    """Return the engines that begin so, for a shell's completion."""
-    from envkit.cli.engines import registered_engines
+    """Return the engines with a prefix, for shell completion."""
+    from envkit.cli.engines import GROUP
+    from envkit.plugins import plugins
 
-    return [name for name in registered_engines() if name.startswith(incomplete)]
+    return [name for name in plugins(GROUP) if name.startswith(incomplete)]
 
 
 EnvId = Annotated[
@@ -82,20 +83,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write the result as JSON."
 
 ServerKey = Annotated[
     str | None,
-    typer.Option("--key", help="What clients must send (default: a random key, printed)."),
+    typer.Option("--key", help="Key that clients must send (default: a random key, printed)."),
 ]
 NoKey = Annotated[
-    bool, typer.Option("--no-key", help="Let in every client; listens on this machine only.")
+    bool, typer.Option("--no-key", help="Accept every client; listens only on this machine.")
 ]
 AllowRemote = Annotated[
-    bool, typer.Option("--allow-remote", help="With --no-key, listen beyond this machine too.")
+    bool, typer.Option("--allow-remote", help="With --no-key, also listen beyond this machine.")
 ]
 
 
 def parse_env_kwargs(
     pairs: Sequence[str] | None, *, option: str = "--env-kwargs"
 ) -> dict[str, Any]:
-    """Return the arguments of an environment, or of what another option gives them to.
+    """Parse the arguments of an environment or wrapper.
 
     Raises:
         ConfigurationError: A pair without "=" or without a name.
@@ -118,7 +119,7 @@ def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
     Raises:
         UnknownNameError: No environment has the id.
         ConfigurationError: It does not take the arguments.
-        ContractError: Its package cannot be imported, or it is no envkit environment.
+        ContractError: Its package cannot be imported, or it is not an envkit environment.
     """
     from envkit.registration import make
 

@@ -1,4 +1,4 @@
-"""`envkit play`: a person answers in the terminal."""
+"""`envkit play`: play by hand in the terminal."""
 
 import tempfile
 from pathlib import Path
@@ -24,13 +24,13 @@ def play(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where images go (default: a temporary folder)."),
+        typer.Option(metavar="DIR", help="Folder for images (default: a temporary folder)."),
     ] = None,
     env_kwargs: EnvKwargs = None,
 ) -> None:
     """Play one episode by hand.
 
-    An empty line ends a reply, so that one may have several lines. Ctrl-D or :quit ends the game.
+    An empty line ends a reply, so replies can have several lines. Ctrl-D or :quit ends the game.
     """
     env = make_env(env_id, parse_env_kwargs(env_kwargs))
     try:
@@ -70,7 +70,7 @@ def _episode(env: "Env", seed: int | None, out: Path | None) -> None:
 
 
 class _Images:
-    """Writes images to files, in a folder that is made when the first one comes."""
+    """Writes images to files, in a folder created with the first one."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -94,7 +94,7 @@ def _show(observation: "Observation", turn: int, pictures: _Images) -> None:
 
 
 def _read_reply() -> str | None:
-    """Return what the person wrote up to an empty line, or None to leave."""
+    """Read a reply up to an empty line; None to leave."""
     lines: list[str] = []
     while True:
         try:

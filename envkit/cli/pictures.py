@@ -1,4 +1,4 @@
-"""Pictures in a terminal: half blocks anywhere, sixels where the terminal knows them."""
+"""Images in a terminal: half blocks anywhere, sixels if the terminal supports them."""
 
 import os
 from enum import StrEnum
@@ -14,7 +14,7 @@ from envkit.images import Image
 _SIXEL_TERMINALS: Final = ("foot", "mlterm", "contour", "yaft", "sixel")
 _SIXEL_PROGRAMS: Final = ("WezTerm", "mintty", "iTerm.app")
 _CELL_PIXELS: Final = 10
-"""Width of a character that sixels are scaled by; terminals differ by a pixel or two."""
+"""Assumed width of a character for sixels; terminals differ by a pixel or two."""
 _BAND: Final = 6
 _COLOURS: Final = 255
 _UPPER_HALF: Final = "▀"
@@ -24,7 +24,7 @@ class ImageStyle(StrEnum):
     """How images are shown."""
 
     AUTO = "auto"
-    """Sixels in a terminal that is known to draw them, else half blocks."""
+    """Sixels if the terminal is known to support them, else half blocks."""
     BLOCKS = "blocks"
     """Two pixels to a character."""
     SIXEL = "sixel"
@@ -34,7 +34,7 @@ class ImageStyle(StrEnum):
 
 
 def resolved(style: ImageStyle) -> ImageStyle:
-    """Return what AUTO means in this terminal; any other style as it is."""
+    """Resolve AUTO for this terminal; return other styles unchanged."""
     if style is not ImageStyle.AUTO:
         return style
     is_known = os.environ.get("TERM", "").startswith(_SIXEL_TERMINALS)
@@ -94,7 +94,7 @@ def _sixel_line(band: list[bytes], colour: int) -> str:
 
 
 def _fitted(image: Image, width: int) -> PilImage.Image:
-    """Return the image no wider than that, never enlarged, on white."""
+    """Return the image on white, shrunk to a width if wider."""
     picture = image.pil().convert("RGBA")
     paper = PilImage.new("RGBA", picture.size, "white")
     paper.alpha_composite(picture)

@@ -1,6 +1,6 @@
-"""Options of the commands that play many episodes, and the settings that they add up to."""
+"""Options of the commands that play many episodes, and the resulting settings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 DEFAULT_CONCURRENCY: Final = 16
 _DEFAULT_NEW_TOKENS: Final = 96
-"""Long enough for a short calculation and an answer, quick for a small model on two cores."""
+"""Enough for a short calculation and an answer, fast for a small model on two cores."""
 _WHOLE_REPLY: Final = 1_000_000
-"""Nothing samples a script's reply, so by default nothing cuts it."""
+"""A script's reply is not sampled, so by default it is not truncated."""
 _SETTINGS: Final = "Settings"
+Options = Mapping[str, Any]
+"""What a command was called with, by the names of its parameters."""
 RESUMED: Final = "--resume takes its settings from the run"
-"""Why other options are refused beside --resume."""
+"""Why other options are rejected with --resume."""
 
 
 class OnFault(StrEnum):
@@ -55,7 +57,7 @@ RunSeed = Annotated[
     int | None, typer.Option("--seed", help="The same seed gives the same tasks (default: 0).")
 ]
 Concurrency = Annotated[
-    int | None, typer.Option(min=1, help=f"Episodes at once (default: {DEFAULT_CONCURRENCY}).")
+    int | None, typer.Option(min=1, help=f"Concurrent episodes (default: {DEFAULT_CONCURRENCY}).")
 ]
 Workers = Annotated[
     int | None,
@@ -66,8 +68,8 @@ RayAddress = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="The workers' cluster: HOST:PORT of its head, or auto for one that runs here "
-        "(default: RAY_ADDRESS, else one started on this machine).",
+        help="The workers' cluster: HOST:PORT of its head, or auto for one on this machine "
+        "(default: RAY_ADDRESS, else a new local one).",
     ),
 ]
 TaskFile = Annotated[
@@ -81,9 +83,7 @@ TaskFile = Annotated[
 ]
 WrapName = Annotated[
     Wrap | None,
-    typer.Option(
-        "--wrap", help="Change what the model sees or gets: wrong images, faults, films ..."
-    ),
+    typer.Option("--wrap", help="Wrap the environment: wrong images, faults, recordings ..."),
 ]
 WrapKwargs = Annotated[
     list[str] | None,
@@ -124,8 +124,10 @@ MaxNewTokens = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Tokens per reply; a longer one is cut "
-        f"(default: {_DEFAULT_NEW_TOKENS}; a policy's replies are not cut).",
+        help=(
+            f"Tokens per reply; a longer one is truncated (default: {_DEFAULT_NEW_TOKENS}; a "
+            "policy's replies are not truncated)."
+        ),
         rich_help_panel=_SETTINGS,
     ),
 ]
@@ -137,78 +139,66 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run in -
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
-def refuse_options(why: str, options: Mapping[str, object]) -> None:
-    """Refuse options that mean nothing beside another one.
+def refuse_options(
+    ctx: typer.Context, given: Options, why: str, *, besides: Collection[str]
+) -> None:
+    """Reject options that have no effect with another one.
 
     Args:
-        why: Begins the message.
-        options: By their names; None, False and an empty list were not given.
+        ctx: The command's context; names its options as they are typed.
+        given: The values; None, False and an empty list mean not given.
+        why: Start of the message.
+        besides: Names of the parameters that are allowed.
 
     Raises:
         BadParameter: One was given.
     """
-    given = [
-        name
-        for name, value in options.items()
-        if not (value is None or value is False or value == [])
+    wrong = [
+        option.opts[0] if option.opts[0].startswith("-") else (option.metavar or "").rstrip(".")
+        for option in ctx.command.params
+        if (option.name or "") not in {*besides, "help"}
+        and given[option.name or ""] not in ([], None)
+        and given[option.name or ""] is not False
     ]
-    if given:
-        raise typer.BadParameter(f"{why}: drop {', '.join(given)}")
+    if wrong:
+        raise typer.BadParameter(f"{why}: drop {', '.join(wrong)}")
 
 
-def read_config(
-    file: Path | None,
-    pairs: Iterable[str] | None,
-    *,
-    env_id: str | None = None,
-    policy: str | None,
-    seed: int | None,
-    on_fault: OnFault | None,
-    env_kwargs: Sequence[str] | None,
-    max_turns: int | None,
-    max_new_tokens: int | None,
-    temperature: float | None,
-) -> "RolloutConfig":
-    """Return the settings: of the file, then of --set, then of the options that have a name.
+def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig":
+    """Return the settings from --config, overridden by --set, then by named options.
 
     Args:
-        file: The value of --config.
-        pairs: Those of --set.
+        given: The values; None means not given. A `policy` has replies of any length.
         env_id: The environment; None takes that of the file.
-        policy: As the option; None is a model, whose replies have a default length.
-        seed: As the option; None was not given, as for those that follow.
-        on_fault: As the option.
-        env_kwargs: Pairs, as of the option.
-        max_turns: As the option.
-        max_new_tokens: As the option.
-        temperature: As the option.
 
     Raises:
-        ConfigurationError: An unknown key, or a value that does not fit.
+        ConfigurationError: An unknown key, or an invalid value.
     """
     from envkit.rollout import RolloutConfig
     from envkit.rollout.config import read_settings, with_overrides
 
+    file: Path | None = given["config"]
+    on_fault: OnFault | None = given["on_fault"]
     overrides: dict[str, Any] = {
         "env_id": env_id,
-        "seed": seed,
+        "seed": given["seed"],
         "on_fault": None if on_fault is None else on_fault.value,
-        "env_kwargs": parse_env_kwargs(env_kwargs),
-        "limits": {"max_turns": max_turns},
-        "sampling": {"max_new_tokens": max_new_tokens, "temperature": temperature},
+        "env_kwargs": parse_env_kwargs(given["env_kwargs"]),
+        "limits": {"max_turns": given["max_turns"]},
+        "sampling": {name: given[name] for name in ("max_new_tokens", "temperature")},
     }
-    data = with_overrides({} if file is None else read_settings(file), pairs or ())
+    data = with_overrides({} if file is None else read_settings(file), given["settings"] or ())
     for name, value in overrides.items():
         if isinstance(value, dict):
-            given = cast("dict[str, Any]", value)
-            section = {key: entry for key, entry in given.items() if entry is not None}
+            entries = cast("dict[str, Any]", value).items()
+            section = {key: entry for key, entry in entries if entry is not None}
             before: object = data.get(name) or {}
             if not isinstance(before, dict):
-                continue  # refused below
+                continue  # rejected below
             data[name] = {**cast("dict[str, Any]", before), **section}
         elif value is not None:
             data[name] = value
     config = RolloutConfig.from_mapping(data)
-    default = _DEFAULT_NEW_TOKENS if policy is None else _WHOLE_REPLY
+    default = _DEFAULT_NEW_TOKENS if given["policy"] is None else _WHOLE_REPLY
     most = config.limits.max_tokens_per_turn or default
     return replace(config, sampling={"max_new_tokens": most, **config.sampling})

@@ -1,9 +1,9 @@
-"""Commands that plugins bring: listed without importing anybody, imported when they are run.
+"""Plugin commands: listed without imports, imported when run.
 
 A distribution names a command with an entry point of the group `envkit.commands`: its name is the
-command's, its value the place of a function whose signature and docstring typer reads, as it reads
-those of envkit's own. The line in `envkit --help` is the first of the function's docstring, parsed
-out of the source text. A plugin cannot replace a command of envkit's.
+command's, its value a function whose signature and docstring typer reads, as for envkit's own. The
+line in `envkit --help` is the first of the function's docstring, and its group that of
+`with_examples`, both parsed from the source. A plugin cannot replace an envkit command.
 """
 
 import ast
@@ -24,13 +24,14 @@ ENTRY_POINT_GROUP: Final = "envkit.commands"
 
 
 class PluginCommand(TyperCommand):
-    """Stands in for a command of a plugin until it is run."""
+    """Placeholder for a plugin's command until it is run."""
 
     def __init__(self, name: str, points: Sequence[EntryPoint]) -> None:
-        from rich.markup import escape  # here: slow, and most commands load no rich
+        from rich.markup import escape  # imported here: slow, and most commands do not need rich
 
-        super().__init__(name=name, callback=None, rich_help_panel="Commands of plugins")
-        line = _first_line(points[0]) or f"From {_owners(points)}."
+        line, group = _first_line(points[0])
+        super().__init__(name=name, callback=None, rich_help_panel=group or "Commands of plugins")
+        line = line or f"From {_owners(points)}."
         self.short_help = escape(printable(line))
         self._points = points
 
@@ -41,16 +42,16 @@ class PluginCommand(TyperCommand):
         parent: Any = None,  # noqa: ANN401  # click's context
         **extra: Any,  # noqa: ANN401  # click's settings of a context
     ) -> Any:  # noqa: ANN401  # click's context
-        """Import the command and let it read its arguments.
+        """Import the command and parse its arguments.
 
         Raises:
-            ContractError: It fails to import, is not a function, or two distributions bring it.
-            MissingDependencyError: What it stands for is not installed.
+            ContractError: It fails to import, is not a function, or two distributions define it.
+            MissingDependencyError: A dependency of the command is not installed.
         """
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
     def load(self) -> Any:  # noqa: ANN401  # click's command
-        """Import the function and return the command that it is; see `make_context`."""
+        """Import the function and return its command; see `make_context`."""
         point = self._points[0]
         place = f"the command {self.name!r} of the distribution {_owners(self._points)!r}"
         if len(self._points) > 1:
@@ -87,24 +88,34 @@ def _command_of(name: str, function: Callable[..., Any], place: str) -> Any:  # 
     try:
         return typer.main.get_command(app)
     except (RuntimeError, TypeError, AssertionError) as error:  # typer refuses the signature so
-        raise ContractError(f"{place} has a signature that is no command: {error}") from error
+        raise ContractError(f"{place} has a signature that typer rejects: {error}") from error
 
 
-def _first_line(point: EntryPoint) -> str | None:
-    """Return the first line of a function's docstring from its source text.
+def _first_line(point: EntryPoint) -> tuple[str | None, str | None]:
+    """Return the first line of a function's docstring, and its group, from the source text.
 
-    None where there is no source, such as for a function that another module defines.
+    None if there is no source, such as for a function that another module defines.
     """
     source = _source(point.module)
     if source is None:
-        return None
+        return None, None
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return None  # said when the command is run
+        return None, None  # reported when the command is run
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == point.attr:
-            return (ast.get_docstring(node) or "").partition("\n")[0] or None
+            line = (ast.get_docstring(node) or "").partition("\n")[0] or None
+            return line, _group(node.decorator_list)
+    return None, None
+
+
+def _group(decorators: Sequence[ast.expr]) -> str | None:
+    """Return the literal `group` that a decorator is called with."""
+    keywords = [word for made in decorators if isinstance(made, ast.Call) for word in made.keywords]
+    for word in keywords:
+        if word.arg == "group" and isinstance(word.value, ast.Constant):
+            return str(word.value.value)
     return None
 
 

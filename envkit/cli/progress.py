@@ -1,4 +1,4 @@
-"""How far a rollout is: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Progress of a rollout: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
 
 import asyncio
 import sys
@@ -15,10 +15,10 @@ from envkit.rollout.plan import Played
 
 _REFRESH_S: Final = 0.25
 _SHARE: Final = 0.01
-"""Of the process's CPU time that drawing may take, where that leaves a frame a second."""
+"""Maximum fraction of the process's CPU time for drawing, above one frame per second."""
 _BAR_WIDTH: Final = 40
 _LINES: Final = 10
-"""How many lines a whole rollout prints where no terminal shows a bar."""
+"""Progress lines per rollout without a terminal."""
 
 
 class Progress(Protocol):
@@ -35,12 +35,12 @@ class Progress(Protocol):
 
 @contextmanager
 def progress_for(state: RolloutState, *, done: int, is_quiet: bool) -> Generator[Progress]:
-    """Show progress as it suits standard error, until the block ends.
+    """Show progress in the form that suits standard error, until the block ends.
 
     Args:
         state: Updated by the rollout; read while it runs.
         done: Episodes that an interrupted run has already stored.
-        is_quiet: Show only what `tell` is given.
+        is_quiet: Show only lines from `tell`.
     """
     if is_quiet or not sys.stderr.isatty():
         yield PlainLines(state, done=done, is_quiet=is_quiet)
@@ -77,7 +77,7 @@ class _Tally:
             *(f"{count} {name}" for name, count in self._endings.most_common()),
         ]
         if state.retried:
-            parts.append(f"{state.retried} played again")
+            parts.append(f"{state.retried} retried")
         outage = None if state.availability is None else state.availability.outage
         if outage is not None:
             parts.append(str(outage))
@@ -85,7 +85,7 @@ class _Tally:
 
 
 class PlainLines:
-    """A line each time another tenth is done."""
+    """Prints a line per tenth of the rollout."""
 
     def __init__(self, state: RolloutState, *, done: int, is_quiet: bool) -> None:
         self._state, self._is_quiet = state, is_quiet
@@ -108,9 +108,8 @@ class PlainLines:
 class LiveBar(Closing):
     """A bar and a line of figures, which also move while episodes run; needs an event loop.
 
-    It stays small beside the rollout: a frame is two lines of text, where rich's own columns cost
-    three times its CPU time, and the next one waits until the process has used a hundred times as
-    much, or a second has passed.
+    Drawing is cheap: a frame is two lines of text, a third of the CPU time of rich's own columns.
+    The next frame waits until the process has used a hundred times as much, or a second has passed.
     """
 
     def __init__(self, state: RolloutState) -> None:
@@ -131,7 +130,7 @@ class LiveBar(Closing):
         return self
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._refresher is not None:
             self._refresher.cancel()
         self._live.stop()
@@ -145,7 +144,7 @@ class LiveBar(Closing):
         self._live.console.print(line, soft_wrap=True)
 
     def draw(self) -> None:
-        """Draw a frame, unless it would say the same as the last one."""
+        """Draw a frame, unless it equals the last one."""
         from rich.text import Text
 
         state, seconds = self._state, int(time.monotonic() - self._started)

@@ -1,4 +1,4 @@
-"""Playing a plan with workers: which player, and what a worker makes in its own process.
+"""Play a plan with workers: the player, and what a worker builds in its process.
 
 The player comes from the entry-point group `envkit.players`, whose values are called as
 `envkit_ray.RayPlayer` is.
@@ -6,12 +6,11 @@ The player comes from the entry-point group `envkit.players`, whose values are c
 
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from envkit.errors import MissingDependencyError
+from envkit.plugins import load_plugin
 
 if TYPE_CHECKING:
     from envkit.cli.engines import EngineChoice
@@ -26,12 +25,12 @@ _NAME: Final = "ray"
 def on_workers(
     config: "RolloutConfig", workers: int | None, address: str | None
 ) -> "RolloutConfig":
-    """Return the settings with what the options say about workers.
+    """Return the settings with the options for workers applied.
 
     Args:
         config: Settings, which may have workers already.
-        workers: Of --workers; None keeps the settings' own, 0 plays in this process.
-        address: Of --ray; None keeps the settings' own.
+        workers: Value of --workers; None keeps the settings' own, 0 plays in this process.
+        address: Value of --ray; None keeps the settings' own.
 
     Raises:
         BadParameter: An address without workers.
@@ -46,18 +45,14 @@ def on_workers(
 
 
 async def remote_player(plan: "RolloutPlan") -> "AnyPlayer":
-    """Return the player of a plan with workers, which have started.
+    """Start the workers of a plan and return its player.
 
     Raises:
         MissingDependencyError: Ray, or envkit's package for it, is not installed.
         ConfigurationError: The workers cannot start; the message says why.
     """
-    points = entry_points(group=GROUP, name=_NAME)
-    if not points:
-        raise MissingDependencyError.for_extra("playing with workers", "envkit_ray", _NAME)
     make_player = partial(worker_player, plan.choice, plan.env_id, plan.config.of_worker())
-    (point,) = points
-    player: Any = point.load()(make_player, plan.config)
+    player: Any = load_plugin(GROUP, _NAME, kind="player")(make_player, plan.config)
     try:
         await player.start()
     except BaseException:
@@ -67,7 +62,7 @@ async def remote_player(plan: "RolloutPlan") -> "AnyPlayer":
 
 
 async def worker_player(choice: "EngineChoice", env_id: str, config: "RolloutConfig") -> "Player":
-    """Return the player of one worker, made in its process.
+    """Return the player of one worker, built in its process.
 
     Args:
         choice: The engine; a server must be reachable from the worker, and a model's folder must be

@@ -1,4 +1,4 @@
-"""A rich console for foreign text: no markup, and no control characters but rich's own."""
+"""A rich console for foreign text: no markup, and only rich's own control characters."""
 
 from collections.abc import Iterable
 from typing import Any

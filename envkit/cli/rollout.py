@@ -1,4 +1,4 @@
-"""`envkit rollout`: play many episodes and keep what was played."""
+"""`envkit rollout`: play many episodes and record them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,8 @@ from envkit.cli.options import (
     EnvKwargs,
     ModelName,
     complete_id,
-    parse_env_kwargs,
 )
 from envkit.cli.playing import (
-    DEFAULT_CONCURRENCY,
     RESUMED,
     Concurrency,
     ConfigFile,
@@ -49,8 +47,14 @@ from envkit.cli.sinks import (
 
 _EPISODES: Final = 8
 
+_BESIDE_RESUME: Final = {
+    "resume", "base_url", "workers", "ray", "quiet", "as_json",
+    "tensorboard", "wandb", "wandb_project", "parquet", "metrics_port", "otel",
+}  # fmt: skip
+
 
 def rollout(
+    ctx: typer.Context,
     env_id: Annotated[
         str | None,
         typer.Argument(
@@ -65,7 +69,7 @@ def rollout(
             "-n",
             "--episodes",
             min=1,
-            help=f"Episodes in all (default: {_EPISODES}, with --tasks all of them).",
+            help=f"Total episodes (default: {_EPISODES}, with --tasks one per task).",
         ),
     ] = None,
     group: Annotated[
@@ -114,9 +118,9 @@ def rollout(
 
     The run directory gets run.json, trajectories.jsonl, images/, metrics.json and report.html. The
     first Ctrl-C, SIGTERM or SIGHUP ends running episodes early and stores them; the second does not
-    wait for their running calls. --resume completes the run.
+    wait for running calls. --resume completes the run.
     """
-    from envkit.cli.engines import EngineChoice
+    given = locals()
     from envkit.cli.remote import on_workers
     from envkit.cli.run_plan import Output, RolloutPlan, TaskList
     from envkit.cli.run_rollout import run_rollout
@@ -131,55 +135,26 @@ def rollout(
     )
     output = Output.JSON if as_json else Output.TABLE
     if resume is not None:
-        fixed = {
-            "ID": env_id, "-n": count, "--group": group, "--engine": engine, "--model": model,
-            "--policy": policy, "--seed": seed, "--out": out, "--overwrite": overwrite,
-            "--concurrency": concurrency, "--env-kwargs": env_kwargs, "--wrap": wrap,
-            "--tasks": tasks, "--wrap-kwargs": wrap_kwargs, "--config": config, "--set": settings,
-            "--on-fault": on_fault, "--max-turns": max_turns, "--max-new-tokens": max_new_tokens,
-            "--temperature": temperature,
-        }  # fmt: skip
-        refuse_options(RESUMED, fixed)
-        plan = RolloutPlan.resumed(
-            resume, base_url=base_url, sinks=sinks, is_quiet=quiet, output=output
-        )
-        plan = replace(plan, config=on_workers(plan.config, workers, ray))
+        refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
+        plan = RolloutPlan.resumed(resume, base_url=base_url)
+        played = on_workers(plan.config, workers, ray)
+        plan = replace(plan, config=played, sinks=sinks, is_quiet=quiet, output=output)
         raise typer.Exit(run_rollout(plan))
-    read = read_config(
-        config,
-        settings,
-        env_id=env_id,
-        policy=policy,
-        seed=seed,
-        on_fault=on_fault,
-        env_kwargs=env_kwargs,
-        max_turns=max_turns,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-    )
-    read = on_workers(read, workers, ray)
-    played = read.env_id
-    if played is None:
+    read = on_workers(read_config(given, env_id=env_id), workers, ray)
+    if read.env_id is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")
-    listed = None if tasks is None else TaskList.read(tasks, played)
+    listed = None if tasks is None else TaskList.read(tasks, read.env_id)
     if listed is not None:
         count = count or len(listed.requests) * (group or 1)
         shared = listed.requests[0].env_kwargs
         read = replace(read, env_kwargs={**shared, **read.env_kwargs})
-    plan = RolloutPlan(
-        env_id=played,
-        config=read,
+    plan = RolloutPlan.of_options(
+        given,
+        read,
         tasks=listed,
-        choice=EngineChoice(name=engine, model=model, base_url=base_url, policy=policy),
         episodes=count or _EPISODES,
         group_size=group or 1,
-        concurrency=concurrency or DEFAULT_CONCURRENCY,
-        wrap=None if wrap is None else wrap.value,
-        wrap_kwargs=parse_env_kwargs(wrap_kwargs, option="--wrap-kwargs"),
         sinks=sinks,
-        out=out,
-        overwrite=overwrite,
-        is_quiet=quiet,
         output=output,
     )
     raise typer.Exit(run_rollout(plan))

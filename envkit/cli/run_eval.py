@@ -1,4 +1,4 @@
-"""Plays the runs of an `EvalPlan` one after another and writes their figures."""
+"""Play the runs of an `EvalPlan` one after another and write their figures."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,16 +18,16 @@ from envkit.rollout.run_folder import RunFolder
 from envkit.trajectory import Trajectory
 
 _SIGNALLED: Final = 128
-"""Exit codes above it are of signals."""
+"""Exit codes above this are from signals."""
 
 
 def run_eval(plan: EvalPlan, *, output: Output) -> int:
     """Play the plan and return the exit code; the figures so far are written in any case.
 
-    A run whose episodes all fail alike ends alone; any other error ends the evaluation.
+    A run whose episodes all fail alike ends only itself; any other error ends the evaluation.
 
     Raises:
-        EnvkitError: What ended the evaluation; finished episodes are kept.
+        EnvkitError: The error that ended the evaluation; finished episodes are kept.
     """
     if plan.runs and not any(run.is_resumed for run in plan.runs.values()):
         _check_environments(plan)
@@ -57,14 +57,14 @@ def _has_runs(plan: EvalPlan) -> bool:
 
 
 def _tidy(plan: EvalPlan) -> None:
-    """Remove the folder of an evaluation that could not begin."""
+    """Remove the folder of an evaluation that could not start."""
     with suppress(OSError):
         (plan.folder / EVAL_FILE).unlink()
-        plan.folder.rmdir()  # refuses a folder that holds anything
+        plan.folder.rmdir()  # fails for a non-empty folder
 
 
 def _play_all(plan: EvalPlan, samples: list[Sample]) -> tuple[list[int], EnvkitError | None]:
-    """Play one run after another; return their exit codes, and the error that ended the rest."""
+    """Play the runs in order; return their exit codes, and the error that ended the rest."""
     codes: list[int] = []
     for name, run in plan.runs.items():
         if not run.is_quiet and len(plan.runs) > 1:
@@ -84,7 +84,7 @@ def _play_all(plan: EvalPlan, samples: list[Sample]) -> tuple[list[int], EnvkitE
 
 def _check_environments(plan: EvalPlan) -> None:
     """Build every environment once, so that the last one does not fail after hours."""
-    if len(plan.runs) == 1:  # it is built first thing anyway
+    if len(plan.runs) == 1:  # it is built first anyway
         return
     for run in plan.runs.values():
         env = make_env(run.env_id, dict(run.config.env_kwargs))

@@ -1,14 +1,16 @@
-"""What one run of `envkit rollout` or `envkit eval` plays, and where it is stored."""
+"""Plan of a run of `envkit rollout` or `envkit eval`: what it plays and where it is stored."""
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.cli.engines import EngineChoice
+from envkit.cli.options import parse_env_kwargs
+from envkit.cli.playing import DEFAULT_CONCURRENCY
 from envkit.cli.sinks import SinkChoice
 from envkit.errors import ConfigurationError, StorageError
 from envkit.registration import make
@@ -19,16 +21,16 @@ from envkit.rollout.sources import FunctionSource
 from envkit.trajectory.storage import FILE_NAME
 
 RUNS: Final = "runs"
-"""Where runs go that name no folder."""
+"""Default folder of runs."""
 
 
 class Output(StrEnum):
-    """What is written to the standard output at the end of a run."""
+    """Output at the end of a run."""
 
     TABLE = "table"
     JSON = "json"
     NOTHING = "nothing"
-    """The run is a part of something larger, which writes its own."""
+    """None: the run is part of an evaluation, which writes its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class TaskList:
 
     file: Path
     sha256: str
-    """Of the requests, so that a resumed run plays the same tasks."""
+    """Hash of the requests, so that a resumed run plays the same tasks."""
     requests: tuple[EpisodeRequest, ...]
 
     @classmethod
@@ -47,7 +49,7 @@ class TaskList:
         Args:
             file: JSON lines; see `envkit.rollout.read_requests`.
             env_id: The environment that plays them.
-            sha256: What an interrupted run recorded; None takes any contents.
+            sha256: Hash that an interrupted run recorded; None accepts any contents.
 
         Raises:
             DatasetError: The file cannot be read.
@@ -58,15 +60,15 @@ class TaskList:
         found = hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
         if sha256 not in (None, found):
             raise ConfigurationError(
-                f"the tasks of {file} were changed after the run began, so its groups would play "
-                "others; restore it, or begin a new run"
+                f"the tasks of {file} changed after the run began, so its groups would "
+                "play others; restore it, or start a new run"
             )
         return cls(file=file.resolve(), sha256=found, requests=requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """The options of a rollout, read and checked."""
+    """The validated options of a rollout."""
 
     env_id: str
     config: RolloutConfig
@@ -75,12 +77,12 @@ class RolloutPlan:
     group_size: int
     concurrency: int
     tasks: TaskList | None = None
-    """What the groups play, in order; None draws tasks with the seed."""
+    """Tasks of the groups, in order; None draws tasks with the seed."""
     wrap: str | None = None
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
     wrap_kwargs: Mapping[str, Any]
     """Arguments of the wrapper; empty without one."""
-    sinks: SinkChoice
+    sinks: SinkChoice = field(default_factory=SinkChoice)
     out: Path | None = None
     """None takes the first free folder of `runs/`."""
     overwrite: bool = False
@@ -105,42 +107,65 @@ class RolloutPlan:
             raise ConfigurationError("--wrap-kwargs are those of a wrapper: add --wrap NAME")
 
     @classmethod
-    def resumed(
+    def of_options(
         cls,
-        folder: Path,
-        *,
-        base_url: str | None,
-        sinks: SinkChoice,
-        is_quiet: bool,
-        output: Output,
+        given: Mapping[str, Any],
+        config: RolloutConfig,
+        **more: Any,  # noqa: ANN401  # fields of the plan
     ) -> "RolloutPlan":
+        """Return the plan of a new run.
+
+        Args:
+            given: The options that `rollout` and `eval` share, by the names of their parameters.
+            config: The settings that they add up to.
+            more: The plan's other fields.
+
+        Raises:
+            ConfigurationError: Options that do not go together.
+        """
+        choice = EngineChoice(
+            name=given["engine"],
+            chat=given.get("chat"),
+            key_env=given.get("key_env"),
+            **{name: given[name] for name in ("model", "base_url", "policy")},
+        )
+        return cls(
+            env_id=config.env_id or "",
+            config=config,
+            choice=choice,
+            concurrency=given["concurrency"] or DEFAULT_CONCURRENCY,
+            wrap=None if given["wrap"] is None else given["wrap"].value,
+            wrap_kwargs=parse_env_kwargs(given["wrap_kwargs"], option="--wrap-kwargs"),
+            out=given["out"],
+            overwrite=given["overwrite"],
+            is_quiet=given["quiet"],
+            **more,
+        )
+
+    @classmethod
+    def resumed(cls, folder: Path, *, base_url: str | None) -> "RolloutPlan":
         """Return the plan of an interrupted run.
 
         Args:
             folder: The run's folder.
             base_url: Where its server is now; None takes the recorded address.
-            sinks: What gets the records in addition to the folder.
-            is_quiet: As for a new run.
-            output: As for a new run.
 
         Raises:
             StorageError: The folder is not a run.
             ConfigurationError: Another version of envkit made it, or it was changed.
         """
-        recorded = read_settings(folder)
-        plan = cls.of_settings(recorded, base_url=base_url, sinks=sinks)
-        return replace(plan, out=folder, is_resumed=True, is_quiet=is_quiet, output=output)
+        plan = cls.of_settings(read_settings(folder), base_url=base_url)
+        return replace(plan, out=folder, is_resumed=True)
 
     @classmethod
     def of_settings(
-        cls, settings: Mapping[str, Any], *, base_url: str | None = None, sinks: SinkChoice
+        cls, settings: Mapping[str, Any], *, base_url: str | None = None
     ) -> "RolloutPlan":
-        """Return the plan that `settings` of an earlier one describes.
+        """Return the plan from an earlier plan's `settings`.
 
         Args:
             settings: JSON data.
             base_url: Where its server is now; None takes the recorded address.
-            sinks: What gets the records in addition to the folder.
         """
         tasks = settings["tasks"]
         return cls(
@@ -155,16 +180,15 @@ class RolloutPlan:
             else TaskList.read(Path(tasks["file"]), settings["env_id"], sha256=tasks["sha256"]),
             wrap=settings["wrap"],
             wrap_kwargs=settings["wrap_kwargs"],
-            sinks=sinks,
         )
 
     def environment(self) -> str | EnvFactory:
-        """Return the environment's id, or what builds it in its wrapper."""
+        """Return the environment's id, or a source that builds it with its wrapper."""
         if self.wrap is None:
             return self.env_id
         from envkit.wrappers import wrapping
 
-        wrapping(self.wrap, self.wrap_kwargs)  # refuses wrong arguments now
+        wrapping(self.wrap, self.wrap_kwargs)  # rejects wrong arguments now
         build = partial(_wrapped, self.env_id, self.config.env_kwargs, self.wrap, self.wrap_kwargs)
         return FunctionSource(self.env_id, build)
 
@@ -209,7 +233,7 @@ class RolloutPlan:
             folder: As `folder` returned it.
 
         Raises:
-            StorageError: It holds a run already, is being written, or cannot be written.
+            StorageError: It already holds a run, is being written, or cannot be written.
             ConfigurationError: The run to resume does not fit.
         """
         if self.is_resumed:
@@ -217,17 +241,17 @@ class RolloutPlan:
         return RunFolder.create(folder, self.settings(), overwrite=self.overwrite)
 
     def folder(self) -> Path:
-        """Return where the run goes: the folder named, else one named after what is played.
+        """Return the run's folder: the given one, else one named after the run.
 
         Raises:
-            StorageError: The folder that `--out` names holds a run already, or is a file.
+            StorageError: The folder that `--out` names already holds a run, or is a file.
         """
         if self.out is not None:
             if self.out.exists() and not self.out.is_dir():
                 raise StorageError(f"--out must be a folder, got the file {str(self.out)!r}")
             if is_taken(self.out) and not (self.overwrite or self.is_resumed):
                 raise StorageError(
-                    f"{self.out} holds a run already: name another --out, complete it with "
+                    f"{self.out} already holds a run: name another --out, complete it with "
                     f"--resume {self.out}, or add --overwrite"
                 )
             return self.out
@@ -237,7 +261,7 @@ class RolloutPlan:
 
 
 def free_folder(stem: str, is_taken: Callable[[Path], bool], *, overwrite: bool) -> Path:
-    """Return a folder of `runs/` that nothing has taken, numbered where the plain name is.
+    """Return a free folder of `runs/`, numbered if the plain name is taken.
 
     Args:
         stem: Its name.
@@ -254,7 +278,7 @@ def free_folder(stem: str, is_taken: Callable[[Path], bool], *, overwrite: bool)
 
 
 def _without_keys(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave secrets out of the record; a resumed run reads them from the environment's variable."""
+    """Remove secrets from the record; a resumed run reads them from environment variables."""
     return {
         name: value
         for name, value in arguments.items()

@@ -1,4 +1,4 @@
-"""Runs a `RolloutPlan`: plays, stores, aggregates, verifies and reports."""
+"""Run a `RolloutPlan`: play, store, aggregate, verify and report."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ from envkit.rollout.boundary import describe
 from envkit.rollout.plan import Played
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.run_folder import RUN_FILE, RunFolder
-from envkit.sinks import GuardedSinks
+from envkit.sinks import GuardedSinks, SinkRun
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory import StopReason, Trajectory
 from envkit.trajectory.storage import FILE_NAME
@@ -40,21 +40,21 @@ EXIT_ALL_FAULTED: Final = 3
 _SHOWN_FAULTS: Final = 5
 _SHOWN_IDS: Final = 20
 _LOOK_S: Final = 5.0
-"""Between two checks of whether the engine is away."""
+"""Seconds between checks of whether the engine is away."""
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """What was played, as far as the exit code and the end of the output need it."""
+    """Results of a run, for the exit code and the summary."""
 
     decode: "Decode | None"
-    """Turns token ids of the model into text; None for a model without tokens."""
+    """Decodes the model's token ids; None for a model without tokens."""
     also: Callable[[Trajectory], None]
-    """Wants every trajectory too."""
+    """Also receives every trajectory."""
     metrics: Aggregator = field(default_factory=Aggregator)
     count: int = 0
     images: int = 0
-    """That models were shown."""
+    """Images shown to models."""
     completed: int = 0
     """Neither faulted nor aborted."""
     started: float = field(default_factory=time.perf_counter)
@@ -63,7 +63,7 @@ class _Outcome:
     faults: Counter[str] = field(default_factory=Counter[str])
     """Faulted episodes by what failed and its message."""
     dropped: int = 0
-    """Episodes of groups that a fault or stale tokens withheld."""
+    """Episodes dropped with their group because of a fault or stale tokens."""
     failure: RunFailedError | None = None
     """Why the run stopped by itself."""
 
@@ -97,7 +97,7 @@ def run_rollout(
         also: Called with every stored trajectory, those of an earlier part of the run first.
 
     Raises:
-        EnvkitError: What ended the rollout; finished trajectories are kept.
+        EnvkitError: The error that ended the rollout; finished trajectories are kept.
     """
     with _closed_after(_first_env(plan)) as env:
         directory = plan.folder()
@@ -117,13 +117,13 @@ def _first_env(plan: RolloutPlan) -> "Env":
         return env
     from envkit.rollout.sources import isolated, source_of
 
-    env.close()  # it only showed that the arguments are right
+    env.close()  # it only checked the arguments
     return cast("Env", isolated(source_of(plan.env_id, plan.config.env_kwargs))())
 
 
 @contextmanager
 def _closed_after(env: "Env") -> Generator["Env"]:
-    """Close the environment after everything is written; what it raises then is only told."""
+    """Close the environment after everything is written; only report its errors."""
     try:
         yield env
     finally:
@@ -135,14 +135,15 @@ def _closed_after(env: "Env") -> Generator["Env"]:
 
 @contextmanager
 def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator[GuardedSinks]:
-    """Open the sinks, close them, and say which of them are not complete."""
-    sinks = plan.sinks.open(
+    """Open and close the sinks, and report incomplete ones."""
+    run = SinkRun(
         name=directory.name,
         config=plan.settings(),
         state=state,
         overwrite=plan.overwrite or plan.is_resumed,
         tell=None if plan.is_quiet else note,
     )
+    sinks = plan.sinks.open(run)
     try:
         with sinks:
             yield sinks
@@ -197,9 +198,9 @@ async def _fill(
     sinks: GuardedSinks,
     outcome: _Outcome,
 ) -> None:
-    """Play what is missing in the folder."""
+    """Play the missing episodes of the folder."""
     if plan.is_resumed:
-        for trajectory in folder.finished():  # figures and sinks are of the whole run
+        for trajectory in folder.finished():  # figures and sinks cover the whole run
             outcome.add(trajectory)
             sinks.write(trajectory)
     run = Run(
@@ -238,7 +239,7 @@ async def _fill(
 
 
 async def _player(plan: RolloutPlan, built: Playing) -> AnyPlayer:
-    """Return what plays: this process, or the workers, which start now."""
+    """Return the player: this process, or the workers, which start now."""
     if not plan.config.workers:
         return Player(built.engine, built.codec, plan.config)
     if not plan.is_quiet:
@@ -250,7 +251,7 @@ async def _player(plan: RolloutPlan, built: Playing) -> AnyPlayer:
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """Stores an episode first, then tells everybody else."""
+    """Stores an episode first, then passes it on."""
 
     folder: RunFolder
     sinks: GuardedSinks
@@ -265,7 +266,7 @@ class _Delivery:
 
 
 def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run) -> None:
-    """Say in the error's notes what became of the finished episodes."""
+    """Add a note to the error about the finished episodes."""
     if (folder.path / FILE_NAME).exists():
         if isinstance(error, StorageError):
             error.add_note(f"free some space, then complete the run with --resume {folder.path}")
@@ -283,7 +284,7 @@ def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run)
 
 
 async def _tell_outages(state: RolloutState, progress: Progress) -> None:
-    """Say when the engine is away, and when it is back."""
+    """Report when the engine is away, and when it is back."""
     was_away = False
     while True:
         await asyncio.sleep(_LOOK_S)
@@ -302,7 +303,7 @@ def _tell_resumed(plan: RolloutPlan, folder: RunFolder, progress: Progress) -> N
 
 
 def _drop_old_figures(directory: Path) -> None:
-    """Remove an older run's figures: they must not remain if the new run fails."""
+    """Remove an older run's figures, which must not remain if the new run fails."""
     for name in (METRICS_FILE, REPORT_FILE):
         with storage_errors(f"cannot replace {directory / name}"):
             (directory / name).unlink(missing_ok=True)

@@ -1,19 +1,20 @@
-"""Where a rollout goes besides its run directory: options, and the sinks they stand for."""
+"""Options for sinks of a rollout in addition to its run directory."""
 
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from envkit.errors import ConfigurationError
+from envkit.plugins import load_plugin
 
 if TYPE_CHECKING:
-    from envkit.rollout import RolloutState
-    from envkit.sinks import GuardedSinks, Sink
+    from envkit.sinks import GuardedSinks, Sink, SinkRun
 
+GROUP: Final = "envkit.sinks"
+"""Of entry points, named after what an option stands for; called with its value and the run."""
 _PANEL: Final = "Sinks"
 
 TensorBoardDir = Annotated[
@@ -33,7 +34,7 @@ WandbProject = Annotated[
 ParquetFile = Annotated[
     Path | None,
     typer.Option(
-        "--parquet", metavar="FILE", help="Write a row an episode.", rich_help_panel=_PANEL
+        "--parquet", metavar="FILE", help="Write one row per episode.", rich_help_panel=_PANEL
     ),
 ]
 MetricsPort = Annotated[
@@ -55,7 +56,7 @@ WithOtel = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChoice:
-    """The sinks that were asked for."""
+    """The requested sinks."""
 
     tensorboard: Path | None = None
     """Directory of the event files; None for no TensorBoard."""
@@ -72,68 +73,28 @@ class SinkChoice:
         if self.wandb_project is not None and not self.wandb:
             raise ConfigurationError("--wandb-project is that of a W&B run: add --wandb")
 
-    def open(
-        self,
-        *,
-        name: str,
-        config: Mapping[str, Any],
-        state: "RolloutState",
-        overwrite: bool,
-        tell: Callable[[str], None] | None,
-    ) -> "GuardedSinks":
+    def open(self, run: "SinkRun") -> "GuardedSinks":
         """Open the sinks; one that cannot be opened closes the others.
-
-        Args:
-            name: Of the run.
-            config: What is played and how, for W&B.
-            state: The rollout's progress, for Prometheus.
-            overwrite: Replace a parquet file that is there.
-            tell: Takes lines: where to look, and the failures of sinks; None when quiet.
 
         Raises:
             MissingDependencyError: An extra is not installed.
             ConfigurationError: The port is taken, or W&B cannot start.
             StorageError: A file or a folder cannot be written.
         """
-        from envkit.sinks import GuardedSinks, OpenTelemetrySink, ParquetSink, TensorBoardSink
+        from envkit.sinks import GuardedSinks
 
+        wanted: dict[str, object] = {  # those that fail early for cheap come first
+            "prometheus": self.metrics_port,
+            "parquet": self.parquet,
+            "tensorboard": self.tensorboard,
+            "opentelemetry": self.otel or None,
+            "wandb": (self.wandb_project or "") if self.wandb else None,
+        }
         opened: dict[str, Sink] = {}
         with ExitStack() as undo:
-
-            def keep(kind: str, sink: "Sink") -> None:
-                opened[kind] = sink
-                undo.callback(sink.close)
-
-            # Those that fail early for cheap come first.
-            if self.metrics_port is not None:
-                keep("prometheus", _prometheus(self.metrics_port, state, tell))
-            if self.parquet is not None:
-                keep("parquet", ParquetSink(self.parquet, overwrite=overwrite))
-            if self.tensorboard is not None:
-                keep("tensorboard", TensorBoardSink(self.tensorboard))
-            if self.otel:
-                keep("opentelemetry", OpenTelemetrySink())
-            if self.wandb:
-                keep("wandb", _wandb(self.wandb_project, name, config, tell))
+            for kind, value in wanted.items():
+                if value is not None:
+                    opened[kind] = load_plugin(GROUP, kind, kind="sink")(value, run)
+                    undo.callback(opened[kind].close)
             undo.pop_all()
-        return GuardedSinks(opened, tell=tell)
-
-
-def _prometheus(port: int, state: "RolloutState", tell: Callable[[str], None] | None) -> "Sink":
-    from envkit.sinks import PrometheusSink
-
-    sink = PrometheusSink(port=port, in_flight=lambda: state.in_flight, asked=lambda: state.total)
-    if tell is not None:
-        tell(f"metrics: {sink.url}")
-    return sink
-
-
-def _wandb(
-    project: str | None, name: str, config: Mapping[str, Any], tell: Callable[[str], None] | None
-) -> "Sink":
-    from envkit.sinks import WandbSink
-
-    sink = WandbSink(project=project, name=name, config=config)
-    if tell is not None and sink.mode == "offline":
-        tell(f"W&B offline; upload it with: wandb sync {sink.directory}")
-    return sink
+        return GuardedSinks(opened, tell=run.tell)

@@ -1,4 +1,4 @@
-"""Signals during a rollout: the first drains it, the next ones make it stop sooner."""
+"""Signals during a rollout: the first drains it, later ones stop it sooner."""
 
 import asyncio
 import contextlib
@@ -36,13 +36,12 @@ class StopSignals:
     def installed(self, tell: Callable[[str], None]) -> Generator[None]:
         """Take SIGINT, SIGTERM and SIGHUP inside the block; needs a running event loop.
 
-        The first drains: running episodes end early and are stored. The second cuts their running
-        calls at once. The third drops what is still unfinished; what is finished is stored in any
-        case. A fourth has its usual effect. On a thread other than the main
-        one no signal can be taken, and nothing is installed.
+        The first drains: running episodes end early and are stored. The second cancels their
+        running calls. The third drops unfinished episodes; finished ones are always stored. A
+        fourth has its usual effect. Outside the main thread nothing is installed.
 
         Args:
-            tell: Gets a line that says what happens.
+            tell: Receives a line that says what happens.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -74,11 +73,12 @@ class StopSignals:
         if self.count == 1:
             self.exit_code = 128 + number
             tell(
-                "stopping: running episodes are stored unfinished; a second signal cuts their calls"
+                "stopping: running episodes are stored unfinished; a second signal "
+                "cancels their calls"
             )
             self.interrupt.fire()
         elif self.count == 2:
-            tell("stopping now: a third signal drops what is unfinished")
+            tell("stopping now: a third signal drops unfinished episodes")
             self.interrupt.hurry()
         elif self.count == 3 and task is not None:
             restore.close()
@@ -86,7 +86,7 @@ class StopSignals:
 
 
 def _leave_terminal() -> None:
-    """Write to nowhere from now on: the terminal is gone, and each write to it would fail."""
+    """Discard output from now on: the terminal is gone, and writes would fail."""
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
         for stream in (sys.stdout, sys.stderr):
             if stream.isatty():

@@ -62,6 +62,6 @@ def _has_screen() -> bool:
 
 
 def _default() -> Path:
-    """Return `runs/` where there is one, else the current folder."""
+    """Return `runs/` if there is one, else the current folder."""
     runs = Path(RUNS)
     return runs if runs.is_dir() else Path()

@@ -86,7 +86,7 @@ class _Pages:
         return sum(line.trajectory is not None for line in self._read)
 
     def show(self, number: int) -> bool:
-        """Print an episode, or why it cannot be read; False where there is none."""
+        """Print an episode, or why it cannot be read; False if there is none."""
         from envkit.cli.episode_page import print_episode
 
         while len(self._read) < number:

@@ -16,7 +16,7 @@ class Estimate:
 
     mean: float
     interval: Interval | None
-    """None where the tasks do not tell: fewer than five, or all with the same reward."""
+    """None if the tasks do not tell: fewer than five, or all with the same reward."""
     tasks: int
 
     @classmethod

@@ -138,7 +138,7 @@ def _env_kwargs(run: Path) -> Mapping[str, Any] | None:
 
 
 def check_same_tasks(first: Side, second: Side) -> None:
-    """Refuse two sides that did not play the same tasks.
+    """Reject two sides that did not play the same tasks.
 
     Raises:
         ConfigurationError: It names the first difference: environments, their arguments, seeds, or

@@ -175,7 +175,7 @@ def _schema(pa: Any, batch: list[dict[str, Any]], types: Mapping[str, Any]) -> A
 
 
 def _features(schema: Any) -> str | None:  # noqa: ANN401
-    """Return what tells the datasets library to decode `images`; None where there is no such."""
+    """Return what tells the datasets library to decode `images`; None if there is no such."""
     if "images" not in schema.names or schema.field("images").type != image_column()["images"]:
         return None
     features = {

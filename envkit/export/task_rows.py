@@ -48,7 +48,7 @@ class TaskExample:
     split: str
     request: EpisodeRequest
     messages: tuple[Message, ...]
-    """System prompt, where there is one, and the first observation."""
+    """System prompt, if there is one, and the first observation."""
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -60,7 +60,7 @@ def slime_row(example: TaskExample, *, with_images: bool = False) -> dict[str, A
     """Return a row for slime's and miles' `Dataset`.
 
     The keys are those of `--input-key prompt --label-key label --metadata-key metadata`, and of
-    `--multimodal-keys '{"image": "images"}'` where there are images, whose places in the text are
+    `--multimodal-keys '{"image": "images"}'` if there are images, whose places in the text are
     marked by `<image>` (slime/utils/data.py, `_build_messages`).
     """
     return {

@@ -38,7 +38,7 @@ class Selection:
     """A row for each run of turns whose prompts extend each other exactly."""
 
     def refusal(self, trajectory: Trajectory) -> str | None:
-        """Return why a trajectory is left out; None where it is taken."""
+        """Return why a trajectory is left out; None if it is taken."""
         if TAIL in trajectory.metadata:
             return "cut by the tail of their batch"
         if self.only_trained and trajectory.is_faulted:
@@ -53,7 +53,7 @@ class Selection:
 
 
 def rows_of_trajectory(trajectory: Trajectory, selection: Selection) -> tuple[Row, ...]:
-    """Return the training rows of a trajectory; none where the model sampled nothing.
+    """Return the training rows of a trajectory; none if the model sampled nothing.
 
     Raises:
         ConfigurationError: The template rewrote the history, and the trajectory cannot be one row.

@@ -14,7 +14,7 @@ class RewardContext:
 
     task: Task
     answer: str
-    """The final answer, without calls and thinking. Empty where the episode ended without one."""
+    """The final answer, without calls and thinking. Empty if the episode ended without one."""
     messages: Sequence[Message] = ()
     """The conversation so far, the last reply included."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])

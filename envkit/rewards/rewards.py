@@ -20,9 +20,9 @@ class Reward:
     """A reward and what it is made of."""
 
     terms: dict[str, float]
-    """Weighted scores by name, for `info["reward_terms"]`; 0.0 where a gate was closed."""
+    """Weighted scores by name, for `info["reward_terms"]`; 0.0 if a gate was closed."""
     scores: dict[str, float | None]
-    """Scores before the weights; None where a gate was closed."""
+    """Scores before the weights; None if a gate was closed."""
 
     @property
     def total(self) -> float:

@@ -1,8 +1,10 @@
 """What takes finished trajectories and metrics."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from envkit.rollout import RolloutState
 from envkit.trajectory.trajectory import Trajectory
 
 
@@ -18,5 +20,29 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything; closing twice is fine."""
+        """Release everything; safe to call twice."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRun:
+    """What a plugin learns when it opens a sink for `envkit rollout`.
+
+    An entry point of the group `envkit.sinks` is called with the option's value and this.
+    """
+
+    name: str
+    """Of the run."""
+    config: Mapping[str, Any]
+    """What is played and how, for dashboards."""
+    state: RolloutState
+    """The rollout's progress."""
+    overwrite: bool
+    """Replace a file that is there."""
+    tell: Callable[[str], None] | None
+    """Takes lines: where to look, and the failures of sinks; None when quiet."""
+
+    def say(self, line: str) -> None:
+        """Tell a line, unless quiet."""
+        if self.tell is not None:
+            self.tell(line)

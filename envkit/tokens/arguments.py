@@ -30,7 +30,7 @@ def split_processor(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # for
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is not one of the choices.
+    """Reject a value that is not one of the choices.
 
     Raises:
         ConfigurationError: It is not.
@@ -76,7 +76,7 @@ def template_arguments(
 
 
 def check_prompt(messages: Sequence[Message]) -> None:
-    """Refuse messages that no reply can follow.
+    """Reject messages that no reply can follow.
 
     Raises:
         TemplateError: There are none, or the last one is a reply itself.

@@ -186,7 +186,7 @@ class Calibrator:
     def _rules(
         self, cases: Cases, variant: Variant | None, user: RoleRule | None = None
     ) -> tuple[dict[str, RoleRule], dict[str, str]]:
-        """Return the rules after one form of reply, and the reasons where there is none."""
+        """Return the rules after one form of reply, and the reasons if there is none."""
         rules: dict[str, RoleRule] = {}
         refusals: dict[str, str] = {}
         for role in _ROLES:

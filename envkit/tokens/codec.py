@@ -239,11 +239,11 @@ class ChatCodec:
                 results with user messages after them.
             sampled_ids: The reply as the engine returned it; only its last id is read, to see
                 whether the model closed its turn itself.
-            history: Every earlier message, the reply included; read only where the audit says that
+            history: Every earlier message, the reply included; read only if the audit says that
                 the template depends on it.
             tools: Instead of the codec's own; None takes those.
             previous_images: How many images the ledger has already; None counts those of
-                `history`. Read only where the template or the processor numbers images.
+                `history`. Read only if the template or the processor numbers images.
 
         Raises:
             TemplateError: The template cannot express the messages here, or needs `history`.

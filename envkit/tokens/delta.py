@@ -26,7 +26,7 @@ class DeltaRenderer:
         self.template = template
         self.writer = writer
         self.call_variant: Variant | None = None
-        """How to write the call that a plain reply spells out; None where the template takes tool
+        """How to write the call that a plain reply spells out; None if the template takes tool
         messages after plain replies."""
 
     def after_reply(
@@ -167,7 +167,7 @@ def join(
     """Return what to append after the sampled ids; only the last of them is read.
 
     Args:
-        template: Encodes the text between content and closer, where there is some.
+        template: Encodes the text between content and closer, if there is some.
         rule: Says what the closer is.
         ids: The encoded tail; its first id is the closer.
         sampled_ids: What the engine returned for the reply.

@@ -281,7 +281,7 @@ def make_image_encoder(
     anchor: str,
     is_lazy: bool = False,
 ) -> ImageEncoder | None:
-    """Return an encoder, or None where the template writes no images or no processor was given.
+    """Return an encoder, or None if the template writes no images or no processor was given.
 
     Args:
         processor: The model's whole processor, or None.

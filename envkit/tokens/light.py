@@ -7,9 +7,10 @@ Qwen2-VL (`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors
 transformers; tests/core/test_tokens_light.py compares them.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -78,7 +79,7 @@ class LightTokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """The id that ends a text; None where the files name none."""
+        """The id that ends a text; None if the files name none."""
         name = self.special_tokens_map.get("eos_token")
         return None if name is None else self.backend_tokenizer.token_to_id(name)
 
@@ -234,10 +235,28 @@ def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  
         )
     file = folder / "chat_template.jinja"
     template = file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
-    tokenizer = LightTokenizer(folder, settings, template)
+    stat = (folder / "tokenizer.json").stat()
+    stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    tokenizer = _tokenizer(folder, stamp, json.dumps(settings), template)
     if not images:
         return tokenizer
     return SimpleNamespace(tokenizer=tokenizer, image_processor=Qwen2VLImages.read(images))
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(
+    folder: Path, stamp: tuple[int, int, int], settings: str, template: str | None
+) -> LightTokenizer:
+    """Return one tokenizer for all codecs of a model, which then share their calibration.
+
+    Args:
+        folder: The model's.
+        stamp: Changes with tokenizer.json.
+        settings: Its tokenizer_config.json, as JSON.
+        template: Its chat template.
+    """
+    del stamp
+    return LightTokenizer(folder, json.loads(settings), template)
 
 
 def _is_plain(images: Mapping[str, Any]) -> bool:

@@ -82,7 +82,7 @@ class _Measure:
     def _grows(self, messages: Sequence[PlainMessage], tools: ToolSchemas) -> bool:
         """Return whether each prompt continues the one before it and the reply to it.
 
-        True also where the template refuses these messages: there is no render to differ from.
+        True even if the template refuses these messages: there is no render to differ from.
         """
         before: str | None = None
         reply = ""

@@ -42,9 +42,8 @@ def load_codec(
         _check_folder(folder)
     elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigurationError(f"there is no model folder {name!r}")
-    if find_spec("transformers") is None and folder.is_dir():
-        owner = load_light(folder, lambda file: read_json(name, file))
-    else:
+    owner = _load_light(folder, full=not options.get("lazy_features"))
+    if owner is None:
         owner = _load_owner(name, with_images=options.get("image_processor") is None)
     options.setdefault("vocabulary_size", vocabulary_size_of(name))
     return ChatCodec(
@@ -53,6 +52,23 @@ def load_codec(
         stop_ids=[*(stop_ids or ()), *_generation_stops(name)],
         **options,
     )
+
+
+def _load_light(folder: Path, *, full: bool) -> Any:  # noqa: ANN401  # one of two classes
+    """Return what the files alone say; None if transformers has to read the model.
+
+    The light classes give the same ids. With lazy features no tensor is read here, so importing
+    transformers and torch would cost a scripted rollout five seconds of CPU time for nothing.
+    """
+    is_installed = find_spec("transformers") is not None
+    if not folder.is_dir() or (is_installed and full):
+        return None
+    try:
+        return load_light(folder, lambda file: read_json(str(folder), file))
+    except MissingDependencyError:
+        if not is_installed:
+            raise
+        return None
 
 
 def _load_owner(name: str, *, with_images: bool) -> Any:  # noqa: ANN401  # foreign

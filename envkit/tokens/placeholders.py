@@ -161,7 +161,7 @@ def replace_each(
 def check_count(
     wire_ids: Sequence[int], media: Mapping[str, int], syntax: ImageSyntax, images: int
 ) -> None:
-    """Refuse ids whose placeholders do not match the images one to one.
+    """Reject ids whose placeholders do not match the images one to one.
 
     Raises:
         TemplateError: The template dropped or doubled an image, or text produced a placeholder.

@@ -15,7 +15,7 @@ from envkit.errors import TemplateError
 _CONFIGS: Final = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 _FAILURES: Final = (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError)
 ReadJson = Callable[[str], Mapping[str, Any]]
-"""Returns a file of the model by its name, empty where the model has none."""
+"""Returns a file of the model by its name, empty if the model has none."""
 
 
 class Unavailable:
@@ -32,7 +32,7 @@ class Unavailable:
         self._reason = reason
 
     def __call__(self, **inputs: Any) -> Any:  # noqa: ANN401  # as processors are called
-        """Refuse.
+        """Reject.
 
         Raises:
             TemplateError: Always.
@@ -79,7 +79,7 @@ def _registered(config: Mapping[str, Any]) -> str | None:
 
 
 def _image_processor(name: str) -> Any:  # noqa: ANN401  # transformers is an optional dependency
-    """Return the image processor, in its version for PIL where there is one.
+    """Return the image processor, in its version for PIL if there is one.
 
     That needs neither torch nor torchvision, and rollout and trainer must use the same.
     """

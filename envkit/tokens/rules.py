@@ -114,7 +114,7 @@ class RoleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linearity:
-    """What a full render keeps of earlier replies; True where it was proven on ids."""
+    """What a full render keeps of earlier replies; True if it was proven on ids."""
 
     plain_then_user: bool = True
     thinking_then_user: bool = True

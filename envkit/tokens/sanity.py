@@ -140,7 +140,7 @@ def check_delta(
         sampled_ids: The reply; its last id says whether the model closed it.
         stop_ids: Any of them may stand in for the closer.
         process: Gives what the processor makes of a text with all images, None if it knows no text.
-            None where that would cost too much; then image tokens are not compared.
+            None if that would cost too much; then image tokens are not compared.
     """
     try:
         stops = {template.added[one]: one for one in stop_ids if one in template.added}

@@ -87,7 +87,7 @@ class TailShape:
     questions: tuple[Question, ...]
 
     def write(self, content: str) -> str | None:
-        """Return the text from the closer on, or None where the template must be asked."""
+        """Return the text from the closer on, or None if the template must be asked."""
         for question in self.questions:
             if not question.holds(content):
                 return None
@@ -103,7 +103,7 @@ def derive_shape(
     syntax_tree: "nodes.Template | None",
     tail_of: Callable[[str], str],
 ) -> TailShape | None:
-    """Find the shape of a template's tail, or None where it cannot be proven.
+    """Find the shape of a template's tail, or None if it cannot be proven.
 
     Args:
         syntax_tree: The parsed template; None cannot be proven.

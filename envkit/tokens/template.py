@@ -113,7 +113,7 @@ class ChatTemplate:
 
     @cached_property
     def syntax_tree(self) -> "nodes.Template | None":
-        """The parsed template; None where it is rendered through the tokenizer."""
+        """The parsed template; None if it is rendered through the tokenizer."""
         return None if self._compiled is None else self._compiled.environment.parse(self.text)
 
     @cached_property
@@ -287,7 +287,7 @@ def _compile(text: str) -> "Template":
 
 
 def _outcome(call: Callable[[], str]) -> str | None:
-    """Return what a render gives, None where it raises: both routes must agree on that too."""
+    """Return what a render gives, None if it raises: both routes must agree on that too."""
     try:
         return call()
     except Exception:  # noqa: BLE001  # foreign code, and only compared

@@ -87,7 +87,7 @@ class TextPolicy:
         self._stand_ins = {ord(edge): chr(_STAND_IN + n) for n, edge in enumerate(edges)}
 
     def clean(self, text: str) -> str:
-        """Return foreign text without tokens; the same object where there were none."""
+        """Return foreign text without tokens; the same object if there were none."""
         if self._has_hidden or not self._is_harmless(text):
             return self._written(text, (), _Pass())
         return text

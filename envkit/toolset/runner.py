@@ -53,7 +53,7 @@ class ToolRunner:
         return tuple(await (_in_turn(wanted) if tools.is_sequential else _at_once(wanted)))
 
     async def aclose(self) -> None:
-        """End the threads; closing twice is fine, and a later call starts new ones."""
+        """End the threads; safe to call twice, and a later call starts new ones."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None

@@ -55,8 +55,9 @@ class LiveRun:
         """
         self.name: Final = name
         self.path: Final = path
-        self.epoch = 0
-        """Rises when the file was replaced, so that rows known before count no more."""
+        self.epoch = time.time_ns() // 1_000_000
+        """Rises when the file was replaced, so that rows known before count no more. It starts
+        with the time: a run that was deleted and played again is another one."""
         self.revision = 0
         """Rises with every change."""
         self.is_live = False
@@ -127,7 +128,7 @@ class LiveRun:
             budget_s: About how long; `is_behind` says whether there is more.
         """
         with self._lock:
-            before = self.revision
+            before, was_behind = self.revision, self.is_behind
             self._read_settings()
             try:
                 with self._folder.open(self.path / FILE_NAME) as stream, storage_errors("disk"):
@@ -139,6 +140,7 @@ class LiveRun:
                 is_named = os.path.lexists(self.path / FILE_NAME)  # else not yet, or gone
                 self._set_problem(str(error) if is_named else "", is_there=False)
                 self._set_live(False)
+            self.revision += self.is_behind != was_behind  # the end may come without a new line
             return self.revision != before
 
     def _set_problem(self, text: str, *, is_there: bool) -> None:

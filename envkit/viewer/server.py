@@ -206,7 +206,12 @@ async def _search(request: web.Request) -> web.Response:
 
 
 async def _diff(request: web.Request) -> web.Response:
+    """Answer once both runs are read: half of a run says nothing about the other half."""
     first, second = _named(request, "first"), _named(request, "second")
+    reading = [run.name for run in (first, second) if run.is_behind]
+    if reading:
+        count = first.count + second.count
+        return await _json(lambda: {"reading": reading, "episodes": count})
     return await _json(lambda: compare_rows(first.rows(), second.rows(), [first.name, second.name]))
 
 

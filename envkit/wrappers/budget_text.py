@@ -80,7 +80,7 @@ class BudgetText(EnvWrapper):
         return shorter, reward, terminated, truncated, _told(observation, shorter, info)
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return the environment's shorter form or a cut one; None where not even that fits."""
+        """Return the environment's shorter form or a cut one; None if not even that fits."""
         inner = cast(
             "Observation | None", self.env.get_wrapper_attr("shorten")(observation, tokens)
         )

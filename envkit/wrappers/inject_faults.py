@@ -20,7 +20,7 @@ class InjectFaults(EnvWrapper):
     Scopes are "reset" and "step"; the keys are `(seed,)` and `(seed, turn)`, so the same seed meets
     the same faults in every run. A step that fails has taken effect in half of the cases, because
     an answer that is lost on its way back is what a retry must not play twice. The attempt is the
-    rollout's own count where there is one; else the plan counts.
+    rollout's own count if there is one; else the plan counts.
 
     The reward, the observation and info of a call that does not fail are untouched.
     """

@@ -60,7 +60,7 @@ _TAKERS: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
 """Name -> what takes its arguments."""
 
 IMAGE_WRAPPERS: Final = ("blank-image", "swap-image")
-"""Those that change nothing where no image is shown."""
+"""Those that change nothing if no image is shown."""
 
 
 def wrapping(name: str, arguments: Mapping[str, Any]) -> Wrap:

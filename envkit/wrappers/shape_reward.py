@@ -23,7 +23,7 @@ RESCALED_TERM: Final = "rescaled"
 class ShapeReward(EnvWrapper):
     """Adds `gamma * potential(after) - potential(before)` to every reward.
 
-    The potential of an episode's end is 0, also where it is truncated. So with gamma 1 the return
+    The potential of an episode's end is 0, even if it is truncated. So with gamma 1 the return
     of an episode changes by minus the potential of its start: the same for a whole group, whose
     best policy and whose advantages by episode stay as they were, while each turn is credited for
     the progress it made (Ng, Harada and Russell, 1999: policy invariance under reward

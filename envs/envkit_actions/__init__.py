@@ -1,9 +1,9 @@
-"""Actions of computer use: one canonical form, and the dialects of the common model families.
+"""Computer-use actions: one canonical form, and the dialects of common model families.
 
 `find_family("qwen3-vl")` gives a dialect. Its `space(screen)` says what the model counts in, its
-`parse(reply, space)` turns a reply into canonical actions and never raises, its
-`write(actions, space)` is the other direction, and `system_prompt` and `tools` are what the model
-must be told. `marks(actions)` says what they did, as the data of `info["marks"]`.
+`parse(reply, space)` turns a reply into canonical actions and never raises, its `write(actions,
+space)` is the inverse, and `system_prompt` and `tools` are what the model needs in its prompt.
+`marks(actions)` describes them as data for `info["marks"]`.
 """
 
 from envkit_actions.action import Action, ActionKind, Button, Status

@@ -1,11 +1,11 @@
-"""The canonical action: what every model family's reply is turned into."""
+"""The canonical action that every model family's reply is converted to."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
 class ActionKind(StrEnum):
-    """What is done."""
+    """Kind of action."""
 
     CLICK = "click"
     """Press and release `button`."""
@@ -22,19 +22,19 @@ class ActionKind(StrEnum):
     DRAG = "drag"
     """Press at the start, move along `path`, release at its end."""
     SCROLL = "scroll"
-    """Turn the wheel by `dx`, `dy` pixels."""
+    """Scroll the wheel by `dx`, `dy` pixels."""
     TYPE = "type"
-    """Write `text`; a line feed is Enter."""
+    """Type `text`; a line feed is Enter."""
     KEY = "key"
-    """Press `keys` together and release them."""
+    """Press `keys` as a chord."""
     HOLD_KEY = "hold_key"
     """Hold `keys` for `seconds`."""
     WAIT = "wait"
-    """Let `seconds` pass."""
+    """Wait for `seconds`."""
     SCREENSHOT = "screenshot"
-    """Only look."""
+    """Take a screenshot and do nothing."""
     ZOOM = "zoom"
-    """Look at the rectangle from (x, y) to the first point of `path`, enlarged."""
+    """Zoom into the rectangle from (x, y) to the first point of `path`."""
     TERMINATE = "terminate"
     """End the episode with `status`."""
     ANSWER = "answer"
@@ -45,7 +45,7 @@ class Button(StrEnum):
     """A mouse button."""
 
     LEFT = "left"
-    """The usual one."""
+    """The primary button."""
     RIGHT = "right"
     """Opens context menus."""
     MIDDLE = "middle"
@@ -53,12 +53,12 @@ class Button(StrEnum):
 
 
 class Status(StrEnum):
-    """How an agent says that the task ended."""
+    """Outcome that an agent reports when it ends the task."""
 
     SUCCESS = "success"
-    """It is done."""
+    """The task is done."""
     FAILURE = "failure"
-    """It cannot be done."""
+    """The task cannot be done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +67,15 @@ class Action:
 
     kind: ActionKind
     x: int | None = None
-    """None with `y` None: where the cursor is."""
+    """None, with `y` None, for the cursor's position."""
     y: int | None = None
     path: tuple[tuple[int, int], ...] = ()
-    """Of a drag, the points after its start; of a zoom, the opposite corner."""
+    """For a drag, the points after its start; for a zoom, the opposite corner."""
     button: Button = Button.LEFT
     dx: int = 0
-    """Pixels; positive shows what is further right."""
+    """Pixels; positive scrolls right."""
     dy: int = 0
-    """Pixels; positive shows what is further down. One click of a wheel is 120."""
+    """Pixels; positive scrolls down. One wheel click is 120."""
     text: str = ""
     keys: tuple[str, ...] = ()
     """Canonical names: single lower-case characters, and "ctrl", "shift", "alt", "meta", "enter",
@@ -84,10 +84,10 @@ class Action:
     seconds: float = 0.0
     status: Status = Status.SUCCESS
     is_relative: bool = False
-    """Of a move or a drag: whether `x`, `y` and `path` count from the cursor."""
+    """For a move or a drag: whether `x`, `y` and `path` are relative to the cursor."""
 
     def from_cursor(self, x: int, y: int) -> "Action":
-        """Return the same action in pixels of the screen, for a cursor at (x, y)."""
+        """Return the same action in screen pixels, for a cursor at (x, y)."""
         if not self.is_relative:
             return self
         return replace(

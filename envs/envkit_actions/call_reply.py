@@ -1,4 +1,4 @@
-"""Replies of families that act by JSON: tool calls, or objects that stand alone."""
+"""Read replies of families that act by JSON: tool calls, or bare objects."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -39,8 +39,8 @@ def parse_calls(
     """Read a reply's calls in order.
 
     Args:
-        reply: Anything a model wrote.
-        space: What it counts in.
+        reply: Any model output.
+        space: Coordinate space of the reply.
         read: Adds the actions of one call's arguments to the reading.
         tool_names: Names that a call may carry.
         tools: Their schemas, for calls in Qwen3-Coder's XML.
@@ -74,7 +74,7 @@ def parse_calls(
 
 
 def check_countable(family: str, actions: Sequence[Action]) -> None:
-    """Check that a reply can hold so many actions.
+    """Check that a reply can hold this many actions.
 
     Raises:
         InexpressibleActionError: There are none, or too many.
@@ -86,7 +86,7 @@ def check_countable(family: str, actions: Sequence[Action]) -> None:
 
 
 def write_calls(tool_name: str, calls: Iterable[dict[str, Any]]) -> str:
-    """Return tool calls in the form of Hermes and Qwen."""
+    """Return tool calls in Hermes form, which Qwen uses too."""
     bodies = (
         json.dumps({"name": tool_name, "arguments": arguments}, ensure_ascii=False)
         for arguments in calls
@@ -95,7 +95,7 @@ def write_calls(tool_name: str, calls: Iterable[dict[str, Any]]) -> str:
 
 
 def write_ending(family: str, actions: Sequence[Action], space: CoordinateSpace) -> str | None:
-    """Return the text of a reply that ends the episode, or None where the actions don't.
+    """Return the text of a reply that ends the episode, or None if the actions do not.
 
     Raises:
         InexpressibleActionError: The text would be read as something else.
@@ -106,13 +106,13 @@ def write_ending(family: str, actions: Sequence[Action], space: CoordinateSpace)
         return None
     writing = Writing(family, actions[-1], space)
     if len(actions) > 1:
-        raise writing.refusal("an end stands alone in its reply")
+        raise writing.refusal("an ending must be the only action in its reply")
     if parse_calls(text, space, _ignore, tool_names=(family,), ends_in_text=True).actions != (
         actions[-1],
     ):
-        raise writing.refusal("its text would not be read back as it is")
+        raise writing.refusal("its text would not read back unchanged")
     return text
 
 
 def _ignore(arguments: dict[str, Any], reading: Reading) -> None:
-    """Take no notice."""
+    """Ignore a call."""

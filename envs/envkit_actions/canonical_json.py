@@ -1,8 +1,8 @@
-"""The canonical JSON form of actions: its schema, its writer and its reader.
+"""The canonical JSON form of actions: schema, writer and reader.
 
 The keys of an object are `action`, `x`, `y`, `to` or `path`, `button`, `dx`, `dy`, `text`, `keys`,
-`seconds`, `status` and `relative`. A list of objects is a batch. What equals the default of
-`Action` is left out when written.
+`seconds`, `status` and `relative`. A list of objects is a batch. Fields equal to the default of
+`Action` are omitted when written.
 """
 
 from collections.abc import Mapping
@@ -136,7 +136,7 @@ def to_json(action: Action, space: CoordinateSpace | None = None) -> dict[str, A
 
     Args:
         action: Any action.
-        space: What to count in; None is pixels of the screen.
+        space: Coordinate space; None means screen pixels.
     """
     written: dict[str, Any] = {"action": action.kind.value}
     if action.x is not None and action.y is not None:
@@ -148,7 +148,7 @@ def to_json(action: Action, space: CoordinateSpace | None = None) -> dict[str, A
 
 
 def _details(action: Action) -> dict[str, Any]:
-    """Return what has no place: each field that the kind needs, or that is not the default."""
+    """Return the fields without coordinates that the kind needs or that differ from the default."""
     needed = _NEEDED.get(action.kind, ())
     scrolls_nowhere = action.kind is ActionKind.SCROLL and not action.dx
     kept: dict[str, tuple[Any, bool]] = {
@@ -169,7 +169,7 @@ def from_json(value: object, space: CoordinateSpace | None = None) -> Action:
 
     Args:
         value: JSON data.
-        space: What it counts in; None is pixels of a screen of any size.
+        space: Coordinate space; None means pixels of a screen of any size.
 
     Raises:
         MalformedActionError: It does not follow the schema.
@@ -184,7 +184,7 @@ _KEYS: Final = frozenset(ACTION_SCHEMA["properties"])
 
 
 def read_action(value: object, reading: Reading) -> Action:
-    """Return an action, its points taken through the reading's space.
+    """Return an action with its points mapped through the reading's space.
 
     Raises:
         MalformedActionError: It does not follow the schema.

@@ -1,4 +1,4 @@
-"""Replies of families that act by Python-like calls."""
+"""Read replies of families that act by Python-like calls."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _FENCE: Final = re.compile(r"```(?:python|py|json)?[ \t]*\n?")
 
 
 class Code(NamedTuple):
-    """The calls of a reply, as text, and what was said before them."""
+    """The calls of a reply, as text, and the text before them."""
 
     source: str
     thought: str
@@ -45,7 +45,7 @@ def parse_code(
     Args:
         reply: Anything a model wrote.
         space: What it counts in.
-        marks: How replies of the family begin; `</think>` in such a one is text.
+        marks: How replies of the family begin; `</think>` in such a reply is text.
         extract: Finds the calls in the body.
         read: Adds the actions of the calls' text to the reading; may raise MalformedActionError.
     """

@@ -1,4 +1,4 @@
-"""How replies become actions and actions become replies: the only way to `actions`."""
+"""Convert replies to actions and back."""
 
 from collections.abc import Sequence
 
@@ -13,26 +13,26 @@ class Dialect:
         """Choose the family.
 
         Args:
-            name: A key of `actions.FAMILIES`.
-            width: Of the screen, in pixels; screenshots are sent in full size.
-            height: Of the screen, in pixels.
+            name: A key of `FAMILIES`.
+            width: Screen width in pixels; screenshots are sent at full size.
+            height: Screen height in pixels.
 
         Raises:
             UnknownNameError: There is no such family.
         """
         self.size = (width, height)
-        """Of the screen, in pixels."""
+        """Screen size, in pixels."""
         self._family = find_family(name)
         self._space = self._family.space((width, height))
 
     @property
     def prompt(self) -> str:
-        """What the model must be told."""
+        """Instructions for the model."""
         return self._family.system_prompt(self._space)
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """What the chat template lists; none for families whose actions are text."""
+        """Tools for the chat template; empty for families whose actions are text."""
         return self._family.tools(self._space)
 
     def read(self, reply: str) -> ParsedActions:
@@ -43,7 +43,7 @@ class Dialect:
         """Return a reply that reads back as the actions.
 
         Raises:
-            InexpressibleActionError: The family has no words for an action.
+            InexpressibleActionError: The family cannot express an action.
         """
         return self._family.write(actions, self._space)
 

@@ -1,4 +1,4 @@
-"""What a model family's dialect of actions consists of."""
+"""Base class of a model family's action dialect."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from envkit_actions.spaces import CoordinateSpace, SpaceKind
 
 
 class ActionFamily(ABC):
-    """One dialect: how actions are asked for, read and written. Instances hold no state."""
+    """One dialect: how actions are prompted for, read and written. Stateless."""
 
     def __init__(
         self,
@@ -21,12 +21,12 @@ class ActionFamily(ABC):
         counts: SpaceKind = SpaceKind.SCREEN,
         resize: SmartResize | None = None,
     ) -> None:
-        """Note what the family counts in.
+        """Set the family's coordinates.
 
         Args:
             name: Its key in `FAMILIES`.
-            counts: What its coordinates are.
-            resize: What its models' processors usually do; None where they keep the size.
+            counts: Kind of its coordinates.
+            resize: Usual resize of its models' processors; None if they keep the size.
         """
         self.name: Final = name
         self._counts, self._resize = counts, resize
@@ -38,12 +38,12 @@ class ActionFamily(ABC):
         sent: tuple[int, int] | None = None,
         resize: SmartResize | None = None,
     ) -> CoordinateSpace:
-        """Return what the family counts in.
+        """Return the coordinate space for a screen.
 
         Args:
             screen: Width and height of the environment's screen.
-            sent: Of the screenshot as it is sent; None is the screen's.
-            resize: What the model's processor does; None takes the family's usual one.
+            sent: Size of the screenshot as sent; None means the screen's.
+            resize: Resize of the model's processor; None takes the family's usual one.
 
         Raises:
             ConfigurationError: A size or the resize is impossible.
@@ -52,7 +52,7 @@ class ActionFamily(ABC):
 
     @abstractmethod
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
-        """Read a reply. Whatever is wrong with it becomes a problem; nothing is raised."""
+        """Read a reply. Errors in it become problems; nothing is raised."""
 
     @abstractmethod
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
@@ -61,13 +61,13 @@ class ActionFamily(ABC):
         An action at a place may be written as a move to it and the action at the cursor.
 
         Raises:
-            InexpressibleActionError: The family has no words for an action.
+            InexpressibleActionError: The family cannot express an action.
         """
 
     @abstractmethod
     def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return what the model must be told, in the family's conventions."""
+        """Return instructions for the model, in the family's conventions."""
 
     @abstractmethod
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return the tools for the chat template; none where actions are text."""
+        """Return the tools for the chat template; empty if actions are text."""

@@ -1,4 +1,4 @@
-"""Typed access to the fields that a model wrote for one action."""
+"""Typed access to the fields of one action as a model wrote them."""
 
 import math
 import re
@@ -31,12 +31,14 @@ def as_number(value: object, name: str) -> float:
     """Return a finite number; a string of digits counts, a boolean does not.
 
     Raises:
-        MalformedActionError: It is none.
+        MalformedActionError: It is not a number.
     """
     if isinstance(value, str) and (found := _NUMBER.fullmatch(value[:64])):
         return float(found.group(1))
     if isinstance(value, int) and not isinstance(value, bool):
-        return float(min(max(value, -_FAR), _FAR))  # a huge one has no float, and is as far away
+        return float(
+            min(max(value, -_FAR), _FAR)
+        )  # a huge integer has no float; infinity is out of range too
     if isinstance(value, float) and math.isfinite(value):
         return min(max(value, -_FAR), _FAR)
     raise MalformedActionError(f"'{name}' must be a number, got {quoted(value)}")
@@ -46,7 +48,7 @@ def as_pair(value: object, name: str) -> tuple[float, float]:
     """Return x and y from [x, y], {"x": x, "y": y} or "(x, y)".
 
     Raises:
-        MalformedActionError: It is no such pair.
+        MalformedActionError: It is not a pair.
     """
     if isinstance(value, str) and (found := _POINT.fullmatch(value[:128])):
         return float(found.group(1)), float(found.group(2))
@@ -74,22 +76,22 @@ class Fields:
         is_relative: bool = False,
     ) -> None:
         self.is_relative = is_relative
-        """Whether places count from the cursor."""
+        """Whether places are relative to the cursor."""
         self._values = values
         self._reading = reading
         self._name = name
 
     @property
     def name(self) -> str:
-        """What the action is called, for its sentences."""
+        """Name of the action, for messages."""
         return self._name
 
     def has(self, key: str) -> bool:
-        """Whether the field is there and not null."""
+        """Whether the field is present and not null."""
         return self._values.get(key) is not None
 
     def get(self, key: str) -> Any:  # noqa: ANN401  # any JSON
-        """Return the field as it is.
+        """Return the field unchanged.
 
         Raises:
             MalformedActionError: It is missing.
@@ -109,7 +111,7 @@ class Fields:
 
         Args:
             key: The field.
-            default: In the field's unit; None makes it mandatory.
+            default: Default in the field's unit; None makes the field mandatory.
             per_second: How many of the field's units make a second.
         """
         value = self.number(key, default) / per_second
@@ -138,7 +140,7 @@ class Fields:
         return scrub(value)
 
     def choice(self, key: str, options: Mapping[str, V], default: V | None = None) -> V:
-        """Return what a word stands for."""
+        """Return the option that a word names."""
         if default is not None and not self.has(key):
             return default
         value = self.get(key)
@@ -149,7 +151,7 @@ class Fields:
         )
 
     def button(self, key: str = "button") -> Button:
-        """Return a mouse button; left where the field is missing."""
+        """Return a mouse button; left if the field is missing."""
         return self.choice(key, {button.value: button for button in Button}, Button.LEFT)
 
     def keys(self, key: str) -> tuple[str, ...]:
@@ -161,11 +163,11 @@ class Fields:
             raise MalformedActionError(f"'{key}' must be a list of key names, got {quoted(value)}")
         names = cast(list[object], value)[:50]
         if not all(isinstance(name, str) for name in names):
-            raise MalformedActionError(f"'{key}' must hold strings, got something else")
+            raise MalformedActionError(f"'{key}' must hold only strings")
         return chord(part for name in cast(list[str], names) for part in split_chord(name))
 
     def place(self, pair: tuple[float, float]) -> tuple[int, int]:
-        """Return the pixel of the screen, or the distance, that two numbers mean."""
+        """Return the screen pixel, or the distance, that two numbers mean."""
         if self.is_relative:
             return self._reading.space.offset_to_screen(*pair)
         return self._reading.point(*pair)
@@ -175,7 +177,7 @@ class Fields:
         return self.place(as_pair(self.get(key), key))
 
     def optional_pair(self, key: str) -> tuple[int, int] | tuple[None, None]:
-        """Return a pixel, or two None for where the cursor is."""
+        """Return a pixel, or two None for the cursor's position."""
         return self.pair(key) if self.has(key) else (None, None)
 
     def point(self) -> tuple[int, int]:
@@ -183,7 +185,7 @@ class Fields:
         return self.place((self.number("x"), self.number("y")))
 
     def optional_point(self) -> tuple[int, int] | tuple[None, None]:
-        """Return a pixel, or two None where both `x` and `y` are missing."""
+        """Return a pixel, or two None if `x` and `y` are both missing."""
         return self.point() if self.has("x") or self.has("y") else (None, None)
 
     def path(self, key: str) -> tuple[tuple[int, int], ...]:

@@ -1,4 +1,4 @@
-"""Fold keys that go down and up in separate calls into actions that hold them."""
+"""Merge separate key-down and key-up calls into actions that hold the keys."""
 
 from dataclasses import replace
 from typing import Final
@@ -17,10 +17,10 @@ _HOLDING: Final = (
 
 
 class HeldKeys:
-    """The keys that are down between two calls of one reply.
+    """The keys held down between calls of one reply.
 
-    A click between carries them, a key press joins them, a wait holds them; keys that go down and
-    up without anything between are one chord.
+    A click carries them, a key press adds to them, a wait holds them; keys pressed and released
+    with nothing in between form one chord.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class HeldKeys:
             self._is_used = False
 
     def release(self, key: str) -> Action | None:
-        """Let a key go; return the chord where nothing has used it."""
+        """Release a key; return the chord if no action used it."""
         if key not in self._down:
             return None
         pressed = Action(kind=ActionKind.KEY, keys=chord(self._down))
@@ -45,7 +45,7 @@ class HeldKeys:
         return pressed
 
     def applied(self, action: Action) -> Action:
-        """Return an action as it is while the keys are down.
+        """Return an action with the held keys applied.
 
         Raises:
             MalformedActionError: It cannot be done while keys are down.
@@ -65,10 +65,10 @@ class HeldKeys:
         )
 
     def check_released(self) -> None:
-        """Check that nothing stays down at the end of a reply.
+        """Check that no key stays down at the end of a reply.
 
         Raises:
-            MalformedActionError: A key does.
+            MalformedActionError: A key is still down.
         """
         if self._down:
             raise MalformedActionError(

@@ -1,7 +1,7 @@
-"""One table of key names: what each family calls the keys of a keyboard.
+"""Key names: one table with each family's names.
 
-Names are read without regard to case, `_` and `-`, from any column of the table and from the
-aliases, because models mix conventions. They are written from the family's own column.
+Reading ignores case, `_` and `-` and accepts any column and alias, because models mix conventions.
+Writing uses the family's own column.
 """
 
 import difflib
@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from envkit_actions.malformed import MalformedActionError, quoted
 
 MAX_KEYS: Final = 6
-"""Most keys of one chord."""
+"""Maximum keys in one chord."""
 
 
 class KeyNames(NamedTuple):
-    """What one key is called."""
+    """Names of one key."""
 
     pyautogui: str
     xdotool: str
@@ -148,7 +148,7 @@ def canonical_key(name: str) -> str:
     """Return the canonical name of one key.
 
     Raises:
-        MalformedActionError: There is no such key; the sentence suggests the nearest.
+        MalformedActionError: There is no such key; the message suggests the nearest.
     """
     if len(name) == 1:
         return "space" if name == " " else _character(name)
@@ -165,24 +165,24 @@ def canonical_key(name: str) -> str:
 def chord(names: Iterable[str]) -> tuple[str, ...]:
     """Return the canonical names of keys that are pressed together.
 
-    A capital letter alone is pressed with shift; within a chord its case means nothing.
+    A capital letter alone is pressed with shift; within a chord case is ignored.
 
     Raises:
-        MalformedActionError: A key is unknown or twice there, or there are none or too many.
+        MalformedActionError: A key is unknown or repeated, or there are none or too many.
     """
     written = list(names)
     if not 1 <= len(written) <= MAX_KEYS:
         raise MalformedActionError(f"keys must name 1 to {MAX_KEYS} keys, got {len(written)}")
     keys = tuple(canonical_key(name) for name in written)
     if len(set(keys)) < len(keys):
-        raise MalformedActionError(f"a key is there twice in {quoted('+'.join(keys))}")
+        raise MalformedActionError(f"a key is repeated in {quoted('+'.join(keys))}")
     if len(written) == 1 and len(written[0]) == 1 and written[0] != keys[0] != "space":
         return ("shift", *keys)
     return keys
 
 
 def split_chord(text: str) -> list[str]:
-    """Take `ctrl+shift+t` or `ctrl c` apart; a `+` at the end is the key itself."""
+    """Split `ctrl+shift+t` or `ctrl c`; a `+` at the end is the key itself."""
     stripped = text.strip()[:256]
     if len(stripped) <= 1:
         return [stripped] if stripped else ([" "] if text else [])
@@ -192,7 +192,7 @@ def split_chord(text: str) -> list[str]:
 
 
 def key_name(key: str, column: KeyColumn) -> str:
-    """Return what a family calls a canonical key."""
+    """Return a family's name of a canonical key."""
     names = TABLE.get(key)
     if names is not None:
         return names[column]
@@ -200,7 +200,7 @@ def key_name(key: str, column: KeyColumn) -> str:
 
 
 def key_names(keys: Sequence[str], column: KeyColumn) -> list[str]:
-    """Return what a family calls canonical keys, in their order."""
+    """Return a family's names of canonical keys, in order."""
     return [key_name(key, column) for key in keys]
 
 

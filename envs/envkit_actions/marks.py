@@ -1,4 +1,4 @@
-"""Canonical actions as marks, the data of `info["marks"]`: every dialect has them for free."""
+"""Convert canonical actions to marks, the data of `info["marks"]`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from envkit_actions.action import Action, ActionKind, Button
 def marks(
     actions: Sequence[Action], *, cursor: tuple[int, int] = (0, 0), image: int | None = None
 ) -> list[Mark]:
-    """Return the marks of actions, in their order.
+    """Return the marks of actions, in order.
 
     Args:
-        actions: Actions that were carried out, in pixels of the screen.
-        cursor: Where the mouse pointer was before them, in pixels. An action without a place
-            happens where the one before it left the pointer.
-        image: Index of the image that the places count on, among all of the episode; None is the
-            last one the model saw.
+        actions: Actions that were carried out, in screen pixels.
+        cursor: Pointer position before them, in pixels. An action without a position happens where
+            the previous one left the pointer.
+        image: Index, within the episode, of the image that the coordinates refer to; None means the
+            last image the model saw.
     """
     made: list[Mark] = []
     for action in actions:
@@ -40,11 +40,11 @@ def mark(
     """Return the mark of one action.
 
     Args:
-        action: What was carried out, in pixels of the screen.
-        cursor: Where the mouse pointer was before it, in pixels.
+        action: The action that was carried out, in screen pixels.
+        cursor: Pointer position before it, in pixels.
         note: Why it had no effect; None if it had one.
-        image: Index of the image that the places count on, among all of the episode; None is the
-            last one the model saw.
+        image: Index, within the episode, of the image that the coordinates refer to; None means the
+            last image the model saw.
     """
     action = action.from_cursor(*cursor)
     x, y = cursor if action.x is None or action.y is None else (action.x, action.y)
@@ -65,7 +65,7 @@ def mark(
 
 
 def _keys_of(action: Action, x: int, y: int) -> dict[str, Any]:
-    """Return the keys that belong to the kind."""
+    """Return the mark's keys for the action's kind."""
     match action.kind:
         case ActionKind.DRAG:
             return {"path": [[x, y], *map(list, action.path)]}

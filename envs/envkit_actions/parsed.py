@@ -1,4 +1,4 @@
-"""What a reply was read as, and the collector that the parsers fill."""
+"""The result of parsing a reply, and the collector that parsers fill."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from envkit_actions.malformed import MalformedActionError
 from envkit_actions.spaces import CoordinateSpace
 
 MAX_ACTIONS: Final = 50
-"""Most actions of one reply."""
+"""Maximum actions per reply."""
 _MAX_WARNINGS: Final = 8
 
 T = TypeVar("T")
@@ -17,22 +17,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedActions:
-    """A reply, read."""
+    """A parsed reply."""
 
     actions: tuple[Action, ...] = ()
-    """In order, up to the first problem: what follows a broken action was planned on its effect."""
+    """In order, up to the first problem: later actions were planned on the broken one's effect."""
     problems: tuple[str, ...] = ()
-    """What could not be read, a sentence each, fit to be shown to the model. Empty: all was."""
+    """What could not be read, one sentence each, to show to the model. Empty if all was read."""
     warnings: tuple[str, ...] = ()
-    """What was read but is hardly meant, such as a point outside of the screen."""
+    """What was read but is probably a mistake, such as a point outside the screen."""
     out_of_range: int = 0
-    """Points that lay outside and were clamped to the edge."""
+    """Points outside the screen that were clamped to its edge."""
     thought: str = ""
-    """What the model said before its actions, with its hidden thinking first."""
+    """Text before the actions, hidden thinking first."""
 
 
 class Reading:
-    """Gathers the actions of one reply."""
+    """Collects the actions of one reply."""
 
     def __init__(self, space: CoordinateSpace) -> None:
         self.space = space
@@ -42,7 +42,7 @@ class Reading:
         self._out_of_range = 0
 
     def point(self, x: float, y: float) -> tuple[int, int]:
-        """Return the pixel of the screen; a point outside is clamped, counted and reported."""
+        """Return the screen pixel; a point outside is clamped, counted and reported."""
         point = self.space.to_screen(x, y)
         if not point.is_inside:
             self._out_of_range += 1
@@ -55,7 +55,7 @@ class Reading:
         return point.x, point.y
 
     def add(self, *actions: Action) -> None:
-        """Take actions in.
+        """Add actions.
 
         Raises:
             MalformedActionError: There are too many.
@@ -65,11 +65,11 @@ class Reading:
         self._actions.extend(actions)
 
     def problem(self, sentence: str) -> None:
-        """Note what could not be read."""
+        """Record what could not be read."""
         self._problems.append(sentence)
 
     def each(self, values: Iterable[T], read: Callable[[T], None]) -> None:
-        """Read values in order until one is malformed, which becomes the problem."""
+        """Read values in order until one is malformed; that one becomes the problem."""
         try:
             for value in values:
                 read(value)
@@ -77,7 +77,7 @@ class Reading:
             self.problem(str(error))
 
     def finish(self, thought: str = "") -> ParsedActions:
-        """Return what was gathered; no action and no problem is a problem too."""
+        """Return the result; a reply with neither action nor problem gets a problem."""
         if not self._actions and not self._problems:
             self.problem("the reply holds no action")
         return ParsedActions(

@@ -1,10 +1,10 @@
-"""Read calls with literal arguments from Python source, by `ast`; nothing is ever executed.
+"""Read calls with literal arguments from Python source with `ast`; nothing is executed.
 
-UI-TARS, BrowserGym and OSWorld write actions as calls. Understood are calls of plain or dotted
+UI-TARS, BrowserGym and OSWorld write actions as calls. The reader accepts calls of plain or dotted
 names whose arguments are strings, numbers, booleans, None, and lists or tuples of those.
 
-A scan that knows strings and comments bounds the source before the parser sees it, because the
-parser's time and stack grow with nesting and tokens: `MAX_TOKENS`, `MAX_NESTING`, no f-strings.
+Parse time and stack depth grow with tokens and nesting. A scan that knows strings and comments
+therefore limits the source before parsing: `MAX_TOKENS`, `MAX_NESTING`, no f-strings.
 """
 
 import ast
@@ -16,13 +16,13 @@ from typing import Any, Final
 from envkit_actions.malformed import MalformedActionError, quoted
 
 MAX_TOKENS: Final = 1_500
-"""Most tokens of source; a string is one."""
+"""Maximum tokens; a string is one."""
 MAX_NESTING: Final = 8
-"""Deepest nesting of brackets."""
+"""Maximum nesting of brackets."""
 MAX_WORD: Final = 200
 """Longest name or number, in characters."""
 MAX_ESCAPES: Final = 1_500
-"""Most backslashes."""
+"""Maximum backslashes."""
 
 _STRING: Final = (
     r'"""(?:[^"\\]++|\\.|"(?!""))*+(?:"""|\Z)'
@@ -55,10 +55,10 @@ class PythonCall:
         """Return the arguments by name.
 
         Args:
-            parameters: The function's, in order.
+            parameters: The function's parameters, in order.
 
         Raises:
-            MalformedActionError: An argument is unknown, twice there or one too many.
+            MalformedActionError: An argument is unknown, repeated or one too many.
         """
         if len(self.arguments) > len(parameters):
             raise MalformedActionError(
@@ -79,7 +79,7 @@ def read_statements(source: str) -> list[ast.stmt]:
     """Return the statements of a source.
 
     Raises:
-        MalformedActionError: It is no Python, or beyond the bounds.
+        MalformedActionError: It is not Python, or exceeds the limits.
     """
     has_raw_strings = _check_bounds(source)
     if not has_raw_strings:  # "C:\dir" is legal, but Python warns of it
@@ -88,16 +88,18 @@ def read_statements(source: str) -> list[ast.stmt]:
         return ast.parse(source).body
     except SyntaxError as error:
         where = f" in line {error.lineno}" if error.lineno else ""
-        raise MalformedActionError(f"the actions are no Python calls: {error.msg}{where}") from None
+        raise MalformedActionError(
+            f"the actions are not Python calls: {error.msg}{where}"
+        ) from None
     except (ValueError, MemoryError, RecursionError):
-        raise MalformedActionError("the actions are no Python calls") from None
+        raise MalformedActionError("the actions are not Python calls") from None
 
 
 def calls_in(statements: Sequence[ast.stmt]) -> Iterator[PythonCall]:
-    """Yield the call of each statement, imports and texts left out.
+    """Yield the call of each statement, skipping imports and strings.
 
     Raises:
-        MalformedActionError: While iterating, at the first statement that is something else.
+        MalformedActionError: While iterating, at the first statement of another kind.
     """
     for statement in statements:
         if isinstance(statement, ast.Import | ast.ImportFrom | ast.Pass):
@@ -106,7 +108,7 @@ def calls_in(statements: Sequence[ast.stmt]) -> Iterator[PythonCall]:
             kind = type(statement).__name__.lower()
             raise MalformedActionError(f"only calls are read, got a statement of kind {kind}")
         if isinstance(statement.value, ast.Constant):
-            continue  # a docstring, or the text that some agents put in front
+            continue  # a docstring, or a leading string that some agents write
         yield _call(statement.value)
 
 
@@ -146,7 +148,7 @@ def _literal(node: ast.expr, name: str) -> Value:
 
 
 def _shown(node: ast.expr) -> str:
-    """Return a short name of an expression; unparsing a hostile one would take too long."""
+    """Return a short description of an expression; unparsing a hostile one takes too long."""
     if isinstance(node, ast.Name):
         return f"the name {quoted(node.id)}"
     return f"an expression of kind {type(node).__name__.lower()}"
@@ -156,7 +158,7 @@ def _check_bounds(source: str) -> bool:
     """Return whether there are raw strings.
 
     Raises:
-        MalformedActionError: The source is beyond the bounds.
+        MalformedActionError: The source exceeds the limits.
     """
     if source.count("\\") > MAX_ESCAPES:
         raise MalformedActionError(f"the actions have more than {MAX_ESCAPES} backslashes")

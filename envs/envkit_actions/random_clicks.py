@@ -1,4 +1,4 @@
-"""A scripted policy that presses anything, on any screen."""
+"""A scripted policy that acts at random on any screen."""
 
 import random
 from typing import Any
@@ -9,7 +9,7 @@ from envkit_actions.action import Action, ActionKind, Status
 
 
 def random_clicks() -> Policy:
-    """Return a policy that clicks, drags, types and ends at random, by the context's seed."""
+    """Return a policy that clicks, drags, types and ends at random, seeded by the context."""
 
     def reply(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped  # a wrapper hides the dialect

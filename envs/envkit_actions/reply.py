@@ -1,10 +1,10 @@
-r"""Take a reply apart: the hidden thinking, what was said, and the JSON of the actions.
+r"""Split a reply into hidden thinking, text, and the JSON of its actions.
 
-Every bound here keeps the time of a hostile reply linear and small: the body is refused beyond
-`MAX_BODY` characters, and JSON is decoded only when it has at most `MAX_MARKS` values and escapes.
+Limits keep parsing linear and fast for hostile replies: the body may have `MAX_BODY` characters,
+and JSON at most `MAX_MARKS` values and escapes.
 
-JSON is read strictly first. Only what fails goes to `envkit.toolcalls`, whose repair of LaTeX would
-turn the typed text "a\text" of a correct writer into something else.
+JSON is read strictly first. Only failures go to `envkit.toolcalls`, whose LaTeX repair would
+corrupt the correctly written text "a\text".
 """
 
 import json
@@ -22,7 +22,7 @@ from envkit_actions.parsed import MAX_ACTIONS
 MAX_BODY: Final = 32_768
 """Longest reply after the thinking, in characters."""
 MAX_MARKS: Final = 1_500
-"""Most opening brackets, commas and colons of JSON, and most backslashes."""
+"""Maximum opening brackets, commas and colons in JSON, and maximum backslashes."""
 CALL_OPEN: Final = "<tool_call>"
 CALL_CLOSE: Final = "</tool_call>"
 
@@ -41,11 +41,11 @@ class Body(NamedTuple):
 
 
 def split_reply(reply: str, action_marks: Sequence[str]) -> Body:
-    """Return the reply's body and what stands before `</think>`.
+    """Return the reply's body and the text before `</think>`.
 
     Args:
-        reply: Anything a model wrote.
-        action_marks: How a reply of the family begins; in one that begins so, `</think>` is text.
+        reply: Any model output.
+        action_marks: How replies of the family begin; in such a reply `</think>` is text.
 
     Raises:
         MalformedActionError: The body is too long, or the thinking never ended.
@@ -67,7 +67,7 @@ def split_reply(reply: str, action_marks: Sequence[str]) -> Body:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a text without readable actions shows no trace of an attempt at one."""
+    """Return whether a text shows no attempt at an action."""
     return "{" not in text and "<tool" not in text
 
 
@@ -76,13 +76,13 @@ class Payloads(NamedTuple):
 
     values: list[Any]
     before: str
-    """The text before it; all of the text where there is none."""
+    """The text before it; the whole text if there is none."""
     problem: str | None = None
-    """Why what follows the values cannot be read; None where nothing does."""
+    """Why the rest after the values cannot be read; None if nothing follows."""
 
 
 def find_payloads(body: str, tools: Sequence[ToolSpec] = ()) -> Payloads:
-    """Return the tool calls of a body, or the JSON objects and lists that stand in it."""
+    """Return the tool calls of a body, or the JSON objects and lists in it."""
     called = body.find(CALL_OPEN)
     start = _START.search(body)
     if called >= 0 and (start is None or called < start.start()):
@@ -97,7 +97,7 @@ def find_payloads(body: str, tools: Sequence[ToolSpec] = ()) -> Payloads:
 
 
 def _values(body: str, at: int) -> tuple[list[Any], str | None]:
-    """Return the values from `at` on, as far as they follow each other."""
+    """Return the consecutive values from `at` on."""
     values: list[Any] = []
     while len(values) <= MAX_ACTIONS and _START.match(body, at):
         try:
@@ -128,7 +128,7 @@ def _called(body: str, before: str, tools: Sequence[ToolSpec]) -> Payloads:
 
 
 def _strict_calls(body: str) -> list[Any] | None:
-    """Return the calls where all of them are proper JSON in closed blocks, else None."""
+    """Return the calls if all are valid JSON in closed blocks, else None."""
     values: list[Any] = []
     at = 0
     while (at := body.find(CALL_OPEN, at)) >= 0:
@@ -163,13 +163,13 @@ def _decode(body: str, at: int) -> tuple[Any, int]:
     try:
         return _DECODER.raw_decode(body, at)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("nested too deeply") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key is repeated")
     return fields
 
 
@@ -198,15 +198,15 @@ class Call(NamedTuple):
     """One entry of a reply's JSON."""
 
     name: str | None
-    """The tool's name; None for arguments that stand alone."""
+    """The tool's name; None for bare arguments."""
     arguments: dict[str, Any]
 
 
 def calls_of(value: object) -> list[Call]:
-    """Return the calls that one JSON value stands for.
+    """Return the calls in one JSON value.
 
-    A list stands for its entries. Read as calls are the chat-completions form, Hermes' `arguments`,
-    Llama's `parameters` and Anthropic's `input`. Anthropic's text blocks say nothing.
+    A list stands for its entries. Accepted are the chat-completions form, Hermes' `arguments`,
+    Llama's `parameters` and Anthropic's `input`. Anthropic's text blocks are ignored.
 
     Raises:
         MalformedActionError: It is neither an object nor a list of objects.
@@ -233,7 +233,7 @@ def _call_of(value: object) -> list[Call]:
 
 
 def _arguments(value: object) -> dict[str, Any]:
-    if isinstance(value, str):  # JSON inside a JSON string, as the chat-completions form has it
+    if isinstance(value, str):  # JSON inside a JSON string, as in the chat-completions form
         try:
             value, _ = _decode(value, skip_space(value, 0))
         except ValueError:

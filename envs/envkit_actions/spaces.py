@@ -1,9 +1,8 @@
-"""Coordinate spaces: from the numbers that a model writes to pixels of the screen, and back.
+"""Coordinate spaces: convert a model's coordinates to screen pixels and back.
 
 Three sizes are involved. The *screen* is what the environment draws and clicks on. The *sent* image
-is the screenshot as it left the environment, which may be smaller. The *seen* image is what the
-model's image processor made of it. Families count in pixels of one of the last two, or in a
-fraction of either.
+is the screenshot that the environment sends, which may be smaller. The *seen* image is the output
+of the model's image processor. Families use pixels of one of the last two, or a fraction of either.
 """
 
 import math
@@ -21,26 +20,27 @@ class Point(NamedTuple):
     x: int
     y: int
     is_inside: bool
-    """Whether the model's numbers were in range; else they were clamped."""
+    """Whether the model's numbers were in range; if not, they were clamped."""
 
 
 QWEN25_VL_RESIZE: Final = SmartResize(factor=28, min_pixels=56 * 56, max_pixels=28 * 28 * 16384)
 """preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct."""
 QWEN3_VL_RESIZE: Final = SmartResize(factor=32, min_pixels=256 * 256, max_pixels=4096 * 4096)
-"""preprocessor_config.json of Qwen/Qwen3-VL-8B-Instruct, in its words shortest and longest edge."""
+"""preprocessor_config.json of Qwen/Qwen3-VL-8B-Instruct, which calls them shortest and longest
+edge."""
 UI_TARS_RESIZE: Final = SmartResize(factor=28, min_pixels=100 * 28 * 28, max_pixels=16384 * 28 * 28)
 """bytedance/UI-TARS, codes/ui_tars/action_parser.py."""
 
 
 class SpaceKind(StrEnum):
-    """What a model counts in."""
+    """Unit of a model's coordinates."""
 
     SCREEN = "screen"
-    """Pixels of the screenshot as it was sent."""
+    """Pixels of the sent screenshot."""
     RESIZED = "resized"
-    """Pixels of the image that the model saw, after its processor's resize."""
+    """Pixels of the image after the processor's resize."""
     NORMALISED = "normalised"
-    """Parts of the width and the height: 0 to `scale`."""
+    """Fractions of width and height: 0 to `scale`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ class CoordinateSpace:
     kind: SpaceKind
     screen: Size
     sent: Size
-    """The screenshot as it left the environment; equal to `screen` unless it was scaled."""
+    """Size of the sent screenshot; equal to `screen` unless scaled."""
     resize: SmartResize | None = None
-    """What the model's processor does; None where it keeps the size or nobody knows."""
+    """Resize of the model's processor; None if it keeps the size or is unknown."""
     scale: int = 1000
-    """Of a normalised space: 1000, 999 or 1."""
+    """Range of a normalised space: 1000, 999 or 1."""
 
     def __post_init__(self) -> None:
         if min(*self.screen, *self.sent) < 1:
@@ -67,7 +67,7 @@ class CoordinateSpace:
             raise ConfigurationError(
                 "a resized space needs resize=, such as QWEN25_VL_RESIZE, to know what was seen"
             )
-        _ = self.seen  # an impossible image is refused here, not in the middle of a reply
+        _ = self.seen  # reject an impossible image here, not in the middle of a reply
 
     @classmethod
     def of(
@@ -79,7 +79,7 @@ class CoordinateSpace:
         resize: SmartResize | None = None,
         scale: int = 1000,
     ) -> "CoordinateSpace":
-        """Build a space; `sent` None means that the screenshot was sent in full size.
+        """Build a space; `sent` None means that the screenshot is sent at full size.
 
         Raises:
             ConfigurationError: A size, the scale or the resize is missing or impossible.
@@ -95,19 +95,19 @@ class CoordinateSpace:
 
     @property
     def extent(self) -> Size:
-        """The largest x and y that lie on the screen; the far edge itself counts as inside."""
+        """Largest x and y on the screen; the far edge counts as inside."""
         if self.kind is SpaceKind.NORMALISED:
             return Size(self.scale, self.scale)
         return self.seen if self.kind is SpaceKind.RESIZED else self.sent
 
     def to_screen(self, x: float, y: float) -> Point:
-        """Return the pixel of the screen that the model means.
+        """Return the screen pixel that the model means.
 
-        Fractions are kept to the end, then cut: floor(x / extent * screen), clamped to the screen.
+        Rounds once, at the end: floor(x / extent * screen), clamped to the screen.
 
         Args:
-            x: In the units of the space, finite; as `y`.
-            y: Down from the top.
+            x: Finite, in the units of the space, from the left.
+            y: As `x`, from the top.
         """
         extent = self.extent
         inside = 0 <= x <= extent.width and 0 <= y <= extent.height
@@ -118,7 +118,7 @@ class CoordinateSpace:
         )
 
     def offset_to_screen(self, dx: float, dy: float) -> tuple[int, int]:
-        """Return how many pixels of the screen a distance in the units of the space is."""
+        """Convert a distance from the units of the space to screen pixels."""
         extent = self.extent
         return (
             round(dx * self.screen.width / extent.width),
@@ -126,17 +126,17 @@ class CoordinateSpace:
         )
 
     def offset_from_screen(self, dx: int, dy: int) -> tuple[float, float]:
-        """Return a distance in pixels of the screen in the units of the space."""
+        """Convert a distance from screen pixels to the units of the space."""
         extent = self.extent
         across = dx * extent.width / self.screen.width
         down = dy * extent.height / self.screen.height
         return (across, down) if extent == (1, 1) else (round(across), round(down))
 
     def from_screen(self, x: int, y: int) -> tuple[int | float, int | float]:
-        """Return the numbers that a model would write for a pixel.
+        """Return the coordinates that a model would write for a pixel.
 
-        They read back as the same pixel wherever the space is at least as fine as the screen, and
-        within screen / (2 * extent) pixels else. Whole numbers, but for a scale of 1.
+        They read back as the same pixel if the space is at least as fine as the screen, else within
+        screen / (2 * extent) pixels. Whole numbers, except for a scale of 1.
         """
         extent = self.extent
         if extent == (1, 1):

@@ -1,4 +1,4 @@
-"""Access to an action's fields for the writers, which refuse what their family cannot say."""
+"""Access to an action's fields for writers, which reject what their family cannot express."""
 
 from typing import Final
 
@@ -8,15 +8,15 @@ from envkit_actions.malformed import InexpressibleActionError, MalformedActionEr
 from envkit_actions.spaces import CoordinateSpace
 
 WHEEL_CLICK: Final = 120
-"""Pixels that one click of a wheel scrolls."""
+"""Pixels scrolled per wheel click."""
 Place = list[int | float]
 """x and y in the units of a space."""
 
 
 class Writing:
-    """One action on its way into a family's words.
+    """One action to be written in a family's dialect.
 
-    Every method raises `InexpressibleActionError` where the family's form has no room.
+    Every method raises `InexpressibleActionError` if the family's form cannot hold a field.
     """
 
     def __init__(self, family: str, action: Action, space: CoordinateSpace) -> None:
@@ -25,17 +25,17 @@ class Writing:
         self.space = space
 
     def refusal(self, why: str) -> InexpressibleActionError:
-        """Return the error that says why there are no words."""
+        """Return the error that says why the action cannot be expressed."""
         return InexpressibleActionError(
             f"{self._family} cannot express {self.action.kind.value}: {why}"
         )
 
     def plain(self, *, button: bool = False, keys: bool = False) -> Action:
-        """Return the action, having checked that its form may leave these fields out.
+        """Return the action after checking the fields that its form cannot hold.
 
         Args:
-            button: Whether the form has room for other buttons than the left.
-            keys: Whether it has room for keys.
+            button: Whether the form can name buttons other than the left.
+            keys: Whether it can name keys.
         """
         if not button and self.action.button is not Button.LEFT:
             raise self.refusal(f"only with the left button, got {self.action.button.value}")
@@ -45,7 +45,7 @@ class Writing:
 
     @property
     def at_cursor(self) -> bool:
-        """Whether the action happens where the cursor is."""
+        """Whether the action happens at the cursor."""
         return self.action.x is None or self.action.y is None
 
     def point(self) -> Place:
@@ -78,7 +78,7 @@ class Writing:
         return names
 
     def joined_keys(self, column: KeyColumn, separator: str = "+") -> str:
-        """Return the names in one string, which must come apart again."""
+        """Join the names in one string that splits back into them."""
         text = separator.join(self.keys(column))
         self._check_keys(split_chord(text))
         return text
@@ -92,7 +92,7 @@ class Writing:
             raise self.refusal(f"its keys would be read as {'+'.join(keys)}")
 
     def seconds(self, fixed: float) -> None:
-        """Check that the duration is the one that the family's word stands for."""
+        """Check that the duration equals the family's fixed one."""
         if self.action.seconds != fixed:
             raise self.refusal(f"it always lasts {fixed:g} seconds, got {self.action.seconds:g}")
 
@@ -106,7 +106,7 @@ class Writing:
         return ("up" if dy < 0 else "down"), abs(dy)
 
     def wheel_clicks(self) -> tuple[str, int]:
-        """Return the direction of a scroll and its whole clicks of a wheel."""
+        """Return the direction of a scroll and its whole wheel clicks."""
         direction, pixels = self.one_axis()
         if pixels % WHEEL_CLICK:
             raise self.refusal(f"it counts clicks of {WHEEL_CLICK} pixels, got {pixels} pixels")

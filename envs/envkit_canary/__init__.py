@@ -8,7 +8,7 @@ from envkit_canary.reply import read_code
 SPEC = EnvSpec(
     id="canary-v0",
     entry_point="envkit_canary:CanaryEnv",
-    description="Read a code off a picture, with a new picture each turn: does vision work at all?",
+    description="Read a code off an image, with a new image each turn: a smoke test for vision.",
 )
 
 __all__ = ["DEFAULT_ALPHABET", "SPEC", "CanaryEnv", "CodeTasks", "draw_code", "read_code"]

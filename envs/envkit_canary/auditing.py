@@ -1,6 +1,6 @@
-"""What `envkit certify canary-v0` may use: blind guesses, and a second reader of codes."""
+"""Hooks for `envkit certify canary-v0`: blind guesses and a second reader of codes."""
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.tasks import Task
 from envkit_canary.drawing import shows_code
 from envkit_canary.reply import read_code
@@ -10,7 +10,7 @@ def hooks(alphabet: str) -> AuditHooks:
     """Return blind guesses of a code of these characters, and two readers of the first code."""
 
     def guesses(task: Task) -> list[str]:
-        """Return codes that nothing was looked at for."""
+        """Return codes guessed without looking at the image."""
         length = len(task["codes"][0])
         return [(alphabet[start:] + alphabet * length)[:length] for start in range(len(alphabet))]
 
@@ -29,7 +29,7 @@ def hooks(alphabet: str) -> AuditHooks:
 
 
 def _replies(task: Task) -> list[str]:
-    """Return replies with the first code of a task in them, or nearly."""
+    """Return replies that contain the first code of a task, or a near miss."""
     code: str = task["codes"][0]
     other = code[1:] + code[:1]
     return [
@@ -50,7 +50,7 @@ def _replies(task: Task) -> list[str]:
 
 
 def _last_code(reply: str, length: int) -> str | None:
-    """Do what `read_code` does, letter by letter."""
+    """Read a code as `read_code` does, letter by letter."""
     runs, run = list[str](), ""
     for character in f"{reply} ":
         if character.isascii() and character.isalnum():

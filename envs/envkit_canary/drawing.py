@@ -10,7 +10,7 @@ from envkit.images import Image
 from envkit_canary.glyphs import GLYPH_HEIGHT, GLYPH_WIDTH, GLYPHS
 
 _TILE: Final = 28
-"""Pixels; a multiple of the patch sizes of common vision models, which then need no resizing."""
+"""Pixels; a multiple of common vision models' patch sizes, so they do not resize the image."""
 _CELL: Final = 8
 """Pixels of one glyph cell: a character is 40 x 56 pixels."""
 _MARGIN: Final = 8
@@ -19,7 +19,7 @@ _DARK: Final = 128
 
 
 def draw_code(code: str, *, look: int = 0) -> Image:
-    """Return the image of a code; codes of one length have images of one size.
+    """Return the image of a code; codes of equal length give images of equal size.
 
     Args:
         code: Capital letters and digits only.
@@ -39,14 +39,14 @@ def draw_code(code: str, *, look: int = 0) -> Image:
 
 
 def shows_code(image: Image, code: str) -> bool:
-    """Return whether the dark pixels of an image, wherever they are, are those of the code."""
+    """Return whether the dark pixels of an image spell the code, at any position."""
     ink = _cut(np.asarray(image.pil().convert("L")) < _DARK)
     cells = _cells(code).repeat(_CELL, axis=0).repeat(_CELL, axis=1)
     return np.array_equal(ink, _cut(cells))
 
 
 def _cut(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the smallest part of a mask that holds all of its ink."""
+    """Crop a mask to its ink."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
         return mask[:0, :0]

@@ -3,7 +3,7 @@
 import random
 from typing import Any, ClassVar, Final, cast
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -20,7 +20,7 @@ _LONGEST_CODE: Final = 16
 
 
 class CodeTasks:
-    """Endless tasks: `{"codes": [...], "look": n}`, one code for each turn."""
+    """Endless tasks: `{"codes": [...], "look": n}`, one code per turn."""
 
     def __init__(self, *, turns: int, length: int, alphabet: str) -> None:
         self._turns, self._length, self._alphabet = turns, length, alphabet
@@ -31,7 +31,7 @@ class CodeTasks:
         return None
 
     def task(self, index: int) -> Task:
-        """Return the codes of this index."""
+        """Return the task at this index."""
         rng = random.Random(derive_seed("canary", index))
         return {
             "codes": [
@@ -45,15 +45,15 @@ class CodeTasks:
 class CanaryEnv(Env):
     """Read a code off an image, several times, with a new image each turn.
 
-    Task: `{"codes": ["K7MX", ...], "look": 7}`: a code of capital letters and digits for each turn,
-        and a seed of colours and positions (0 where it is missing).
+    Task: `{"codes": ["K7MX", ...], "look": 7}`: one code of capital letters and digits per turn,
+        and a seed for colours and positions (0 if missing).
     Observation: an image of the code; the text is the same for every code.
     Action: the code, anywhere in the reply; the last run of characters that could be one counts.
-    Reward: 1 / turns for each right code, so 1.0 at most.
-    Episode end: after the last code. A reply without a code is a wrong one.
-    Chance: a reply that ignores the image is right with probability
-    `len(alphabet) ** -length` a turn: 5e-6 with the defaults, 0.1 for one decimal digit.
-    Dataset and licence: generated; drawn with glyphs of this package.
+    Reward: 1 / turns for each right code, so 1.0 at most. Episode end: after the last code. A reply
+    without a code counts as wrong.
+    Chance: a reply that ignores the image is right with probability `len(alphabet) ** -length` per
+    turn: 5e-6 with the defaults, 0.1 for one decimal digit. Dataset and licence: generated; drawn
+    with glyphs of this package.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -73,8 +73,8 @@ class CanaryEnv(Env):
         """Make the environment.
 
         Args:
-            turns: Codes of one episode.
-            length: Characters of one code.
+            turns: Codes per episode.
+            length: Characters per code.
             alphabet: Characters to draw from.
             max_turns: Truncates the episode earlier; None takes `turns`.
             render_mode: As for `envkit.Env`.
@@ -96,13 +96,13 @@ class CanaryEnv(Env):
         self.tasks = CodeTasks(turns=turns, length=length, alphabet=alphabet)
         self._alphabet = alphabet
         self.chance_level: float = len(alphabet) ** -float(length)
-        """Probability that a turn is right without seeing the image."""
+        """Probability of a right reply without seeing the image."""
 
     def on_reset(self, task: Task) -> Turn:
         """Show the first code.
 
         Raises:
-            DatasetError: The task has no codes that can be drawn, or its look is not an integer.
+            DatasetError: The task's codes cannot be drawn, or its look is not an integer.
         """
         codes = _checked_codes(task)
         return Turn(_question(codes[0]), images=(self._picture(0),))
@@ -133,11 +133,11 @@ class CanaryEnv(Env):
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Return nothing: the task and the turn are the whole state."""
+        """Return an empty state: the task and the turn are enough to restore it."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state` returned."""
+        """Restore what `get_state` returned."""
 
     def oracle(self) -> Policy:
         """Return a policy that reads the code from the task instead of the image."""
@@ -170,5 +170,5 @@ def _checked_codes(task: Task) -> list[str]:
         if not isinstance(code, str) or not 1 <= len(code) <= _LONGEST_CODE:
             raise DatasetError(f"a code must be 1 to {_LONGEST_CODE} characters, got {code!r:.80}")
         if not set(code) <= set(GLYPHS):
-            raise DatasetError(f"a code must be of A-Z and 0-9, got {code!r}")
+            raise DatasetError(f"a code must use only A-Z and 0-9, got {code!r}")
     return cast("list[str]", codes)

@@ -1,4 +1,4 @@
-"""Characters as small bitmaps, so that an image's bytes depend on no font and no library version.
+"""Characters as small bitmaps, so image bytes do not depend on fonts or library versions.
 
 Each glyph is seven rows of five cells, "#" for ink.
 """

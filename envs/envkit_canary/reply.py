@@ -1,4 +1,4 @@
-"""Reads the code that a reply names."""
+"""Read the code from a reply."""
 
 import re
 
@@ -7,7 +7,7 @@ def read_code(reply: str, length: int) -> str | None:
     """Return the last run of exactly `length` letters and digits in the reply, in capitals.
 
     A run with a digit in it wins over plain words: "The code is K7MX, sure" is read as K7MX. None
-    when there is no run of that length.
+    if there is no run of that length.
     """
     runs = re.findall(rf"(?<![A-Za-z0-9])[A-Za-z0-9]{{{length}}}(?![A-Za-z0-9])", reply)
     shaped = [run for run in runs if run.isupper() or any(map(str.isdigit, run))]

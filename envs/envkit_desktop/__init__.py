@@ -1,4 +1,4 @@
-"""A simulated desktop for agents that use a computer, as the environment `computer-use-v0`."""
+"""A simulated desktop for computer-use agents: the environment `computer-use-v0`."""
 
 from envkit.registration import EnvSpec
 from envkit_desktop.env import ComputerUseEnv

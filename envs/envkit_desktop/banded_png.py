@@ -1,10 +1,10 @@
 """An incremental PNG encoder: bands of rows, each kept compressed until a row of it changes.
 
-Each band is deflated on its own with `Z_FULL_FLUSH`, so it is byte aligned and refers to no other
-band, and is stored as an IDAT chunk (PNG specification, 10.1 and 11.2.4: a zlib stream may be split
-over IDAT chunks anywhere). The checksum of the whole stream is put together from those of the bands
-as zlib's `adler32_combine` does (RFC 1950, section 8.2). The bytes depend on the pixels only, never
-on what was encoded before.
+Each band is deflated on its own with `Z_FULL_FLUSH`, so it is byte-aligned and independent of other
+bands, and is stored as an IDAT chunk (PNG specification, 10.1 and 11.2.4: a zlib stream may be
+split over IDAT chunks anywhere). The checksum of the whole stream is combined from those of the
+bands, as in zlib's `adler32_combine` (RFC 1950, section 8.2). The bytes depend only on the pixels,
+never on earlier images.
 """
 
 import struct
@@ -18,9 +18,10 @@ from envkit.errors import ConfigurationError
 
 BAND_ROWS: Final = 24
 _MEMORY_LEVEL: Final = 7
-"""zlib's. A higher one has a larger table to clear after every band, and finds no more in it."""
+"""zlib's. A higher level has a larger table to clear after every band, without compressing
+better."""
 _GRAB: Final = 65536
-"""Bytes that are taken out of an image at once: Pillow's own buffer, which is not mapped anew."""
+"""Bytes read from an image at once: the size of Pillow's own buffer, which is reused."""
 _ADLER_MODULUS: Final = 65521
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _ZLIB_HEADER: Final = b"\x78\x01"
@@ -31,7 +32,7 @@ _NO_FILTER: Final = b"\0"
 
 
 class BandedPng:
-    """Encodes RGB images of one size, doing again only what changed."""
+    """Encodes RGB images of one size, re-encoding only what changed."""
 
     def __init__(self, width: int, height: int, *, level: int = 1) -> None:
         """Choose the size.
@@ -39,14 +40,14 @@ class BandedPng:
         Args:
             width: In pixels.
             height: In pixels.
-            level: zlib's, 1 (fast) to 9 (small).
+            level: zlib level, 1 (fast) to 9 (small).
 
         Raises:
             ConfigurationError: The size or the level is out of range.
         """
         if min(width, height) < 1 or not 1 <= level <= 9:
             raise ConfigurationError(
-                "a picture needs at least 1x1 pixels and a level from 1 to 9, "
+                "an image needs at least 1x1 pixels and a level from 1 to 9, "
                 f"got {width}x{height} and level {level}"
             )
         self.size: Final = (width, height)
@@ -65,21 +66,21 @@ class BandedPng:
 
         Args:
             picture: Mode RGB, of the encoder's size.
-            dirty: Half-open row ranges that may differ from the image of the last call; None
-                takes all. Rows outside the image are left out.
+            dirty: Half-open row ranges that may differ from the previous image; None means all
+                rows. Rows outside the image are ignored.
 
         Raises:
             ConfigurationError: The image has another mode or size.
         """
         if picture.mode != "RGB" or picture.size != self.size:
             raise ConfigurationError(
-                f"the picture must be RGB of {self.size[0]}x{self.size[1]} pixels, "
+                f"the image must be RGB of {self.size[0]}x{self.size[1]} pixels, "
                 f"got {picture.mode} of {picture.width}x{picture.height}"
             )
         stale = self._stale(dirty)
         if stale:
-            # A full flush forgets everything, so one object gives each band the bytes that a new
-            # one would; making it takes as long as a band.
+            # A full flush resets the state, so one object compresses each band as a new one would;
+            # creating one takes as long as a band.
             deflater = zlib.compressobj(self._level, zlib.DEFLATED, -15, _MEMORY_LEVEL)
             for band, raw in self._packed(picture, stale):
                 deflated = deflater.compress(raw) + deflater.flush(zlib.Z_FULL_FLUSH)
@@ -90,7 +91,7 @@ class BandedPng:
         return b"".join((self._head, *(chunk or b"" for chunk in self._chunks), tail))
 
     def _stale(self, dirty: Iterable[tuple[int, int]] | None) -> list[int]:
-        """Return the bands to encode anew, in their order."""
+        """Return the bands to re-encode, in order."""
         if dirty is None:
             return list(range(len(self._chunks)))
         bands = {band for band, chunk in enumerate(self._chunks) if chunk is None}
@@ -105,7 +106,7 @@ class BandedPng:
     ) -> Iterator[tuple[int, memoryview]]:
         """Yield the bands with their rows, each after its filter byte.
 
-        Bands next to each other are taken out of the image at once.
+        Adjacent bands are read from the image at once.
         """
         line = self.size[0] * _CHANNELS + 1
         for first, count in _runs(bands, max(1, _GRAB // (line * BAND_ROWS))):
@@ -120,7 +121,7 @@ class BandedPng:
 
 
 def _runs(numbers: list[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield the first of each run of at most so many consecutive numbers, and its length."""
+    """Yield start and length of each run of consecutive numbers, split at a maximum length."""
     start = 0
     for index in range(1, len(numbers) + 1):
         length = index - start
@@ -130,7 +131,7 @@ def _runs(numbers: list[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def _joined(checksums: list[int], lengths: list[int]) -> int:
-    """Return the Adler-32 of joined pieces from those of the pieces and their lengths."""
+    """Combine the Adler-32 of pieces, given their lengths."""
     low, high = 1, 0
     for checksum, length in zip(checksums, lengths, strict=True):
         high += (checksum >> 16) + length * (low - 1)

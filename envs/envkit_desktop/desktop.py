@@ -1,4 +1,4 @@
-"""The desktop: windows in their order, focus, clipboard, clock, and the program behind them.
+"""The desktop: windows in z-order, focus, clipboard, clock, and its program.
 
 Its whole state is JSON data (`to_json`, `from_json`). Mouse and keyboard act on it in
 `envkit_desktop.pointer` and `envkit_desktop.keyboard`; `envkit_desktop.screen` draws
@@ -30,7 +30,7 @@ W = TypeVar("W", bound=Widget)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What happened, as the program behind the desktop hears it."""
+    """An event that the desktop's program receives."""
 
     window: Window
     source: Widget
@@ -39,20 +39,20 @@ class Event:
     "shortcut" or "finished"."""
     value: str = ""
     target: Widget | None = None
-    """Of a drop, the widget under the pointer."""
+    """For a drop, the widget under the pointer."""
 
 
 Program = Callable[["Desktop", Event], bool]
-"""Reacts to an event. True for a "closing" that it has dealt with: the window stays."""
+"""Reacts to an event. Returns True to keep the window open on "closing"."""
 
 
 def no_program(desk: "Desktop", event: Event) -> bool:
-    """React to nothing."""
+    """Ignore every event."""
     return False
 
 
 class Desktop:
-    """Windows and everything that is not drawn in them."""
+    """Windows, and state outside of them."""
 
     def __init__(
         self, *, width: int, height: int, theme: int = 0, program: Program = no_program
@@ -63,7 +63,7 @@ class Desktop:
             width: In pixels.
             height: In pixels.
             theme: Index into `THEMES`.
-            program: Reacts to what happens; no part of the state.
+            program: Reacts to events; not part of the state.
         """
         self.width, self.height = width, height
         self.theme_index = theme
@@ -75,16 +75,16 @@ class Desktop:
         self.clock = 0.0
         self.pointer: tuple[int, int] = (width // 2, height // 2)
         self.model: dict[str, Any] = {}
-        """What the program knows: files, settings, whether a form was sent. JSON data."""
+        """The program's data: files, settings, whether a form was sent. JSON data."""
         self.popups: tuple[Popup, ...] = ()
-        """Dialogs that are still to come, in their order."""
+        """Dialogs that will still appear, in order."""
         self.action_count = 0
         self.capture: Widget | None = None
-        """What was pressed and gets all moves until the release."""
+        """The pressed widget, which gets all moves until the release."""
         self.pressed_at: tuple[int, int] = (0, 0)
         self.focus: Widget | None = None
         self.held: frozenset[str] = frozenset()
-        """Keys that are down during the present action; none between actions, so no state."""
+        """Keys held during the current action; empty between actions, so not part of the state."""
 
     @property
     def theme(self) -> Theme:
@@ -103,16 +103,16 @@ class Desktop:
 
     @property
     def top(self) -> Window:
-        """The window above all others; the background where there is no other."""
+        """The window above all others; the background if there is no other."""
         return self.windows[-1]
 
     @property
     def modal(self) -> Window | None:
-        """The dialog that blocks everything else; None where there is none."""
+        """The dialog that blocks everything else; None if there is none."""
         return next((window for window in reversed(self.windows) if window.is_modal), None)
 
     def window(self, name: str) -> Window | None:
-        """Return the open window of that name; None where there is none."""
+        """Return the open window of that name; None if there is none."""
         return next((window for window in self.windows if window.name == name), None)
 
     def find(self, kind: type[W], window: str, name: str) -> W:
@@ -140,7 +140,7 @@ class Desktop:
         return window
 
     def close(self, window: Window) -> None:
-        """Take a window away; the background stays."""
+        """Close a window; the background cannot be closed."""
         if window.is_pinned or window not in self.windows:
             return
         inside = [id(widget) for widget in walk_tree(window)]
@@ -163,13 +163,13 @@ class Desktop:
             window.is_active = window is self.windows[-1] and not window.is_pinned
 
     def keep_reachable(self, window: Window) -> None:
-        """Move a window back so that its title bar can be taken hold of."""
+        """Move a window back so that its title bar can be grabbed."""
         least = _KEPT_ON_SCREEN - window.width
         window.x = max(least, min(self.width - _KEPT_ON_SCREEN, window.x))
         window.y = max(0, min(self.height - TITLE, window.y))
 
     def window_of(self, widget: Widget) -> Window | None:
-        """Return the open window that holds a widget; None where there is none."""
+        """Return the open window that holds a widget; None if there is none."""
         for window in self.windows:
             if any(item is widget for item in walk_tree(window)):
                 return window
@@ -184,7 +184,7 @@ class Desktop:
         return None
 
     def set_focus(self, widget: Widget | None) -> None:
-        """Give the keyboard to a widget; None takes it away."""
+        """Focus a widget; None removes the focus."""
         if self.focus is not None:
             self.focus.focused = False
         self.focus = widget
@@ -236,7 +236,7 @@ class Desktop:
             self.tell(Event(window=window, source=source, kind=kind, value=value))
 
     def tell(self, event: Event) -> None:
-        """Hand an event to the program, after the desktop's own reactions."""
+        """Send an event to the program, after the desktop's own reactions."""
         if event.window.name.startswith(Popup.PREFIX):
             if event.kind in ("clicked", "closing"):
                 self.close(event.window)
@@ -253,7 +253,7 @@ class Desktop:
                     self.emit(widget, "finished")
 
     def end_action(self) -> None:
-        """Count an action, and show the dialog whose time has come."""
+        """Count an action, and show the next dialog if it is due."""
         self.action_count += 1
         self.advance(SECONDS_PER_ACTION)
         if self.popups and self.action_count >= self.popups[0].after and self.modal is None:
@@ -263,7 +263,7 @@ class Desktop:
             self.open(popup_window(popup, self.width, self.height, self.type_pixels))
 
     def say(self, window: str, name: str, text: str) -> None:
-        """Write into a label, where the window is still open."""
+        """Set a label's text if its window is still open."""
         if self.window(window) is not None:
             self.find(Label, window, name).text = text
 
@@ -311,7 +311,7 @@ class Desktop:
         return desk
 
     def _path_of(self, widget: Widget | None) -> list[int] | None:
-        """Return the indices that lead to a widget: of its window, of its child, and so on."""
+        """Return the index path of a widget: window, child, and so on."""
 
         def search(parents: list[Widget], path: list[int]) -> list[int] | None:
             for index, item in enumerate(parents):
@@ -334,7 +334,7 @@ class Desktop:
 
 
 def placed(widget: Widget, x: int = 0, y: int = 0) -> Iterator[tuple[Widget, int, int]]:
-    """Yield the widget and all below it, hidden ones too, with their places on the screen."""
+    """Yield the widget and its descendants, hidden ones too, with their screen positions."""
     x, y = x + widget.x, y + widget.y
     yield widget, x, y
     inner_x, inner_y = widget.child_origin()

@@ -31,23 +31,22 @@ _LARGEST: Final = (1920, 1200)
 class ComputerUseEnv(Env):
     """Do something on a desktop with mouse and keyboard, seeing screenshots.
 
-    Task: a sentence such as "Set Volume to 40 and press OK". Tasks are generated from `FAMILIES`
-        at levels 1 to 5: more windows, look-alike names, longer lists and chains, and dialogs that
-        come up in between. Some of levels 3 to 5 can't be done.
-    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first
-        and then what had no effect or could not be read, if anything. After a `zoom` that ends a
-        reply it shows the region alone, enlarged to the same size; the text says which.
+    Task: a sentence such as "Set Volume to 40 and press OK". Tasks are generated from `FAMILIES` at
+        levels 1 to 5: more windows, look-alike names, longer lists and chains, and interrupting
+        dialogs. Some tasks of levels 3 to 5 are infeasible.
+    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first,
+        and later with any actions that had no effect or could not be read. After a `zoom` that ends
+        a reply it shows the region alone, enlarged to the same size; the text says which.
     Action: one or several actions in the form of the model family that `action` names. Those after
         one that ends the episode are left out.
-    Reward: 1.0 when the checker of the task holds for the state at the end, else 0.0; of a task
-        that can't be done, 1.0 for `terminate` with the status failure. With `shaping`, the change
-        of the share of reached parts of the goal, times `shaping`, is added on every turn.
-        `info["reward_terms"]` adds up to the reward.
-    Episode end: a button that hands the task in, `terminate` or `answer`; `max_turns` replies
+    Reward: 1.0 if the final state passes the task's checker, else 0.0; for an infeasible task, 1.0
+        for `terminate` with the status failure. With `shaping`, every turn adds `shaping` times the
+        change in the fraction of subgoals reached. `info["reward_terms"]` adds up to the reward.
+    Episode end: a button that submits the task, `terminate` or `answer`; `max_turns` replies
         truncate.
     Budget: `max_turns` replies, one screenshot each.
-    Dataset: generated, no licence needed; type is set in the bundled DejaVu Sans.
-    Source: own. Tasks and conventions follow MiniWoB++ and OSWorld in kind, not in content.
+    Dataset: generated, no licence needed; text uses the bundled DejaVu Sans.
+    Source: original. Kinds of tasks and conventions follow MiniWoB++ and OSWorld.
     """
 
     capabilities = Capabilities(
@@ -80,10 +79,10 @@ class ComputerUseEnv(Env):
             level: 1 to 5; None mixes all.
             families: Names from `FAMILIES`; None takes all.
             split: "train" or "test".
-            max_turns: Replies in an episode.
-            width: Of the screen in pixels, at least the default.
-            height: Of the screen in pixels, at least the default.
-            shaping: Weight of the progress that is added to the reward; 0.0 adds none.
+            max_turns: Replies per episode.
+            width: Screen width in pixels, at least the default.
+            height: Screen height in pixels, at least the default.
+            shaping: Weight of progress in the reward; 0.0 adds none.
             shows_pointer: Whether screenshots show the mouse pointer.
             render_mode: As for every environment.
 
@@ -112,7 +111,7 @@ class ComputerUseEnv(Env):
         self.desk = Desktop(width=self._size[0], height=self._size[1])
         self._screen = Screen(*self._size, shows_pointer=self._shows_pointer)
         self._whole = 0
-        """Index of the last image of the whole screen, on which places count."""
+        """Index of the last image of the whole screen, which coordinates refer to."""
 
     @property
     def family(self) -> Family:
@@ -123,7 +122,7 @@ class ComputerUseEnv(Env):
         """Build the desktop and state the goal.
 
         Raises:
-            DatasetError: The task lacks a part, or names a family or theme that does not exist.
+            DatasetError: The task lacks a field, or names an unknown family or theme.
         """
         _check_task(task)
         self._start_blank()
@@ -208,7 +207,7 @@ class ComputerUseEnv(Env):
         done: bool = False,
         view: View | None = None,
     ) -> Turn:
-        """Look at the desktop, or at a part of it, which is not looked at again otherwise."""
+        """Build a turn with a screenshot of the desktop, or of the zoomed view."""
         image = self._screen.shoot(self.desk)
         if view is not None:
             image = view.enlarge(self._screen.canvas)
@@ -243,18 +242,18 @@ class ComputerUseEnv(Env):
         return {"desk": self.desk.to_json(), "whole": self._whole}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put the desktop back; the next screenshot is drawn anew."""
+        """Restore the desktop; the next screenshot is redrawn in full."""
         self._start_blank()
         program = self._program() if self.task else no_program
         self.desk = Desktop.from_json(state["desk"], program=program)
         self._whole = state["whole"]
 
     def write_click(self, x: int, y: int) -> str:
-        """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
+        """Return the reply that clicks at a pixel of the screenshot, for playing by hand."""
         return self.dialect.write_click(x, y)
 
     def oracle(self) -> Policy:
-        """Return a policy that looks at the state and solves every task."""
+        """Return a policy that reads the state and solves every task."""
         return oracle()
 
 
@@ -266,7 +265,7 @@ where the task can't be done. You have {turns} replies."""
 
 
 def _field(desk: Desktop, action: Action) -> Mark:
-    """Return the middle of the field that takes typed text; empty where there is none."""
+    """Return the middle of the field that takes typed text; empty if there is none."""
     if action.kind is not ActionKind.TYPE or desk.focus is None:
         return {}
     origin = desk.origin_of(desk.focus)

@@ -11,7 +11,7 @@ _MODIFIERS: Final = frozenset({"ctrl", "shift", "alt", "meta"})
 
 
 def type_text(desk: Desktop, text: str) -> str | None:
-    """Write text; return why it went nowhere, or None.
+    """Type text; return why it had no effect, or None.
 
     A line feed is Enter and a tab is Tab.
     """

@@ -1,4 +1,4 @@
-"""Placing widgets in windows by measured text, and the windows that only stand in the way."""
+"""Place widgets in windows by measured text, and open unrelated windows."""
 
 import random
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def frame(
 
 
 def label(parent: Widget, text: str, x: int, y: int, pixels: int, name: str = "") -> Label:
-    """Add a line of text that is as wide as it needs."""
+    """Add a label as wide as its text."""
     made = Label(name=name, text=text, x=x, y=y, width=text_width(text, pixels) + 2, height=CONTROL)
     parent.children.append(made)
     return made
@@ -87,7 +87,7 @@ def clutter(desk: Desktop, rng: random.Random, count: int, *, above: int = 0) ->
     """Open windows that have nothing to do with the task.
 
     Args:
-        desk: Where the windows of the task are open already.
+        desk: The desktop, with the task's windows already open.
         rng: Chooses texts and places.
         count: How many windows.
         above: How many of them are put above the windows of the task.

@@ -1,8 +1,8 @@
-"""Drawing with a clip rectangle, from two primitives: filled boxes and cached masks.
+"""Draw with a clip rectangle, from two primitives: filled boxes and cached masks.
 
 Text and marks are masks that are rendered once and pasted in a colour. Everything is clipped by
 arithmetic, so a damaged rectangle is repainted in place on the canvas. Pixels depend on the bundled
-font only, never on fonts of the machine.
+font only, never on system fonts.
 """
 
 import functools
@@ -91,7 +91,7 @@ def _pointer_rim(size: int) -> PilImage.Image:
 
 
 def intersect(first: Box, second: Box) -> Box | None:
-    """Return the common part of two boxes; None where there is none."""
+    """Return the common part of two boxes; None if there is none."""
     left, top, right, bottom = first
     other_left, other_top, other_right, other_bottom = second
     # Comparisons: max() and min() take twice as long, and this runs for every widget drawn.
@@ -113,13 +113,13 @@ class Painter:
 
     def __init__(self, canvas: PilImage.Image, clip: Box, theme: Theme) -> None:
         self._canvas = canvas
-        # Pillow's own object: its paste() takes clipped boxes as they are, several times faster.
+        # Pillow's core object: its paste() takes clipped boxes directly, several times faster.
         self._pixels = canvas.im
         self.clip = clip
         self.theme = theme
 
     def inside(self, box: Box) -> "Painter | None":
-        """Return a painter clipped to the box as well; None where nothing would be seen."""
+        """Return a painter clipped to the box as well; None if nothing would be seen."""
         common = intersect(self.clip, box)
         if common is None:
             return None

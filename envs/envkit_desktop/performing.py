@@ -14,7 +14,7 @@ _CLICKS: Final = {
 }
 _LONGEST_WAIT: Final = 60.0
 _REPEATS_A_SECOND: Final = 10
-"""How often a key that is held repeats."""
+"""Repeat rate of a held key."""
 _MOST_REPEATS: Final = 50
 
 
@@ -22,7 +22,7 @@ def perform(desk: Desktop, action: Action) -> str | None:
     """Carry out an action that does not end the episode; return why nothing happened, or None.
 
     Coordinates outside the screen count as its nearest pixel. The keys of a click, a drag or a
-    scroll are down meanwhile.
+    scroll are held during it.
     """
     action = action.from_cursor(*desk.pointer)
     x, y = _place(desk, action)
@@ -83,4 +83,4 @@ _HANDLERS: Final[dict[ActionKind, Callable[[Desktop, int, int, Action], str | No
     ActionKind.HOLD_KEY: _hold_keys,
     ActionKind.WAIT: lambda desk, x, y, a: desk.advance(max(0.0, min(_LONGEST_WAIT, a.seconds))),
 }
-"""What is left out only looks, or ends the episode, which is the environment's work."""
+"""Missing kinds only look, or end the episode, which the environment handles."""

@@ -7,11 +7,11 @@ from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.widgets import Icon, ListBox, Widget, Window
 
 _DRAG_PIXELS: Final = 6
-"""Least way between press and release of what counts as a drag to another widget."""
+"""Minimum distance between press and release of a drag to another widget."""
 
 
 class Hit(NamedTuple):
-    """What is at a place of the screen."""
+    """Widgets at a point of the screen."""
 
     window: Window
     chain: list[tuple[Widget, int, int]]
@@ -19,7 +19,7 @@ class Hit(NamedTuple):
 
 
 def hit_test(desk: Desktop, x: int, y: int) -> Hit | None:
-    """Return what a press at (x, y) would reach; None where a modal dialog keeps it away."""
+    """Return what a press at (x, y) would reach; None if a modal dialog blocks it."""
     for window in reversed(desk.windows):
         if window.holds(x - window.x, y - window.y):
             modal = desk.modal
@@ -73,7 +73,7 @@ def _press_menu(desk: Desktop, x: int, y: int) -> None:
 
 
 def _open_context(desk: Desktop, hit: Hit, x: int, y: int) -> None:
-    """Choose what is under the pointer, then open its menu or that of what it stands in."""
+    """Select the widget under the pointer, then open its context menu or its parent's."""
     deepest, left, top = hit.chain[-1]
     if isinstance(deepest, ListBox) and deepest.is_multiple:
         _toggle_row(desk, deepest, x - left, y - top)
@@ -89,7 +89,7 @@ def _open_context(desk: Desktop, hit: Hit, x: int, y: int) -> None:
 
 
 def _toggle_row(desk: Desktop, rows: ListBox, x: int, y: int) -> None:
-    """Add a row to the chosen ones or take it away, as ctrl does: touch screens have no ctrl."""
+    """Toggle a row, as ctrl does: touch screens have no ctrl."""
     held, desk.held = desk.held, frozenset({"ctrl"})
     desk.set_focus(rows)
     rows.press(desk, x, y, 1)
@@ -98,7 +98,7 @@ def _toggle_row(desk: Desktop, rows: ListBox, x: int, y: int) -> None:
 
 
 def move(desk: Desktop, x: int, y: int) -> None:
-    """Move the pointer; what was pressed follows."""
+    """Move the pointer; the pressed widget follows."""
     desk.pointer = (x, y)
     widget = desk.capture
     origin = None if widget is None else desk.origin_of(widget)
@@ -146,7 +146,7 @@ def click(desk: Desktop, x: int, y: int, button: MouseButton, times: int = 1) ->
 
 
 def scroll(desk: Desktop, x: int, y: int, dx: int, dy: int) -> str | None:
-    """Turn the wheel over the innermost widget that takes it; return why none did, or None."""
+    """Scroll the innermost widget that can; return why none did, or None."""
     move(desk, x, y)
     if desk.menus:
         desk.menus.clear()

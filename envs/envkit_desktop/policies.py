@@ -7,7 +7,7 @@ from envkit.env import Policy, PolicyContext
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.dialect import Dialect
 from envkit_actions.malformed import InexpressibleActionError
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.popups import Popup
 from envkit_desktop.rephrasing import rephrased
@@ -15,7 +15,7 @@ from envkit_desktop.widgets import Button
 
 
 def oracle() -> Policy:
-    """Return a policy that solves every task by the plan of its family, one action a turn."""
+    """Return a policy that solves every task by the plan of its family, one action per turn."""
 
     def reply(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped  # a wrapper hides the desktop
@@ -25,10 +25,10 @@ def oracle() -> Policy:
 
 
 def _written(dialect: Dialect, desk: Desktop, action: Action) -> str:
-    """Return a reply that does the action, or as much of it as the dialect has words for.
+    """Return a reply for the action, or for as much of it as the dialect can express.
 
     Raises:
-        InexpressibleActionError: It has none at all.
+        InexpressibleActionError: The dialect can express none of it.
     """
     try:
         return dialect.write([action])
@@ -40,7 +40,7 @@ def _written(dialect: Dialect, desk: Desktop, action: Action) -> str:
 
 
 def next_action(env: Any) -> Action:  # noqa: ANN401  # importing the environment would be a circle
-    """Return what the oracle does in the environment's present state."""
+    """Return the oracle's action in the current state."""
     data, desk = env.task["data"], env.desk
     if not data.get("feasible", True):
         return Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)
@@ -52,8 +52,8 @@ def next_action(env: Any) -> Action:  # noqa: ANN401  # importing the environmen
 
 
 def _put_away(desk: Desktop) -> Action | None:
-    """Return the press that closes a dialog which came up in between; None without one."""
+    """Return the press that closes an interrupting dialog; None without one."""
     top = desk.top
     if not top.name.startswith(Popup.PREFIX):
         return None
-    return next(hands.press(desk, desk.find(Button, top.name, "button0")), None)
+    return next(moves.press(desk, desk.find(Button, top.name, "button0")), None)

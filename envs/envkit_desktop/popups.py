@@ -1,4 +1,4 @@
-"""Dialogs that come up in the middle of a task and have to be put away."""
+"""Dialogs that interrupt a task and must be dismissed."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from envkit_desktop.widgets import Button, Label, Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Popup:
-    """What comes up, and when."""
+    """A dialog, and when it appears."""
 
     number: int
     after: int
@@ -20,7 +20,7 @@ class Popup:
     """Any of them closes the dialog."""
 
     PREFIX: ClassVar[str] = "popup"
-    """What the names of their windows begin with."""
+    """Prefix of their windows' names."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "buttons", tuple(self.buttons))

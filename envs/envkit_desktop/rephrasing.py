@@ -1,10 +1,9 @@
-"""Other ways to do what a model family has no words for.
+"""Alternatives for actions that a model family cannot express.
 
-OpenAI's tool waits for one second and UI-TARS for five; UI-TARS turns the wheel by 600 pixels and
-no less; both it and Qwen's tool hold no keys during a click; Qwen2.5-VL and OSWorld give no
-answers; a phone has neither a double click nor keys. On a screen the same can be had otherwise: by
-several waits, by the scroll bar, by the keyboard, by drags and right clicks, by writing into a
-field.
+OpenAI's tool waits for one second and UI-TARS for five; UI-TARS scrolls at least 600 pixels; both
+it and Qwen's tool cannot hold keys during a click; Qwen2.5-VL and OSWorld give no answers; a phone
+has neither a double click nor keys. The alternatives are several waits, the scroll bar, the
+keyboard, drags and right clicks, and writing into a field.
 """
 
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Final
 from envkit_actions.action import Action, ActionKind
 from envkit_actions.action import Button as MouseButton
 from envkit_actions.parsed import MAX_ACTIONS
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import ANSWER_FIELD
 from envkit_desktop.painter import line_height
@@ -32,13 +31,13 @@ from envkit_desktop.widgets.scrolling import BAR, Scrolled
 from envkit_desktop.widgets.widget import PADDING
 
 _WAITS: Final = (5.0, 1.0)
-"""Seconds that families wait for, the longer first."""
+"""Wait times of families in seconds, longest first."""
 _FAR: Final = 600
 """Pixels that every family with a wheel can scroll."""
 
 
 def rephrased(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Yield other actions that do the same, or bring it nearer, the best first."""
+    """Yield alternative actions with the same effect, or progress towards it, best first."""
     match action.kind:
         case ActionKind.WAIT:
             yield from _in_parts(action)
@@ -48,7 +47,7 @@ def rephrased(desk: Desktop, action: Action) -> Iterator[list[Action]]:
             yield from _by_keyboard(desk, action)
             yield from _by_right_click(desk, action)
         case ActionKind.DOUBLE_CLICK:
-            yield [replace(action, kind=ActionKind.CLICK), hands.key("enter")]
+            yield [replace(action, kind=ActionKind.CLICK), moves.key("enter")]
         case ActionKind.KEY:
             yield from _by_pointer(desk, action)
         case ActionKind.ANSWER:
@@ -65,7 +64,7 @@ def _in_parts(action: Action) -> Iterator[list[Action]]:
 
 
 def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Press the track where the way is long, else an arrow as often as it takes."""
+    """Press the track for long distances, else an arrow repeatedly."""
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
@@ -76,7 +75,7 @@ def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
         is_far = abs(action.dy) >= bar.length
         inset = BAR if is_far else 0
         top = widget.bar_top + (bar.length - inset - BAR if action.dy > 0 else inset)
-        presses = hands.press(desk, widget, part=(left, top, left + BAR, top + BAR))
+        presses = moves.press(desk, widget, part=(left, top, left + BAR, top + BAR))
         press = next(presses, None)
         if press is not None:
             yield [press] * (1 if is_far else max(1, round(abs(action.dy) / bar.step)))
@@ -84,7 +83,7 @@ def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
 
 
 def _by_keyboard(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Walk through a list with ctrl and the arrows and toggle the row, or extend to it by shift."""
+    """Move through a list with ctrl and arrows and toggle the row, or extend to it with shift."""
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
@@ -92,18 +91,18 @@ def _by_keyboard(desk: Desktop, action: Action) -> Iterator[list[Action]]:
     if not isinstance(widget, ListBox):
         return
     if not widget.focused:
-        yield [hands.key("tab")]
+        yield [moves.key("tab")]
         return
     away = widget.row_at(action.y - top) - widget.selected
     arrow = "down" if away > 0 else "up"
     if action.keys == ("shift",):
-        yield [hands.key("shift", arrow)] * abs(away)
+        yield [moves.key("shift", arrow)] * abs(away)
     elif action.keys == ("ctrl",):
-        yield [hands.key("ctrl", arrow)] * abs(away) + [hands.key("ctrl", "space")]
+        yield [moves.key("ctrl", arrow)] * abs(away) + [moves.key("ctrl", "space")]
 
 
 def _by_right_click(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Add the row of a list, of a run that shift would choose its end; the rest comes after."""
+    """Add a row of a list; for a shift selection, its end first."""
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
@@ -119,7 +118,7 @@ def _by_pointer(desk: Desktop, action: Action) -> Iterator[list[Action]]:
     elif action.keys in (("left",), ("right",)) and isinstance(focus, Slider):
         step = focus.step if action.keys == ("right",) else -focus.step
         at = focus.knob(focus.value + step)
-        press = next(hands.press(desk, focus, part=(at, 2, at + 1, focus.height - 2)), None)
+        press = next(moves.press(desk, focus, part=(at, 2, at + 1, focus.height - 2)), None)
         if press is not None:
             yield [press]
 
@@ -132,10 +131,10 @@ def _select_by_drag(desk: Desktop, editor: TextField | TextArea) -> Iterator[lis
     far = (desk.width - 1, desk.height - 1)
     if editor.offset:
         part, far = (right - PADDING, max(PADDING, bottom - line), right - 1, bottom), (0, 0)
-    press = next(hands.press(desk, editor, part=part), None)
+    press = next(moves.press(desk, editor, part=part), None)
     if press is None:
         return
-    if hands.visible_point(desk, editor, part) != (press.x, press.y):
+    if moves.visible_point(desk, editor, part) != (press.x, press.y):
         yield [press]
     elif editor.offset and isinstance(editor, TextArea) and not editor.is_at_end(desk):
         yield [Action(kind=ActionKind.SCROLL, x=press.x, y=press.y, dy=_FAR)]
@@ -144,11 +143,11 @@ def _select_by_drag(desk: Desktop, editor: TextField | TextArea) -> Iterator[lis
 
 
 def _in_writing(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Write the answer into the field for it, then press the button beside it."""
+    """Type the answer into its field, then press the button next to it."""
     for window in desk.windows:
         named: dict[str, Widget] = {widget.name: widget for widget in walk(window)}
         field, button = named.get(ANSWER_FIELD), named.get("Send")
         if isinstance(field, TextField) and isinstance(button, Button):
-            moves = [*hands.fill(desk, field, action.text), *hands.press(desk, button)]
-            yield moves[:1]
+            actions = [*moves.fill(desk, field, action.text), *moves.press(desk, button)]
+            yield actions[:1]
             return

@@ -1,8 +1,8 @@
-"""Screenshots: the canvas, what has changed since the last one, and the encoded image.
+"""Screenshots: the canvas, change detection, and the encoded image.
 
-Nobody reports damage. Every widget's fields are compared with those of the last screenshot, so that
-a change can't be forgotten; what differs is repainted inside its box, and only the bands of those
-rows are encoded again. The same comparison feeds the hash of the state.
+Widgets do not report damage. The screen compares every widget's fields with the last screenshot, so
+no change is missed. It repaints only changed boxes and re-encodes only their bands of rows. The
+same comparison feeds the state hash.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from envkit_desktop.widgets import Widget
 from envkit_desktop.widgets.widget import state_reader
 
 _MOST_BOXES: Final = 6
-"""Beyond this many damaged boxes their common frame is repainted."""
+"""Beyond this many damaged boxes, their bounding box is repainted."""
 _FAR: Final = 4000
-"""Pixels that it is cheaper to repaint than to go through the widgets once more."""
+"""Pixels that are cheaper to repaint than another pass over the widgets."""
 _POINTER: Final = 16
-"""Side of the pointer's mark in pixels."""
+"""Size of the pointer in pixels."""
 
 
 class _Seen(NamedTuple):
@@ -33,13 +33,13 @@ class _Seen(NamedTuple):
     kind: type[Widget]
     state: tuple[Any, ...]
     box: Box | None
-    """On the screen; None where nothing of it shows."""
+    """Box on the screen; None if it is not visible."""
     written: bytes
     """The state, for the hash."""
 
 
 class Screen:
-    """Draws one desktop again and again."""
+    """Draws screenshots of one desktop."""
 
     def __init__(self, width: int, height: int, *, shows_pointer: bool = True) -> None:
         """Make an empty canvas of that size in pixels."""
@@ -54,7 +54,7 @@ class Screen:
         self._image: Image | None = None
 
     def shoot(self, desk: Desktop) -> Image:
-        """Return the image of the desktop; the very same image where nothing changed."""
+        """Return the image of the desktop; the same object if nothing changed."""
         damage = self._compare(desk)
         if self._image is None:
             damage = [self._box]
@@ -82,7 +82,7 @@ class Screen:
         return digest.hexdigest()
 
     def _compare(self, desk: Desktop) -> list[Box]:
-        """Take note of the desktop's state and return the boxes where it looks different."""
+        """Record the desktop's state and return the boxes that changed."""
         before, self._seen = self._seen, {}
         damage: list[Box | None] = []
         for window in desk.windows:
@@ -129,7 +129,7 @@ class Screen:
                 )
 
     def _reordered(self, desk: Desktop) -> list[Box | None]:
-        """Return the boxes of windows that are no longer where they were in the order."""
+        """Return the boxes of windows whose z-order changed."""
         order = [id(window) for window in desk.windows]
         before, self._order = self._order, order
         kept = [key for key in before if key in order]
@@ -146,7 +146,7 @@ class Screen:
         if extras == self._extras:
             return []
         changed = [intersect(self._box, box) for box in {*self._frames} ^ {*frames}]
-        if len(self._extras) == len(extras):  # the same places with other items
+        if len(self._extras) == len(extras):  # same place, other items
             changed += [intersect(self._box, box) for box in frames]
         self._frames, self._extras = frames, extras
         return changed
@@ -165,7 +165,7 @@ _NOWHERE: Final[Box] = (0, 0, 0, 0)
 
 
 def _lowest_seen(desk: Desktop, box: Box) -> int:
-    """Return the index of the topmost window that covers the box: what is below is not seen."""
+    """Return the index of the topmost window that covers the box; lower ones are hidden."""
     for index in range(len(desk.windows) - 1, 0, -1):
         window = desk.windows[index]
         if window.visible and box == intersect(
@@ -200,7 +200,7 @@ def _paint(widget: Widget, painter: Painter, x: int, y: int) -> None:
 
 
 def _merge(boxes: list[Box]) -> list[Box]:
-    """Return few boxes that cover the given ones; neighbours become one where that adds little."""
+    """Merge boxes with neighbours if that adds little area."""
     kept: list[Box] = []
     for box in sorted(set(boxes)):
         joined, apart = box, list[Box]()

@@ -1,4 +1,4 @@
-"""Generated tasks: an endless source whose every row is a function of (seed, index)."""
+"""Generated tasks: an endless source whose rows are functions of (seed, index)."""
 
 import random
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class DesktopTasks:
         split: str = "train",
         seed: int = 0,
     ) -> None:
-        """Choose what to draw from.
+        """Choose the tasks to draw from.
 
         Args:
             level: 1 to 5; None mixes all.
@@ -66,7 +66,7 @@ class DesktopTasks:
         return None
 
     def task(self, index: int) -> Task:
-        """Return the task of this index as JSON data."""
+        """Return the task at this index as JSON data."""
         seed = derive_seed(VERSION, self._split, self._seed, index)
         rng = random.Random(seed)
         family, level = rng.choice(self._families), rng.choice(self._levels)

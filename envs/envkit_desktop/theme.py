@@ -1,4 +1,4 @@
-"""Looks of the desktop: colours and the size of type. A task's seed picks one."""
+"""Themes of the desktop: colours and font size. A task's seed picks one."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,20 +13,20 @@ class Theme:
     name: str
     wallpaper: Color
     face: Color
-    """Of windows and buttons' surroundings."""
+    """Window background."""
     raised: Color
-    """Of buttons and tabs."""
+    """Buttons and tabs."""
     field: Color
-    """Of what can be written in or chosen from."""
+    """Fields and lists."""
     ink: Color
     faint: Color
-    """Text of what is disabled."""
+    """Disabled text."""
     border: Color
     accent: Color
     """Selections, active titles, filled parts."""
     accent_ink: Color
     title: Color
-    """Bars of windows that are not on top."""
+    """Title bars of inactive windows."""
     title_ink: Color
     warning: Color
     type_pixels: int
@@ -99,4 +99,4 @@ THEMES: Final[tuple[Theme, ...]] = (
         type_pixels=13,
     ),
 )
-"""By the index that a task carries."""
+"""Themes by a task's index."""

@@ -1,4 +1,4 @@
-"""What a zoom shows: a part of the screen as large as the screen."""
+"""Zoom: a part of the screen, enlarged to the screen's size."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -25,8 +25,8 @@ class View:
         """Return the smallest view that shows a rectangle.
 
         Args:
-            corners: x and y of two opposite corners, both shown, in any order and of any place:
-                the view is moved back onto the screen.
+            corners: x and y of two opposite corners, both shown, in any order and anywhere: the
+                view is moved onto the screen.
             screen: Width and height in pixels.
         """
         (left, right), (top, bottom) = sorted(corners[::2]), sorted(corners[1::2])

@@ -1,4 +1,4 @@
-"""Geometry problems with diagrams, as the environment `geo3k-v0`."""
+"""Geometry problems with diagrams: the environment `geo3k-v0`."""
 
 from typing import Final
 

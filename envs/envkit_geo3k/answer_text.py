@@ -1,9 +1,8 @@
-r"""From the text of an answer to plain text without markup.
+r"""Reduce an answer to plain text without markup.
 
-Takes off what carries no value: boxes, math delimiters, text wrappers, Markdown, tags, punctuation
-at the end. Notations of one thing become one: \pi, \sqrt, \frac, \approx, °. What the words and
-signs that remain mean is the business of `claims`. Every step is one linear pass over a text of
-bounded length.
+Removes boxes, math delimiters, text wrappers, Markdown, tags, and trailing punctuation. Unifies
+notations: \pi, \sqrt, \frac, \approx, °. `claims` interprets the rest. Every step is one linear
+    pass over a text of bounded length.
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import Final
 from envkit_geo3k.expression import UnreadableError
 
 MAX_LENGTH: Final = 400
-"""Longest answer that is read, in characters. Real ones have fewer than sixty."""
+"""Maximum answer length in characters. Real answers have fewer than sixty."""
 
 _VULGAR_FRACTIONS: Final = {
     "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5),
@@ -33,7 +32,7 @@ _CHARACTERS: Final = str.maketrans(
         **dict.fromkeys("′’", "'"),  # noqa: RUF001
         **dict.fromkeys("″“”", '"'),
         **dict.fromkeys("✓✔✅", ""),
-        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),  # of no width
+        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),  # zero-width
         **dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u205f\u3000", " "),
         "∶": ":",  # noqa: RUF001
         "。": ".",
@@ -74,13 +73,13 @@ _BOX: Final = re.compile(r"\\(?:boxed|fbox)\s{0,8}\{")
 _BRACE: Final = re.compile(r"[{}]")
 _MAX_BOXES: Final = 64
 _MAX_BRACES: Final = 3000
-"""Looked at for the last complete box, which costs a millisecond."""
+"""Openings searched for the last complete box, which takes a millisecond."""
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return what the last complete \boxed{...} or \fbox{...} holds; None without one.
+    r"""Return the content of the last complete \boxed{...} or \fbox{...}; None without one.
 
-    The last `_MAX_BOXES` openings are looked at, and so many braces that it takes a millisecond.
+    Searches the last `_MAX_BOXES` openings and a limited number of braces, for about a millisecond.
     """
     braces = _MAX_BRACES
     for start in islice(_box_starts(text), _MAX_BOXES):
@@ -97,7 +96,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _box_starts(text: str) -> Iterator[int]:
-    """Yield where boxes may begin, from the end of the text on."""
+    """Yield possible starts of boxes, from the end of the text backwards."""
     found = {mark: text.rfind(mark) for mark in ("\\boxed", "\\fbox")}
     while (start := max(found.values())) >= 0:
         yield start
@@ -156,7 +155,7 @@ def _without_commands(text: str) -> str:
 
 
 def _without_ends(text: str) -> str:
-    """Take off punctuation, emphasis and quotes around the whole answer."""
+    """Strip punctuation, emphasis and quotes around the whole answer."""
     for _ in range(6):
         before = text
         text = text.strip().rstrip(".,;:").strip()

@@ -1,8 +1,8 @@
-r"""What `envkit certify geo3k-v0` may use: guesses from the text, and a second grader.
+r"""Hooks for `envkit certify geo3k-v0`: guesses from the text and a second grader.
 
 The second grader shares no code with `grading`: it rewrites LaTeX to a Python expression, reads it
-by `ast`, and compares numbers. It knows the forms of generated answers and no others, so it is
-asked about those only.
+by `ast`, and compares numbers. It supports only the forms of generated answers, so it grades only
+those.
 """
 
 import ast
@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from envkit.certify.audit import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.images import Image
 from envkit.tasks import Task
 from envkit.turns import Step
@@ -53,15 +53,15 @@ def hooks() -> AuditHooks:
 
 
 def _shows(task: Task, images: Sequence[Image]) -> bool:
-    """Return whether the image is that of the task, drawn again from its figure."""
+    """Return whether the image equals the task's figure, redrawn."""
     if task.get("figure") is None:
-        return True  # a data set's own image, which nothing else describes
+        return True  # a data set's image, which cannot be redrawn
     wanted = draw(Figure.from_json(task["figure"])).array()
     return len(images) == 1 and np.array_equal(images[0].array(), wanted)
 
 
 def numbers(task: Task) -> list[str]:
-    """Return the numbers of the question's text; a right angle where it has none."""
+    """Return the numbers in the question's text; a right angle if it has none."""
     return list(dict.fromkeys(_NUMBER.findall(task["question"]))) or ["90"]
 
 
@@ -78,7 +78,7 @@ def answers(task: Task) -> list[str]:
 
 
 def second_grade(answer: str, gold: str) -> float:
-    """Return 1.0 where the numbers of both agree, as `Rounding.ROUND` lets them."""
+    """Return 1.0 if the numbers of both agree under `Rounding.ROUND`."""
     claimed, truth = _values(answer), _values(gold)
     if claimed is None or truth is None or len(claimed) != len(truth):
         return 0.0
@@ -94,7 +94,7 @@ def _agrees(value: float, text: str, right: float, gold: str) -> bool:
         return True
     gap = abs(value - right)
     written, wanted = _DECIMAL.fullmatch(text), _DECIMAL.fullmatch(gold.strip())
-    if wanted is not None:  # a rounded gold value: anything finer that rounds to it
+    if wanted is not None:  # a rounded gold value: anything more precise that rounds to it
         is_finer = written is None or len(written.group(1)) > len(wanted.group(1))
         return is_finer and gap <= 0.5000000001 * 10.0 ** -len(wanted.group(1))
     if written is None or len(text.replace(".", "").lstrip("-0")) < 3:
@@ -111,7 +111,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _values(text: str) -> list[float] | None:
-    """Return the numbers that a text stands for; None where it cannot be read."""
+    """Return the numbers in a text; None if it cannot be read."""
     try:
         return [_number(part) for part in _parts(text)]
     except (SyntaxError, ValueError, ArithmeticError, TypeError, KeyError):
@@ -129,7 +129,7 @@ def _computed(node: ast.expr) -> float:
     """Return the value of an expression of numbers.
 
     Raises:
-        ValueError: There is something else in it.
+        ValueError: It contains something else.
     """
     match node:
         case ast.Constant(value=int() | float() as value):

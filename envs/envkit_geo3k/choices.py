@@ -1,4 +1,4 @@
-"""Multiple-choice questions: how rows state their choices, how they are shown and graded."""
+"""Multiple-choice questions: reading, showing and grading them."""
 
 import ast
 import json
@@ -11,7 +11,7 @@ from envkit_geo3k.answer_text import MAX_LENGTH
 from envkit_geo3k.grading import Grade, How, grade
 
 _LETTERED: Final = re.compile(r"\(?([A-Za-z])(?:[).:](?:\s.*)?|)", re.DOTALL)
-"""B, (B), B., B: and B) with the choice's own text after it."""
+"""B, (B), B., B: and B), followed by the choice's text."""
 _WRAPPED: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
 _MARKS: Final = "$*` \t\n"
 
@@ -52,12 +52,12 @@ def letter_of(answer: Any, choices: Sequence[str], labels: Sequence[str]) -> str
     """Return the letter of the right choice.
 
     Args:
-        answer: As the row states it: a label, an index from 0, or the choice's own text.
+        answer: As in the row: a label, a zero-based index, or the choice's text.
         choices: As `read_choices` returns them.
-        labels: The same.
+        labels: As `read_choices` returns them.
 
     Raises:
-        ValueError: It names none of them, or one as a label and another one as a text.
+        ValueError: It names no choice, or different ones as label and as text.
     """
     meant: set[int] = set()
     if isinstance(answer, int) and not isinstance(answer, bool):
@@ -78,7 +78,7 @@ def letter_of(answer: Any, choices: Sequence[str], labels: Sequence[str]) -> str
 
 
 def with_choices(question: str, choices: Sequence[str]) -> str:
-    """Return a question with its choices under it, a letter each."""
+    """Append lettered choices to a question."""
     listed = "\n".join(
         f"{letter}. {choice}" for letter, choice in zip(ascii_uppercase, choices, strict=False)
     )
@@ -109,13 +109,13 @@ def grade_choice(answer: str | None, gold: str, choices: Sequence[str], policy: 
             for n, choice in enumerate(choices)
             if grade(answer, choice, policy).score
         ]
-    if len(named) != 1:  # several: it also reads as a wrong choice
+    if len(named) != 1:  # several matches: it also reads as a wrong choice
         return Grade(0.0, How.DIFFERENT if named else How.UNREADABLE)
     return Grade(1.0, How.TEXT) if named == [gold] else Grade(0.0, How.DIFFERENT)
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401
-    """Return a list that a row holds as JSON or as Python writes it; None where it is neither."""
+    """Parse a list written as JSON or Python; None if it is neither."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

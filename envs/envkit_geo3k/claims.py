@@ -1,7 +1,7 @@
-"""From plain text to what an answer claims: numbers, points or ratios, with their units.
+"""Parse what an answer claims from plain text: numbers, points or ratios, with units.
 
 The policy of the rules "prose", "claims", "unit", "point" and "ratio" is on the page
-docs/environments/geo3k.md; what one number may look like is the business of `expression`.
+docs/environments/geo3k.md; `expression` parses single numbers.
 """
 
 import re
@@ -15,11 +15,11 @@ from envkit_geo3k.wording import is_name
 
 
 class Shape(StrEnum):
-    """What kind of thing a claim is."""
+    """Kind of a claim."""
 
     NUMBER = "number"
     POINT = "point"
-    """Values in parentheses, without any brackets, or named x and y."""
+    """Values in parentheses, unbracketed, or named x and y."""
     BRACKETS = "brackets"
     BRACES = "braces"
     RATIO = "ratio"
@@ -31,17 +31,17 @@ class Claim:
 
     shape: Shape
     parts: tuple[Number, ...]
-    """One for a number, else one for each coordinate or term."""
+    """One for a number, else one per coordinate or term."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an answer says."""
+    """A parsed answer."""
 
     claims: tuple[Claim, ...]
-    """The values on the sides of its equals signs, all claimed to be the answer."""
+    """Values between equals signs, all claimed to be the answer."""
     roundings: tuple[Claim, ...] = ()
-    """What follows an approximately sign: claimed to be the first value, rounded."""
+    """Value after an approximately sign: the first value, rounded."""
 
 
 _MAX_CLAIMS: Final = 12
@@ -108,7 +108,7 @@ def _claims(text: str) -> Iterator[Claim]:
 
 
 def _without_prose(side: str) -> str:
-    """Return what follows names and connectives; empty when that is all."""
+    """Strip leading names and connectives; empty if nothing else is left."""
     while side and not is_name(side):
         name, colon, rest = side.partition(":")
         if colon and (not name.strip() or is_name(name)):
@@ -145,7 +145,7 @@ def _value(side: str) -> Claim:
         if group is None or not _closes_at_end(inner):
             break
         if inner[-1] != group[0]:
-            raise UnreadableError("an interval is no point")
+            raise UnreadableError("an interval is not a point")
         shape, inner = group[1], inner[1:-1].strip()
     if inner is side:  # (12,500) is a point
         inner = _THOUSANDS.sub(_digits, inner)

@@ -1,8 +1,7 @@
 """Questions about images from local files: Geometry3K as trainers publish it, and other sets.
 
-A row becomes a task of plain JSON: id, question, raw text, answer, images as data URIs. A row
-that cannot be used is an error, or is left out and counted by reason. Nothing is ever fetched from
-the network.
+A row becomes a task of plain JSON: id, question, raw text, answer, images as data URIs. An unusable
+row is an error, or is skipped and counted by reason. Nothing is fetched from the network.
 """
 
 import importlib
@@ -26,7 +25,7 @@ _SPLIT_NAMES: Final = {
 }
 _BATCH_ROWS: Final = 64
 _SUITE_COLUMNS: Final = frozenset({"doc_id", "input", "target", "choices", "options"})
-"""One of them tells an evaluation suite's rows from Geometry3K's."""
+"""Columns that distinguish an evaluation suite's rows from Geometry3K's."""
 
 
 class Flavour(StrEnum):
@@ -44,8 +43,8 @@ class Flavour(StrEnum):
     SLIME = "slime"
     """A jsonl or parquet file with slime's usual keys: prompt (text or messages), images, label."""
     QUESTIONS = "questions"
-    """Rows as evaluation suites keep them: doc_id or id, question or input, answer or target,
-    images, and perhaps choices."""
+    """Rows of evaluation suites: doc_id or id, question or input, answer or target, images, and
+    perhaps choices."""
     SKYRL = "skyrl"
     """The output of SkyRL's geometry_3k_dataset.py: prompt with content parts, reward_spec."""
 
@@ -66,9 +65,9 @@ class DatasetSource:
     ) -> None:
         self._tasks = tasks
         self.skipped: Mapping[str, int] = dict(skipped)
-        """Rows that were left out, counted by reason."""
+        """Skipped rows, counted by reason."""
         self.flavours: tuple[Flavour, ...] = tuple(sorted(set(flavours)))
-        """The column layouts that were found."""
+        """Column layouts that were found."""
 
     @property
     def size(self) -> int | None:
@@ -76,7 +75,7 @@ class DatasetSource:
         return len(self._tasks)
 
     def task(self, index: int) -> Task:
-        """Return the row of this index.
+        """Return the row at this index.
 
         Raises:
             DatasetError: There is no such row.
@@ -93,14 +92,14 @@ def load_tasks(
 
     Args:
         path: The file or folder.
-        split: "train", "validation" or "test". In a folder it chooses files by name; rows that name
-            another split in `extra_info` are left out. None takes everything.
-        skip_bad: Leave out rows that cannot be used, counted in `skipped` and told in a warning,
-            instead of raising at the first one.
+        split: "train", "validation" or "test". In a folder it selects files by name; rows that name
+            another split in `extra_info` are skipped. None takes everything.
+        skip_bad: Skip unusable rows, count them in `skipped` and warn, instead of raising at the
+            first one.
 
     Raises:
-        DatasetError: Nothing is there, it cannot be read, its columns are none of the known
-            layouts, or a row cannot be used.
+        DatasetError: Nothing is there, it cannot be read, its column layout is unknown, or a row
+            cannot be used.
         MissingDependencyError: A parquet file is given and pyarrow is not installed.
     """
     if split is not None and split not in _SPLIT_NAMES:
@@ -116,8 +115,8 @@ def load_tasks(
                 skipped[str(task)] += 1
             else:
                 raise DatasetError(
-                    f"row {number} of {file} cannot be used: {task}. Fix it, or leave such rows "
-                    "out with skip_bad=true"
+                    f"row {number} of {file} cannot be used: {task}. Fix it, or skip such "
+                    "rows with skip_bad=true"
                 )
     why = ", ".join(f"{reason} ({count})" for reason, count in skipped.items())
     if not tasks:
@@ -125,7 +124,7 @@ def load_tasks(
     if skipped:
         total = len(tasks) + skipped.total()
         warnings.warn(
-            f"left out {skipped.total()} of {total} rows of {path}: {why}",
+            f"skipped {skipped.total()} of {total} rows of {path}: {why}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -135,7 +134,7 @@ def load_tasks(
 def _tasks_of(
     file: Path, split: str | None, flavours: list[Flavour]
 ) -> Iterator[tuple[int, Task | RowSkippedError]]:
-    """Yield the number of each row of the split, and its task or what is wrong with it."""
+    """Yield the number of each row of the split, and its task or error."""
     flavour: Flavour | None = None
     for number, row in _rows(file):
         try:
@@ -178,7 +177,7 @@ def _names_split(file: Path, split: str) -> bool:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | RowSkippedError]]:
-    """Yield the rows and their numbers, from 1; of a jsonl file those of its lines."""
+    """Yield the rows and their numbers, from 1; for a jsonl file, line numbers."""
     if file.suffix == ".parquet":
         return enumerate(_parquet_rows(file), start=1)
     return _json_rows(file)
@@ -197,7 +196,7 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
             for batch in opened.iter_batches(_BATCH_ROWS):
                 yield from batch.to_pylist()
     except (arrow.ArrowException, OSError) as error:
-        raise DatasetError(f"{file} is no readable parquet file: {error}") from error
+        raise DatasetError(f"{file} is not a readable parquet file: {error}") from error
 
 
 def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | RowSkippedError]]:
@@ -224,7 +223,7 @@ def _flavour(row: Mapping[str, Any], file: Path) -> Flavour:
     """Recognise the layout by the first row's columns.
 
     Raises:
-        DatasetError: It is none of the known ones.
+        DatasetError: The layout is unknown.
     """
     columns = set(row)
     if {"prompt", "reward_spec"} <= columns:

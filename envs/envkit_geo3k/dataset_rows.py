@@ -1,8 +1,8 @@
-"""One row of a file -> one task.
+"""Convert a row of a file to a task.
 
-The rules: a data URI's mime type is ignored (published files say `image/None`), transparent
-images are put on white, large ones are made smaller, web addresses are never fetched, and the
-prose that recipes add around the question is taken off while the untouched text is kept as `raw`.
+The rules: a data URI's mime type is ignored (published files say `image/None`), transparent images
+get a white background, large ones are downscaled, web addresses are never fetched, and the prose
+that recipes add around the question is removed. `raw` keeps the untouched text.
 """
 
 import base64
@@ -20,7 +20,7 @@ from envkit.tasks import Task
 from envkit_geo3k.choices import letter_of, read_choices
 
 MAX_PIXELS: Final = 1_048_576
-"""Larger images are made smaller, keeping their shape."""
+"""Larger images are downscaled, keeping their aspect ratio."""
 IMAGE_TAG: Final = "<image>"
 _IMAGE_COLUMN: Final = re.compile(r"images?|visuals?|image_\d+")
 
@@ -37,8 +37,8 @@ _PROTOCOL: Final = re.compile(
      (?:think|reason|respond|reply|submit|output|wait)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Prose about how to reply. A sentence of the question itself must never match: a constant such as
-"You may use pi = 3.14" or "Round your final answer" decides the answer."""
+"""Prose about how to reply. It must never match a sentence of the question itself: a constant such
+as "You may use pi = 3.14" or "Round your final answer" decides the answer."""
 
 
 class RowSkippedError(Exception):
@@ -52,10 +52,10 @@ def read_row(
 
     Args:
         row: Any of the known layouts.
-        number: The row's place in its file, for an id where the row has none.
+        number: Position of the row in its file, used as id if the row has none.
         file: The file, for image paths next to it.
-        split: The split that was asked for; None leaves the row's own.
-        as_it_is: Keep every sentence of the question; only image tags are taken off.
+        split: Requested split; None keeps the row's own.
+        as_it_is: Keep every sentence of the question; remove only image tags.
 
     Raises:
         RowSkippedError: Something is missing or broken.
@@ -96,8 +96,8 @@ def read_row(
 def strip_prose(text: str) -> str:
     """Return the question without image tags and without a recipe's instructions.
 
-    Sentences about tools, boxes and reasoning are dropped. Where such prose stands above the line
-    with the image tag, everything above that line is dropped. A text of such sentences only stays.
+    Sentences about tools, boxes and reasoning are dropped. If such prose is above the line with the
+    image tag, everything above that line is dropped. A text of only such sentences is kept.
     """
     lines = text.splitlines()
     has_words = [IMAGE_TAG in line and line.replace(IMAGE_TAG, "").strip() for line in lines]
@@ -138,7 +138,7 @@ def _answer(row: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
 
 
 def _stated_answer(row: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
-    """Return the first answer column that holds something; a list of one answer is that answer."""
+    """Return the first non-empty answer column; a list of one answer is unwrapped."""
     for column in ("answer", "target", "label"):
         value: Any = row.get(column)
         if isinstance(value, list) and value:
@@ -151,9 +151,9 @@ def _stated_answer(row: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
 
 
 def _choices(row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the choices and their labels; none for an open question."""
+    """Return the choices and their labels; empty for an open question."""
     value: Any = row.get("choices") if row.get("choices") is not None else row.get("options")
-    if value in (None, "", [], "[]"):  # suites keep open questions so
+    if value in (None, "", [], "[]"):  # suites mark open questions this way
         return (), ()
     try:
         return read_choices(value)
@@ -174,7 +174,7 @@ def is_image_column(name: str) -> bool:
 
 
 def _pictures(row: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the images as they stand in the row, in reading order.
+    """Yield the row's images, in reading order.
 
     Raises:
         RowSkippedError: Two columns hold images, so their order is unknown.
@@ -218,7 +218,7 @@ def _read_image(value: Any, folder: Path) -> str:  # noqa: ANN401  # any JSON
     """Return an image as a data URI with pixels that are safe to use.
 
     Raises:
-        RowSkippedError: It is not an image, or it is not here.
+        RowSkippedError: It is not an image, or not available locally.
     """
     try:
         found = decode_image(_image_bytes(value, folder))
@@ -258,7 +258,7 @@ def _file_or_base64(value: str, folder: Path) -> bytes:
         path = (folder / value).resolve()
         if path.is_relative_to(folder.resolve()) and path.is_file():
             return read_image_file(path)
-    except (OSError, ValueError):  # too long or with a null byte: no path of this machine
+    except (OSError, ValueError):  # too long or with a null byte: not a path
         pass
     return _decoded(value)
 

@@ -1,8 +1,8 @@
-"""What a family of problems writes on: a scene to scale, its givens, one question.
+"""A draft of a problem: a scene to scale, its givens, one question.
 
-A family puts points and shapes down in the problem's own units, states what is given and asks for
-one quantity together with its exact value. The draft turns that into labels, texts and measures.
-A draw that would make a poor problem raises `Unsuitable`, and the source draws again.
+A family places points and shapes in the problem's units, states the givens and asks for one
+quantity with its exact value. The draft turns this into labels, texts and measures. A draw that
+makes a poor problem raises `Unsuitable`, and the source draws again.
 """
 
 import math
@@ -22,7 +22,7 @@ _LETTERS: Final = "ABCDEFGHJKLMNPRSTUVWXYZ"
 
 
 class Unsuitable(Exception):  # not an error: the source draws again
-    """These random numbers make no good problem."""
+    """The random numbers do not make a good problem."""
 
 
 class Level(int):
@@ -35,12 +35,12 @@ class Level(int):
 
     @property
     def is_chained(self) -> bool:
-        """Whether two facts must be used one after the other."""
+        """Whether two facts must be chained."""
         return self >= 3
 
 
 class Shown(StrEnum):
-    """Where a given stands."""
+    """Where a given is stated."""
 
     FIGURE = "figure"
     TEXT = "text"
@@ -53,14 +53,14 @@ class Given:
     measure: Measure
     value: Exact
     name: str
-    """How the text calls it, such as "AB" or "m∠ABC"."""
+    """Name in the text, such as "AB" or "m∠ABC"."""
     text: str
-    """Its value as written."""
+    """Value as written."""
     at: tuple[str, ...]
-    """Where its label goes; empty for a quantity without a place in the figure."""
+    """Points of its label; empty for a quantity without a label."""
     shown: Shown
     stays: bool = False
-    """Whether hardening leaves it in the figure."""
+    """Whether hardening keeps it in the figure."""
 
     def moved_to_text(self) -> "Given":
         """Return the same given without its label."""
@@ -74,7 +74,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked, with its exact answer."""
+    """The question, with its exact answer."""
 
     prompt: str
     answer: str
@@ -113,24 +113,24 @@ def given_angle(a: str, vertex: str, b: str, degrees: ExactLike) -> Given:
 
 
 def given_text(measure: Measure, name: str, value: ExactLike, sign: str = "") -> Given:
-    """Return a given that stands in the text only, such as an area. The sign follows the value."""
+    """Return a given stated only in the text, such as an area. The sign follows the value."""
     exact = Exact.of(value)
     text = exact.plain() + sign
     return Given(measure=measure, value=exact, name=name, text=text, at=(), shown=Shown.TEXT)
 
 
 class Draft:
-    """A problem in the making."""
+    """A problem under construction."""
 
     def __init__(self, rng: random.Random, level: int) -> None:
         self.rng = rng
         self.level = Level(level)
         self.key: tuple[int, ...] = ()
-        """The numbers that make the problem; they decide its split."""
+        """Numbers that identify the problem; they decide its split."""
         self.points: dict[str, Point] = {}
         self.shapes: list[Shape] = []
         self.unnamed: set[str] = set()
-        """Points without a letter in the figure."""
+        """Unnamed points."""
         self.givens: list[Given] = []
         self.facts: list[str] = []
         self.question: Question | None = None
@@ -140,15 +140,15 @@ class Draft:
         rng.shuffle(self._letters)
 
     def steps(self, low: int | Fraction, high: int | Fraction, parts: int = 10) -> Fraction:
-        """Return a multiple of one of `parts`, each as likely: angles have too few whole values.
+        """Return a random multiple of one of `parts`: angles have too few whole values.
 
-        Four blind guesses at one of 40 whole degrees would be right in one problem of ten.
+        Four blind guesses among 40 whole degrees would solve one problem in ten.
         """
         steps = self.rng.randint(math.ceil(parts * low), math.floor(parts * high))
         return Fraction(steps, parts)
 
     def set_key(self, *numbers: Fraction | int) -> None:
-        """Say which numbers, in tenths, make the problem."""
+        """Set the numbers, in tenths, that identify the problem."""
         self.key = tuple(int(10 * number) for number in numbers)
 
     def names(self, count: int) -> list[str]:
@@ -203,11 +203,11 @@ class Draft:
             self.givens.append(given)
 
     def give_to_stay(self, *givens: Given) -> None:
-        """State quantities that never move to the text, where few answers would go with them."""
+        """State quantities that never move to the text, because too few answers would fit them."""
         self.give(*(replace(given, stays=True) for given in givens))
 
     def say(self, fact: str) -> None:
-        """State a fact in the text, as one sentence."""
+        """State a fact in the text as one sentence."""
         self.facts.append(fact)
 
     def ask_length(self, a: str, b: str, value: ExactLike, *, labelled: bool = True) -> None:
@@ -258,7 +258,7 @@ class Draft:
     def _linear(self, value: Exact) -> tuple[int, Fraction]:
         """Return slope and offset, neither trivial, so that slope * x + offset is the value.
 
-        The unknown is drawn first, each whole number as likely, so that no guess at it pays.
+        The unknown is drawn first, uniformly, so that guessing does not pay.
         """
         whole = value.rational
         if whole is None or not _is_short(value):
@@ -283,7 +283,7 @@ class Draft:
         """Ask for a measure rounded to the nearest tenth.
 
         Raises:
-            Unsuitable: The value is so near a rounding boundary that the two sides could disagree.
+            Unsuitable: The value is so close to a rounding boundary that graders could disagree.
         """
         if abs(value * 10 % 1 - 0.5) < 1e-3:
             raise Unsuitable("on a rounding boundary")
@@ -310,7 +310,7 @@ class Draft:
         """Draw again unless the condition holds.
 
         Raises:
-            Unsuitable: It does not.
+            Unsuitable: The condition does not hold.
         """
         if not condition:
             raise Unsuitable(why)
@@ -328,7 +328,7 @@ def polar(center: Point, radius: float, degrees: float | Fraction) -> Point:
 
 
 def between(a: Point, b: Point, share: float) -> Point:
-    """Return the point a share of the way from a to b; outside 0 to 1 it lies beyond them."""
+    """Interpolate between a and b; a share outside 0 to 1 extrapolates."""
     return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
 
 
@@ -347,7 +347,7 @@ def apex_from_sides(base: float, left: float, right: float) -> Point:
     """Return the apex of a triangle on (0, 0) and (base, 0) with these sides.
 
     Raises:
-        Unsuitable: The sides make no triangle, or nearly none.
+        Unsuitable: The sides make no triangle, or a degenerate one.
     """
     x = (base * base + left * left - right * right) / (2 * base)
     height = left * left - x * x

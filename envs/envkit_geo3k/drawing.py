@@ -1,6 +1,6 @@
-"""From a figure to pixels: a grey canvas at twice the size, reduced, with text at full sharpness.
+"""Draw a figure: a grey canvas at twice the size, downsampled, with text at full sharpness.
 
-Pixels depend on the figure and on the bundled font only, never on fonts of the machine.
+Pixels depend only on the figure and the bundled font, never on system fonts.
 """
 
 import json
@@ -57,7 +57,7 @@ def finish(figure: Figure, painted: PilImage.Image) -> Image:
 
 
 class _Images:
-    """The latest images by figure, so that a group of episodes draws and encodes one once."""
+    """Recent images by figure, so a group of episodes draws and encodes each once."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -173,7 +173,7 @@ def _dashed(brush: _Brush, a: str, b: str) -> None:
 
 
 def _marks(brush: _Brush, a: str, b: str, count: int) -> list[tuple[Point, Point]]:
-    """Return the places of repeated marks about a segment's middle, with its direction."""
+    """Return positions of repeated marks around a segment's middle, with its direction."""
     start, end = brush.at(a), brush.at(b)
     along = _unit_vector(start, end)
     middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
@@ -182,7 +182,7 @@ def _marks(brush: _Brush, a: str, b: str, count: int) -> list[tuple[Point, Point
 
 
 def _ticks(brush: _Brush, a: str, b: str, count: int) -> None:
-    """Draw the small strokes that say which segments are equal."""
+    """Draw tick marks of equal segments."""
     reach = 6.5 * brush.unit
     for (x, y), (dx, dy) in _marks(brush, a, b, count):
         ends = ((x - dy * reach, y + dx * reach), (x + dy * reach, y - dx * reach))
@@ -190,7 +190,7 @@ def _ticks(brush: _Brush, a: str, b: str, count: int) -> None:
 
 
 def _arrows(brush: _Brush, a: str, b: str, count: int) -> None:
-    """Draw the arrow heads that say which lines are parallel."""
+    """Draw arrow marks of parallel lines."""
     reach = 7 * brush.unit
     for (x, y), (dx, dy) in _marks(brush, a, b, count):
         tip = (x + dx * reach / 2, y + dy * reach / 2)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, cast
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, ObservationRole, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -26,38 +26,38 @@ from envkit_geo3k.tools import CALC_SCORE, ZOOM
 from envkit_geo3k.zooming import crop, pixels
 
 _MAX_RECORDED: Final = 200
-"""Longest answer that is repeated in info, in characters."""
+"""Maximum characters of an answer in info."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What one reply led to, before the reward."""
+    """Result of one reply, before the reward."""
 
     text: str
     images: tuple[Image, ...] = ()
     role: ObservationRole = "user"
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     penalty: str | None = None
-    """The reward term of a penalty that the reply earned; None without one."""
+    """Reward term of the reply's penalty; None without one."""
 
 
 class Geo3kEnv(Env):
     r"""Geometry problems with a diagram, a scoring tool and a magnifier.
 
-    Task: find a length, an angle, an area, a ratio or a point in a drawn figure. Some facts stand
-        in the text, some only in the figure. Generated problems come from 27 families at 4 levels:
-        1 one fact, 2 an algebra label such as 3x + 2, 3 two facts in a chain, 4 the same with a
+    Task: find a length, an angle, an area, a ratio or a point in a drawn figure. Some facts are in
+        the text, some only in the figure. Generated problems come from 27 families at 4 levels: 1
+        one fact, 2 an algebra label such as 3x + 2, 3 two facts in a chain, 4 the same with a
         distractor and a number in the text only. The text alone never gives the answer.
     Observation: the question with the figure; then the result of each tool call, or what was wrong
         with the reply. `zoom` answers with an image.
     Action: a reply with one call in a `<tool_call>` block, `calc_score(answer)` or `zoom(region)`,
-        or with the final answer in `\boxed{}`. A reply with a call is a call: a box beside it
-        counts on the last turn only.
+        or with the final answer in `\boxed{}`. In a reply with a call, a box counts only on the
+        last turn.
     Reward: 1.0 if the final answer is correct, else 0.0, on the turn that ends the episode; 0.0 on
-        all others. The final answer is the boxed one. When the turns run out without a box, it is
-        the last answer that was given to `calc_score`. `attempt_penalty` and `format_penalty` are
-        subtracted on the turn that earns them; both are 0.0 unless asked for.
-        `info["reward_terms"]` adds up to the reward.
+        all others. The final answer is the boxed one. If the turns run out without a box, it is the
+        last answer given to `calc_score`. `attempt_penalty` and `format_penalty` are subtracted on
+        the turn that earns them; both are 0.0 by default. `info["reward_terms"]` adds up to the
+        reward.
     Episode end: a boxed answer terminates; `max_turns` replies truncate.
     Budget: `max_turns` replies and `max_scored_attempts` scores; later calls of `calc_score` get no
         score. One image of `image_size` squared pixels at the start, and one for each zoom.
@@ -98,22 +98,23 @@ class Geo3kEnv(Env):
         """Set up tasks and rules.
 
         Args:
-            level: Of generated problems, 1 to 4; None mixes all.
-            families: Of generated problems, see `FAMILIES`; None takes all.
-            split: "train" or "test"; of a dataset also "validation".
-            max_turns: Replies in an episode.
-            max_scored_attempts: Calls of `calc_score` that get a score; 0 takes the tool away.
+            level: Level of generated problems, 1 to 4; None mixes all.
+            families: Families of generated problems, see `FAMILIES`; None takes all.
+            split: "train" or "test"; for a dataset also "validation".
+            max_turns: Replies per episode.
+            max_scored_attempts: Calls of `calc_score` that get a score; 0 removes the tool.
             zoom: Whether the magnifier is offered.
             data: A parquet or jsonl file of Geometry3K or of other questions about images, or a
                 folder of them; None generates.
-            skip_bad: Leave out rows of the data that cannot be used, with a warning that counts
-                them; otherwise the first one is an error.
+            skip_bad: Skip unusable rows of the data, with a warning that counts them; otherwise the
+                first one is an error.
             image_size: Side of generated figures in pixels.
             rounding: A `Rounding` value, for grading.
-            feedback_role: Role of tool results without images. "user" for chat templates that
-                know no tool role.
+            feedback_role: Role of tool results without images. "user" for chat templates without a
+                tool role.
             attempt_penalty: Subtracted for each wrong scored attempt, at least 0.
-            format_penalty: Subtracted for each reply that is neither call nor answer, at least 0.
+            format_penalty: Subtracted for each reply that is neither a call nor an answer, at least
+                0.
             render_mode: As for every environment.
 
         Raises:
@@ -215,7 +216,7 @@ class Geo3kEnv(Env):
         return Turn(text, reward=verdict.score, done=True, info=info)
 
     def _turn(self, outcome: _Outcome) -> Turn:
-        """Add the reward; at the last turn the answer last given to `calc_score` is graded."""
+        """Add the reward; on the last turn, grade the last answer given to `calc_score`."""
         terms: dict[str, float] = {}
         info = dict(outcome.info)
         if outcome.penalty is not None and self._penalties[outcome.penalty]:
@@ -239,7 +240,7 @@ class Geo3kEnv(Env):
         return grade(answer, gold, self.rounding)
 
     def _call(self, call: ToolCall, dropped: int) -> _Outcome:
-        if isinstance(call.arguments.get("answer"), int | float):  # a number is a fine answer
+        if isinstance(call.arguments.get("answer"), int | float):  # accept a number as an answer
             call = ToolCall(
                 name=call.name, arguments={"answer": str(call.arguments["answer"])}, id=call.id
             )
@@ -267,7 +268,7 @@ class Geo3kEnv(Env):
         )
 
     def _mark(self, call: ToolCall, errors: Sequence[str]) -> Mark:
-        """Return the mark of a call; a zoom counts on the figure, not on a later image."""
+        """Return the mark of a call; a zoom refers to the figure, not to a later image."""
         said = call.arguments.get("answer", call.arguments)
         text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
         made: Mark = {"kind": "call", "label": call.name[:_MAX_RECORDED], "text": clip(text)}
@@ -313,7 +314,7 @@ class Geo3kEnv(Env):
         return _Outcome(text="The region, enlarged.", images=(picture,), info=record)
 
     def _misunderstood(self, errors: Sequence[str], *, is_empty_box: bool) -> _Outcome:
-        # The parser's own sentence may quote the reply, and with it placeholder tokens of images.
+        # The parser's message may quote the reply, and with it image placeholder tokens.
         if errors:
             text = Trusted(
                 "The tool call could not be read. Write one JSON object with name and arguments "
@@ -328,11 +329,11 @@ class Geo3kEnv(Env):
         return _Outcome(text=text, info={"parse_error": reason}, penalty="format_penalty")
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the episode adds to its task."""
+        """Return the episode's state in addition to its task."""
         return {"attempts": self._attempts, "last_answer": self._last_answer}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_state` returned; images come from the task again."""
+        """Restore what `get_state` returned; images are rebuilt from the task."""
         self._attempts, self._last_answer = state["attempts"], state["last_answer"]
         self._pictures = _images_of(self.task) if self.task else ()
 

@@ -1,4 +1,4 @@
-r"""Exact numbers of school geometry: sums of rationals times square roots times powers of pi.
+r"""Exact numbers for school geometry: sums of rationals times square roots times powers of pi.
 
 `Exact` holds such a sum in a normal form, so equal numbers compare equal, and writes it as LaTeX
 (`\frac{5 \sqrt{3}}{2}`) for answers and as plain text (`5√3/2`) for labels.
@@ -19,11 +19,11 @@ class Exact:
     """An exact number; build one with `Exact.of`, `Exact.sqrt` and arithmetic."""
 
     terms: tuple[tuple[_Key, Fraction], ...]
-    """Non-zero coefficients in the order they are written: more pi first, larger radicand first."""
+    """Non-zero coefficients in written order: higher power of pi first, then larger radicand."""
 
     @classmethod
     def of(cls, value: "ExactLike") -> "Exact":
-        """Return the value as an exact number; a float is not accepted, it is not exact."""
+        """Return the value as an exact number; floats are rejected because they are not exact."""
         if isinstance(value, Exact):
             return value
         return _collect({(0, 1): Fraction(value)})
@@ -87,7 +87,7 @@ class Exact:
 
     @property
     def rational(self) -> Fraction | None:
-        """The number as a fraction; None when it is irrational."""
+        """The number as a fraction; None if it is irrational."""
         if not self.terms:
             return Fraction()
         key, coefficient = self.terms[0]
@@ -95,7 +95,7 @@ class Exact:
 
     @property
     def integer(self) -> int | None:
-        """The number as an integer; None when it is none."""
+        """The number as an integer; None if it is not one."""
         value = self.rational
         return int(value) if value is not None and value.denominator == 1 else None
 

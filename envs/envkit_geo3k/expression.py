@@ -2,8 +2,8 @@
 
 A recursive-descent parser for the LaTeX and plain-text subset that geometry answers use: numbers,
 fractions, mixed numbers, roots, pi, + - * / ^, absolute values, trigonometry, units after a value.
-It computes in float64 while it reads. Guards on tokens, depth, magnitude and exponents keep every
-input cheap: `9**9**9**9` is refused, not computed. It keeps no state, so any thread may use it.
+It evaluates in float64 while parsing. Limits on tokens, depth, magnitude and exponents keep every
+input cheap: `9**9**9**9` is rejected, not computed. It is stateless and thread-safe.
 """
 
 import math
@@ -21,7 +21,7 @@ MAX_EXPONENT: Final = 16.0
 
 
 class UnreadableError(Exception):
-    """The text is no expression of the supported kind, or it is over a guard."""
+    """The text is not a supported expression, or it exceeds a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Number:
     significant: int = 0
     """Digits of a bare number without leading zeros."""
     scale: float = 1.0
-    """What a decimal is multiplied by: pi in 13.22 pi. 1.0 for a bare number."""
+    """Factor of a decimal: pi in 13.22 pi. 1.0 for a bare number."""
     has_decimals: bool = False
     """Whether a decimal point was written anywhere."""
     has_pi: bool = False
@@ -65,10 +65,10 @@ _DECIMAL: Final = re.compile(r"([0-9]*)\.?([0-9]*)")
 
 
 def read_number(text: str) -> Number:
-    """Return the number that a text states.
+    """Parse a number.
 
     Raises:
-        UnreadableError: The text is not an expression, or it is over a guard.
+        UnreadableError: The text is not an expression, or it exceeds a limit.
     """
     parser = _Parser(_tokens(text))
     try:
@@ -94,7 +94,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _without_redundant_groups(tokens: list[str]) -> list[str]:
-    """Leave out the inner one of two groups that open together and close together."""
+    """Drop the inner of two groups that open together and close together."""
     partners: dict[int, int] = {}
     opened: list[int] = []
     for position, token in enumerate(tokens):
@@ -133,7 +133,7 @@ class _Parser:
         self._bars = 0
         """Open absolute values."""
         self._closed = -1
-        """Where a value with a visible end ended: after `)`, pi, a braced root or fraction."""
+        """End of the last value with a visible end: after `)`, pi, a braced root or fraction."""
         self._unit: Unit = ()
         self._unit_start = self._unit_end = -1
 
@@ -286,7 +286,7 @@ class _Parser:
         raise UnreadableError(f"unknown symbol {token[:20]!r}")
 
     def _see_end(self, value: float) -> float:
-        """Note that a factor may follow without a sign, if a bracket shows where the value ends."""
+        """Allow a factor without a sign to follow, if a bracket shows where the value ends."""
         if self._tokens[self._position - 1] in (")", "}", "]"):
             self._closed = self._position
         return value
@@ -395,7 +395,7 @@ def _whole_argument(tokens: list[str], start: int) -> tuple[str, int]:
 
 
 def _described(value: float, unit: Unit, tokens: list[str]) -> Number:
-    """Return the number with how it was written, which decides how it may be rounded."""
+    """Return the number with its notation, which decides how it may be rounded."""
     core = tokens[1:-1] if len(tokens) > 2 and _CLOSERS.get(tokens[0]) == tokens[-1] else tokens
     core = core[1:] if core[:1] in (["-"], ["+"]) else core
     literal, rest = (core[0], core[1:]) if core else ("", [])

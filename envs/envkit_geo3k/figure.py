@@ -15,12 +15,12 @@ from envkit_geo3k.measure import Point
 MIN_SIZE: Final = 256
 MAX_SIZE: Final = 1024
 REFERENCE_SIZE: Final = 384
-"""Side in pixels for which stroke widths, margins and font sizes are stated."""
+"""Reference size in pixels for stroke widths, margins and font sizes."""
 MARGIN: Final = 46
 """Space around the shapes for labels, at the reference size."""
 
 Shape = tuple[Any, ...]
-"""Kind, then its operands: point names first, then numbers. The kinds are those of `drawing`."""
+"""Kind, then operands: point names first, then numbers. `drawing` lists the kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A diagram without its pixels."""
+    """A diagram as data."""
 
     size: int
     """Width and height in pixels."""
     points: Mapping[str, Point]
-    """Positions with y upwards."""
+    """Positions; y points up."""
     shapes: tuple[Shape, ...]
     """In drawing order."""
     labels: tuple[Label, ...] = ()
@@ -58,7 +58,7 @@ class Figure:
         """Read what `to_json` returned.
 
         Raises:
-            DatasetError: The data is no figure, or its size is out of range.
+            DatasetError: The data is not a figure, or its size is out of range.
         """
         try:
             size = int(data["size"])
@@ -80,7 +80,7 @@ class Figure:
 
 
 class Frame:
-    """The map from a figure's units to pixels: centred, as large as the margin allows."""
+    """Transform from figure units to pixels: centred, as large as the margin allows."""
 
     @classmethod
     def of(cls, figure: Figure) -> "Frame":
@@ -124,7 +124,7 @@ class Frame:
 
 
 def arc_positions(center: Point, start: Point, end: Point, step: float = 10.0) -> list[Point]:
-    """Return positions along the counter-clockwise arc from start to end, one every few degrees."""
+    """Return positions along the counter-clockwise arc from start to end, every few degrees."""
     first = math.atan2(start[1] - center[1], start[0] - center[0])
     sweep = (math.atan2(end[1] - center[1], end[0] - center[0]) - first) % (2 * math.pi)
     radius = math.dist(center, start)

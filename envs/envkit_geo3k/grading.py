@@ -1,8 +1,8 @@
-"""Grade a geometry answer against the gold one, in bounded time, from any thread.
+"""Grade a geometry answer against the gold answer, in bounded time. Thread-safe.
 
-The page docs/environments/geo3k.md is the policy: what counts as markup, prose, a unit, a rounding.
+The page docs/environments/geo3k.md documents the policy: markup, prose, units, rounding.
 
-`grade` never raises for what a model wrote: an answer that cannot be read scores 0 and says so.
+`grade` never raises for model output: an unreadable answer scores 0, with the reason.
 """
 
 import functools
@@ -20,7 +20,7 @@ from envkit_geo3k.units import RADIANS, Unit
 
 
 class Rounding(StrEnum):
-    """Which decimals stand for a value that is not a decimal."""
+    """Which decimals are accepted for a value that is not a decimal."""
 
     EXACT = "exact"
     """The value itself, to a relative 1e-6."""
@@ -30,10 +30,10 @@ class Rounding(StrEnum):
 
 
 class How(StrEnum):
-    """Why a grade is what it is."""
+    """Reason for a grade."""
 
     TEXT = "text"
-    """Correct: the same text, spacing and wrappers aside."""
+    """Correct: the same text, ignoring spacing and wrappers."""
     VALUE = "value"
     """Correct: the same value."""
     ROUNDED = "rounded"
@@ -45,7 +45,7 @@ class How(StrEnum):
     NO_ANSWER = "no_answer"
     """Wrong: there is no answer."""
     GOLD_UNREADABLE = "gold_unreadable"
-    """Wrong: the gold answer is no value, and the answer is not the same text."""
+    """Wrong: the gold answer is not a value, and the answer differs as text."""
 
 
 class Grade(NamedTuple):
@@ -56,7 +56,7 @@ class Grade(NamedTuple):
     how: How
 
 
-_RELATIVE: Final = 1e-6  # to a decimal, which was cut off somewhere
+_RELATIVE: Final = 1e-6  # to a decimal, which was truncated somewhere
 _EXACT_RELATIVE: Final = 1e-9  # between expressions, for the errors of float64
 _BARE_RELATIVE: Final = 1e-12  # between plain decimals: 1000000 is not 1000001
 _ABSOLUTE: Final = 1e-9
@@ -96,7 +96,7 @@ def rounding_of(policy: str) -> Rounding:
     """Return the rounding policy of this name.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There is no such policy.
     """
     try:
         return Rounding(policy)
@@ -108,13 +108,13 @@ def rounding_of(policy: str) -> Rounding:
 
 class _Gold(NamedTuple):
     text: str
-    """For comparing as text; empty when it is too long to be read."""
+    """For comparing as text; empty if it is too long to read."""
     answer: Answer | None
 
 
 @functools.lru_cache(maxsize=4096)
 def _gold(gold: str) -> _Gold:
-    """Read a gold answer; a training run grades against the same one many times."""
+    """Read a gold answer; cached, because a training run grades against it many times."""
     text = ""
     try:
         plain = simplify(gold)

@@ -1,7 +1,7 @@
-"""What makes a level 4 problem of a level 3 one: moved givens and distractors.
+"""Turn a level 3 problem into level 4: move givens and add distractors.
 
-Distractors are true: a segment is lengthened by a stated amount, or a figure of angles gets a
-length that nobody needs. The figure stays to scale.
+Distractors are true: a segment is lengthened by a stated amount, or a figure of angles gets an
+unneeded length. The figure stays to scale.
 """
 
 import math
@@ -12,7 +12,7 @@ from envkit_geo3k.measure import angle_at, distance
 
 
 def harden(draft: Draft) -> None:
-    """Move one given from the figure to the text and add a distractor where one fits.
+    """Move one given from the figure to the text and add a distractor if one fits.
 
     A number that the answer needs stays in the figure, so the text alone never gives the answer. A
     problem whose only such number cannot move gets a distractor in the text instead.
@@ -76,7 +76,7 @@ def _is_divided(draft: Draft, a: str, b: str) -> bool:
 
 
 def _lengthen(draft: Draft, shown: Shown) -> None:
-    """Go on with a segment beyond its end, in a free direction, by a whole length."""
+    """Extend a segment beyond its end, in a free direction, by a whole length."""
     candidates = _drawn_segments(draft)
     draft.rng.shuffle(candidates)
     for pair in candidates:

@@ -3,7 +3,7 @@
 Each label has candidate positions in order of preference and takes the first that is free and
 unambiguous: an angle's label within its sides, a name beside its own point, a length beside its own
 segment, none cut off by a line, next to a mark or next to another label. A figure whose labels do
-not all find such a place is refused: the caller draws another one.
+not all fit is rejected, and the caller draws another.
 """
 
 import math
@@ -23,7 +23,7 @@ from envkit_geo3k.measure import Point
 _INK_BELOW: Final = 190
 _PADDING: Final = 2
 _GAP: Final = 4
-"""Between two labels, and between a label and a mark that could be read as a digit."""
+"""Gap between two labels, and between a label and a mark that could read as a digit."""
 _SLIDES: Final = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)
 _SWINGS: Final = tuple(math.radians(turn) for turn in (0, 20, -20, 40, -40, 60, -60, 85, -85))
 
@@ -34,7 +34,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRequest:
-    """Text that belongs to one, two or three points: a vertex, a segment or an angle."""
+    """Text for one, two or three points: a vertex, a segment or an angle."""
 
     text: str
     at: tuple[str, ...]
@@ -44,7 +44,7 @@ class LabelRequest:
 def place_labels(
     figure: Figure, painted: PilImage.Image, requests: Iterable[LabelRequest]
 ) -> tuple[Label, ...] | None:
-    """Return the labels with their positions; None when one finds no free place.
+    """Return the labels with their positions; None if one does not fit.
 
     Args:
         figure: The figure without labels.
@@ -109,7 +109,7 @@ class _Layout:
                 raise ContractError(f"a label belongs to 1, 2 or 3 points, got {at!r}")
 
     def _is_free(self, box: Box) -> bool:
-        """Whether a box lies on the canvas and covers no ink, and is near no mark and no label."""
+        """Return whether a box is on the canvas, covers no ink, and is not near a mark or label."""
         left, top, right, bottom = _grown(box, _PADDING)
         if left < 0 or top < 0 or right > self._size or bottom > self._size:
             return False
@@ -119,7 +119,7 @@ class _Layout:
         return not self._ink[top:bottom, left:right].any()
 
     def _is_clear(self, at: tuple[str, ...], spot: Point, box: Box) -> bool:
-        """Whether a label at a spot belongs to nothing else, as a reader sees it."""
+        """Return whether a reader would assign a label at a spot only to its own points."""
         match at:
             case (name,):
                 here = self._frame.pixel(name)
@@ -155,7 +155,7 @@ class _Layout:
         )
 
     def _is_in_a_corner(self, spot: Point) -> bool:
-        """Whether a spot lies where the label of a marked angle is looked for."""
+        """Return whether a reader would look there for the label of a marked angle."""
         for kind, *operands in self._shapes:
             if kind == "angle":
                 corner, a, b = (self._frame.pixel(operands[n]) for n in (1, 0, 2))
@@ -166,7 +166,7 @@ class _Layout:
         return False
 
     def _around_point(self, name: str, width: int, height: int) -> Iterator[Point]:
-        """Yield places, first in the widest gap between the lines that meet at the point."""
+        """Yield positions, first in the widest gap between the lines that meet at the point."""
         x, y = self._frame.pixel(name)
         heading = _widest_gap(self._headings(name), (x, y), self._center)
         for reach in (2.0, 5.0, 9.0, 14.0):
@@ -192,7 +192,7 @@ class _Layout:
         return found
 
     def _beside_segment(self, a: str, b: str, width: int, height: int) -> Iterator[Point]:
-        """Yield places, first outside the middle of the segment."""
+        """Yield positions, first outside the middle of the segment."""
         start, end = self._frame.pixel(a), self._frame.pixel(b)
         normal = math.atan2(end[0] - start[0], -(end[1] - start[1]))
         middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
@@ -225,7 +225,7 @@ class _Layout:
     def _inside_angle(
         self, a: str, vertex: str, b: str, width: int, height: int
     ) -> Iterator[Point]:
-        """Yield places outwards along the bisector, from just beyond the arc."""
+        """Yield positions outwards along the bisector, from just beyond the arc."""
         x, y = self._frame.pixel(vertex)
         first, second = (math.atan2(q[1] - y, q[0] - x) for q in map(self._frame.pixel, (a, b)))
         sweep = (second - first) % (2 * math.pi)
@@ -240,7 +240,7 @@ class _Layout:
 
 
 def _lines(figure: Figure) -> Iterator[tuple[Point, Point]]:
-    """Yield the ends of all straight lines but the grid's, in the figure's units."""
+    """Yield the ends of all straight lines except the grid's, in the figure's units."""
     for kind, *operands in figure.shapes:
         if kind in ("segment", "dashed"):
             (x, y), (u, v) = (figure.points[name] for name in operands)
@@ -252,7 +252,7 @@ def _lines(figure: Figure) -> Iterator[tuple[Point, Point]]:
 
 
 def _mark_boxes(frame: Frame, kind: str, *operands: object) -> Iterator[Box]:
-    """Yield the box of a mark that beside a number could be read as a part of it."""
+    """Yield the boxes of marks that could read as part of an adjacent number."""
     names = [str(operand) for operand in operands]
     if kind in ("ticks", "arrows"):
         (x, y), (u, v) = frame.pixel(names[0]), frame.pixel(names[1])

@@ -1,9 +1,9 @@
-"""Measure a figure: what a length label or a question refers to, computed from coordinates.
+"""Measure a figure: compute the quantity of a label or question from coordinates.
 
 A measure is plain JSON data: a number, or a list of an operation and its operands, such as
 `["length", "A", "B"]` or `["solve", 3, 2, ["angle", "A", "B", "C"]]` (the x of 3x + 2 degrees).
-Every given and every answer of a generated problem carries one, so that figure, labels and answer
-can be checked against each other without knowing the theorem behind them.
+Every given and every answer of a generated problem carries one, so figure, labels and answer can be
+cross-checked without the underlying theorem.
 """
 
 import math

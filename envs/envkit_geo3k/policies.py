@@ -1,4 +1,4 @@
-"""Scripted policies that know the answer: for tests, for demos, for rewards that vary."""
+"""Scripted policies that know the answer, for tests, demos and varied rewards."""
 
 import json
 import random
@@ -34,14 +34,14 @@ def oracle() -> Policy:
 def noisy_oracle(
     p: float = 0.5, *, malformed: float = 0.1, zoom: float = 0.4, check: float = 0.65
 ) -> Policy:
-    """Return a policy that is right in a share of the episodes and makes mistakes on the way.
+    """Return a policy that is right in a fraction of episodes and makes mistakes on the way.
 
-    What it does depends on the context's seed and turn only, so an episode can be replayed.
+    It depends only on the context's seed and turn, so an episode can be replayed.
 
     Args:
         p: Probability that an episode ends with the right answer.
         malformed: Probability of a reply that is not a valid call or answer, before the last turn.
-        zoom: Probability of a look at a part of the figure at the first turn.
+        zoom: Probability of a zoom on the first turn.
         check: Probability of a scored attempt before the last turn.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Generated problems: an endless task source whose every row is a function of (seed, index).
+"""Generated problems: an endless task source whose rows are functions of (seed, index).
 
 Training and test problems never share their numbers: a hash of the family and its numbers decides
-the split, so the same triangle is on the same side at every level and under every lettering.
+the split, so the same triangle is in the same split at every level and with any letters.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ TEST_SHARE: Final = 1 / 8
 _MAX_ATTEMPTS: Final = 3000
 _POSITIONS: Final = 4
 _MIN_GAP_PIXELS: Final = 26
-"""Nearest that two points of a figure may come, at the reference size."""
+"""Minimum distance of two points, at the reference size."""
 
 
 class ProceduralSource:
@@ -46,7 +46,7 @@ class ProceduralSource:
         image_size: int = 384,
         seed: int = 0,
     ) -> None:
-        """Choose what to draw from.
+        """Choose the problems to draw from.
 
         Args:
             split: "train" or "test".
@@ -85,7 +85,7 @@ class ProceduralSource:
         return None
 
     def task(self, index: int) -> Task:
-        """Return the problem of this index as JSON data.
+        """Return the problem at this index as JSON data.
 
         Raises:
             ConfigurationError: The figure size leaves no room for a problem of this kind.
@@ -134,7 +134,7 @@ def _digest(*parts: Any) -> int:  # noqa: ANN401  # any JSON data
 
 
 def _finish(draft: Draft, image_size: int) -> dict[str, Any]:
-    """Turn a family's draft into the problem's part of a task row.
+    """Convert a family's draft to the problem fields of a task row.
 
     Raises:
         Unsuitable: The problem gives its answer away, or its figure is cluttered.
@@ -166,12 +166,12 @@ def _finish(draft: Draft, image_size: int) -> dict[str, Any]:
 
 
 def _placed(draft: Draft, image_size: int) -> Figure:
-    """Return the figure with its labels, in the first of a few positions that has room for them.
+    """Return the labelled figure, in the first of a few orientations with room for the labels.
 
-    Without another try, answers whose labels fit less well would be rare, and the others likely.
+    Without retries, answers with long labels would be rarer.
 
     Raises:
-        Unsuitable: No position has room.
+        Unsuitable: No orientation has room.
     """
     points, shapes = draft.points, draft.shapes
     for _ in range(_POSITIONS - 1):
@@ -184,7 +184,7 @@ def _placed(draft: Draft, image_size: int) -> Figure:
 
 
 def _check_numbers(givens: Sequence[Given], question: Question) -> None:
-    """Refuse a problem that states a quantity twice, or states its answer."""
+    """Reject a problem that states a quantity twice, or states its answer."""
     stated = [json.dumps(_canonical(given)) for given in givens]
     if len(set(stated)) != len(stated):
         raise Unsuitable("a quantity is given twice")
@@ -207,7 +207,7 @@ def _turn(draft: Draft) -> None:
     """Turn and mirror the figure at random, and round its coordinates."""
     if not draft.is_upright:
         angle = draft.rng.uniform(0, 2 * math.pi)
-        if draft.rng.random() < 0.4:  # many textbook figures stand level
+        if draft.rng.random() < 0.4:  # many textbook figures are level
             angle = draft.rng.choice((0.0, math.pi / 2, math.pi, 3 * math.pi / 2))
         cosine, sine = math.cos(angle), math.sin(angle)
         mirror = draft.rng.choice((1, -1))
@@ -222,7 +222,7 @@ def _turn(draft: Draft) -> None:
                 else shape
                 for shape in draft.shapes
             ]
-    # Nine digits are far below a pixel and hide differences between mathematical libraries.
+    # Nine digits are far below a pixel and hide differences between math libraries.
     draft.points = {
         name: (round(x, 9) + 0.0, round(y, 9) + 0.0) for name, (x, y) in draft.points.items()
     }

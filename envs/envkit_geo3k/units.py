@@ -1,4 +1,4 @@
-"""Units after a value: which words are units, and how units are written together.
+"""Parse units after a value: unit words and compound units.
 
 Nothing is converted. A unit becomes its base units with their exponents, so that "square feet" and
 "ft^2" are the same unit and "m/s" is "meters per second".
@@ -71,7 +71,7 @@ _UNITS: Final[dict[str, Unit]] = {
     "mph": (("h", -1), ("mi", 1)),
     "kph": (("h", -1), ("km", 1)),
 }
-"""Unit words in lowercase, but for single letters: M is no metre, and 12n is no force."""
+"""Unit words in lowercase, except single letters: M is not metre, and 12n is not a force."""
 _PREFIXES: Final = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _SUFFIXES: Final = {"squared": 2, "cubed": 3}
 

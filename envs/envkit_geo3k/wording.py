@@ -1,4 +1,4 @@
-"""The words of an answer that name a quantity, and carry no value.
+"""Words of an answer that name a quantity and carry no value.
 
 They are a closed list. Any other word makes the answer unreadable, so "twice x is 12" or "the
 answer is not 12" never counts as 12.
@@ -37,11 +37,11 @@ _TOKEN: Final = re.compile(
     r"|\|[A-Z]{2}\||[{}(),:/\s]+|([0-9]{1,2})(?![0-9.])"
 )
 _OTHER_QUANTITY: Final = re.compile(r"[Ss]quare\s+of|[yz]\s*,\s*[xy]")
-"""What looks like a name and says something else: the square of x; (y, x)."""
+"""Texts that look like a name but mean something else: the square of x; (y, x)."""
 
 
 def is_name(text: str) -> bool:
-    """Whether the text names a quantity: x, AB, m angle ABC, the length of AB."""
+    """Return whether the text names a quantity: x, AB, m angle ABC, the length of AB."""
     position = 0
     after_angle = False
     while position < len(text):

@@ -13,11 +13,11 @@ MIN_SHARE: Final = 0.05
 
 
 def crop(picture: Image, region: Sequence[float]) -> Image | None:
-    """Return the region with its longer side as long as the image's, or None outside of it.
+    """Return the region, scaled to the image's longer side; None if it is outside the image.
 
     Args:
-        picture: What to look at.
-        region: Left, top, right and bottom as shares of the image, 0 to 1.
+        picture: The image.
+        region: Left, top, right and bottom as fractions of the image, 0 to 1.
     """
     box = pixels(picture, region)
     if box is None:
@@ -32,8 +32,8 @@ def pixels(picture: Image, region: Sequence[float]) -> tuple[int, int, int, int]
     """Return a region's edges in pixels, left, top, right and bottom; None outside the image.
 
     Args:
-        picture: What to look at.
-        region: Left, top, right and bottom as shares of the image, 0 to 1.
+        picture: The image.
+        region: Left, top, right and bottom as fractions of the image, 0 to 1.
     """
     left, top, right, bottom = region
     if not all(0 <= share <= 1 for share in region):

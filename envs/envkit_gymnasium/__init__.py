@@ -1,4 +1,4 @@
-"""Gymnasium's environments here: `gymnasium/FrozenLake-v1`, or `gymnasium-v0` with `env=`."""
+"""Gymnasium's environments: `gymnasium/FrozenLake-v1`, or `gymnasium-v0` with `env=`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SPEC = EnvSpec(
     id="gymnasium-v0",
     entry_point="envkit_gymnasium.env:GymnasiumEnv",
-    description="Any gymnasium.Env, named by env=, played by text or tool calls.",
+    description="Any gymnasium.Env, given as env=, played by text or tool calls.",
 )
 COLLECTION = Collection(
     entry_point="envkit_gymnasium.env:GymnasiumEnv",
@@ -26,7 +26,7 @@ __all__ = ["COLLECTION", "SPEC", "GymnasiumEnv"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
-    """Import the environment when it is asked for."""
+    """Import the environment on first access."""
     if name != "GymnasiumEnv":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from envkit_gymnasium.env import GymnasiumEnv

@@ -1,6 +1,6 @@
-"""Text drawn for a terminal, as text that a model can read.
+"""Convert text drawn for a terminal to text that a model can read.
 
-Gymnasium's toy environments say by colour what their letters do not: where the player stands, who
+Gymnasium's toy environments use colour for what their letters do not show: where the player is, who
 waits for the taxi. The colours become a list of marks below the image.
 """
 
@@ -41,10 +41,9 @@ class _Style(NamedTuple):
 
 
 def read_ansi(drawn: str) -> tuple[str, list[Mark]]:
-    """Return the text without control sequences, and where it had a style.
+    """Return the text without control sequences, and its styled runs.
 
-    Rows and columns count from 1, as they stand in the text that is returned; empty lines around
-    it are left out.
+    Rows and columns count from 1 in the returned text; empty lines around it are dropped.
     """
     lines: list[str] = [""]
     marks: list[Mark] = []
@@ -59,7 +58,7 @@ def read_ansi(drawn: str) -> tuple[str, list[Mark]]:
 
 
 def show_ansi(drawn: str) -> str:
-    """Return what a model reads: the text, then its marks."""
+    """Return the text for the model: the drawing, then its marks."""
     text, marks = read_ansi(drawn)
     if not marks:
         return text
@@ -83,7 +82,7 @@ def _write(lines: list[str], marks: list[Mark], text: str, style: _Style) -> Non
 
 
 def _select(style: _Style, parameters: str) -> _Style:
-    """Return the style after SGR parameters; those of extended colours are passed over."""
+    """Apply SGR parameters to a style; extended colours are skipped."""
     codes = [int(code[:9]) if code else 0 for code in re.split("[;:]", parameters)]
     skip = 0
     for place, code in enumerate(codes):

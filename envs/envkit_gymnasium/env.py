@@ -1,4 +1,4 @@
-"""Any gymnasium.Env as an environment for language models."""
+"""Wrap any gymnasium.Env as an environment for language models."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import gymnasium
 import numpy as np
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
@@ -29,7 +29,7 @@ _GymEnv = gymnasium.Env[Any, Any]
 
 
 def random_actions() -> Policy:
-    """Return a policy that samples the action space, by the context's seed and turn."""
+    """Return a policy that samples the action space, seeded by the context's seed and turn."""
 
     def reply(context: PolicyContext) -> str:
         seed = derive_seed("random actions", context.seed, context.turn)
@@ -46,7 +46,7 @@ def _played_env(context: PolicyContext) -> "GymnasiumEnv":
 
 
 class SeedTasks:
-    """Endless tasks: `{"seed": n}`, the seed of the inner environment's reset."""
+    """Endless tasks: `{"seed": n}`, the seed for the inner environment's reset."""
 
     @property
     def size(self) -> int | None:
@@ -54,7 +54,7 @@ class SeedTasks:
         return None
 
     def task(self, index: int) -> Task:
-        """Return the task of this index."""
+        """Return the task at this index."""
         return {"seed": derive_seed("gymnasium", index)}
 
 
@@ -62,15 +62,16 @@ class GymnasiumEnv(Env):
     """Play any `gymnasium.Env`: its actions by text or tool calls, its state as text or images.
 
     Task: `{"seed": 7}`, given to the inner environment's reset; `"options"` is passed on too.
-    Observation: what the view says: text of its "ansi" rendering, an image of its "rgb_array"
-        rendering, or its observation in words; images in an observation are shown as images.
+    Observation: depends on the view: text from the "ansi" rendering, an image from the "rgb_array"
+        rendering, or the observation in words; images in an observation are shown as images.
     Action: calls of the tool `act`, or actions in `<action>` tags; several in one reply if allowed.
-    Reward: the sum over the inner steps of the turn, and `termination_reward` at termination.
+    Reward: the sum over the turn's inner steps, plus `termination_reward` at termination.
         `info["return"]` is the episode's sum so far.
     Episode end: terminates and truncates as the inner environment does; `max_turns` replies
-        truncate. A reply that cannot be read is told so, and nothing is played.
+        truncate. After an unreadable reply nothing is played and the observation says why.
     Chance: depends on the environment.
-    Source: Gymnasium, https://gymnasium.farama.org, and any package that registers with it.
+    Source: Gymnasium, https://gymnasium.farama.org, and any package that registers environments
+        with it.
     """
 
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {"random": random_actions}
@@ -101,28 +102,28 @@ class GymnasiumEnv(Env):
             env: Its Gymnasium id, `module:Id` to import a module first, or a function that takes
                 `render_mode` and `env_kwargs` and makes it.
             env_kwargs: Its arguments, `max_episode_steps` among them.
-            view: A `View`; "auto" takes text where it renders text, else its observation.
-            with_state: Also describe the observation where the view is a rendering.
+            view: A `View`; "auto" takes text if it renders text, else its observation.
+            with_state: Also describe the observation if the view is a rendering.
             action_form: An `ActionForm`: "tool" or "tags".
-            action_names: Of a Discrete space's actions; None takes Gymnasium's own where they are
-                known, an empty list none.
-            state_names: Of the observation's entries; None as above.
+            action_names: Names of a Discrete space's actions; None takes Gymnasium's own if known,
+                an empty list uses no names.
+            state_names: Names of the observation's entries; None as above.
             call_format: How calls are written, a `ToolCallFormat`.
-            actions_per_turn: Most actions of one reply.
-            frame_skip: How often each action is repeated.
+            actions_per_turn: Maximum actions per reply.
+            frame_skip: Times each action is repeated.
             instructions: The rules, for the system prompt; None takes them from the documentation
                 of the inner environment's class.
-            show_reward: Tell the model its rewards.
+            show_reward: Show the model its rewards.
             termination_reward: Added when the inner environment terminates.
             is_repeatable: Promises that a seed and the same actions give the same episode; the
                 environment then declares itself deterministic and safe to replay. None promises it
-                for what Gymnasium ships and calls deterministic.
+                for environments that Gymnasium ships and marks deterministic.
             max_turns: Replies before truncation; None takes the inner environment's step limit, or
-                200 where it has none.
-            render_mode: As for `envkit.Env`; the transcript's, not the inner environment's.
+                200 if it has none.
+            render_mode: As for `envkit.Env`; for the transcript, not the inner environment.
 
         Raises:
-            ConfigurationError: An argument is wrong, or the environment cannot be made or seen.
+            ConfigurationError: An argument is wrong, or the environment cannot be made or rendered.
             MissingDependencyError: The inner environment needs a package that is not installed.
         """
         if actions_per_turn < 1 or frame_skip < 1:
@@ -163,7 +164,7 @@ class GymnasiumEnv(Env):
         """Reset the inner environment with the task's seed.
 
         Raises:
-            DatasetError: The task has no seed, or options that are no object.
+            DatasetError: The task has no seed, or its options are not an object.
             EnvFault: The inner environment failed.
         """
         seed, options = task.get("seed"), task.get("options")
@@ -214,7 +215,7 @@ class GymnasiumEnv(Env):
         )
 
     def step(self, action: str) -> Step:
-        """Play one reply; the inner environment's truncation is one here too.
+        """Play one reply; truncation of the inner environment truncates here too.
 
         Raises:
             EpisodeStateError: Before `reset`, or after the episode ended.
@@ -226,20 +227,19 @@ class GymnasiumEnv(Env):
         return played._replace(truncated=True)
 
     def close(self) -> None:
-        """Close the inner environment; closing twice is fine."""
+        """Close the inner environment; safe to call twice."""
         if not self._is_closed:
             self._is_closed = True
             self._inner.close()
 
     def oracle(self) -> Policy:
-        """Return a policy that plays best, for environments with a deterministic table of moves.
+        """Return an optimal policy, for environments with a deterministic transition table.
 
-        These are Gymnasium's toy environments that publish their transitions, as long as chance has
-        no part in them.
+        These are Gymnasium's toy environments with public transitions, if they are deterministic.
 
         Raises:
             ConfigurationError: The inner environment has no such table, or its best play earns
-                nothing, which `termination_reward` changes.
+                nothing; `termination_reward` can change that.
         """
         if self._frame_skip > 1:
             raise ConfigurationError("the oracle plays single steps: leave frame_skip at 1")
@@ -251,19 +251,19 @@ class GymnasiumEnv(Env):
         return answer
 
     def audit_hooks(self) -> AuditHooks:
-        """Return the inner environment's reward threshold, where its registration states one."""
+        """Return the inner environment's reward threshold, if registered."""
         threshold: float | None = getattr(self._inner.spec, "reward_threshold", None)
         return AuditHooks(best_return=threshold)
 
     def random_reply(self, seed: int) -> str:
-        """Return a reply that plays an action drawn by the seed."""
-        space = copy.deepcopy(self._inner.action_space)  # whose own generator is left alone
+        """Return a reply that plays a random action drawn with the seed."""
+        space = copy.deepcopy(self._inner.action_space)  # the space's own generator stays untouched
         space.seed(seed % 2**31)
         return self._reader.write(space.sample())
 
     @property
     def table_state(self) -> int:
-        """The number of the state, where the inner environment has a table of states."""
+        """The state's number if the inner environment has a table of states, else None."""
         table: Any = self._inner.unwrapped
         return int(table.s)
 
@@ -291,16 +291,16 @@ class GymnasiumEnv(Env):
     def _ending(self, is_over: bool) -> str:
         if is_over:
             return "The episode is over."
-        return "The episode was cut off by its step limit." if self._is_cut else ""
+        return "The episode reached its step limit." if self._is_cut else ""
 
     def _known_names(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the names where they fit: a wrapper or an argument may change the actions."""
+        """Return the names if they fit: a wrapper or an argument may change the actions."""
         space = self._inner.action_space
         fits = isinstance(space, gymnasium.spaces.Discrete) and int(space.n) == len(names)
         return names if fits else ()
 
     def _seen(self) -> str:
-        """Return what an observation shows, for the system prompt."""
+        """Describe what an observation shows, for the system prompt."""
         parts = {
             View.ANSI: "After each reply you see a drawing in text.",
             View.RGB_ARRAY: "After each reply you see a picture.",
@@ -313,7 +313,7 @@ class GymnasiumEnv(Env):
         return f"{parts} {state}".strip()
 
     def _look(self, state: Any) -> tuple[str, list[Image]]:  # noqa: ANN401  # any observation
-        """Return what the model sees of the inner environment."""
+        """Return the observation that the model gets."""
         texts: list[str] = []
         images: list[Image] = []
         if self._view is not View.STATE:
@@ -332,7 +332,7 @@ class GymnasiumEnv(Env):
 
 
 class _Played(NamedTuple):
-    """What the actions of one reply came to."""
+    """Result of the actions of one reply."""
 
     state: Any
     """The last observation."""
@@ -341,11 +341,11 @@ class _Played(NamedTuple):
     steps: int
     is_over: bool
     info: Mapping[str, Any]
-    """Of the last step."""
+    """Info of the last step."""
 
 
 def _json_parts(inner_info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that have a JSON form; others, such as objects, are left out."""
+    """Return the entries that have a JSON form; others are dropped."""
     kept: dict[str, Any] = {}
     for key, value in inner_info.items():
         with suppress(TypeError):

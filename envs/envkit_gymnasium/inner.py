@@ -1,4 +1,4 @@
-"""Making the inner environment, and the border to its foreign code."""
+"""Make the inner environment, and turn its exceptions into faults."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ class View(StrEnum):
     """What the model sees of the inner environment."""
 
     AUTO = "auto"
-    """Its text rendering where it has one, else its observation."""
+    """Its text rendering if it has one, else its observation."""
     ANSI = "ansi"
     """Its text rendering; colours become a list of marks."""
     RGB_ARRAY = "rgb_array"
@@ -65,10 +65,10 @@ def make_inner(env: Maker, arguments: Mapping[str, Any], view: View) -> GymEnv:
 
 
 def choose_view(env: Maker, arguments: Mapping[str, Any], view: str) -> View:
-    """Return the view that is meant, having asked the environment what it renders.
+    """Resolve a view by asking the environment what it renders.
 
     Raises:
-        ConfigurationError: There is no such view, or the environment does not render it.
+        ConfigurationError: The view is unknown, or the environment does not render it.
         MissingDependencyError: As `make_inner` does.
     """
     if view not in [member.value for member in View]:
@@ -99,11 +99,11 @@ def is_known_repeatable(inner: GymEnv) -> bool:
 
 @contextmanager
 def foreign(what: str, inner: GymEnv) -> Generator[None]:
-    """Turn whatever the inner environment raises into a fault.
+    """Turn any exception of the inner environment into a fault.
 
     Raises:
         EnvFault: CRASHED: it raised.
-        MissingDependencyError: It noticed only now that a package is not installed.
+        MissingDependencyError: A package that it needs is not installed.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which of Gymnasium's environments are members of the collection, and what is known of them."""
+"""Which Gymnasium environments belong to the collection, and names for their actions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 import gymnasium
 
 _SHIMS: Final = frozenset({"GymV21Environment-v0", "GymV26Environment-v0"})
-"""Bridges to the old `gym` package, which need an environment of it as an argument."""
+"""Bridges to the old `gym` package, which need one of its environments as an argument."""
 
 ACTION_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "acrobot:AcrobotEnv": ("torque_minus_1", "torque_0", "torque_plus_1"),
@@ -46,7 +46,7 @@ STATE_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 def member_ids() -> Iterator[str]:
     """Yield the registered ids that have no namespace, whatever package registered them.
 
-    Of each name only the newest version: Gymnasium keeps old ones that cannot be made any more.
+    Only the newest version of each name: Gymnasium keeps old ones that can no longer be made.
     Those, and ids with a namespace such as `ALE/Pong-v5`, are played as `gymnasium-v0` with `env=`.
     """
     newest: dict[str, int] = {}
@@ -59,7 +59,7 @@ def member_ids() -> Iterator[str]:
 
 
 def class_key(env: gymnasium.Env[object, object]) -> str | None:
-    """Return `module:Class` of an environment that Gymnasium ships, None of any other's."""
+    """Return `module:Class` of an environment that Gymnasium ships, else None."""
     package, _, rest = type(env).__module__.partition(".")
     if package != "gymnasium" or not rest.startswith("envs."):
         return None

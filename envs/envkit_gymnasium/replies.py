@@ -1,4 +1,4 @@
-"""How a model says its actions: tool calls of `act`, or `<action>` tags."""
+"""How a model writes its actions: calls of the tool `act`, or `<action>` tags."""
 
 import json
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ _ARGUMENT: Final = "action"
 _OPEN: Final = "<action>"
 _CLOSE: Final = "</action>"
 _LONGEST: Final = 20_000
-"""Characters of one written action."""
+"""Maximum characters of one action."""
 _SHOWN: Final = 80
 
 
 class ActionForm(StrEnum):
-    """How an action stands in a reply."""
+    """How an action is written in a reply."""
 
     TOOL = "tool"
     """A call of the tool `act` with the argument `action`."""
     TAGS = "tags"
-    """Between `<action>` and `</action>`: a name, a number, JSON, or for a Text space the text."""
+    """Between `<action>` and `</action>`: a name, a number, JSON, or the text of a Text space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Actions:
     call: dict[str, Any] | None = None
     """The first call, for `info["tool_call"]`."""
     error: str | None = None
-    """What cannot be read; nothing of the reply is played then."""
+    """Why the reply cannot be read; then none of it is played."""
 
 
 class ActionReader:
@@ -68,16 +68,16 @@ class ActionReader:
         Args:
             space: The action space.
             form: An `ActionForm`.
-            names: Of the values of a Discrete space, in order; empty for none.
-            most: Actions of one reply.
+            names: Names of a Discrete space's values, in order; empty for none.
+            most: Maximum actions per reply.
             call_format: How calls are written, a `ToolCallFormat`.
 
         Raises:
-            ConfigurationError: The space has no written form, the names do not fit it, or a name of
-                a form is unknown.
+            ConfigurationError: The space has no written form, the names do not fit it, or a form is
+                unknown.
         """
         check_playable(space)
-        parse_tool_calls("", call_format)  # an unknown format is refused now
+        parse_tool_calls("", call_format)  # rejects an unknown format now
         if form not in [member.value for member in ActionForm]:
             raise ConfigurationError(f"action_form must be 'tool' or 'tags', got {form!r}")
         self.space, self.names, self.most = space, tuple(names), most
@@ -86,7 +86,7 @@ class ActionReader:
         self.tools: tuple[ToolSpec, ...] = (self._tool(),) if self._form is ActionForm.TOOL else ()
 
     def read(self, reply: str) -> Actions:
-        """Return the actions of a reply. Nothing that a model writes raises."""
+        """Return the actions of a reply. Never raises for what a model writes."""
         if self._form is ActionForm.TOOL:
             return self._read_calls(reply)
         written = _between_tags(reply, self.most + 1)
@@ -113,7 +113,7 @@ class ActionReader:
         return named[0] if named else written
 
     def describe(self) -> str:
-        """Return how to say an action, for the system prompt."""
+        """Describe how to write an action, for the system prompt."""
         meaning = f"An action is {describe_space(self.space, self.names)}."
         many = f" Up to {self.most} actions in one reply are played in order." * (self.most > 1)
         if self._form is ActionForm.TOOL:
@@ -163,7 +163,7 @@ class ActionReader:
         try:
             return Actions(values=tuple(map(self._element, written)), call=call)
         except NoValue as reason:
-            return Actions(call=call, error=f"this is no action: {reason}")
+            return Actions(call=call, error=f"this is not an action: {reason}")
 
     def _element(self, value: object) -> Any:  # noqa: ANN401  # the space's own type
         if isinstance(value, str) and self._numbers:
@@ -201,7 +201,7 @@ def _numbers_of(space: Space[Any], names: Sequence[str]) -> dict[str, int]:
 
 
 def _between_tags(reply: str, most: int) -> list[str]:
-    """Return what stands in tags after the reply's thoughts; a pair is not nested."""
+    """Return the tagged texts after the reply's thoughts; tags do not nest."""
     body = reply.rpartition("</think>")[2]
     found: list[str] = []
     place = 0
@@ -216,7 +216,7 @@ def _between_tags(reply: str, most: int) -> list[str]:
 
 
 def _parsed(text: str) -> object:
-    """Return the JSON in a text; text that is none stays as it is."""
+    """Parse a text as JSON; text that is not valid JSON is returned unchanged."""
     try:
         return json.loads(text) if len(text) <= _LONGEST else text
     except (ValueError, RecursionError):
@@ -224,7 +224,7 @@ def _parsed(text: str) -> object:
 
 
 def _recorded(call: ToolCall) -> dict[str, Any]:
-    """Return a call for info; arguments of a hostile length are cut."""
+    """Return a call for info, with overlong arguments truncated."""
     record = call.to_json()
     try:
         written = json.dumps(plain_json(record["arguments"]), ensure_ascii=False)

@@ -8,7 +8,7 @@ import gymnasium
 
 _LEFT_OUT: Final = frozenset(
     {
-        "action space",  # said by the action's own description
+        "action space",  # in the description of the action
         "arguments",
         "credits",
         "information",
@@ -19,7 +19,7 @@ _LEFT_OUT: Final = frozenset(
         "version history",
     }
 )
-"""Sections, in lowercase letters, that say nothing about how to play what is seen here."""
+"""Lowercase titles of sections that do not help to play."""
 _HEADING: Final = re.compile(r"^[ \t]*##+[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _CODE: Final = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$\n?", re.MULTILINE | re.DOTALL)
 _HTML: Final = re.compile(r"<[^<>\n]{1,200}>")
@@ -28,9 +28,9 @@ _LONGEST: Final = 6000
 
 
 def rules_of(inner: gymnasium.Env[Any, Any]) -> str:
-    """Return the class documentation without code and sections on the programming interface.
+    """Return the class docstring without code and API sections.
 
-    An environment without one has no rules: the text is empty.
+    Empty if the class has no docstring.
     """
     text = inspect.cleandoc(type(inner.unwrapped).__doc__ or "")
     if not text or type(inner.unwrapped).__doc__ == gymnasium.Env.__doc__:

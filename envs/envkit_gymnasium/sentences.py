@@ -1,4 +1,4 @@
-"""Spaces and their values in words."""
+"""Describe spaces and their values in words."""
 
 import math
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from envkit.images import Image
 from envkit_gymnasium.values import is_scalar
 
 _MOST_BOUNDS: Final = 32
-"""Entries up to which every bound of a Box is named."""
+"""Largest Box whose bounds are all listed, in entries."""
 _SMALLEST_IMAGE: Final = 8
-"""Pixels; a smaller array of bytes is a table."""
+"""Pixels; a smaller array of bytes counts as a table."""
 
 
 def describe_space(space: Space[Any], names: Sequence[str] = ()) -> str:
-    """Return which values a space has, in a phrase.
+    """Describe the values of a space in a phrase.
 
     Args:
-        space: Of actions or observations.
-        names: Of the values 0, 1, ... of a Discrete, or of the entries of a list.
+        space: A space of actions or observations.
+        names: Names of a Discrete's values 0, 1, ..., or of the entries of a list.
     """
     match space:
         case spaces.Discrete():
@@ -56,9 +56,9 @@ def show_value(
     """Return a value in words, and the images in it.
 
     Args:
-        space: Whose value it is.
+        space: The space of the value.
         value: An element of the space.
-        names: Of the entries of a list.
+        names: Names of the entries of a list.
         digits: Significant digits of a fraction.
     """
     images: list[Image] = []

@@ -1,8 +1,8 @@
-"""The best play of an environment that publishes its table of transitions.
+"""Solve an environment that publishes its transition table.
 
-Gymnasium's toy environments have `P[state][action] = [(probability, next, reward, terminated)]`
-and the current state `s` (gymnasium/envs/toy_text). Value iteration over that table is exact where
-chance has no part in it.
+Gymnasium's toy environments have `P[state][action] = [(probability, next, reward, terminated)]` and
+the current state `s` (gymnasium/envs/toy_text). Value iteration over that table is exact if it is
+deterministic.
 """
 
 from typing import Any, Final
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from envkit.errors import ConfigurationError
 
 _DISCOUNT: Final = 0.999
-"""Below 1, so that a way that leads nowhere is worth less than one that leads to the goal later."""
+"""Discount below 1, so a detour to the goal is worth more than never reaching it."""
 _SWEEPS: Final = 20_000
 _CLOSE: Final = 1e-9
 
@@ -22,12 +22,12 @@ def best_actions(table: Any, *, termination_reward: float = 0.0) -> NDArray[np.i
     """Return the best action of every state, of shape (states,).
 
     Args:
-        table: The inner environment.
+        table: The inner environment with its table.
         termination_reward: Added to a step that terminates.
 
     Raises:
-        ConfigurationError: It publishes no table, chance has a part in it, or the best play from
-            some start does not end with a positive sum of rewards.
+        ConfigurationError: It publishes no table, the table is not deterministic, or the best play
+            from some start does not end with a positive return.
     """
     following, rewards, ends = _read_table(table)
     rewards = rewards + termination_reward * ends
@@ -50,7 +50,7 @@ def _read_table(table: Any) -> tuple[NDArray[np.int64], NDArray[np.float64], NDA
     moves = getattr(table, "P", None)
     if not isinstance(moves, dict) or not hasattr(table, "initial_state_distrib"):
         raise ConfigurationError(
-            f"{type(table).__name__} has no oracle policy: it publishes no table of transitions"
+            f"{type(table).__name__} has no oracle policy: it publishes no transition table"
         )
     rows: list[list[tuple[int, float, float]]] = []
     for state in range(len(moves)):  # pyright: ignore[reportUnknownArgumentType]  # a foreign table
@@ -59,7 +59,7 @@ def _read_table(table: Any) -> tuple[NDArray[np.int64], NDArray[np.float64], NDA
             outcomes = [found for found in moves[state][action] if found[0] > 0]  # pyright: ignore[reportUnknownVariableType]  # as above
             if len({tuple(found[1:]) for found in outcomes}) != 1:  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # as above
                 raise ConfigurationError(
-                    f"{type(table).__name__} has no oracle policy: chance has a part in its moves"
+                    f"{type(table).__name__} has no oracle policy: its transitions are random"
                 )
             _, following, reward, ended = outcomes[0]  # pyright: ignore[reportUnknownVariableType]  # as above
             row.append((int(following), float(reward), float(ended)))  # pyright: ignore[reportUnknownArgumentType]  # as above
@@ -75,7 +75,7 @@ def _check_play(
     rewards: NDArray[np.float64],
     ends: NDArray[np.float64],
 ) -> None:
-    """Refuse a table whose best play from a start reaches no end or earns nothing."""
+    """Reject a table whose best play never ends or earns nothing."""
     total = 0.0
     for _ in range(len(following)):
         action = actions[state]
@@ -84,7 +84,7 @@ def _check_play(
             break
         state = int(following[state, action])
     else:
-        raise ConfigurationError("it has no oracle policy: no play reaches an end")
+        raise ConfigurationError("it has no oracle policy: no play reaches a terminal state")
     if total <= 0:
         raise ConfigurationError(
             f"it has no oracle policy: the best play earns {total:g}, and an oracle must earn a "

@@ -1,14 +1,14 @@
-"""Values of Gymnasium's spaces as JSON: their schema, reading and writing them.
+"""Read and write values of Gymnasium's spaces as JSON, with their schema.
 
 | space | JSON |
 | --- | --- |
-| Discrete | an integer, or a name where names are given |
-| Box | a number where it holds one, else nested lists of numbers |
+| Discrete | an integer, or a name if names are given |
+| Box | a number if it holds one, else nested lists of numbers |
 | MultiBinary, MultiDiscrete | nested lists of integers |
 | Text | a string |
 | Tuple, Dict | a list, an object |
 
-A space of another kind has no form here.
+Other spaces are not supported.
 """
 
 import math
@@ -34,14 +34,14 @@ _PLAYED: Final = (
 
 
 class NoValue(Exception):  # a sentence for the model, not a failure
-    """A JSON value is none of the space; the argument is a sentence that says why."""
+    """A JSON value is not in the space; the argument is a sentence that says why."""
 
 
 def check_playable(space: Space[Any]) -> None:
-    """Refuse a space whose values cannot be written as JSON.
+    """Reject a space whose values cannot be written as JSON.
 
     Raises:
-        ConfigurationError: It, or a part of it, is of another kind.
+        ConfigurationError: It, or a part of it, is not supported.
     """
     if not isinstance(space, _PLAYED):
         kinds = ", ".join(kind.__name__ for kind in _PLAYED)
@@ -80,12 +80,12 @@ def json_schema(space: Space[Any]) -> dict[str, Any]:
 
 
 def read_value(space: Space[Any], value: object) -> Any:  # noqa: ANN401  # the space's own type
-    """Return the element of a space that a JSON value stands for.
+    """Return the element of a space that a JSON value means.
 
-    Numbers may be written as strings, because some formats of tool calls have nothing else.
+    Numbers may be written as strings, because some tool-call formats only have strings.
 
     Raises:
-        NoValue: It stands for none.
+        NoValue: The value is not in the space.
     """
     match space:
         case spaces.Discrete():
@@ -122,10 +122,10 @@ def write_value(space: Space[Any], value: Any) -> Any:  # noqa: ANN401  # any sp
 
 
 def plain_json(value: Any) -> Any:  # noqa: ANN401  # any value; JSON
-    """Return JSON data for what environments return beside it: NumPy's scalars and arrays.
+    """Return JSON data for values that environments return, NumPy scalars and arrays included.
 
     Raises:
-        TypeError: It has no JSON form; not-a-number and infinity have none.
+        TypeError: It has no JSON form, as NaN and infinity.
     """
     if isinstance(value, np.ndarray | np.generic):
         return plain_json(value.tolist())  # pyright: ignore[reportUnknownMemberType]  # NumPy's
@@ -204,13 +204,13 @@ def _read_array(space: Space[Any], value: object) -> NDArray[Any]:
     element = np.array(numbers, dtype=np.float64).reshape(shape)
     if np.issubdtype(space.dtype, np.integer):
         if not np.array_equal(element, np.trunc(element)):
-            raise NoValue(f"it must be of whole numbers, got {_shown(value)}")
+            raise NoValue(f"it must hold whole numbers, got {_shown(value)}")
         if np.abs(element).max(initial=0) > 2**53:
             raise NoValue(f"its numbers are too large, got {_shown(value)}")
         limits = np.iinfo(cast(Any, space.dtype))
         if element.size and (element.min() < limits.min or element.max() > limits.max):
             raise NoValue(f"it must be in {_range(space)}, got {_shown(value)}")
-    with np.errstate(over="ignore"):  # what overflows the space's type is out of its range
+    with np.errstate(over="ignore"):  # a value that overflows the dtype is out of range
         return element.astype(space.dtype)
 
 

@@ -19,7 +19,7 @@ __all__ = ["COLLECTION", "ReasoningGymEnv"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
-    """Import the environment when it is asked for."""
+    """Import the environment on first access."""
     if name != "ReasoningGymEnv":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from envkit_reasoning_gym.env import ReasoningGymEnv

@@ -1,13 +1,13 @@
-r"""What may reach a grader of reasoning-gym that runs what it reads.
+r"""Guard graders of reasoning-gym that evaluate the model's answer.
 
 Nine of its graders evaluate the model's answer: four by Python's `eval` (reasoning_gym/algorithmic/
 string_insertion.py, spiral_matrix.py, binary_matrix.py, games/n_queens.py), five by sympy's
 `parse_expr`, which ends in `eval` too (reasoning_gym/games/countdown.py, puzzle24.py, algebra/
 simple_integration.py, intermediate_integration.py, polynomial_multiplication.py). An answer such as
 `__import__("os").system("...")` would be run, and `9**9**9**9` would never end. Only lists of plain
-values reach the first, and only short arithmetic the second; one more is slow on long text. Any
-other answer scores 0, which is what it would score there, but for an integral whose solution is the
-unsolved `Integral(...)`.
+values reach the first, and only short arithmetic the second; one more grader is slow on long text.
+Any other answer scores 0, as it would there, except an integral whose solution is the unsolved
+`Integral(...)`.
 """
 
 import ast
@@ -17,9 +17,9 @@ from types import MappingProxyType
 from typing import Final
 
 _MAX_LIST: Final = 1200
-"""Characters of an answer that may be a list: reading them takes 5 ms at most."""
+"""Maximum characters of a list answer: reading them takes 5 ms at most."""
 _MAX_FORMULA: Final = 500
-"""Characters of an answer that may be a formula, most in `_MAX_TOKENS`."""
+"""Maximum characters of a formula; `_MAX_TOKENS` limits its tokens."""
 _MAX_TOKENS: Final = 150
 _MAX_DEPTH: Final = 20
 _MAX_EXPONENT: Final = 20
@@ -43,31 +43,31 @@ _POWERS: Final = ("**", "^")
 
 
 def is_safe(dataset: str, answer: str) -> bool:
-    """Tell whether the dataset's grader may see the answer."""
+    """Return whether the dataset's grader may see the answer."""
     rule = _RULES.get(dataset)
     return rule is None or rule(answer)
 
 
 def is_plain(answer: str) -> bool:
-    """Tell whether an answer does nothing when Python evaluates it."""
+    """Return whether evaluating an answer has no effect."""
     if len(answer) > _MAX_LIST:
         return False
     try:
         tree = ast.parse(answer.strip(), mode="eval")
     except SyntaxError:
-        return True  # the grader's own evaluation ends there as well
+        return True  # the grader's own evaluation stops there too
     except (ValueError, MemoryError, RecursionError):
         return False
     return all(isinstance(node, _PLAIN_NODES) for node in ast.walk(tree))
 
 
 def is_short(answer: str) -> bool:
-    """Tell whether an answer has the length of a formula."""
+    """Return whether an answer has the length of a formula."""
     return len(answer) <= _MAX_FORMULA
 
 
 def is_arithmetic(answer: str) -> bool:
-    """Tell whether an answer is a sum of products of numbers, without powers."""
+    """Return whether an answer is a sum of products of numbers, without powers."""
     tokens = _tokens(answer)
     return tokens is not None and not any(
         token in (*_POWERS, ",") or token[0].isalpha() for token in tokens
@@ -75,7 +75,7 @@ def is_arithmetic(answer: str) -> bool:
 
 
 def is_formula(answer: str) -> bool:
-    """Tell whether an answer is a short formula of variables, functions and small powers.
+    """Return whether an answer is a short formula of variables, functions and small powers.
 
     An exponent is a number up to 20, a variable, or a group without a power in it.
     """
@@ -89,7 +89,7 @@ def is_formula(answer: str) -> bool:
 
 
 def _tokens(answer: str) -> list[str] | None:
-    """Return the tokens; None where there is anything else, or too much."""
+    """Return the tokens; None if the answer has anything else, or too many."""
     text, at, depth = answer.strip(), 0, 0
     if not is_short(text):
         return None
@@ -107,7 +107,7 @@ def _tokens(answer: str) -> list[str] | None:
 
 
 def _has_small_exponent(tokens: list[str], at: int) -> bool:
-    """Tell whether the power at `at` is cheap: its base holds no power, nor does its exponent."""
+    """Return whether the power at `at` is cheap: its base holds no power, nor does its exponent."""
     if _holds_power(_group(tokens[:at][::-1], ")", "(")):
         return False
     following = [token for token in tokens[at + 1 :] if token not in "+-"]

@@ -1,4 +1,4 @@
-"""Tell a wrong integral by numbers, as sympy takes up to 200 ms to see that one is wrong."""
+"""Detect wrong integrals numerically; sympy takes up to 200 ms to do so."""
 
 import cmath
 import math
@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 _POINTS: Final = (0.7312 + 0.2117j, 1.1127 - 0.3241j, -0.8719 + 0.4373j, 0.4043 - 0.1571j)
-"""Apart from the real axis, where branches of roots and logarithms meet."""
+"""Off the real axis, where branches of roots and logarithms meet."""
 _STEP: Final = 1e-5
 _TOLERANCE: Final = 1e-6
 _FEWEST: Final = 2
-"""Points at which they must differ, so that one odd value decides nothing."""
+"""Points at which they must differ, so one odd value does not decide."""
 _CONSTANT: Final = 0.4141
-"""What stands for a letter that is not the variable, such as the constant of integration."""
+"""Value of any letter that is not the variable, such as the constant of integration."""
 _SPECIAL: Final = "NOQS"
 """Letters that are functions or classes in sympy."""
 
@@ -47,7 +47,7 @@ _NAMES: Final[Mapping[str, Any]] = {
 
 
 def is_wrong_integral(answer: str, integrand: str, variable: str) -> bool:
-    """Tell whether the derivative of an answer surely differs from the integrand.
+    """Return whether an answer's derivative certainly differs from the integrand.
 
     Args:
         answer: A formula that `answer_guard.is_formula` lets pass: it is evaluated.
@@ -55,8 +55,8 @@ def is_wrong_integral(answer: str, integrand: str, variable: str) -> bool:
         variable: Its name.
 
     Returns:
-        True where they differ at most of the points at which both have a value. False is no
-        verdict: the formulas may be equal, or may have no values.
+        True if they differ at most points where both have a value. False is inconclusive: the
+        formulas may be equal, or may have no values.
     """
     try:
         primitive, wanted = _function(answer, variable), _function(integrand, variable)
@@ -70,7 +70,7 @@ def is_wrong_integral(answer: str, integrand: str, variable: str) -> bool:
 def _differs(
     primitive: Callable[[complex], complex], wanted: Callable[[complex], complex], point: complex
 ) -> bool | None:
-    """Compare at a point; None where something has no value there."""
+    """Compare at a point; None if either has no value there."""
     try:
         above, below = primitive(point + _STEP), primitive(point - _STEP)
         slope, value = (above - below) / (2 * _STEP), wanted(point)
@@ -83,11 +83,11 @@ def _differs(
 def _function(formula: str, variable: str) -> Callable[[complex], complex]:
     code = compile(formula.strip(), "<formula>", "eval")
     if any(letter in code.co_names for letter in _SPECIAL):
-        raise ValueError(f"a formula must have no letter of {_SPECIAL}, got {formula!r:.100}")
+        raise ValueError(f"a formula must not use a letter of {_SPECIAL}, got {formula!r:.100}")
     constants = {name: _CONSTANT for name in code.co_names if name not in _NAMES}
     names: dict[str, Any] = {"__builtins__": {}, **_NAMES, **constants}
 
     def value(point: complex) -> complex:
-        return eval(code, names, {variable: point})  # nothing but formulas
+        return eval(code, names, {variable: point})  # only formulas reach this
 
     return value

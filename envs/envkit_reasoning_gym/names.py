@@ -1,4 +1,4 @@
-"""Which of reasoning-gym's datasets are environments here."""
+"""Which reasoning-gym datasets are environments."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from envkit.errors import MissingDependencyError
 
 NOT_PLAYED: Final = frozenset({"codeio", "composite", "list_functions"})
 """A mixture of others, which cannot be made without a list of them; and two datasets whose items
-are not the same for the same seed: codeio runs programs that draw from generators of their own."""
+are not the same for the same seed: codeio runs programs with their own random generators."""
 
 
 class FixedAnswer(NamedTuple):
@@ -18,9 +18,9 @@ class FixedAnswer(NamedTuple):
 
     answer: str
     score: float
-    """Its mean over 150 tasks, or 40 where the grader is slow."""
+    """Mean score over 150 tasks, or 40 if the grader is slow."""
     is_lenient: bool = False
-    """Whether most of that is paid for wrong answers."""
+    """Whether wrong answers earn most of it."""
 
 
 FIXED_ANSWERS: Final[Mapping[str, FixedAnswer]] = MappingProxyType(
@@ -46,7 +46,7 @@ FIXED_ANSWERS: Final[Mapping[str, FixedAnswer]] = MappingProxyType(
         "zebra_puzzles": FixedAnswer("bob", 0.33),
     }
 )
-"""Datasets in which one answer to every question earns 0.3 or more, at their default settings.
+"""Datasets in which a fixed answer earns 0.3 or more at their default settings.
 
 Measured by `scripts/reasoning_gym/fixed_answers.py` on reasoning-gym 0.1.25.
 """
@@ -60,7 +60,7 @@ def factory() -> ModuleType:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # libraries below it warn while they are compiled
+            warnings.simplefilter("ignore")  # its dependencies warn while being compiled
             return import_module("reasoning_gym.factory")
     except ImportError as error:
         raise MissingDependencyError.for_extra(

@@ -1,4 +1,4 @@
-"""One of reasoning-gym's datasets as a task source, and its grader."""
+"""A reasoning-gym dataset as a task source, and its grader."""
 
 import json
 import random
@@ -13,13 +13,13 @@ from envkit_reasoning_gym.integrals import is_wrong_integral
 from envkit_reasoning_gym.names import NOT_PLAYED, factory
 
 _KEPT: Final = 4
-"""Datasets of other seeds that are kept: making one may take seconds."""
+"""Datasets of other seeds kept in memory: making one may take seconds."""
 _EXAMPLES: Final = {
     "graph_color": "possible_answer",
     "propositional_logic": "example_answer",
     "rubiks_cube": "example_correct_answer",
 }
-"""Where the metadata of an item has a right answer, in datasets with many to each question."""
+"""Where an item's metadata has a right answer, in datasets with several per question."""
 _INTEGRALS: Final = frozenset({"simple_integration", "intermediate_integration"})
 _UNSOLVED: Final = frozenset({"boxnet", "rush_hour"})
 
@@ -27,8 +27,8 @@ _UNSOLVED: Final = frozenset({"boxnet", "rush_hour"})
 class DatasetTasks:
     """The tasks of a dataset: `{"seed": 0, "index": 17}`.
 
-    An item is a function of the dataset's settings, its seed and the index, so a task needs no more
-    than these; settings belong to the environment.
+    An item is a function of the dataset's settings, its seed and the index. A task needs only seed
+    and index; settings belong to the environment.
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class DatasetTasks:
         """
         self._factory = factory()
         if name not in self._factory.DATASETS or name in NOT_PLAYED:
-            raise ConfigurationError(f"reasoning-gym has no dataset {name!r} that plays by itself")
+            raise ConfigurationError(
+                f"reasoning-gym has no dataset {name!r} that can be played alone"
+            )
         if size < 1 or (level is not None and level < 0):
             raise ConfigurationError(
                 f"size must be at least 1 and level 0 or more, got {size} and {level}"
@@ -54,7 +56,7 @@ class DatasetTasks:
 
     @property
     def size(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return self._size
 
     def task(self, index: int) -> Task:
@@ -66,7 +68,7 @@ class DatasetTasks:
     def entry(self, task: Task) -> dict[str, Any]:
         """Return reasoning-gym's own item.
 
-        It has "question", "answer", which is None where many are right, and "metadata".
+        It has "question", "metadata" and "answer", which is None if several are right.
 
         Raises:
             DatasetError: The task has no such index.
@@ -79,17 +81,17 @@ class DatasetTasks:
         return dict(self._dataset(seed)[index])
 
     def solver(self) -> Callable[[Task], str]:
-        """Return a function that states a right answer to a task, one of many in some datasets.
+        """Return a function that gives a right answer to a task, one of several in some datasets.
 
         Raises:
-            ConfigurationError: reasoning-gym states none for this dataset.
+            ConfigurationError: reasoning-gym has no answers for this dataset.
         """
         if self.name in _UNSOLVED:
-            raise ConfigurationError(f"reasoning-gym states no answers for {self.name!r}")
+            raise ConfigurationError(f"reasoning-gym has no answers for {self.name!r}")
         return lambda task: str(self.stated_answer(task))
 
     def stated_answer(self, task: Task) -> str | None:
-        """Return a right answer to a task; None where reasoning-gym states none."""
+        """Return a right answer to a task; None if reasoning-gym has none."""
         if self.name in _UNSOLVED:
             return None
         entry = self.entry(task)
@@ -101,8 +103,8 @@ class DatasetTasks:
     def score(self, answer: str, entry: Mapping[str, Any]) -> float:
         """Return reasoning-gym's own score of an answer, 0 to 1.
 
-        An answer that its grader cannot read is wrong, unless it cannot read the right one either;
-        one that its grader would run as a program is wrong too, see `answer_guard`.
+        An answer that the grader cannot read is wrong, unless it cannot read the right one either.
+        An answer that it would run as a program is wrong too, see `answer_guard`.
 
         Raises:
             EnvFault: GRADER: it fails on its own answer.
@@ -125,7 +127,7 @@ class DatasetTasks:
             return 0.0
 
     def _fails_on_its_own_answer(self, entry: Mapping[str, Any]) -> bool:
-        if entry["answer"] is None:  # many are right: the grader checks what it reads
+        if entry["answer"] is None:  # several are right: the grader checks the reply itself
             return False
         try:
             self._dataset(self._seed).score_answer(entry["answer"], dict(entry))
@@ -161,8 +163,9 @@ class DatasetTasks:
 
 
 def _spread(seed: int) -> int:
-    """Return a seed far from its neighbours'.
+    """Spread seeds so that neighbours share no items.
 
-    reasoning-gym draws an item from seed + index, so its seeds 0 and 1 share all items but one.
+    reasoning-gym draws an item from seed + index, so its seeds 0 and 1 would share all items but
+    one.
     """
     return derive_seed("reasoning_gym", seed) % 2**31

@@ -1,4 +1,4 @@
-"""Solvers, rewriters and a selector over any single-turn task, as the environment `refine-v0`."""
+"""Solvers, rewriters and a selector for any single-turn task: the environment `refine-v0`."""
 
 from envkit.registration import EnvSpec
 from envkit_refine.env import RefineEnv

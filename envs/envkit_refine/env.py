@@ -19,26 +19,26 @@ _ROUNDS: Final = 3
 _PLAIN: Final[Mapping[str, Mapping[str, Any]]] = {
     "geo3k-v0": {"max_scored_attempts": 0, "zoom": False}
 }
-"""Arguments without which an environment offers tools that a single reply cannot use."""
+"""Arguments that turn off tools, which a single reply cannot use."""
 
 
 class RefineEnv(MultiAgentEnv):
     """Solve alone, rewrite together, select one.
 
-    Task: one of the environment `task_env`, whatever that draws.
+    Task: a task of the environment `task_env`.
     Roles: `solver-1` ... answer the problem at the same time; `rewriter-1` ... then see every
         solution and write their own; the `selector` picks one of the rewritten solutions. All see
-        the problem's images. A later role is not asked where nobody before it wrote anything.
-    Observation: the problem; then the problem with the solutions, without their thoughts, cut to
+        the problem's images. A role is skipped if no role before it wrote anything.
+    Observation: the problem; then the problem with the solutions, without thoughts and truncated to
         `max_solution_chars`.
-    Action: solvers and rewriters reply as `task_env` wants it; the selector ends its reply with
+    Action: solvers and rewriters reply in the form of `task_env`; the selector ends its reply with
         "Judgment: N".
-    Reward: each solution scores what `task_env` gives for it as the only reply; the selector scores
-        what the solution scored that it picked, 0.0 where it picked none. Every role's score is
-        multiplied by `correct_weight` where the picked solution scored `solved_at` or more, else by
+    Reward: each solution scores what `task_env` gives for it as the only reply; the selector gets
+        the score of the solution it picked, 0.0 if it picked none. Every role's score is multiplied
+        by `correct_weight` if the picked solution scored `solved_at` or more, else by
         `incorrect_weight`. All rewards are given at the end of the episode, on the last reply.
-    Episode end: after the selector's reply, or when no role is left to ask.
-    Source: slime's examples/multi_agent (roles, reward weights); prompts are our own.
+    Episode end: after the selector's reply, or when no role is left.
+    Source: slime's examples/multi_agent (roles, reward weights); prompts are original.
     """
 
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {"noisy-oracle": noisy_oracle}
@@ -60,16 +60,16 @@ class RefineEnv(MultiAgentEnv):
         """Make the environment.
 
         Args:
-            task_env: A registered environment whose tasks one reply can solve.
-            task_env_kwargs: Its arguments; its `max_turns` is 1. None takes what lets it do without
-                tools, where that is known.
-            solvers: How many.
-            rewriters: How many.
-            correct_weight: Of all rewards, where the picked solution is right.
-            incorrect_weight: Of all rewards, where it is not.
-            solved_at: Score from which a solution is right.
-            max_solution_chars: Longest solution that later roles read; the rest is left out.
-            max_turns: Rounds; fewer than 3 leave out the later roles.
+            task_env: A registered environment whose tasks take one reply.
+            task_env_kwargs: Its arguments; its `max_turns` is 1. None turns its tools off, if it
+                has a known switch.
+            solvers: Number of solvers.
+            rewriters: Number of rewriters.
+            correct_weight: Factor for all rewards if the picked solution is right.
+            incorrect_weight: Factor for all rewards if it is not.
+            solved_at: Minimum score of a right solution.
+            max_solution_chars: Longest solution that later roles read; the rest is truncated.
+            max_turns: Rounds; with fewer than 3 the later roles do not play.
             render_mode: As for `envkit.Env`.
 
         Raises:
@@ -107,7 +107,7 @@ class RefineEnv(MultiAgentEnv):
         self._problem, self._pictures = "", tuple[Image, ...]()
         self._scores: dict[str, float] = {}
         self.candidates: tuple[str, ...] = ()
-        """Rewriters whose solutions the selector reads, in their order."""
+        """Rewriters whose solutions the selector reads, in order."""
 
     def oracle(self) -> Policy:
         """Return a policy that answers as the oracle of `task_env` and picks the best solution.
@@ -115,11 +115,11 @@ class RefineEnv(MultiAgentEnv):
         Raises:
             ConfigurationError: `task_env` has no oracle.
         """
-        self.inner.oracle()  # raises now where there is none
+        self.inner.oracle()  # raises now if there is none
         return oracle()
 
     def score_of(self, role: str) -> float:
-        """Return what a role's solution scored; 0.0 for one that is not there."""
+        """Return the score of a role's solution; 0.0 if there is none."""
         return self._scores.get(role, 0.0)
 
     def on_reset(self, task: Task) -> Mapping[str, Turn]:
@@ -133,7 +133,7 @@ class RefineEnv(MultiAgentEnv):
         return dict.fromkeys(self._solvers, Turn(self._problem, self._pictures))
 
     def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
-        """Score the replies and ask the roles of the next round."""
+        """Score the replies and prompt the roles of the next round."""
         if SELECTOR in replies:
             return self._select(replies[SELECTOR])
         for role, reply in replies.items():
@@ -151,7 +151,7 @@ class RefineEnv(MultiAgentEnv):
         return {**told, **self._ask(tuple(solutions), tuple(solutions.values()))}
 
     def on_end(self) -> Mapping[str, float]:
-        """Weigh every role's score by the outcome."""
+        """Weight every role's score by the outcome."""
         weight = self._weights[self.score_of(SELECTOR) >= self._solved_at]
         return {role: score * weight for role, score in self._scores.items()}
 
@@ -179,6 +179,6 @@ class RefineEnv(MultiAgentEnv):
         return {SELECTOR: Turn("", done=True, info=info)}
 
     def _score(self, reply: str) -> float:
-        """Return what the inner environment gives for this as the only reply."""
+        """Return the inner environment's reward for this as the only reply."""
         self.inner.reset(seed=self._inner_seed, options={"task": self.task})
         return float(self.inner.step(reply).reward)

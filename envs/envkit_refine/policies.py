@@ -1,4 +1,4 @@
-"""Scripted policies of the roles: one that is right, and one that is right now and then."""
+"""Scripted policies for the roles: one always right, one right with a given probability."""
 
 import random
 from dataclasses import replace
@@ -18,12 +18,12 @@ def oracle() -> Policy:
 
 
 def noisy_oracle(p: float = 0.5) -> Policy:
-    """Return a policy whose roles are each right with probability p; the rest is a guess.
+    """Return a policy whose roles are each right with probability p and guess otherwise.
 
-    What it does depends on the context's seed only, so an episode can be replayed.
+    It depends only on the context's seed, so an episode can be replayed.
 
     Args:
-        p: From 0 to 1.
+        p: Probability, 0 to 1.
 
     Raises:
         ConfigurationError: It is out of range.
@@ -44,7 +44,7 @@ def noisy_oracle(p: float = 0.5) -> Policy:
 
 
 def _right(env: MultiAgentEnv, role: str, context: PolicyContext) -> str:
-    game: Any = env  # a RefineEnv, which knows this module
+    game: Any = env  # a RefineEnv, which imports this module
     if role == _SELECTOR:
         candidates: tuple[str, ...] = game.candidates
         best = max(range(len(candidates)), key=lambda n: game.score_of(candidates[n]))

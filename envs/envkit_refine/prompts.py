@@ -1,4 +1,4 @@
-"""What the roles read, and how a selector's choice is written."""
+"""Prompts of the roles, and the form of the selector's choice."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ _THOUGHT_END: Final = "</think>"
 
 
 def solution_of(reply: str) -> str:
-    """Return what a reply gives to the next roles: the part after its thoughts, stripped."""
+    """Return the part of a reply that later roles read: the text after its thoughts, stripped."""
     return reply.rpartition(_THOUGHT_END)[2].strip()
 
 
@@ -41,9 +41,9 @@ def selector_prompt(problem: str, solutions: Sequence[str]) -> str:
 
 
 def read_choice(reply: str, count: int) -> int | None:
-    """Return the index, from 0, of the chosen solution, or None where the reply names none.
+    """Return the zero-based index of the chosen solution, or None if the reply names none.
 
-    The last "Judgment: N" counts, since a reply may weigh several before it decides; slime's
+    The last "Judgment: N" counts, since a reply may consider several before it decides; slime's
     example takes the first (examples/multi_agent/agent_system.py).
     """
     numbers = _CHOICE.findall(reply)

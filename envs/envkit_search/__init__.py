@@ -1,4 +1,4 @@
-"""Multi-hop question answering over a search engine, as the environment `search-v0`."""
+"""Multi-hop question answering with a search engine: the environment `search-v0`."""
 
 from typing import Final
 
@@ -33,5 +33,5 @@ __all__ = [
 SPEC: Final = EnvSpec(
     id="search-v0",
     entry_point="envkit_search.env:SearchEnv",
-    description="Multi-hop questions over a search engine, in Search-R1's tags or by tool calls.",
+    description="Multi-hop questions with a search engine, by Search-R1's tags or tool calls.",
 )

@@ -1,6 +1,6 @@
-"""Other names of places, currencies and elements, by the name that the table of facts has.
+"""Aliases of places, currencies and elements, by their name in the fact table.
 
-They are accepted as answers and stand on no page. Accents need no entry where the table has them.
+They are accepted as answers and appear on no page. A name with accents needs no entry without them.
 """
 
 from typing import Final
@@ -46,7 +46,7 @@ COUNTRIES: Final[Aliases] = {
     "United States": ("USA", "US", "U.S.", "U.S.A.", "United States of America"),
     "Vietnam": ("Viet Nam",),
 }
-"""None is another country's name."""
+"""No alias is another country's name."""
 
 CAPITALS: Final[Aliases] = {
     "Asuncion": ("Asunción",),

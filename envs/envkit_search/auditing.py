@@ -1,4 +1,4 @@
-"""What `envkit certify search-v0` may use: guesses without a search, and a second grader."""
+"""Hooks for `envkit certify search-v0`: guesses without a search and a second grader."""
 
 import re
 import unicodedata
@@ -6,14 +6,14 @@ from collections import Counter
 from fractions import Fraction
 from typing import Final
 
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.tasks import Task, TaskSource
 from envkit_search.grading import exact_match
 from envkit_search.protocol import MAX_ANSWER_CHARACTERS
 
 _NAME: Final = re.compile(r"(?:[A-Z][\w'-]*(?: (?=[A-Z]))?)+|\d[\d,.]*\d|\d")
 _LESSONS: Final = 1500
-"""Questions from which the most frequent answer of each kind is learned."""
+"""Questions used to learn the most frequent answer of each kind."""
 _PUNCTUATION: Final = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _ARTICLES: Final = frozenset(("a", "an", "the"))
 
@@ -22,7 +22,7 @@ def hooks(source: TaskSource) -> AuditHooks:
     """Return ways to answer without a search, and two graders.
 
     Args:
-        source: The environment's questions; the last ones teach what is answered most.
+        source: The environment's questions; the last ones give the most frequent answers.
     """
     prior = _prior(source)
     return AuditHooks(
@@ -38,7 +38,7 @@ def hooks(source: TaskSource) -> AuditHooks:
 
 
 def second_match(answer: str, accepted: str) -> bool:
-    """Tell whether an answer equals an accepted one, by other means than `grading`."""
+    """Return whether an answer equals an accepted one, independently of `grading`."""
     if len(answer) > MAX_ANSWER_CHARACTERS:
         return False
     left, right = _fraction(answer), _fraction(accepted)
@@ -91,7 +91,7 @@ def _words(text: str) -> list[str]:
 
 
 def _fraction(text: str) -> Fraction | None:
-    """Return the value of a number as people write it: no leading zeros, commas by thousands."""
+    """Parse a number as people write it: no leading zeros, thousands separators."""
     body = text.strip()
     if not body or len(body) > 64:
         return None

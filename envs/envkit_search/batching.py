@@ -1,4 +1,4 @@
-"""Many callers, few requests: concurrent queries are collected and sent together."""
+"""Batch concurrent queries into few requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,16 +9,16 @@ from envkit_search.document import Hit
 
 Outcome = list[Hit] | EnvFault
 Send = Callable[[list[str], int], Awaitable[Sequence[Outcome]]]
-"""Answers some queries with `topk` hits each, or says for each why it cannot."""
+"""Answers queries with `topk` hits each, or a fault for each."""
 
 _Loop = asyncio.AbstractEventLoop
 _Waiting = tuple[str, "asyncio.Future[list[Hit]]"]
 
 
 class Batcher:
-    """Collects the queries that arrive within a short time and sends them as one request.
+    """Collects queries that arrive within a short time and sends them as one request.
 
-    Queries with different `topk` go separately. A batch whose callers have all gone is cancelled.
+    Queries with different `topk` go separately. A batch is cancelled if all its callers are.
     """
 
     def __init__(self, send: Send, *, max_batch: int = 64, window_s: float = 0.002) -> None:
@@ -26,7 +26,7 @@ class Batcher:
 
         Args:
             send: Makes one request.
-            max_batch: Most queries of a request; a full batch goes out at once.
+            max_batch: Maximum queries per request; a full batch is sent at once.
             window_s: How long the first query of a batch waits for others, in seconds.
 
         Raises:
@@ -54,7 +54,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         futures = [self._add(loop, query, topk) for query in queries]
         try:
-            # Every outcome is looked at, so that no exception of a second query is left behind.
+            # Retrieve every outcome, so no exception of a second query is left unretrieved.
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
         except asyncio.CancelledError:
             for future in futures:
@@ -68,7 +68,7 @@ class Batcher:
         return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
     async def aclose(self) -> None:
-        """Cancel what is under way on the running loop."""
+        """Cancel pending requests on the running loop."""
         loop = asyncio.get_running_loop()
         for key in [key for key in self._timers if key[0] is loop or key[0].is_closed()]:
             self._timers.pop(key).cancel()
@@ -103,12 +103,12 @@ class Batcher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-        def cancel_if_deserted(_: object) -> None:
+        def cancel_if_unused(_: object) -> None:
             if all(future.cancelled() for _, future in wanted):
                 task.cancel()
 
         for _, future in wanted:
-            future.add_done_callback(cancel_if_deserted)
+            future.add_done_callback(cancel_if_unused)
 
     async def _run(self, wanted: list[_Waiting], topk: int) -> None:
         self.requests += 1

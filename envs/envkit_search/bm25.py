@@ -1,8 +1,8 @@
-"""Rank documents by BM25 over postings in numpy arrays, with a bonus for an exact title.
+"""Rank documents by BM25 over postings in NumPy arrays, with a bonus for an exact title.
 
-Okapi BM25 with the idf of Lucene, ln(1 + (N - n + 0.5) / (n + 0.5)). The share of each (word,
-document) pair is computed once and rounded to 1/65536, so a ranking is a sum of integers: it is the
-same on every machine, in any order of addition, and equal scores go to the smaller document id.
+Okapi BM25 with the idf of Lucene, ln(1 + (N - n + 0.5) / (n + 0.5)). The score of each (word,
+document) pair is computed once and rounded to 1/65536, so scores are sums of integers: rankings are
+the same on every machine, in any order of addition. Ties go to the smaller document id.
 """
 
 import hashlib
@@ -22,32 +22,32 @@ from envkit_search.document import Document, Hit
 from envkit_search.words import STOP_WORDS, raw_words, stem, title_key, tokenise
 
 MAX_QUERY_CHARACTERS: Final = 512
-"""What follows in a longer query is ignored."""
+"""Maximum query length; the rest is ignored."""
 EXACT_TITLE_BONUS: Final = 1000.0
-"""Added when a query has the words of the title and no other."""
+"""Bonus if a query has exactly the words of the title."""
 
 _FORMAT: Final = "envkit-bm25-1"
-"""Part of every corpus hash: another tokeniser or formula needs another number."""
+"""Part of every corpus hash: change it with the tokeniser or formula."""
 _SATURATION: Final = 1.2
 _LENGTH_WEIGHT: Final = 0.75
 _TITLE_WEIGHT: Final = 2
-"""How often a word of the title counts."""
+"""Weight of a word in the title."""
 _SCALE: Final = 65536
 _DIGEST_BYTES: Final = 32
 _NOT_SEARCHED: Final = -1
 
 
 class _Postings(NamedTuple):
-    """The index proper: V words, N documents, P pairs of both."""
+    """The index data: V words, N documents, P pairs of both."""
 
     vocabulary: dict[str, int]  # V words, numbered from 0
-    starts: NDArray[np.int64]  # (V + 1,) where the pairs of a word begin
+    starts: NDArray[np.int64]  # (V + 1,) start of each word's pairs
     rows: NDArray[np.int32]  # (P,) document of each pair, ascending inside a word
     shares: NDArray[np.int32]  # (P,) score in units of 1 / 65536
 
 
 class _Numbering(dict[str, int]):
-    """Raw words to word numbers, filled while texts are read."""
+    """Maps raw words to word numbers, filled while texts are read."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(STOP_WORDS, _NOT_SEARCHED))
@@ -72,7 +72,7 @@ class Bm25Index:
 
     @classmethod
     def build(cls, documents: Iterable[Document]) -> "Bm25Index":
-        """Return the index of the documents, whatever order they come in.
+        """Return the index of the documents; their order does not matter.
 
         Raises:
             DatasetError: There is no document, or two have the same id.
@@ -84,7 +84,7 @@ class Bm25Index:
     def cached(cls, documents: Iterable[Document], folder: str | os.PathLike[str]) -> "Bm25Index":
         """Return the index stored in the folder, or build and store it.
 
-        A file of another corpus or with a damaged byte is built anew and replaced.
+        A file of another corpus or a damaged file is rebuilt and replaced.
 
         Raises:
             DatasetError: There is no document, or two have the same id.
@@ -112,8 +112,8 @@ class Bm25Index:
     def search(self, query: str, topk: int) -> list[Hit]:
         """Return at most `topk` documents that share a word with the query, best first.
 
-        Only the first 512 characters count; a word that is repeated counts once. A query of stop
-        words, control characters or nothing finds nothing.
+        Only the first 512 characters count; repeated words count once. An empty query, or one of
+        stop words or control characters, finds nothing.
 
         Raises:
             ConfigurationError: `topk` is below 1.
@@ -234,9 +234,9 @@ def _as_bytes(text: str) -> NDArray[np.uint8]:
 
 
 def _read(path: Path, digest: str) -> _Postings | None:
-    """Return the postings of a whole file of this corpus; None for any other file or none.
+    """Return the postings of an intact file of this corpus, else None.
 
-    The file ends with the SHA-256 of all that is before, so nothing is parsed that was not written.
+    The file ends with the SHA-256 of its content, so damaged files are never parsed.
     """
     try:
         content = path.read_bytes()
@@ -259,7 +259,7 @@ def _read(path: Path, digest: str) -> _Postings | None:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside the place and rename, so that a reader never sees half a file."""
+    """Write to a temporary file and rename it, so readers never see a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:

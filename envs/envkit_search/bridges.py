@@ -1,4 +1,4 @@
-"""Questions about a country, by its name or by way of something that leads to it."""
+"""Questions about a country, by name or through something that identifies it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ class _Bridge:
     kind: str
     group: str
     hops: int
-    """Pages to read before the country's: 1, or 0 when its own page has the clue."""
+    """Pages to read before the country's: 1, or 0 if its own page has the clue."""
     titles: Sequence[str]
     phrases: Sequence[str]
     countries: Sequence[Country | None]
-    """By row; None where the row has no country or not only one fits."""
+    """By row; None if the row has no country or several fit."""
     known: frozenset[str] = frozenset()
     """Endings that the phrase already answers."""
 
 
 def bridge_templates(table: FactTable) -> list[Template]:
-    """Return a template for each way to a country and each ending that it does not answer."""
+    """Return a template for each bridge and each ending that it does not answer."""
     endings = country_endings(table)
     told = {
         ending.key: {
@@ -47,9 +47,9 @@ def bridge_templates(table: FactTable) -> list[Template]:
 def _through(
     bridge: _Bridge, ending: Ending, asked: Sequence[str], told: Mapping[str, Sequence[str]]
 ) -> Template:
-    """Return the template that names a country by the bridge and asks the ending.
+    """Return the template that names a country by the bridge and asks the ending's question.
 
-    A question that holds its answer, word for word, is left out.
+    A question that contains its answer, word for word, is dropped.
 
     Args:
         bridge: The way to a country.

@@ -1,4 +1,4 @@
-"""A cache in front of a backend: least recently used, with an age limit, one flight a query."""
+"""An LRU cache in front of a backend, with an age limit and request coalescing."""
 
 import asyncio
 import threading
@@ -11,38 +11,38 @@ from typing import Any
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit_search.document import Hit, SearchBackend
 
-_FlightKey = tuple[asyncio.AbstractEventLoop, str, int]
-"""Loop, query, topk: a request under way can only be waited for on its own loop."""
+_PendingRequestKey = tuple[asyncio.AbstractEventLoop, str, int]
+"""Loop, query, topk: a pending request can only be awaited on its own loop."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CacheStatistics:
-    """What became of the queries so far."""
+    """Counts of queries so far."""
 
     hits: int = 0
     """Answered from memory."""
     shared: int = 0
-    """Answered by a request that another caller had under way already."""
+    """Answered by another caller's pending request."""
     misses: int = 0
     """Sent to the backend."""
     expired: int = 0
-    """Of the misses, those that had been known but were too old."""
+    """Misses whose cached answer was too old."""
     evicted: int = 0
-    """Answers that made room for others."""
+    """Evicted answers."""
 
     @property
     def hit_rate(self) -> float:
-        """Share of the queries that needed no request of their own; 0.0 before the first."""
+        """Fraction of queries that needed no request of their own; 0.0 before the first."""
         asked = self.hits + self.shared + self.misses
         return (self.hits + self.shared) / asked if asked else 0.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Flight:
-    """One request under way, and how many callers wait for it."""
+class _PendingRequest:
+    """A pending request and the number of callers that wait for it."""
 
     task: asyncio.Task[dict[str, tuple[Hit, ...]]]
-    keys: list[_FlightKey] = field(default_factory=list[_FlightKey])
+    keys: list[_PendingRequestKey] = field(default_factory=list[_PendingRequestKey])
     waiters: int = 0
 
 
@@ -60,10 +60,10 @@ class CachedBackend:
         """Put an empty cache in front of a backend.
 
         Args:
-            inner: Answers what is not known; closed with the cache.
-            capacity: Answers to keep, one for each query and `topk`.
-            ttl_s: Age at which an answer is asked for again, in seconds; None keeps it.
-            clock: Seconds, for the ages.
+            inner: Answers cache misses; closed with the cache.
+            capacity: Maximum answers kept, one per query and `topk`.
+            ttl_s: Age in seconds after which an answer expires; None never expires.
+            clock: Time in seconds, for the ages.
 
         Raises:
             ConfigurationError: `capacity` is below 1, or `ttl_s` is not positive.
@@ -78,17 +78,17 @@ class CachedBackend:
         self._ttl_s, self._clock = ttl_s, clock
         self._known: OrderedDict[tuple[str, int], tuple[float, tuple[Hit, ...]]] = OrderedDict()
         self._lock = threading.Lock()  # environments may run on loops of several threads
-        self._flights: dict[_FlightKey, _Flight] = {}
+        self._flights: dict[_PendingRequestKey, _PendingRequest] = {}
 
     async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
-        """Return the hits of each query, best first, from memory where they are known.
+        """Return the hits of each query, best first, from memory if cached.
 
         Raises:
             EnvFault: The backend failed, or was closed meanwhile.
         """
         loop = asyncio.get_running_loop()
         known: dict[str, tuple[Hit, ...]] = {}
-        flights: list[_Flight] = []
+        flights: list[_PendingRequest] = []
         missing: list[str] = []
         for query in dict.fromkeys(queries):
             found = self._recall(query, topk)
@@ -110,16 +110,18 @@ class CachedBackend:
         return [list(known[query]) for query in queries]
 
     async def aclose(self) -> None:
-        """Cancel what is under way on the running loop and close the backend."""
+        """Cancel pending requests on the running loop and close the backend."""
         loop = asyncio.get_running_loop()
         for flight in [flight for key, flight in self._flights.items() if key[0] is loop]:
             self._abandon(flight)
             await asyncio.gather(flight.task, return_exceptions=True)
         await self._inner.aclose()
 
-    def _start(self, loop: asyncio.AbstractEventLoop, queries: list[str], topk: int) -> _Flight:
-        # Its own task: the caller may be cancelled while others wait for the same answer.
-        flight = _Flight(task=loop.create_task(self._fetch(queries, topk)))
+    def _start(
+        self, loop: asyncio.AbstractEventLoop, queries: list[str], topk: int
+    ) -> _PendingRequest:
+        # A separate task: the caller may be cancelled while others wait for the same answer.
+        flight = _PendingRequest(task=loop.create_task(self._fetch(queries, topk)))
         flight.keys = [(loop, query, topk) for query in queries]
         for key in flight.keys:
             self._flights[key] = flight
@@ -139,7 +141,7 @@ class CachedBackend:
             self._remember(query, topk, hits)
         return found
 
-    async def _join(self, flight: _Flight) -> dict[str, tuple[Hit, ...]]:
+    async def _join(self, flight: _PendingRequest) -> dict[str, tuple[Hit, ...]]:
         flight.waiters += 1
         try:
             return await asyncio.shield(flight.task)
@@ -148,12 +150,12 @@ class CachedBackend:
             if not flight.waiters:
                 self._abandon(flight)
 
-    def _abandon(self, flight: _Flight) -> None:
-        """Stop a request that nobody waits for, and let nobody join it any more."""
+    def _abandon(self, flight: _PendingRequest) -> None:
+        """Cancel a request without waiters, so no caller can join it."""
         self._land(flight)
-        flight.task.cancel()  # does nothing to a task that is done
+        flight.task.cancel()  # no effect on a finished task
 
-    def _land(self, flight: _Flight) -> None:
+    def _land(self, flight: _PendingRequest) -> None:
         for key in flight.keys:
             if self._flights.get(key) is flight:
                 del self._flights[key]

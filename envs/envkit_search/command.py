@@ -1,4 +1,4 @@
-"""`envkit serve-search`: the search server for environments on other machines."""
+"""`envkit serve-search`: run a search server for environments on other machines."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,20 +24,23 @@ def serve_search(
         ),
     ] = "world",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 picks a free port.")] = 8000,
     topk: Annotated[
-        int, typer.Option(min=1, max=1000, help="Documents of a request that names no number.")
+        int, typer.Option(min=1, max=1000, help="Documents per query if the request sets no topk.")
     ] = 3,
     index: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Search on disk by tantivy; the index is built if it is not there."
+            metavar="DIR",
+            help="Search on disk with tantivy; builds the index if it does not exist.",
         ),
     ] = None,
     corpus_options: Annotated[
         list[str] | None,
         typer.Option(
-            "--corpus-option", metavar="KEY=VALUE", help="Of the world, such as seed=1; repeatable."
+            "--corpus-option",
+            metavar="KEY=VALUE",
+            help="Option of the world, such as seed=1; repeatable.",
         ),
     ] = None,
     key: ServerKey = None,
@@ -47,8 +50,8 @@ def serve_search(
 ) -> None:
     """Serve a corpus by Search-R1's POST /retrieve, until Ctrl-C.
 
-    Environments search it with `backend="http://HOST:PORT"` and its key, which is random unless
-    --key or the variable ENVKIT_SEARCH_KEY says it. GET /health says that it is up.
+    Environments use it with `backend="http://HOST:PORT"` and its key, which is random unless set by
+    --key or the variable ENVKIT_SEARCH_KEY. GET /health reports that it is up.
     """
     from envkit.access import choose_access
     from envkit_search.leases import SERVER_KEY_VARIABLE

@@ -1,4 +1,4 @@
-"""The corpora that ship with the package, each with an index in memory and its questions."""
+"""Bundled corpora, each with an in-memory index and questions."""
 
 import threading
 from collections.abc import Collection, Mapping
@@ -10,26 +10,26 @@ from envkit.tasks import TaskSource
 from envkit_search.document import SearchBackend
 
 Options = Mapping[str, Any]
-"""What else makes a corpus, JSON data: of the fictional world the fields of a `WorldShape`."""
+"""Options of a corpus, JSON data: for the fictional world, the fields of a `WorldShape`."""
 
 _building: Final = threading.Lock()
 
 
 class Corpus(StrEnum):
-    """A corpus that ships with the package."""
+    """A bundled corpus."""
 
     FACTS = "facts"
-    """Real countries, cities, airports and elements: a model may know answers by heart."""
+    """Real countries, cities, airports and elements: a model may have memorised answers."""
     WORLD = "world"
-    """A fictional world, generated: nothing in it can be known beforehand."""
+    """A generated, fictional world: nothing in it can be memorised."""
 
 
 def corpus_of(name: str, options: Options | None = None) -> Corpus:
-    """Return the corpus of a name.
+    """Return the corpus with a name.
 
     Raises:
         UnknownNameError: There is no such corpus.
-        ConfigurationError: Options for the facts, which have none.
+        ConfigurationError: Options for the facts, which take none.
     """
     known = [member.value for member in Corpus]
     if name not in known:
@@ -37,13 +37,13 @@ def corpus_of(name: str, options: Options | None = None) -> Corpus:
     if options and name == Corpus.FACTS:
         raise ConfigurationError(
             f"the corpus 'facts' takes no options, got corpus_options={dict(options)!r}; "
-            "leave them out, or take corpus='world'"
+            "omit them, or use corpus='world'"
         )
     return Corpus(name)
 
 
 def default_backend(corpus: str, options: Options | None = None) -> SearchBackend:
-    """Return a search over a corpus; its index is built once, which takes a second or so.
+    """Return a backend for a corpus; its index is built once, in about a second.
 
     Raises:
         UnknownNameError: There is no such corpus.
@@ -71,8 +71,8 @@ def default_tasks(
     Args:
         corpus: A `Corpus` value.
         split: "train", "test" or "all".
-        hops: How many pages an answer may take; None mixes all.
-        options: Those of the corpus.
+        hops: Pages that an answer needs; None mixes all.
+        options: Options of the corpus.
 
     Raises:
         UnknownNameError: There is no such corpus.

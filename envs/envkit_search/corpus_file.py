@@ -1,4 +1,4 @@
-"""Your own corpus: a file of documents, one JSON object a line.
+"""Your own corpus: a file of documents, one JSON object per line.
 
 A line is `{"id", "title", "text"}`, or `{"id", "contents"}` as in the corpora of Search-R1
 (search_r1/search/retrieval_server.py), where the first line of `contents` is the title in quotes.
@@ -18,20 +18,21 @@ from envkit_search.document import Document
 
 SUFFIX: Final = ".jsonl"
 Progress = Callable[[int, int], object]
-"""Gets how many documents were read, and about how many there are."""
+"""Gets the number of documents read, and an estimate of the total."""
 
 _MEBIBYTE: Final = 1 << 20
 _TOLD_EVERY: Final = 1000
-"""Documents from one call of a progress function to the next."""
+"""Documents between calls of the progress function."""
 
 
 def read_documents(
     path: str | os.PathLike[str], progress: Progress | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of a file, one at a time, in their order.
+    """Yield the documents of a file, in order.
 
     Raises:
-        DatasetError: The file cannot be read, or a line is no document; says which line.
+        DatasetError: The file cannot be read, or a line is not a document; the message names the
+            line.
     """
     place, done, number = Path(path), 0, 0
     try:
@@ -50,9 +51,9 @@ def read_documents(
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
-    """Return what tells a corpus file from another: its size, and a hash of its two ends.
+    """Return a fingerprint of a corpus file: its size and a hash of its two ends.
 
-    A hash of the whole would take minutes for the corpora that need an index on disk.
+    Hashing the whole file would take minutes for corpora that need an index on disk.
 
     Raises:
         DatasetError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""How search results look to a model."""
+"""Format search results for a model."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,11 +16,11 @@ _CLOSE: Final = "\n</information>"
 
 
 def shown_text(document: Document, limit: int) -> str:
-    """Return title and text as the model reads them, which is what retrieval is graded on.
+    """Return title and text as the model reads them, which retrieval grading uses.
 
     Args:
-        document: What was found.
-        limit: Most characters of its text.
+        document: The document.
+        limit: Maximum characters of its text.
     """
     title = escape(plain(document.title, _TITLE_CHARACTERS))
     text = plain(document.text, limit + 1)
@@ -30,10 +30,10 @@ def shown_text(document: Document, limit: int) -> str:
 
 
 def results_text(queries: Sequence[str], results: Sequence[Sequence[str]]) -> str:
-    """Return the results of a turn, one document a line.
+    """Return the results of a turn, one document per line.
 
     Args:
-        queries: What was searched for; with more than one, each list has its query above it.
+        queries: The queries; with several, each list has its query above it.
         results: Documents of each query as `shown_text` gives them, best first.
     """
     blocks: list[str] = []
@@ -48,14 +48,14 @@ def results_text(queries: Sequence[str], results: Sequence[Sequence[str]]) -> st
 
 
 def observation_text(results: str, protocol: Protocol) -> str:
-    """Return what the model reads: in the tags protocol the results stand in a block."""
+    """Return the observation; in the tags protocol, the results are in a block."""
     return f"{_OPEN}{results}{_CLOSE}" if protocol is Protocol.TAGS else results
 
 
 def shortened(text: str, characters: int) -> str | None:
-    """Return an observation cut to about so many characters, its block still closed.
+    """Return an observation truncated to about so many characters, its block still closed.
 
-    None when it is short enough, or when so little is left that the cut would say nothing.
+    None if it is short enough, or if too little would remain.
     """
     has_block = text.startswith(_OPEN) and text.endswith(_CLOSE)
     body = text[len(_OPEN) : -len(_CLOSE)] if has_block else text

@@ -1,4 +1,4 @@
-"""What a search engine holds and what it finds."""
+"""Documents, hits, and the interface of search backends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ class Document:
     """A page of a corpus."""
 
     id: str
-    """Unique in its corpus; equal scores are ordered by it."""
+    """Unique in its corpus; ties are ordered by it."""
     title: str
     text: str
     """Without the title."""
@@ -26,7 +26,7 @@ class Hit:
 
 
 class SearchBackend(Protocol):
-    """Whatever answers queries: an index in this process, or a server."""
+    """Answers queries: an index in this process, or a server."""
 
     async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
         """Return the hits of each query, best first, at most `topk` each.
@@ -37,5 +37,5 @@ class SearchBackend(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release what it holds."""
+        """Release its resources."""
         ...

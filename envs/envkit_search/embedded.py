@@ -1,4 +1,4 @@
-"""Search in this process: the backend that needs no server."""
+"""Search in this process, without a server."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from envkit_search.document import Hit
 class EmbeddedBackend:
     """Answer queries from an index in memory.
 
-    A query takes well under a millisecond, so it runs on the event loop; between two queries of a
-    batch the loop gets its turn. Closing releases nothing, since others may share the index.
+    A query takes well under a millisecond, so it runs on the event loop and yields to it between
+    queries of a batch. Closing releases nothing, since others may share the index.
     """
 
     def __init__(self, index: Bm25Index) -> None:
@@ -19,7 +19,7 @@ class EmbeddedBackend:
 
     @property
     def index(self) -> Bm25Index:
-        """What is searched."""
+        """The index."""
         return self._index
 
     async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
@@ -36,4 +36,4 @@ class EmbeddedBackend:
         return found
 
     async def aclose(self) -> None:
-        """Do nothing: the index is plain memory."""
+        """Do nothing: the index is in memory."""

@@ -1,4 +1,4 @@
-"""What can be asked of a country, whatever phrase names it: the last part of a question."""
+"""The last part of a question: what is asked about a country."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from envkit_search.spellings import (
 )
 
 MAX_COMPARED_NEIGHBOURS: Final = 5
-"""More pages than that need not be read for the largest neighbour."""
+"""Maximum pages to read for the largest neighbour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is right for one country, and how to get there from its page."""
+    """The answer for one country, and the pages that lead to it."""
 
     accepted: Spellings
     titles: tuple[str, ...] = ()
@@ -34,11 +34,11 @@ class Ending:
 
     key: str
     text: str
-    """With {} for the phrase that names the country."""
+    """Question with {} for the phrase that names the country."""
     hops: int
-    """Relations to follow from the country's page on, reading it included."""
+    """Relations to follow from the country's page, counting that page."""
     answers: dict[str, Answer]
-    """By country code; a country without the fact is left out."""
+    """Answers by country code; countries without the fact are omitted."""
 
 
 def country_endings(table: FactTable) -> list[Ending]:

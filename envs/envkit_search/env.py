@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Final, cast
 
 from envkit.async_env import AsyncEnv
-from envkit.certify.audit.hooks import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.marks import Mark
@@ -41,52 +41,51 @@ from envkit_search.protocol import (
 from envkit_search.rewards import FormatCredits, Reward, reward_of
 
 _MAX_RECORDED: Final = 200
-"""Longest text of a model that is repeated in info, in characters."""
+"""Maximum characters of model text in info."""
 _CHARACTERS_PER_TOKEN: Final = 2
-"""Low for English, so that a shortened observation fits in other scripts too."""
+"""Low for English, so that a truncated observation fits in other scripts too."""
 _READ_ON_THREAD: Final = 64_000
-"""Characters from which on a reply is read off the event loop."""
+"""Replies at least this long, in characters, are parsed off the event loop."""
 EM_COMPAT: Final = "em_compat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What the searches of one reply brought."""
+    """Results of the searches of one reply."""
 
     titles: list[str]
     texts: list[list[str]]
-    """Of each query, as the model reads them."""
+    """Documents per query, as the model reads them."""
 
     @property
     def shown(self) -> str:
-        """All of it in one text, for the question whether an answer was retrieved."""
+        """All shown text, to check whether an answer was retrieved."""
         return "\n".join(text for texts in self.texts for text in texts)
 
 
 class SearchEnv(AsyncEnv):
-    """Answer a question with a search engine, over one or several pages.
+    """Answer a question with a search engine, from one or several pages.
 
     Task: `{"question", "answers": [accepted spellings], "hops", "kind", "gold_titles", ...}`.
         `gold_titles` are the pages that the oracle searches, in order; only the first two keys are
-        needed. `corpus` and `world` say which embedded index answers, if not the environment's own.
-    Observation: the question; then the results of each search, at most `topk` pages cut to
-        `document_characters`, or what was wrong with the reply. What looks like a tag or a special
-        token in a page is escaped.
+        needed. `corpus` and `world` select the embedded index, if it is not the environment's own.
+    Observation: the question; then the results of each search, at most `topk` pages truncated to
+        `document_characters`, or an error about the reply. Tags and special tokens in pages are
+        escaped.
     Action: protocol "tags" (Search-R1): thoughts in `<think>`, then `<search>query</search>` or
         `<answer>text</answer>`. Protocol "tools": calls of `search(query, topk)`, then a reply
         without a call, whose `<answer>` or else whole text is the answer.
     Reward: on the turn that ends the episode, 0.0 on all others. "exact" is 1.0 for an accepted
         answer, else 0.0; "f1" is the overlap of words; "format" and "em_compat" give partial
-        credits, see `envkit_search.rewards`; a mapping weighs terms. `info["reward_terms"]` adds up
-        to the reward. Grading reads the model's replies alone.
+        credits, see `envkit_search.rewards`; a mapping weights terms. `info["reward_terms"]` adds
+        up to the reward. Grading reads the model's replies alone.
     Episode end: an answer terminates; `max_turns` replies truncate. A search with the last reply is
         not run.
-    Chance: near 0 with "exact", since answers are names and numbers. "format" pays up to 0.3 for
-        the form alone.
-    Dataset and licence: the corpus "facts" (see its NOTICE), or a generated world; or tasks of your
-        own over a backend of your own. Models know many of the facts by heart: train on the world.
-    Source: Search-R1 and slime's search-r1 example. Unlike theirs, a failed search is a fault and
-        never an empty result, and a block that the model forges counts for nothing.
+    Chance: near 0 with "exact", since answers are names and numbers. "format" gives up to 0.3 for
+    the form alone. Dataset and licence: the corpus "facts" (see its NOTICE), or a generated world;
+    or your own tasks and backend. Models have memorised many of the facts: train on the world.
+    Source: Search-R1 and slime's search-r1 example. Unlike theirs, a failed search is a fault,
+        never an empty result, and a block that the model forges is ignored.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -95,8 +94,8 @@ class SearchEnv(AsyncEnv):
         snapshot=True,
         deterministic=True,
     )
-    """With the embedded backend. Of a backend that is not deterministic an instance promises
-    neither `deterministic` nor `replay_safe`."""
+    """For the embedded backend. With a nondeterministic backend, an instance declares neither
+    `deterministic` nor `replay_safe`."""
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
         "noisy-oracle": noisy_oracle,
         "oracle": oracle,
@@ -125,32 +124,32 @@ class SearchEnv(AsyncEnv):
 
         Args:
             protocol: "tags" or "tools".
-            corpus: "world" (fictional) or "facts"; of the questions, and of the embedded backend.
-            corpus_options: Of the world, the fields of a `WorldShape`, such as `{"seed": 1}`; None
-                takes the defaults.
+            corpus: "world" (fictional) or "facts", for the questions and the embedded backend.
+            corpus_options: Options of the world, the fields of a `WorldShape`, such as `{"seed":
+                1}`; None takes the defaults.
             split: "train", "test" or "all".
-            hops: Pages that an answer takes, one number or several; None mixes all.
-            topk: Pages that a search returns, 1 to 20. A call may ask for its own number.
-            max_turns: Replies in an episode, the answer included. The default leaves room for all
-                pages of every question of the corpora that ship, and an answer.
+            hops: Pages that an answer needs, one number or several; None mixes all.
+            topk: Pages that a search returns, 1 to 20. A call may set its own number.
+            max_turns: Replies per episode, including the answer. The default suffices for all pages
+                of every bundled question, and the answer.
             reward: A name ("exact", "f1", "format", "em_compat"), weights over
                 `envkit_search.rewards.TERMS`, or a function from a `Verdict` to terms.
             format_credits: `structure`, `retrieval` and `final` of "format" and "em_compat"; None
                 takes 0.2, 0.1 and 0.1.
             backend: None for the embedded index; the address of a server with `POST /retrieve`;
-                "serper"; "tantivy:FOLDER" for an index on disk; or any `SearchBackend`, which
-                stays the caller's to close and is deterministic if it has an attribute
-                `is_deterministic` that is True.
-            backend_key: Of the server at that address; None takes the variable ENVKIT_SEARCH_KEY,
-                which no record of a run holds.
-            tasks: Questions of your own; None takes those of the corpus.
-            document_characters: Most characters of a page that are shown.
-            feedback_role: Role of results in the tools protocol. "user" for chat templates that
-                know no tool role.
+                "serper"; "tantivy:FOLDER" for an index on disk; or any `SearchBackend`, which the
+                caller closes and which is deterministic if it has an attribute `is_deterministic`
+                that is True.
+            backend_key: Key for that server; None takes the variable ENVKIT_SEARCH_KEY, which run
+                records never contain.
+            tasks: Your own questions; None takes those of the corpus.
+            document_characters: Maximum characters shown per page.
+            feedback_role: Role of results in the tools protocol. "user" for chat templates without
+                a tool role.
             render_mode: As for every environment.
 
         Raises:
-            ConfigurationError: A value is out of range, or two do not go together.
+            ConfigurationError: A value is out of range, or two conflict.
             UnknownNameError: There is no such protocol, corpus, reward or term.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
@@ -204,7 +203,7 @@ class SearchEnv(AsyncEnv):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> Reset:
-        """Start an episode; see `Env.reset`. The first one may build a world, off the loop."""
+        """Start an episode; see `Env.reset`. The first one may build a world, off-loop."""
         if not self._is_warm and not (options or {}).get("task"):
             await asyncio.to_thread(self._source.task, 0)
             self._is_warm = True
@@ -226,7 +225,7 @@ class SearchEnv(AsyncEnv):
         """Run the search or grade the answer.
 
         Raises:
-            EnvFault: The backend failed; nothing of the turn is kept.
+            EnvFault: The backend failed; the turn is discarded.
         """
         if len(response_text) > _READ_ON_THREAD:
             action = await asyncio.to_thread(self._read, response_text)
@@ -255,22 +254,22 @@ class SearchEnv(AsyncEnv):
         return Turn(text, role=self._feedback_role, info=info)
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return results cut to the room that is left, their block still closed."""
+        """Return results truncated to the remaining room, their block still closed."""
         text = shortened(observation["text"], tokens * _CHARACTERS_PER_TOKEN)
         return None if text is None else {**observation, "text": text}
 
     async def aclose(self) -> None:
-        """Give back the backend that this environment shares with others."""
+        """Release the backend that this environment shares with others."""
         if self._lease is not None:
             given_back, self._lease = self._lease, None
             await given_back.aclose()
 
     def get_state(self) -> dict[str, Any]:
-        """Return what grading needs of the turns so far."""
+        """Return the facts of past turns that grading needs."""
         return {"turns": [asdict(turn) for turn in self._turns]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_state` returned."""
+        """Restore what `get_state` returned."""
         self._turns = [facts_from_json(turn) for turn in state["turns"]]
 
     def _read(self, reply: str) -> Action:
@@ -295,13 +294,13 @@ class SearchEnv(AsyncEnv):
         return self._embedded[1]
 
     def _corpus_of_task(self) -> tuple[str, Options | None]:
-        """Return the corpus that the task was made for, which need not be the environment's own."""
+        """Return the task's corpus, which may differ from the environment's."""
         corpus = self.task.get("corpus", self._corpus)
         mine = self._corpus_options if corpus == self._corpus else None
         return corpus, self.task.get("world", mine)
 
     async def _search(self, queries: Sequence[Query]) -> _Found:
-        """Run the searches of a reply as one call; an empty query finds nothing by itself."""
+        """Run the searches of a reply as one call; an empty query is not sent."""
         wanted = [query for query in queries if query.text]
         topk = [min(MAX_TOPK, int(query.topk or self.topk)) for query in wanted]
         answered: list[list[Hit]] = []
@@ -383,7 +382,7 @@ def _checked_backend(backend: str | SearchBackend | None) -> str | SearchBackend
 def _is_deterministic(backend: str | SearchBackend | None) -> bool:
     if backend is None or (isinstance(backend, str) and backend.startswith("tantivy:")):
         return True
-    # A foreign object: the protocol of backends does not ask for the attribute.
+    # A foreign object: the backend protocol does not require the attribute.
     return getattr(backend, "is_deterministic", False) is True
 
 
@@ -403,7 +402,7 @@ def _check_task(task: Task) -> None:
 
 
 def _marks_of(action: Action, *, is_run: bool) -> list[Mark]:
-    """Return what the reply did, one mark for each search."""
+    """Return the marks of a reply, one per search."""
     if action.answer is not None:
         return [{"kind": "answer", "text": plain(action.answer, _MAX_RECORDED)}]
     refused: Mark = {} if is_run else {"ok": False, "note": "not run"}

@@ -1,4 +1,4 @@
-"""The pages of the fact corpus: one document for each row of the table."""
+"""The pages of the fact corpus: one document per row of the table."""
 
 import functools
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ FACTS: Final = "facts"
 
 @functools.cache
 def fact_documents() -> tuple[Document, ...]:
-    """Return all pages, made once in a process; about 13,400."""
+    """Return all pages, about 13,400; built once per process."""
     table = fact_table()
     return tuple(
         Document(id=f"facts-{number:05d}", title=title, text=" ".join(filter(None, sentences)))
@@ -24,7 +24,7 @@ def fact_documents() -> tuple[Document, ...]:
 
 @functools.cache
 def fact_index() -> Bm25Index:
-    """Return the index of all pages, built once in a process."""
+    """Return the index of all pages, built once per process."""
     return Bm25Index.build(fact_documents())
 
 

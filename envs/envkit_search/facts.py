@@ -1,8 +1,8 @@
-"""The table of real facts that ships with the package, and how its rows hang together.
+"""The bundled table of real facts, and the relations between its rows.
 
 `scripts/search/build_facts.py` bakes the table; `data/NOTICE` names its sources and licences
 (countries and cities: GeoNames, CC BY 4.0). A row's fields are in the order of the file. An empty
-string or a zero means that the source has no such fact.
+string or zero means that the source lacks the fact.
 """
 
 import functools
@@ -32,12 +32,12 @@ class Country(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What sentences call it."""
+        """Name used in sentences."""
         return self.title
 
 
 class City(NamedTuple):
-    """A city of at least 100,000 inhabitants, whose name no other one has."""
+    """A city of at least 100,000 inhabitants, with a unique name."""
 
     title: str
     name: str
@@ -87,7 +87,7 @@ class State(NamedTuple):
 
 
 class FactTable:
-    """All rows, and the ways from one to another."""
+    """All rows, and lookups between them."""
 
     def __init__(self, table: dict[str, list[Any]]) -> None:
         self.countries = [Country(*row) for row in table["countries"]]
@@ -103,7 +103,7 @@ class FactTable:
         self._currencies = Counter(country.currency_code for country in self.countries)
 
     def group_titles(self) -> dict[str, list[str]]:
-        """Return the titles of all rows, by what they are about."""
+        """Return the titles of all rows, by group."""
         return {
             "country": [country.title for country in self.countries],
             "city": [city.title for city in self.cities],
@@ -113,7 +113,7 @@ class FactTable:
         }
 
     def city(self, name: str, country: str, state: str = "") -> City | None:
-        """Return the city of this name in this country and state; None when no page is about it.
+        """Return the city with this name in this country and state; None if it has no page.
 
         Args:
             name: In any case, with or without accents.
@@ -126,7 +126,7 @@ class FactTable:
         return city
 
     def capital_city(self, country: Country) -> City | None:
-        """Return the page of the country's capital; None when it is too small for one."""
+        """Return the page of the country's capital; None if it has none."""
         return self.city(country.capital, country.code)
 
     def neighbours(self, country: Country) -> list[Country]:
@@ -144,6 +144,6 @@ class FactTable:
 
 @functools.cache
 def fact_table() -> FactTable:
-    """Return the shipped table, read once in a process."""
+    """Return the bundled table, read once per process."""
     content = resources.files("envkit_search").joinpath("data/facts.json.zlib").read_bytes()
     return FactTable(json.loads(zlib.decompress(content)))

@@ -1,12 +1,12 @@
-"""Is the answer right, and was the episode played in the protocol's form?
+"""Grade the answer, and check that the episode kept the protocol's form.
 
-An episode is graded from its turns, one `TurnFacts` each: what the model wrote and what the search
-found are never one string, so no retrieved text can be taken for the model's answer, nor a block
-that the model forged for a retrieved one.
+An episode is graded from its turns, one `TurnFacts` each: model text and search results are never
+one string. So retrieved text cannot pass as the model's answer, and a block that the model forged
+cannot pass as retrieved.
 
 Exact match and F1 follow Search-R1 (verl/utils/reward_score/qa_em.py), which follows SQuAD: lower
-case, no ASCII punctuation, no articles, single spaces. Beyond it, text is compared in Unicode form
-NFC, and two numbers are compared as numbers: "-3" is not "3", and "3.5" is not "35".
+case, no ASCII punctuation, no articles, single spaces. In addition, text is compared in Unicode
+form NFC, and two numbers are compared as numbers: "-3" is not "3", and "3.5" is not "35".
 """
 
 import re
@@ -30,15 +30,15 @@ _MAX_DIGITS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
-    """What grading needs to know of one turn."""
+    """Facts of one turn for grading."""
 
     kind: ActionKind
     is_well_formed: bool = False
     is_forged: bool = False
     answer: str | None = None
-    """What the turn answers; None where it does not."""
+    """Answer of the turn; None without one."""
     has_gold: bool = False
-    """Whether an accepted answer stands in what the search of this turn showed."""
+    """Whether this turn's search results contain an accepted answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Verdict:
     is_well_formed: bool
     """Whether every turn kept the protocol's form and the last one answered."""
     has_gold: bool
-    """Whether an accepted answer was shown by some search."""
+    """Whether any search showed an accepted answer."""
     searches: int
     """Turns that searched."""
 
@@ -61,8 +61,8 @@ def facts_of(action: Action, *, has_gold: bool = False) -> TurnFacts:
     """Return the facts of a turn.
 
     Args:
-        action: The reply, read.
-        has_gold: Whether the documents that were shown hold an accepted answer.
+        action: The parsed reply.
+        has_gold: Whether the shown documents contain an accepted answer.
     """
     return TurnFacts(
         kind=action.kind,
@@ -74,7 +74,7 @@ def facts_of(action: Action, *, has_gold: bool = False) -> TurnFacts:
 
 
 def facts_of_compat(action: Action, reply: str, *, has_gold: bool = False) -> TurnFacts:
-    """Return the facts of a turn as Search-R1 sees it, with an answer wherever one is written."""
+    """Return the facts of a turn as in Search-R1, which accepts an answer anywhere."""
     answer = last_answer_compat(reply)
     return TurnFacts(
         kind=action.kind,
@@ -86,12 +86,12 @@ def facts_of_compat(action: Action, reply: str, *, has_gold: bool = False) -> Tu
 
 
 def facts_from_json(fields: Mapping[str, Any]) -> TurnFacts:
-    """Return facts from the dictionary that `dataclasses.asdict` made of them."""
+    """Return facts from their `dataclasses.asdict` form."""
     return replace(TurnFacts(**fields), kind=ActionKind(fields["kind"]))
 
 
 def grade(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
-    """Grade an episode by the answer that ended it.
+    """Grade an episode by its final answer.
 
     Args:
         turns: Every turn so far, in order.
@@ -102,7 +102,7 @@ def grade(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
 
 
 def grade_compat(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
-    """Grade an episode by the last answer written anywhere, as Search-R1's `extract_solution`."""
+    """Grade an episode by the last answer anywhere, as Search-R1's `extract_solution`."""
     written = [turn.answer for turn in turns if turn.answer is not None]
     answer = written[-1] if written else None
     is_exact = (
@@ -114,9 +114,9 @@ def grade_compat(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
 
 
 def exact_match(answer: str | None, answers: Sequence[str]) -> bool:
-    """Tell whether an answer equals an accepted one.
+    """Return whether an answer equals an accepted one.
 
-    An answer longer than `MAX_ANSWER_CHARACTERS` is wrong, and None is.
+    None, or an answer longer than `MAX_ANSWER_CHARACTERS`, is wrong.
     """
     if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
         return False
@@ -132,19 +132,19 @@ def f1_score(answer: str | None, answers: Sequence[str]) -> float:
 
 
 def normalize(text: str) -> str:
-    """Return a text in the form in which answers are compared."""
+    """Normalise a text for comparing answers."""
     lowered = unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", lowered).split())
 
 
 def holds(text: str, answers: Sequence[str]) -> bool:
-    """Tell whether an accepted answer stands in the text as whole words."""
+    """Return whether the text contains an accepted answer as whole words."""
     padded = f" {normalize(text)} "
     return any(f" {gold} " in padded for gold in map(normalize, answers) if gold)
 
 
 def holds_compat(text: str, answers: Sequence[str]) -> bool:
-    """Tell whether an accepted answer stands anywhere in the text, as Search-R1 looks for it."""
+    """Return whether the text contains an accepted answer anywhere, as Search-R1 checks."""
     normal = normalize(text)
     return any(normalize(accepted) in normal for accepted in answers)
 
@@ -169,13 +169,13 @@ def _equals(answer: str, accepted: str) -> bool:
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0] == numbers[1]
     gold = normalize(accepted)
-    if not gold:  # such as the blood group "A": nothing is left of an article
+    if not gold:  # such as the blood group "A": removing articles leaves nothing
         return answer.strip().casefold() == accepted.strip().casefold()
     return normalize(answer) == gold
 
 
 def _number(text: str) -> Decimal | None:
-    """Return the value of a text that is one number and nothing else."""
+    """Return the value of a text that is only a number."""
     stripped = text.strip()
     if len(stripped) > _MAX_DIGITS or not _NUMBER.fullmatch(stripped):
         return None
@@ -192,5 +192,5 @@ def _overlap(given: Counter[str], accepted: str) -> float:
 
 
 def _cut(answer: str) -> str:
-    """Keep an over-long answer over-long, but no longer: it is part of every snapshot."""
+    """Truncate an overlong answer to just over the limit: it is part of every snapshot."""
     return answer[: MAX_ANSWER_CHARACTERS + 1]

@@ -1,8 +1,8 @@
 """Backends by address, shared by all environments of a process.
 
-Environments that name the same address hold leases of one client, so that their concurrent queries
-go out in batches, under one bound of connections, through one cache. The last lease to be given
-back on an event loop closes the connections of that loop; the last of all ends the sharing.
+Environments with the same address lease one client, so their concurrent queries share batches, a
+connection limit and a cache. Releasing the last lease on an event loop closes that loop's
+connections; releasing the very last one drops the client.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from envkit_search.tantivy_backend import open_index
 
 SERPER: Final = "serper"
 TANTIVY: Final = "tantivy:"
-"""Begins the address of an index on disk; its folder follows."""
+"""Prefix of the address of an index on disk, before its folder."""
 SERPER_KEY_VARIABLE: Final = "SERPER_API_KEY"
 SERVER_KEY_VARIABLE: Final = "ENVKIT_SEARCH_KEY"
 """The key of a search server; `envkit serve-search` reads it too."""
 
 
 class _Shared:
-    """A backend and how many leases it has."""
+    """A backend and its number of leases."""
 
     def __init__(self, backend: SearchBackend) -> None:
         self.backend = backend
         self.leases = 0
         self.by_loop: Counter[asyncio.AbstractEventLoop] = Counter()
-        """Open leases that were used on each event loop."""
+        """Open leases used on each event loop."""
 
 
 _Name = tuple[str, str | None]
@@ -45,7 +45,7 @@ _lock = threading.Lock()
 
 
 class Lease:
-    """A share of a backend; `aclose` gives it back."""
+    """A lease of a backend; `aclose` releases it."""
 
     def __init__(self, name: _Name, shared: _Shared) -> None:
         self._name, self._shared = name, shared
@@ -54,14 +54,14 @@ class Lease:
 
     @property
     def backend(self) -> SearchBackend:
-        """What is shared."""
+        """The shared backend."""
         return self._shared.backend
 
     async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
         """Search the shared backend; see `SearchBackend.search`.
 
         Raises:
-            ConfigurationError: The lease was given back.
+            ConfigurationError: The lease was released.
             EnvFault: The backend failed.
         """
         if not self._is_open:
@@ -70,7 +70,7 @@ class Lease:
         return await self._shared.backend.search(queries, topk=topk)
 
     async def aclose(self) -> None:
-        """Give the lease back; closing twice is fine."""
+        """Release the lease; safe to call twice."""
         with _lock:
             if not self._is_open:
                 return
@@ -102,13 +102,13 @@ def lease(address: str, key: str | None = None) -> Lease:
     """Return a lease of a backend.
 
     Args:
-        address: "http://..." or "https://...", a server with `POST /retrieve`; "serper", whose
-            key is read from the environment variable SERPER_API_KEY; or "tantivy:" and the folder
-            of an index on disk.
-        key: Of the server; None takes the variable ENVKIT_SEARCH_KEY, which may be missing.
+        address: "http://..." or "https://...", a server with `POST /retrieve`; "serper", with its
+            key in the environment variable SERPER_API_KEY; or "tantivy:" and the folder of an index
+            on disk.
+        key: Key for the server; None takes the variable ENVKIT_SEARCH_KEY, if set.
 
     Raises:
-        ConfigurationError: It is none of these, or Serper's key is missing.
+        ConfigurationError: The address is none of these, or Serper's key is missing.
         StorageError: There is no index in the folder.
         MissingDependencyError: The index needs tantivy, which is not installed.
     """
@@ -122,10 +122,10 @@ def lease(address: str, key: str | None = None) -> Lease:
 
 
 def check_address(address: str) -> str:
-    """Return the address in the form under which it is shared.
+    """Return the normalised address.
 
     Raises:
-        ConfigurationError: It is no address and not "serper".
+        ConfigurationError: It is neither an address nor "serper".
     """
     if address == SERPER or address.startswith(("http://", "https://", TANTIVY)):
         return address.rstrip("/")

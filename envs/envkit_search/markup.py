@@ -1,8 +1,8 @@
-"""Text that may not carry markup: retrieved documents and a model's own words quoted back to it.
+"""Sanitise text that must not contain markup: retrieved documents and quoted model output.
 
-A page can hold anything, `</information>` and `<|im_end|>` included. Text from outside passes
-through here before it stands in an observation, so that it can neither close its block, nor open
-another one, nor become a special token of a chat template.
+A page can contain anything, including `</information>` and `<|im_end|>`. External text is escaped
+here before it enters an observation, so it cannot close its block, open another, or become a
+special token of a chat template.
 """
 
 import re
@@ -23,14 +23,14 @@ _ENTITIES: Final = {"<": "&lt;", "[": "&#91;"}
 def plain(text: str, limit: int) -> str:
     """Return at most `limit` characters of a text on one line, without control characters.
 
-    Line breaks become spaces, so that one document cannot pretend to be two, and lone surrogates
-    become U+FFFD, because no tokenizer takes them.
+    Line breaks become spaces, so one document cannot pass as two, and lone surrogates become
+    U+FFFD, because tokenizers reject them.
     """
-    head = text[: 4 * limit]  # white space may shrink; a huge text is not worth more looking at
+    head = text[: 4 * limit]  # white space may shrink; a bounded prefix suffices
     flat = " ".join(_NOT_TEXT.sub(" ", _SURROGATE.sub("\ufffd", head)).split())
     return flat[:limit].rstrip()
 
 
 def escape(text: str) -> str:
-    """Return the text with everything that looks like a tag or a special token made harmless."""
+    """Escape everything in a text that looks like a tag or a special token."""
     return _OPENING.sub(lambda found: _ENTITIES[found.group()], text)

@@ -1,4 +1,4 @@
-"""Names that nobody has: syllables put together, each name given once in a world."""
+"""Invented names: random syllables, unique within a world."""
 
 import random
 from collections.abc import Callable
@@ -15,14 +15,14 @@ _PARTS: Final = {
     "adjective": "Silent Broken Amber Second Hollow Patient Northern Last Paper",
     "noun": "Lantern Orchard Ledger Harbour Winter Compass Garden Letter Bell",
 }
-"""What names are put together from; a dash stands for nothing."""
+"""Parts of names; a dash is an empty part."""
 _CHOICES: Final = {
     part: [word.strip("-") for word in words.split()] for part, words in _PARTS.items()
 }
 
 
 class NameMaker:
-    """Makes names of each kind of thing, none twice, whatever the kind."""
+    """Makes unique names for each kind of thing."""
 
     def __init__(self, draws: random.Random) -> None:
         self._draws = draws
@@ -43,7 +43,7 @@ class NameMaker:
         return name
 
     def claim(self, title: str) -> bool:
-        """Take a title; return False when a page already has these words."""
+        """Reserve a title; return False if a page already has these words."""
         key = title_key(title)
         if not key or key in self._taken:
             return False

@@ -1,4 +1,4 @@
-"""A search over whatever holds documents: a corpus that ships, your own file, an index."""
+"""Open a corpus for search: a bundled one, your own file, or an index."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,10 +24,9 @@ def open_corpus(
     Args:
         corpus: "facts" or "world"; a file of documents, see `corpus_file`; or the folder of an
             index on disk.
-        options: Of the world, such as `{"seed": 1}`.
-        index: A folder for an index on disk, by tantivy: built if it is not there, opened if it is.
-            None searches in memory.
-        progress: Told while a file is read.
+        options: Options of the world, such as `{"seed": 1}`.
+        index: Folder of a tantivy index, built if it does not exist. None searches in memory.
+        progress: Called while a file is read.
 
     Raises:
         UnknownNameError: There is no such corpus.
@@ -92,7 +91,7 @@ def _opened(folder: Path, index: str | Path | None) -> SearchBackend:
 
     if index is not None:
         raise ConfigurationError(
-            f"{str(folder)!r} is a folder and so an index already: leave the other index out, "
-            f"got {str(index)!r}"
+            f"{str(folder)!r} is a folder and therefore already an index: omit the other "
+            f"index, got {str(index)!r}"
         )
     return open_index(folder)

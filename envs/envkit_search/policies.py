@@ -1,4 +1,4 @@
-"""Scripted policies that know the task: for tests, for demos, for rewards that vary."""
+"""Scripted policies that know the task, for tests, demos and varied rewards."""
 
 import json
 import random
@@ -20,7 +20,7 @@ _WRONG: Final = "nobody knows"
 def oracle() -> Policy:
     """Return a policy that searches the titles of the pages in turn, then answers.
 
-    Where the turns do not suffice, it answers with the last one.
+    If there are too few turns, it answers on the last one.
     """
 
     def reply(context: PolicyContext) -> str:
@@ -33,13 +33,14 @@ def oracle() -> Policy:
 
 
 def noisy_oracle(p: float = 0.5, *, malformed: float = 0.1, skip: float = 0.3) -> Policy:
-    """Return a policy that is right in a share of the episodes and makes mistakes on the way.
+    """Return a policy that is right in a fraction of episodes and makes mistakes on the way.
 
-    What it does depends on the context's seed and turn only, so an episode can be replayed.
+    It depends only on the context's seed and turn, so an episode can be replayed.
 
     Args:
         p: Probability that an episode ends with the right answer.
-        malformed: Probability of a reply that is no search and no answer, before the last turn.
+        malformed: Probability of a reply that is neither a search nor an answer, before the last
+            turn.
         skip: Probability of answering before every page was searched.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the model is told before it begins, and the tool it may call."""
+"""System prompts of the protocols, and the search tool."""
 
 from typing import Final
 
@@ -54,7 +54,7 @@ MISUNDERSTOOD: Final = {
         "answer, write <answer>text</answer> without a call."
     ),
 }
-"""For a reply that is neither a search nor an answer. It repeats nothing that the model wrote."""
+"""Feedback on a reply that is neither a search nor an answer. It never quotes the model."""
 NO_TURN_LEFT: Final = "No reply is left."
 
 

@@ -1,12 +1,12 @@
-"""What a model's reply asks for: a search, an answer, or nothing that can be understood.
+"""Parse what a model's reply asks for: a search, an answer, or neither.
 
-Two protocols. *Tags* is that of Search-R1 (search_r1/llm_agent/generation.py): thoughts in
-`<think>`, then `<search>` or `<answer>`; results come back in `<information>`. *Tools* is a call of
+Two protocols. **Tags* is Search-R1's (search_r1/llm_agent/generation.py): thoughts in `<think>`,
+then `<search>` or `<answer>`; results come back in `<information>`. *Tools* is a call of
 `search(query, topk)` in any format that envkit reads, and the final answer in `<answer>` or plain.
 
-Nothing a model writes raises, and the time is linear in the length of the reply. `<information>`
-belongs to the environment: a reply that holds one is marked as forged, and what stands in it counts
-for nothing.
+Parsing never raises for model output and takes time linear in the reply's length. `<information>`
+belongs to the environment: a reply that contains one is marked as forged, and the content of that
+block is ignored.
 """
 
 import re
@@ -22,19 +22,19 @@ from envkit_search.markup import plain
 
 MAX_QUERY_CHARACTERS: Final = 512
 MAX_ANSWER_CHARACTERS: Final = 2000
-"""A longer answer is no answer: it is graded as wrong without being read."""
+"""A longer answer is graded as wrong without being read."""
 MAX_QUERIES: Final = 8
-"""Most searches of one reply."""
+"""Maximum searches per reply."""
 MAX_TOPK: Final = 20
 
 MAX_REPLY_CHARACTERS: Final = 1_000_000
 """A longer reply is not read."""
 _MAX_TAGS: Final = 500
-"""What follows so many tags counts as text: such a reply is a loop, and slow to read."""
+"""Beyond this many tags the rest counts as text: such a reply is a loop, and slow to parse."""
 _MAX_CALLS: Final = 64
-"""A reply with more marks of calls is not read either."""
+"""A reply with more call markers is not read either."""
 
-# The flag for capitals stands inside, so that the search for "<" stays a search for one letter.
+# The case flag is inside the group, so searching for "<" stays a single-character search.
 _TAG: Final = re.compile(r"<(/?)\s{0,8}((?i:think|search|information|answer))\s{0,8}>")
 _EXACT_TAG: Final = re.compile(r"(</?(?:think|search|information|answer)>)")
 _FORGED: Final = re.compile(r"<\s{0,8}/?\s{0,8}(?i:information|tool_response)\b")
@@ -47,10 +47,10 @@ _TURN_SHAPES: Final = {
 
 
 class Protocol(StrEnum):
-    """How a model says what it wants."""
+    """How a model writes searches and answers."""
 
     TAGS = "tags"
-    """`<search>query</search>` and `<answer>text</answer>`, as Search-R1."""
+    """`<search>query</search>` and `<answer>text</answer>`, as in Search-R1."""
     TOOLS = "tools"
     """Calls of the tool `search`; the answer in `<answer>` or as a reply without a call."""
 
@@ -78,25 +78,25 @@ class Query:
     """One search that a reply asks for."""
 
     text: str
-    """On one line, at most `MAX_QUERY_CHARACTERS`; empty where the model gave nothing to find."""
+    """On one line, at most `MAX_QUERY_CHARACTERS`; empty if the model gave no query."""
     topk: int | None = None
     """None takes the environment's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """A reply, read."""
+    """A parsed reply."""
 
     kind: ActionKind
     queries: tuple[Query, ...] = ()
     answer: str | None = None
     """Stripped; None unless `kind` is ANSWER."""
     error: str | None = None
-    """Why the reply was not understood, fit for `info["parse_error"]`."""
+    """Why the reply was not understood, for `info["parse_error"]`."""
     is_well_formed: bool = False
     """Whether the reply is the protocol's form and nothing else."""
     is_forged: bool = False
-    """Whether it holds a block that only the environment may write."""
+    """Whether it contains a block that only the environment may write."""
     call: ToolCall | None = None
     """The first call of the tool protocol."""
     dropped_calls: int = 0
@@ -113,7 +113,7 @@ def read_tags(reply: str) -> Action:
 
     The first `<search>` or `<answer>` pair outside closed `<think>` blocks counts; tags may be
     written in capitals or with spaces inside. A last tag that is not closed counts as closed,
-    because many servers take the stop string `</search>` off the text.
+    because many servers strip the stop string `</search>`.
     """
     if len(reply) > MAX_REPLY_CHARACTERS:
         return _TOO_LONG
@@ -132,8 +132,8 @@ def read_tags(reply: str) -> Action:
 def read_tags_compat(reply: str) -> Action:
     """Read a reply as Search-R1 does: the first exact pair, inside thoughts too.
 
-    The form is judged on what Search-R1 keeps of a reply: everything up to the first `</search>`,
-    or else up to the first `</answer>`.
+    The form is checked on the part that Search-R1 keeps of a reply: everything up to the first
+    `</search>`, or else up to the first `</answer>`.
     """
     if len(reply) > MAX_REPLY_CHARACTERS:
         return _TOO_LONG
@@ -148,7 +148,7 @@ def read_tags_compat(reply: str) -> Action:
 
 
 def last_answer_compat(reply: str) -> str | None:
-    """Return the last `<answer>` pair of what Search-R1 keeps of a reply, or None."""
+    """Return the last `<answer>` pair in the part that Search-R1 keeps of a reply, or None."""
     kept, last, at = _cut(reply[:MAX_REPLY_CHARACTERS]), None, 0
     while (start := kept.find("<answer>", at)) >= 0:
         end = kept.find("</answer>", start)
@@ -161,8 +161,8 @@ def last_answer_compat(reply: str) -> str | None:
 def read_tools(reply: str, tools: tuple[ToolSpec, ...]) -> Action:
     """Read a reply of the tool protocol.
 
-    Calls outside thoughts come first; a reply without any is the final answer, the content of its
-    last `<answer>` pair or else the whole text without thoughts.
+    Calls outside thoughts take precedence; a reply without any is the final answer, the content of
+    its last `<answer>` pair or else the whole text without thoughts.
     """
     if len(reply) > MAX_REPLY_CHARACTERS:
         return _TOO_LONG
@@ -196,7 +196,7 @@ def last_answer(text: str) -> str | None:
 
 
 def clean_query(text: str) -> str:
-    """Return a query on one line, without tags of the protocol, cut to the longest allowed."""
+    """Return a query on one line, without protocol tags, truncated to the maximum length."""
     return plain(_TAG.sub(" ", text[: 8 * MAX_QUERY_CHARACTERS]), MAX_QUERY_CHARACTERS)
 
 
@@ -245,7 +245,7 @@ def _first_action(reply: str) -> tuple[str, str] | None:
 
 
 def _behind_given_thoughts(tags: Sequence[_Tag]) -> int:
-    """Return the first tag after thoughts that the prompt had opened already; 0 without such."""
+    """Return the index of the first tag after thoughts opened by the prompt; 0 without any."""
     for number, tag in enumerate(tags):
         if tag.name == "think":
             return number + 1 if tag.is_closing else 0
@@ -260,7 +260,7 @@ def _closing(tags: Sequence[_Tag], name: str, at: int) -> int | None:
 
 
 def _has_forged(reply: str) -> bool:
-    lowered = reply.lower()  # a quick look first: nearly all replies hold neither word
+    lowered = reply.lower()  # quick check: nearly all replies contain neither word
     if "information" not in lowered and "tool_response" not in lowered:
         return False
     return _FORGED.search(reply) is not None
@@ -290,11 +290,12 @@ def _cut(reply: str) -> str:
 
 
 def _is_well_formed(reply: str, *, is_think_given: bool) -> bool:
-    """Tell whether a reply is thoughts, one action, and white space only.
+    """Return whether a reply is thoughts, one action, and white space only.
 
     Args:
         reply: The reply.
-        is_think_given: True takes a reply without `<think>` too: some templates write it already.
+        is_think_given: True also accepts a reply without `<think>`: some templates write it
+            already.
     """
     parts = _EXACT_TAG.split(reply, maxsplit=5)  # text, tag, text, ..., tag, text
     tags, texts = parts[1::2], parts[0::2]

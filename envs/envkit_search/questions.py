@@ -1,7 +1,7 @@
-"""Questions over the facts as a task source: every index is one question with one answer.
+"""Questions over the facts as a task source: each index is one question with one answer.
 
-The order is a hash's, so that any stretch of indices holds all kinds. Training and test questions
-start from different pages: a hash of the first title decides the split.
+The order is hashed, so any range of indices has all kinds. Training and test questions start from
+different pages: a hash of the first title decides the split.
 
 Answers are balanced: the fixed answer that is right most often for a kind of question is right for
 at most `MAX_SHARE` of that kind. Without this, "Mexico" answers half of some kinds, since a quarter
@@ -27,7 +27,7 @@ from envkit_search.selection import TEST_BELOW, checked_hops, checked_split, tit
 from envkit_search.template import MAX_HOPS, Template
 
 MAX_SHARE: Final = 0.05
-"""Share of the questions of a kind, in either split, that one answer may be right for."""
+"""Maximum fraction of the questions of a kind, in either split, with the same answer."""
 _VERSION: Final = "facts-1"
 """Part of every hash: another version draws other splits."""
 
@@ -50,7 +50,7 @@ class FactQuestions:
 
         Args:
             split: "train", "test" (an eighth) or "all"; the first two share no starting page.
-            hops: How many relations to follow, from 1, 2 and 3; None takes all.
+            hops: Numbers of relations to follow, from 1, 2 and 3; None takes all.
 
         Raises:
             ConfigurationError: The split or a number of hops does not exist.
@@ -67,7 +67,7 @@ class FactQuestions:
         return len(self._chosen)
 
     def task(self, index: int) -> Task:
-        """Return the question of this index as JSON data.
+        """Return the question at this index as JSON data.
 
         Raises:
             ConfigurationError: The index is not from 0 to size - 1.
@@ -129,7 +129,7 @@ def _balanced(
     Args:
         template: The kind of question.
         keys: Random number of each row of the group; rows with small ones are kept first.
-        is_test: Of each row of the group, whether its questions are test questions.
+        is_test: For each row of the group, whether its questions are test questions.
     """
     spelled: dict[tuple[str, ...], frozenset[str]] = {}
     splits: tuple[list[int], list[int]] = [], []
@@ -149,13 +149,13 @@ def _capped(rows: Sequence[int], right: Mapping[int, frozenset[str]]) -> list[in
 
     Args:
         rows: In order of preference.
-        right: Answers that are right for each row.
+        right: Right answers of each row.
     """
     counts = Counter(right[row] for row in rows).values()
     most = max(counts, default=0)
     while (share := int(MAX_SHARE * sum(min(count, most) for count in counts))) < most:
         most = share
-    while True:  # answers that share a spelling may leave fewer rows than were counted
+    while True:  # answers that share a spelling may leave fewer rows than counted
         kept = _bounded(rows, right, most)
         if most <= MAX_SHARE * len(kept):
             return kept

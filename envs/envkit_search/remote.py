@@ -2,10 +2,10 @@
 
 The contract (Search-R1, search_r1/search/retrieval_server.py): `{"queries": [str], "topk": int,
 "return_scores": bool}` is answered by `{"result": [...]}` with a list for each query. An item is
-`{"document": {"id", "contents"}, "score"}`, or the bare document `{"id", "contents"}` where no
-scores were asked for, or `{"document": {"contents"}}` from the proxies of web search engines. The
-first line of `contents` is the title in quotes. Both shapes are taken; anything else is a fault,
-because a garbled answer shown as "nothing found" would be trained on.
+`{"document": {"id", "contents"}, "score"}`, or the bare document `{"id", "contents"}` if no scores
+were requested, or `{"document": {"contents"}}` from the proxies of web search engines. The first
+line of `contents` is the title in quotes. Both shapes are accepted. Anything else is a fault,
+because training would learn from a garbled answer shown as "nothing found".
 """
 
 import math
@@ -19,14 +19,14 @@ from envkit_search.document import Document, Hit
 from envkit_search.transport import HttpLimits, JsonService, RefusedFault
 
 DOCUMENT_CHARACTERS: Final = 8000
-"""Most characters of a document that are kept."""
+"""Maximum characters kept of a document."""
 
 
 class RetrieveClient:
-    """Searches by a server that speaks Search-R1's contract.
+    """Searches through a server with Search-R1's contract.
 
-    Concurrent queries go out in one request. Scores are asked for always: Search-R1's server fails
-    without them unless there are exactly two queries.
+    Concurrent queries share one request. It always requests scores: without them Search-R1's server
+    fails unless there are exactly two queries.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class RetrieveClient:
         """Describe the server; nothing is sent before the first search.
 
         Args:
-            address: Of the server, with or without the path `/retrieve`.
-            limits: Of time, connections, bytes and attempts; None takes the defaults.
-            max_batch: Most queries of one request.
-            window_s: How long a query waits for others to go with, in seconds.
-            headers: Of every request, such as a key.
-            seed: Of the jitter of waiting times.
+            address: Address of the server, with or without the path `/retrieve`.
+            limits: Limits on time, connections, bytes and attempts; None takes the defaults.
+            max_batch: Maximum queries per request.
+            window_s: How long a query waits for others to share its request, in seconds.
+            headers: Headers of every request, such as a key.
+            seed: Seed of the retry jitter.
 
         Raises:
-            ConfigurationError: The address is none, or a number is out of range.
+            ConfigurationError: The address is invalid, or a number is out of range.
         """
         base = address.rstrip("/").removesuffix("/retrieve")
         self._service = JsonService(
@@ -76,14 +76,14 @@ class RetrieveClient:
         return await self._batcher.search(queries, topk)
 
     async def aclose(self) -> None:
-        """Cancel what is under way and close the connections."""
+        """Cancel pending requests and close the connections."""
         await self._batcher.aclose()
         await self._service.aclose()
 
     async def _send(self, queries: list[str], topk: int) -> list[Outcome]:
-        """Answer a batch; one that is refused is split, so that only the bad query fails.
+        """Answer a batch; a rejected batch is split, so only the bad query fails.
 
-        The halves go one after the other: a caller of a good query waits, but is served.
+        The halves are sent one after the other: a good query waits, but is answered.
         """
         payload = {"queries": queries, "topk": topk, "return_scores": True}
         try:
@@ -105,7 +105,7 @@ def read_answer(answer: object, *, queries: int, topk: int) -> list[list[Hit]]:
     Args:
         answer: The JSON body.
         queries: How many queries were asked.
-        topk: Hits to keep of each.
+        topk: Hits to keep per query.
 
     Raises:
         EnvFault: It is not the contract's shape, or has another number of lists.

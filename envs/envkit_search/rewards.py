@@ -1,11 +1,11 @@
-"""Rewards: a verdict as terms with names, which add up to the reward.
+"""Rewards: convert a verdict to named terms that add up to the reward.
 
 A reward is any function from a `Verdict` to terms, such as `{"exact": 1.0}`. The named ones are in
 `REWARDS`; a mapping of weights over `TERMS` makes others: `{"exact": 0.8, "format": 0.2}`.
 
 The partial credits are those of Search-R1 (verl/utils/reward_score/qa_em_format.py), with the
-values that its comments give; the arguments of its function default to 0. With structure s,
-retrieval r and final f:
+values in its comments; the arguments of its function default to 0. With structure s, retrieval r
+and final f:
 
 | answer | form kept | reward |
 | --- | --- | --- |
@@ -36,7 +36,7 @@ TERMS: Final[Mapping[str, Callable[[Verdict], float]]] = {
     "answered": lambda verdict: float(verdict.is_answered),
     "searches": lambda verdict: float(verdict.searches),
 }
-"""What a mapping of weights may name. All are 0 to 1, but `searches`, which counts."""
+"""Terms that a mapping of weights may name. All are 0 to 1, except `searches`, a count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class FormatCredits:
     final: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse credits that would make a wrong answer worth more than a right one.
+        """Reject credits that would make a wrong answer worth more than a right one.
 
         Raises:
             ConfigurationError: A credit is negative, or a wrong answer would earn too much.
@@ -90,7 +90,7 @@ REWARDS: Final[Mapping[str, Reward]] = {
 def reward_of(
     reward: str | Mapping[str, float] | Reward, credits_: FormatCredits | None = None
 ) -> Reward:
-    """Return the reward that an argument stands for.
+    """Return the reward function for an argument.
 
     Args:
         reward: A name from `REWARDS`, weights over `TERMS`, or a function.
@@ -98,7 +98,7 @@ def reward_of(
 
     Raises:
         UnknownNameError: There is no such reward or term.
-        ConfigurationError: No weight, a weight that is no finite number, or credits without use.
+        ConfigurationError: There is no weight, a weight is not finite, or credits are unused.
     """
     if credits_ is not None and reward not in ("format", "em_compat"):
         raise ConfigurationError(

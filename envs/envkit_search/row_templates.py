@@ -1,4 +1,4 @@
-"""Questions about the facts of one row, or of the one row that it leads to."""
+"""Questions about the facts of one row, or of a row it refers to."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -42,10 +42,10 @@ def _own(
 
     Args:
         kind: Begins with the group.
-        rows: Of the group.
-        text: Words the question.
-        find: None where the row has no such fact.
-        further: Title of the page to read after the row's; None when the row's says the answer.
+        rows: Rows of the group.
+        text: Returns the question's text.
+        find: Returns the answer; None if the row lacks the fact.
+        further: Title of the page to read after the row's; None if the row's page has the answer.
     """
 
     def ask(number: int) -> Question:

@@ -1,4 +1,4 @@
-"""Which questions a source gives: its split, decided by a hash of the first page, and its hops."""
+"""Select questions by split, decided by a hash of the first page, and by hops."""
 
 import hashlib
 from collections.abc import Collection
@@ -13,11 +13,11 @@ TEST_BELOW: Final = int(TEST_SHARE * 2**64)
 
 
 def title_hash(version: str, title: str) -> int:
-    """Return a number below 2^64 that is a function of both.
+    """Return a hash of both below 2^64.
 
     Args:
-        version: Of the source; another one draws other splits.
-        title: Of the page that a question starts from.
+        version: Version of the source; another one draws other splits.
+        title: Title of the page that a question starts from.
     """
     digest = hashlib.sha256(f"{version}\x1f{title}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
@@ -39,10 +39,10 @@ def checked_hops(hops: Collection[int] | None, largest: int) -> list[int]:
 
     Args:
         hops: None takes all from 1 to `largest`.
-        largest: The most that the source has.
+        largest: Maximum hops of the source.
 
     Raises:
-        ConfigurationError: There is none, or one is out of range.
+        ConfigurationError: The list is empty, or a number is out of range.
     """
     wanted = sorted(range(1, largest + 1) if hops is None else set(hops))
     if not wanted or wanted[0] < 1 or wanted[-1] > largest:

@@ -2,8 +2,8 @@
 
 The contract: `POST /search {"q", "num", "gl", "hl"}` with the header `X-API-KEY`. The answer
 repeats the request under `searchParameters` and lists pages under `organic`, each with `title`,
-`link` and `snippet`. A query that finds nothing is answered without `organic`. For some queries
-Google answers directly: `answerBox` and `knowledgeGraph` become the first results.
+`link` and `snippet`. A query without results has no `organic`. Google answers some queries
+directly: `answerBox` and `knowledgeGraph` become the first results.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ ADDRESS: Final = "https://google.serper.dev"
 
 
 class SerperBackend:
-    """Searches the web, one request a query. Each costs money: put a `CachedBackend` in front."""
+    """Searches the web, one request per query. Each costs money: put a `CachedBackend` in front."""
 
     def __init__(
         self,
@@ -33,15 +33,15 @@ class SerperBackend:
         """Describe the service; nothing is sent before the first search.
 
         Args:
-            api_key: Of an account at Serper; it stands in no message and no `repr`.
+            api_key: Key of a Serper account; it never appears in messages or a `repr`.
             country: Where to search from, such as "us".
-            language: Of the results, such as "en".
+            language: Language of the results, such as "en".
             address: Another server of the same contract.
-            limits: Of time, connections, bytes and attempts; None takes the defaults.
-            seed: Of the jitter of waiting times.
+            limits: Limits on time, connections, bytes and attempts; None takes the defaults.
+            seed: Seed of the retry jitter.
 
         Raises:
-            ConfigurationError: The key is empty, or the address is none.
+            ConfigurationError: The key is empty, or the address is invalid.
         """
         if not api_key.strip():
             raise ConfigurationError("api_key must be a key of Serper, got an empty string")
@@ -104,7 +104,7 @@ def _answer_box(box: object) -> Document | None:
 
 
 def _knowledge_graph(box: object) -> Document | None:
-    """Return what Google knows of a thing; None without anything."""
+    """Return Google's knowledge graph entry; None if it is empty."""
     fields = cast(dict[str, Any], box) if isinstance(box, dict) else {}
     said = _strings(fields, "type", "description")
     attributes: object = fields.get("attributes")
@@ -131,7 +131,7 @@ def _read_page(page: object) -> Document:
     title, link = fields.get("title"), fields.get("link")
     if not isinstance(title, str) or not isinstance(link, str):
         raise _wrong(f"pages with the strings 'title' and 'link', got {page!r:.200}")
-    snippet: object = fields.get("snippet", "")  # some pages have none
+    snippet: object = fields.get("snippet", "")  # some pages have no snippet
     text = snippet if isinstance(snippet, str) else ""
     return Document(id=link, title=title, text=text)
 

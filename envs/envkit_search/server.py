@@ -1,14 +1,14 @@
 """A server of Search-R1's `POST /retrieve` over any backend; the contract is in `remote`.
 
-Right for any number of queries, with and without scores: `return_scores` true answers
+It works for any number of queries, with and without scores: `return_scores` true answers
 `{"document": {"id", "contents"}, "score"}`, false the bare documents. Failures are never an empty
 list:
 
 | request | answer |
 | --- | --- |
 | without the key | 401 |
-| of a web page of another site | 403 |
-| not the contract's, or asks for too many documents | 422 with a `detail`, as from FastAPI |
+| from a web page of another site | 403 |
+| violates the contract, or asks for too many documents | 422 with a `detail`, as in FastAPI |
 | too large, or its answer would be | 413 with a `detail`; fewer queries at once may pass |
 | its backend fails | 503, or 500 if trying again is useless |
 | not answered in time | 503 |
@@ -35,32 +35,32 @@ MAX_QUERY_CHARACTERS: Final = 8192
 _HEALTH: Final = "/health"
 _JSON: Final = "application/json"
 _SLICE_HITS: Final = 1000
-"""Documents that are searched and written at once: an answer grows by so many before it is bounded
+"""Documents searched and written at once: an answer grows by this many before its size is checked
 again."""
 _WRITE_ON_THREAD: Final = 1 << 18
-"""Characters from which on documents are written off the event loop."""
+"""Documents at least this long, in characters, are written off the event loop."""
 _LAST_ANSWERS_S: Final = 3.0
-"""How long answers under way may take once the server is to end, in seconds."""
+"""Seconds that pending answers may take when the server shuts down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """How much a request may take."""
+    """Limits on requests."""
 
     request_bytes: int = 4 << 20
     answer_bytes: int = 16 << 20
-    """Clients of envkit read no more either."""
+    """envkit's clients have the same limit."""
     documents: int = 16_384
     """Queries times `topk`."""
     request_s: float = 60.0
     """From the first byte of the body to the last byte of the answer, in seconds."""
     idle_s: float = 75.0
-    """How long a connection may wait for its next request, in seconds."""
+    """Seconds that a connection may idle between requests."""
     at_once: int = 32
-    """Requests answered at once; others wait, within `request_s`."""
+    """Concurrent requests; others wait, within `request_s`."""
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could be answered.
+        """Reject limits under which nothing could be answered.
 
         Raises:
             ConfigurationError: One is not positive.
@@ -71,7 +71,7 @@ class ServerLimits:
 
 
 class _Refused(Exception):
-    """A request that is not the contract's, or asks for too much; the argument says why."""
+    """A request that violates the contract or asks for too much; the argument says why."""
 
     def __init__(self, detail: str, status: int = 422) -> None:
         super().__init__(detail)
@@ -88,8 +88,8 @@ def create_app(
     """Return an application that serves `POST /retrieve` and `GET /health`.
 
     Args:
-        backend: Whom to ask; it stays the caller's to close.
-        access: Who may ask; `/health` needs no key.
+        backend: Backend to search; the caller closes it.
+        access: Access rules; `/health` needs no key.
         default_topk: For requests whose `topk` is missing, null or 0.
         limits: None takes the defaults.
 
@@ -125,7 +125,7 @@ class _Service:
         self._free = asyncio.Semaphore(limits.at_once)
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request; one that takes too long is given up wherever it is."""
+        """Answer a request; cancel it if it takes too long."""
         response = web.StreamResponse(headers={"Content-Type": f"{_JSON}; charset=utf-8"})
         try:
             async with asyncio.timeout(self._limits.request_s), self._free:
@@ -142,7 +142,7 @@ class _Service:
             status = 503 if fault.retryable else 500
             return web.json_response({"detail": str(fault), "kind": fault.kind}, status=status)
         except TimeoutError:
-            if response.prepared:  # the client does not read its answer
+            if response.prepared:  # the client does not read the answer
                 if request.transport is not None:
                     request.transport.abort()
                 return response
@@ -150,7 +150,7 @@ class _Service:
             return web.json_response({"detail": detail}, status=503)
 
     async def _answer(self, body: bytes) -> list[bytes]:
-        """Return the JSON of an answer in pieces."""
+        """Return the JSON of an answer in chunks."""
         queries, topk, has_scores = _read_request(body, self._default_topk)
         if len(queries) * topk > self._limits.documents:
             raise _Refused(
@@ -206,10 +206,10 @@ async def serve(
     """Serve a backend until the task is cancelled.
 
     Args:
-        backend: Whom to ask; it stays the caller's to close.
-        access: Who may ask, and the address to listen on.
-        port: 0 takes a free one.
-        default_topk: For requests that name none.
+        backend: Backend to search; the caller closes it.
+        access: Access rules, and the address to listen on.
+        port: 0 picks a free port.
+        default_topk: For requests without `topk`.
         limits: None takes the defaults.
         on_ready: Called with the server's address once it listens.
 
@@ -249,7 +249,7 @@ def serve_until_interrupted(
     limits: ServerLimits | None = None,
     on_ready: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Serve a backend until Ctrl-C; for programs that do nothing else. See `serve`.
+    """Serve a backend until Ctrl-C; blocking. See `serve`.
 
     Raises:
         ConfigurationError: `default_topk` is out of range.

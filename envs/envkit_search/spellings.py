@@ -1,7 +1,7 @@
 """Accepted spellings of an answer: the exact strings that a grader compares with.
 
-A grader that lower-cases and drops punctuation and articles (as the Search-R1 protocol does) need
-not see more; one that compares exactly is served as well.
+They suffice both for graders that lower-case and drop punctuation and articles, as Search-R1's, and
+for graders that compare exactly.
 """
 
 import functools
@@ -55,9 +55,9 @@ def prefixed_spellings(prefix: str, text: str) -> Spellings:
 
 
 def gives_away(question: str, answers: Iterable[str]) -> bool:
-    """Return whether a spelling of the answer stands in the question, word for word."""
+    """Return whether the question contains a spelling of the answer, word for word."""
     asked = folded(question)
-    # Nearly always its letters are not there at all, which is seen without cutting words.
+    # Usually its letters do not occur at all, which needs no word splitting.
     return any(
         padded(answer).split(" ", 2)[1] in asked and padded(answer) in padded(question)
         for answer in answers

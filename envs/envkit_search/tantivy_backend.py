@@ -1,12 +1,11 @@
-"""Search in an index on disk, by tantivy: for corpora that memory does not hold.
+"""Search an index on disk with tantivy, for corpora that do not fit in memory.
 
-Texts are cut into the same words as for the index in memory (`words.tokenise`), titles count twice
-there too, and a query that has the words of a title and no other gets the same bonus. What differs
-is how tantivy rounds: it keeps a document's length in one byte, so neighbours in a ranking may
-change places.
+Texts are tokenised as for the in-memory index (`words.tokenise`), titles count twice, and a query
+with exactly the words of a title gets the same bonus. Only rounding differs: tantivy stores a
+document's length in one byte, so neighbours in a ranking may swap.
 
-An index is built beside its place and moved there when it is whole, so a folder of its name always
-holds one; what an interrupted build leaves has another name.
+An index is built in a temporary folder and moved when complete, so its folder is always a complete
+index.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ _FORMAT: Final = "envkit-tantivy-1"
 _MANIFEST: Final = "envkit.json"
 _TITLE_WEIGHT: Final = 2
 _WRITER_BYTES: Final = 128_000_000
-"""Memory of a build before a part of the index goes to disk."""
+"""Memory of a build before it flushes to disk."""
 _REMOVALS: Final = 50
 _REMOVAL_PAUSE_S: Final = 0.02
 
@@ -45,7 +44,7 @@ class TantivyBackend:
     """Answers queries from an index on disk, on threads. Open it with `open_index`."""
 
     is_deterministic = True
-    """For one and the same index; equal scores may be ordered otherwise in another build."""
+    """For the same index; another build may order ties differently."""
 
     def __init__(self, folder: Path, tantivy: Any) -> None:  # noqa: ANN401  # the module
         self._folder, self._tantivy = folder, tantivy
@@ -68,7 +67,7 @@ class TantivyBackend:
         return await asyncio.to_thread(self.search_now, queries, topk)
 
     def search_now(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """Do what `search` does, on this thread.
+        """Search on this thread; see `search`.
 
         Raises:
             ConfigurationError: `topk` is below 1.
@@ -78,7 +77,7 @@ class TantivyBackend:
             raise ConfigurationError(f"topk must be at least 1, got {topk}")
         try:
             return [self._hits(query[:MAX_QUERY_CHARACTERS], topk) for query in queries]
-        except (OSError, ValueError) as error:  # what tantivy raises for a file that is gone
+        except (OSError, ValueError) as error:  # tantivy's error for a missing file
             raise EnvFault(
                 f"the search index {str(self._folder)!r} failed: {error}", kind=FaultKind.PERMANENT
             ) from error
@@ -106,7 +105,7 @@ class TantivyBackend:
         ]
 
     def _titled(self, key: str, ranked: Any, topk: int) -> list[tuple[float, Any]]:  # noqa: ANN401  # a query
-        """Return score and place of the documents whose title has these words and no other."""
+        """Return score and address of documents whose title has exactly these words."""
         queries, occur = self._tantivy.Query, self._tantivy.Occur
         title = queries.const_score_query(self._term("title", key, "basic"), EXACT_TITLE_BONUS)
         both = queries.boolean_query([(occur.Must, title), (occur.Should, ranked)])
@@ -124,12 +123,12 @@ class TantivyBackend:
 def build_index(
     folder: str | Path, documents: Iterable[Document], *, corpus: str = ""
 ) -> TantivyBackend:
-    """Build an index of the documents and open it; nothing is left of a build that is interrupted.
+    """Build an index of the documents and open it; an interrupted build leaves nothing.
 
     Args:
-        folder: Where it goes; must not exist.
-        documents: With ids of their own, which is not checked.
-        corpus: What tells the corpus from others, such as a `corpus_file.fingerprint`.
+        folder: Folder of the index; must not exist.
+        documents: With unique ids, which is not checked.
+        corpus: Identity of the corpus, such as a `corpus_file.fingerprint`.
 
     Raises:
         StorageError: The folder exists or cannot be written.
@@ -163,11 +162,11 @@ def open_index(folder: str | Path, *, corpus: str | None = None) -> TantivyBacke
     """Open an index that `build_index` made.
 
     Args:
-        folder: Its place.
-        corpus: What it must have been built from; None takes any.
+        folder: Folder of the index.
+        corpus: Identity of the corpus it must be built from; None accepts any.
 
     Raises:
-        StorageError: There is none, it is damaged, or of another corpus or format.
+        StorageError: There is no index, it is damaged, or of another corpus or format.
         MissingDependencyError: tantivy is not installed.
     """
     tantivy, place = _tantivy(), Path(folder)
@@ -177,7 +176,7 @@ def open_index(folder: str | Path, *, corpus: str | None = None) -> TantivyBacke
         backend = TantivyBackend(place, tantivy) if is_ours else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
-            f"{str(place)!r} is no search index: {error}; build one first"
+            f"{str(place)!r} is not a search index: {error}; build one first"
         ) from error
     if backend is None or (corpus is not None and manifest["corpus"] != corpus):
         raise StorageError(

@@ -1,4 +1,4 @@
-"""One kind of question over the table of facts."""
+"""A kind of question over the fact table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ MAX_HOPS: Final = 3
 
 
 class Question(NamedTuple):
-    """A question with its only answer."""
+    """A question with its unique answer."""
 
     text: str
     accepted: Spellings
@@ -24,7 +24,7 @@ class Template:
     kind: str
     hops: int
     group: str
-    """Which list of the table it starts from."""
+    """List of the table that it starts from."""
     rows: list[int]
     """Rows of the group that have the fact."""
     ask: Callable[[int], Question]

@@ -1,4 +1,4 @@
-"""JSON over HTTP to a search service: bounded, with deadlines, retries and typed faults.
+"""JSON over HTTP to a search service, with limits, deadlines, retries and typed faults.
 
 What happens to a failure:
 
@@ -12,7 +12,7 @@ What happens to a failure:
 | any other status, redirects included | PERMANENT at once |
 | a body beyond `max_bytes` | PERMANENT at once |
 
-All attempts and waits of a call end at one deadline. Nothing here knows what a request means.
+One deadline covers all attempts and waits of a call. This module does not interpret requests.
 """
 
 import asyncio
@@ -34,32 +34,32 @@ _REFUSED: Final = frozenset({400, 413, 422})
 _SHOWN: Final = 300
 _CHUNK: Final = 1 << 16
 _PARSE_ON_THREAD: Final = 1 << 18
-"""Bytes from which on a body is parsed off the event loop."""
+"""Bodies at least this long, in bytes, are parsed off the event loop."""
 
 
 class RefusedFault(EnvFault):
-    """The service refused this very request (400, 413, 422); another one may pass."""
+    """The service rejected this request (400, 413, 422); another may pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """How much a service may take: time, connections, bytes, attempts."""
+    """Limits on a service: time, connections, bytes, attempts."""
 
     attempt_s: float = 20.0
-    """Of one attempt, from sending to the last byte, in seconds."""
+    """Seconds per attempt, from sending to the last byte."""
     deadline_s: float = 60.0
-    """Of a whole call, waiting for a free connection and for retries included, in seconds."""
+    """Seconds per call, including waits for a connection and retries."""
     max_attempts: int = 8
     max_concurrent: int = 32
-    """Requests under way at once, by event loop."""
+    """Concurrent requests per event loop."""
     max_bytes: int = 16 << 20
-    """Of one answer."""
+    """Maximum bytes of an answer."""
     backoff: Backoff = field(
         default_factory=lambda: Backoff(initial_s=0.25, maximum_s=8, jitter=0.5)
     )
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing could be sent.
+        """Reject limits under which nothing could be sent.
 
         Raises:
             ConfigurationError: A time is not positive, or a count is below 1.
@@ -77,20 +77,20 @@ class HttpLimits:
 
 
 class _Failed(Exception):
-    """An attempt failed in a way that another one may survive."""
+    """An attempt failed in a retryable way."""
 
     def __init__(self, fault: EnvFault, *, wait_s: float = 0.0) -> None:
         super().__init__(str(fault))
         self.fault = fault
         self.wait_s = wait_s
-        """The service asked for at least so much patience."""
+        """Minimum wait that the service asked for."""
 
 
 class JsonService:
-    """One service that answers JSON to JSON.
+    """A service with JSON requests and answers.
 
     Connections belong to the event loop that opened them; `aclose` closes those of the running loop
-    and forgets those of loops that are gone.
+    and forgets those of dead loops.
     """
 
     def __init__(
@@ -103,18 +103,18 @@ class JsonService:
         seed: int = 0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Describe the service; nothing is opened before the first call.
+        """Set up the service; nothing is opened before the first call.
 
         Args:
-            url: Where to POST, complete.
-            noun: What the service is, for messages.
-            headers: Of every request; their values never stand in a message.
+            url: Complete URL to POST to.
+            noun: Name of the service, for messages.
+            headers: Headers of every request; their values never appear in messages.
             limits: None takes the defaults.
-            seed: Of the jitter of waiting times.
+            seed: Seed of the retry jitter.
             wall_clock: Seconds since 1970, for a Retry-After that is a date.
 
         Raises:
-            ConfigurationError: The address is none.
+            ConfigurationError: The address is invalid.
         """
         if not url.startswith(("http://", "https://")) or len(url.split("/")[2]) == 0:
             raise ConfigurationError(
@@ -123,7 +123,7 @@ class JsonService:
         self.url, self._noun = url, noun
         self.limits = limits or HttpLimits()
         self.attempts = 0
-        """Requests sent so far, repeated ones included."""
+        """Requests sent so far, retries included."""
         self._headers = {"Accept-Encoding": "identity", **(headers or {})}
         self._rng = random.Random(seed)
         self._wall_clock = wall_clock
@@ -132,7 +132,7 @@ class JsonService:
         ] = {}
 
     async def post(self, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
-        """Send a JSON object and return the JSON that comes back.
+        """Send a JSON object and return the JSON answer.
 
         Raises:
             EnvFault: The service failed; the table in the module's docstring says how.
@@ -151,7 +151,7 @@ class JsonService:
             ) from error
 
     async def aclose(self) -> None:
-        """Close the running loop's connections; closing twice is fine."""
+        """Close the running loop's connections; safe to call twice."""
         mine = self._loops.pop(asyncio.get_running_loop(), None)
         if mine is not None:
             await mine[0].close()
@@ -249,15 +249,15 @@ class JsonService:
 
     def _forget_dead_loops(self) -> None:
         for loop in [loop for loop in self._loops if loop.is_closed()]:
-            # Closing would touch the loop that is gone; its sockets go with it.
+            # Closing would use the dead loop; its sockets died with it.
             self._loops.pop(loop)[0].detach()
 
 
 def _decode(answer: bytes, charset: str | None) -> Any:  # noqa: ANN401  # any JSON
     """Return the JSON of a body.
 
-    A byte that is not text in the declared encoding, or else in the one that JSON's first bytes
-    show, becomes U+FFFD: pages off the web hold such bytes, and the rest of the answer is good.
+    A byte that is invalid in the declared encoding, or else in the one detected from JSON's first
+    bytes, becomes U+FFFD: web pages contain such bytes, and the rest of the answer is usable.
     """
     try:
         text = answer.decode(charset or json.detect_encoding(answer), errors="replace")

@@ -1,6 +1,6 @@
-"""Words of a text as the index sees them: folded, without stop words, plurals cut.
+"""Tokenise texts for the index: folded, without stop words, plurals stemmed.
 
-The module imports nothing of envkit, so that the build script of the facts shares it.
+The module imports nothing from envkit, so the build script of the facts can share it.
 """
 
 import re
@@ -44,10 +44,10 @@ def _searched(text: str) -> Iterator[str]:
 
 
 def tokenise(text: str) -> list[str]:
-    """Return the words that are searched for; none when only stop words or no letters are there."""
+    """Return the search words; empty for a text of stop words or without letters."""
     return list(_searched(text))
 
 
 def title_key(title: str) -> str:
-    """Return the form in which a query equals a title: the same words in the same order."""
+    """Return the key by which a query matches a title: the same words in the same order."""
     return " ".join(_searched(title))

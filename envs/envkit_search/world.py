@@ -1,8 +1,8 @@
-"""A fictional world: things with facts, drawn from a seed, of any size, with nothing to memorise.
+"""A fictional world of things with facts, generated from a seed, with nothing to memorise.
 
-What makes it hard can be set: other names (with a page that says whose they are), pages of
-namesakes that mislead, and pages that contradict each other. Each page is of an almanac of some
-year; where two pages disagree on a fact, the newer almanac is right, and both pages say so.
+Options set its difficulty: aliases (with a page that resolves them), misleading pages of namesakes,
+and contradicting pages. Each page is from an almanac of some year; if two pages disagree on a fact,
+the newer almanac is right, and both pages say so.
 """
 
 import random
@@ -27,17 +27,17 @@ _LAST_ALMANAC: Final = 1960
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldShape:
-    """All that a world is a function of."""
+    """Parameters that define a world."""
 
     seed: int = 0
     size: int = 2000
-    """Number of things; there are more pages, for other names, namesakes and contradictions."""
+    """Number of things; more pages are added for aliases, namesakes and contradictions."""
     aliases: float = 0.2
     """Share of things with a second name."""
     distractors: float = 0.2
     """Share of things with a namesake that has a page."""
     contradictions: float = 0.15
-    """Share of things with a second page, of another almanac, that denies one fact."""
+    """Share of things with a second page, from another almanac, that contradicts one fact."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -83,7 +83,7 @@ class Dispute:
     fact: int
     """Number of the fact among those of the kind."""
     wrong: int
-    """What the older page says: a number, or the number of a thing."""
+    """Value on the older page: a number, or the number of a thing."""
     almanac: int
     """Year of the second page."""
 
@@ -102,7 +102,7 @@ class Thing:
     values: tuple[int, ...]
     """True values of the kind's facts: numbers, or the numbers of things."""
     says_alias: tuple[bool, ...]
-    """By fact: whether its pages call the other thing by its second name, if it has one."""
+    """By fact: whether its pages use the other thing's alias, if it has one."""
     almanac: int
     """Year of its page."""
     dispute: Dispute | None
@@ -114,7 +114,7 @@ class Thing:
         return f"{self.name} (Almanac of {self.dispute.almanac})"
 
     def second_page_is_right(self, fact: int) -> bool:
-        """Return whether the true value of the fact stands on the second page only."""
+        """Return whether only the second page has the true value of the fact."""
         dispute = self.dispute
         return dispute is not None and dispute.fact == fact and dispute.almanac > self.almanac
 
@@ -127,7 +127,7 @@ class World:
         self.things = _draw_things(shape)
 
     def called(self, number: int, *, by_alias: bool) -> str:
-        """Return the name of a thing, its second one if it has one and that is wanted."""
+        """Return the name of a thing, or its alias if wanted and available."""
         thing = self.things[number]
         return thing.alias if by_alias and thing.alias else thing.name
 
@@ -141,7 +141,7 @@ def _draw_things(shape: WorldShape) -> list[Thing]:
     called = [names.make(kind) for kind in kinds]
     things: list[Thing] = []
     for number, kind in enumerate(kinds):
-        # Every draw is made whatever the shares, so a knob leaves names and facts as they were.
+        # Every draw happens for any shares, so changing one keeps names and facts.
         values = tuple(_draw_value(draws, members, kind, fact, (number,)) for fact in _facts(kind))
         says_alias = tuple(draws.random() < 0.5 for _ in values)
         almanac = draws.randint(_FIRST_ALMANAC, _LAST_ALMANAC)
@@ -177,7 +177,7 @@ def _draw_value(
     fact: int,
     excluded: tuple[int, ...],
 ) -> int:
-    """Return a value that is none of the excluded."""
+    """Return a value that is not excluded."""
     schema = KINDS[kind].facts[fact]
     while True:
         if schema.target:

@@ -1,4 +1,4 @@
-"""The pages of a fictional world: one for each thing, and those that make it hard."""
+"""The pages of a fictional world: one per thing, and the misleading ones."""
 
 import functools
 import random
@@ -12,20 +12,20 @@ from envkit_search.world import Thing, World, WorldShape
 from envkit_search.world_schema import KINDS
 
 RULE: Final = "Where the two pages disagree, the newer almanac is right."
-"""Stated on the pages that may disagree, and nowhere else, so that no question hints at it."""
+"""Appears only on pages that may disagree, so that no question hints at it."""
 WORLDS_IN_MEMORY: Final = 4
-"""Worlds, and indices, that a process keeps: the last ones used."""
+"""Worlds and indices cached per process, least recently used dropped first."""
 
 
 @functools.lru_cache(maxsize=WORLDS_IN_MEMORY)
 def world_of(shape: WorldShape) -> World:
-    """Return the world of a shape, built once while it is in use."""
+    """Return the cached world of a shape."""
     return World(shape)
 
 
 @functools.lru_cache(maxsize=WORLDS_IN_MEMORY)
 def world_index(shape: WorldShape) -> Bm25Index:
-    """Return the index of a world's pages, built once while it is in use."""
+    """Return the cached index of a world's pages."""
     return Bm25Index.build(world_documents(world_of(shape)))
 
 
@@ -84,7 +84,7 @@ def _second_page(world: World, thing: Thing) -> str:
 
 
 def _namesake_page(thing: Thing, draws: random.Random) -> str:
-    """Return a page near in its words that says nothing of the thing itself."""
+    """Return a page with similar words that says nothing about the thing."""
     return (
         f"From the Almanac of {draws.randint(1900, 1960)}. {thing.namesake} bears the name of "
         f"{thing.name} and is otherwise no part of it. It was opened in "

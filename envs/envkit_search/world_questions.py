@@ -1,7 +1,7 @@
 """Questions over a fictional world: an endless task source with one answer to each question.
 
 A question starts at a thing and follows facts from page to page. Training and test questions start
-at different things of the world; a world of another seed shares nothing at all.
+at different things; worlds of different seeds share nothing.
 """
 
 import random
@@ -45,7 +45,7 @@ class WorldQuestions:
             shape: Seed, size and difficulty of the world; None takes the defaults.
             split: "train", "test" (an eighth of the things) or "all"; the first two share no
                 starting page.
-            hops: How many pages of things to read, from 1 to 4; None takes all.
+            hops: Numbers of pages to read, from 1 to 4; None takes all.
 
         Raises:
             ConfigurationError: The split or a number of hops does not exist.
@@ -60,7 +60,7 @@ class WorldQuestions:
         return None
 
     def task(self, index: int) -> Task:
-        """Return the question of this index as JSON data; the first call builds the world.
+        """Return the question at this index as JSON data; the first call builds the world.
 
         Raises:
             ConfigurationError: The index is negative, or the world is too small for a question.

@@ -1,4 +1,4 @@
-"""What a fictional world consists of: kinds of things, and the facts that each thing has.
+"""Schema of a fictional world: kinds of things, and their facts.
 
 Every fact has exactly one true value, so every chain of facts has exactly one end.
 """
@@ -13,13 +13,13 @@ class Fact:
 
     key: str
     target: str = ""
-    """Kind of the thing that it leads to; empty for a number."""
+    """Kind of the thing it refers to; empty for a number."""
     sentence: str
-    """As a page says it: {0} is the thing, {1} the value."""
+    """Sentence on a page: {0} is the thing, {1} the value."""
     phrase: str = ""
-    """Names the value by way of the thing {0}; empty for a number."""
+    """Phrase that names the value through the thing {0}; empty for a number."""
     question: str
-    """Asks for the value; {0} is the thing."""
+    """Question about the value; {0} is the thing."""
     low: int = 0
     high: int = 0
     """Range of a number, both ends included."""
@@ -32,13 +32,13 @@ class Kind:
     """A kind of thing."""
 
     share: float
-    """Of all things of a world."""
+    """Share among all things of a world."""
     introduction: str
     """First words of its page, after the name."""
     mention: str
-    """How a question names it."""
+    """Phrase of a question that names it."""
     namesakes: tuple[str, ...]
-    """What else bears its name, on pages that mislead."""
+    """Namesakes on misleading pages."""
     facts: tuple[Fact, ...]
 
 

@@ -118,7 +118,7 @@ class Oracle:
         tools: Tools,
         marker: str,
     ) -> Truth | None:
-        """Return what follows a reply; None where the template does not show the reply's end."""
+        """Return what follows a reply; None if the template does not show the reply's end."""
         text = self.render([*history, *observations], tools)
         if text is None or (place := text.rfind(marker)) < 0:
             return None

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from fakes.mutants import MUTANTS, ROWS
 from fakes.sweep import sweep
 
-from envkit.certify.worker import LINES
+from envkit_certify.worker import LINES
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
 UNCHANGED = ("fakes.mutants:Geo3k", "fakes.mutants:Desktop")

@@ -56,7 +56,7 @@ def _compare(module: str, directory: Path) -> int:
 
         typing.TypedDict = typing_extensions.TypedDict
     warnings.simplefilter("ignore")  # the trainers' own, on import
-    from envkit.conformance.gradient import Verdict, compare_paths, save_gradients
+    from envkit_conformance.gradient import Verdict, compare_paths, save_gradients
 
     failed = False
     for path in importlib.import_module(f"{module}.gradient").GRADIENTS:

@@ -8,6 +8,7 @@ strict build refuses it.
 
 import posixpath
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,14 @@ _CODE: Final = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 _FOLDER: Final = "repository"
 _LANGUAGES: Final = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash"}
 """Kinds of files that are shown as text; others are copied."""
+
+
+def on_config(config: Any) -> Any:  # noqa: ANN401  # MkDocs calls it
+    """Link to the repository at the address that the package's metadata names, if it has one."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    hook = tomllib.loads(text)["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+    config.repo_url = hook["repository"] or None
+    return config
 
 
 def on_files(files: Files, *, config: Any) -> Files:  # noqa: ANN401  # MkDocs calls it

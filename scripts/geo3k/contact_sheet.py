@@ -27,7 +27,7 @@ _LINE = 13
 def wrapped(
     text: str, pen: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont, width: int
 ) -> list[str]:
-    """Return the text in lines of a width in pixels, the last one cut where there are too many."""
+    """Return the text in lines of a width in pixels, the last one cut if there are too many."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()

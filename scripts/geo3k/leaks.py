@@ -82,7 +82,7 @@ def _is_spanned(goal: Vector, rows: Vector) -> bool:
 
 
 def _goals(task: Task) -> list[Quantity] | None:
-    """Return the asked quantities; None where the question itself needs a label of the figure."""
+    """Return the asked quantities; None if the question itself needs a label of the figure."""
     goal = task["goal"]
     if goal[0] == "round":
         goal = goal[2]

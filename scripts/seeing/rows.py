@@ -35,7 +35,7 @@ class Example:
     """What one step needs of a row."""
 
     ids: tuple[int, ...]
-    mask: tuple[bool, ...]  # as long as ids; True where the oracle replied
+    mask: tuple[bool, ...]  # as long as ids; True if the oracle replied
     pictures: tuple[Mapping[str, Any], ...]
 
 

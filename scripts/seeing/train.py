@@ -192,7 +192,7 @@ class Training:
             **{name: torch.from_numpy(array) for name, array in pictures.items()},
         ).last_hidden_state
         chosen = mask[:, 1:]
-        logits = self.model.lm_head(hidden[:, :-1][chosen])  # only where a reply is
+        logits = self.model.lm_head(hidden[:, :-1][chosen])  # only if a reply is
         return logits.log_softmax(-1).gather(1, ids[:, 1:][chosen][:, None])[:, 0]
 
     def finish(self) -> None:

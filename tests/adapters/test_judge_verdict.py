@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from envkit.chat import status_failure
+from envkit_chat import status_failure
 from envkit_judges import Criterion, MalformedVerdict, read_verdict
 from envkit_judges.verdict import schema_of
 
@@ -48,7 +48,7 @@ def test_a_verdict_is_read(frame: str) -> None:
         ("[" * 100_000, "one JSON object and nothing else"),
         ("9" * 10_000, "one JSON object and nothing else"),
         (f"[{GOOD}]", "must be a JSON object"),
-        ('{"reason": "so", "reason": "", "scores": {}}', "a key is there twice"),
+        ('{"reason": "so", "reason": "", "scores": {}}', "a key is repeated"),
         ('{"reason": "so", "scores": {"a": NaN, "b": 0}}', "NaN is not valid JSON"),
         ('{"scores": {"a": 7, "b": 0}}', r"lacks the keys \['reason'\]"),
         ('{"reason": "so", "scores": {"a": 7}}', r"lacks the keys \['b'\]"),

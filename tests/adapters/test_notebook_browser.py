@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator
 from textwrap import dedent
+from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("anywidget")
-pytest.importorskip("jupyterlab")
-pytest.importorskip("playwright")
-
 from fakes.chromium import needs_chromium
-from fakes.jupyter_lab import Lab, jupyter_lab
-from playwright.sync_api import Page
+
+if TYPE_CHECKING:
+    from fakes.jupyter_lab import Lab
+    from playwright.sync_api import Page
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,7 +37,11 @@ RECORD = """
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Lab]":
+    pytest.importorskip("anywidget")
+    pytest.importorskip("jupyterlab")
+    from fakes.jupyter_lab import jupyter_lab  # two seconds of imports
+
     with jupyter_lab(tmp_path_factory.mktemp("lab")) as running:
         yield running
 
@@ -48,7 +50,7 @@ def cells(*sources: str) -> list[str]:
     return [dedent(source).strip() for source in sources]
 
 
-def count(page: Page, selector: str, number: int) -> None:
+def count(page: "Page", selector: str, number: int) -> None:
     """Wait until so many elements are there."""
     page.wait_for_function(
         "([selector, number]) => document.querySelectorAll(selector).length === number",
@@ -56,7 +58,7 @@ def count(page: Page, selector: str, number: int) -> None:
     )
 
 
-def test_episode_is_played_by_clicking(lab: Lab) -> None:
+def test_episode_is_played_by_clicking(lab: "Lab") -> None:
     page = lab.run("play", cells("from envkit_notebook import play\nplay('canary-v0', seed=7)"))
     page.wait_for_selector(".ek-user img[src^='blob:']")
     page.fill(".ek-box", "?")
@@ -77,7 +79,7 @@ def test_episode_is_played_by_clicking(lab: Lab) -> None:
     count(page, ".ek-outcome", 0)
 
 
-def test_click_on_a_screenshot_writes_the_action(lab: Lab) -> None:
+def test_click_on_a_screenshot_writes_the_action(lab: "Lab") -> None:
     code = "from envkit_notebook import play\nplay('computer-use-v0', seed=3, level=1)"
     page = lab.run("click", cells(code))
     page.wait_for_selector("img.ek-pointable[src^='blob:']")
@@ -92,7 +94,7 @@ def test_click_on_a_screenshot_writes_the_action(lab: Lab) -> None:
     count(page, ".ek-outcome", 1)
 
 
-def test_foreign_text_is_shown_as_text_and_never_runs(lab: Lab) -> None:
+def test_foreign_text_is_shown_as_text_and_never_runs(lab: "Lab") -> None:
     record = f"trajectory = await recorded('canary-v0', lambda context: {HOSTILE!r})"
     page = lab.run("hostile", cells(RECORD, f"{record}\nshow(trajectory, codec=codec)"))
     page.wait_for_selector(".ek-mode-show .ek-assistant")
@@ -104,7 +106,7 @@ def test_foreign_text_is_shown_as_text_and_never_runs(lab: Lab) -> None:
     assert page.locator(inside).count() == 0
 
 
-def test_recorded_episode_is_stepped_through_with_its_tokens(lab: Lab) -> None:
+def test_recorded_episode_is_stepped_through_with_its_tokens(lab: "Lab") -> None:
     code = "show(await recorded('canary-v0'), codec=codec)"
     page = lab.run("show", cells(RECORD, code), height=1300)
     page.wait_for_selector(".ek-mode-show .ek-trained")
@@ -121,7 +123,7 @@ def test_recorded_episode_is_stepped_through_with_its_tokens(lab: Lab) -> None:
     assert "<|image_pad|> \N{MULTIPLICATION SIGN}21" in page.inner_text(".ek-tokens >> nth=0")
 
 
-def test_engine_plays_a_branch_beside_the_record(lab: Lab) -> None:
+def test_engine_plays_a_branch_beside_the_record(lab: "Lab") -> None:
     code = """
         trajectory = await recorded('canary-v0')
         engine = ScriptedEngine(codec, envkit.make('canary-v0').oracle())
@@ -140,7 +142,7 @@ def test_engine_plays_a_branch_beside_the_record(lab: Lab) -> None:
     count(page, ".ek-column:last-child .ek-outcome", 3)
 
 
-def test_person_plays_a_branch(lab: Lab) -> None:
+def test_person_plays_a_branch(lab: "Lab") -> None:
     code = "branch(await recorded('canary-v0'), 1, 'WRNG')"
     page = lab.run("hand", cells(RECORD, code), width=1400)
     page.wait_for_selector(".ek-column:last-child .ek-oracle:enabled")
@@ -151,7 +153,7 @@ def test_person_plays_a_branch(lab: Lab) -> None:
     assert "reward 0.666667" in page.inner_text(".ek-column >> nth=1")
 
 
-def test_cells_run_while_an_environment_takes_its_time(lab: Lab) -> None:
+def test_cells_run_while_an_environment_takes_its_time(lab: "Lab") -> None:
     code = """
         import threading, envkit
         from envkit_notebook import play

@@ -22,7 +22,7 @@ from envkit.text import utf8
 from envkit.trajectory import Trajectory, certify, save
 from envkit_notebook.comparing import BranchWidget
 from envkit_notebook.outcome import pretty
-from envkit_notebook.pictures import Shelf
+from envkit_notebook.pictures import ImageStore
 from envkit_notebook.playing import PlayWidget
 from envkit_notebook.recorded import read_episode
 from envkit_notebook.scene import episode_view
@@ -148,7 +148,7 @@ async def test_widget_sends_each_image_that_it_is_asked_for() -> None:
 @settings(quick, max_examples=examples(15))
 @given(trajectories())
 def test_episode_view_is_plain_data_of_every_token(trajectory: Trajectory) -> None:
-    view = episode_view(trajectory, Shelf())
+    view = episode_view(trajectory, ImageStore())
 
     assert is_plain(view)
     shown = [segment for step in view["steps"] for segment in step["tokens"]]
@@ -158,10 +158,10 @@ def test_episode_view_is_plain_data_of_every_token(trajectory: Trajectory) -> No
 
 
 def test_episode_view_collapses_placeholders_and_keeps_replies_whole() -> None:
-    prompt, *_ = episode_view(example(), Shelf())["steps"][0]["tokens"]
+    prompt, *_ = episode_view(example(), ImageStore())["steps"][0]["tokens"]
     assert (prompt["ids"][1], prompt["counts"][1]) == (9000, 4)
 
-    reply = episode_view(example(), Shelf())["steps"][0]["tokens"][1]
+    reply = episode_view(example(), ImageStore())["steps"][0]["tokens"][1]
     assert reply["counts"] == [1, 1, 1]
     assert reply["logprobs"] == [-0.5, -0.01, -2.25]
 
@@ -178,7 +178,7 @@ def test_show_reads_an_episode_of_a_file_and_checks_its_certificate(tmp_path: Pa
 
 
 def test_show_names_a_forged_ledger() -> None:
-    view = episode_view(example(1), Shelf(), recorded=certify(example(2)))
+    view = episode_view(example(1), ImageStore(), recorded=certify(example(2)))
     assert view["proof"]["holds"] is False
 
 

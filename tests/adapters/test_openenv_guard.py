@@ -251,14 +251,14 @@ def test_one_client_may_have_all_and_two_share() -> None:
     shares = SessionShares(4, clock=clock)
     assert [shares.take("a") is None for _ in range(5)] == [True] * 4 + [False]
     assert "all 4" in (shares.take("b") or "")
-    shares.give_back("a")
+    shares.release("a")
     assert shares.take("a") is not None  # it has three of four, and b waits
     assert shares.take("b") is None
-    shares.give_back("a")
+    shares.release("a")
     assert "share" in (shares.take("a") or "")
     assert shares.take("b") is None
-    shares.give_back("b")
-    shares.give_back("b")
+    shares.release("b")
+    shares.release("b")
     clock.now = 61.0
     assert [shares.take("a") is None for _ in range(3)] == [True, True, False]
 
@@ -270,12 +270,12 @@ def test_shares_never_exceed_the_total(total: int, moves: list[tuple[str, bool]]
         if takes and shares.take(client) is None:
             held[client] += 1
         elif not takes and held[client]:
-            shares.give_back(client)
+            shares.release(client)
             held[client] -= 1
         assert sum(held.values()) <= total
     for client, count in held.items():
         for _ in range(count):
-            shares.give_back(client)
+            shares.release(client)
     assert shares.take("a") is None
 
 

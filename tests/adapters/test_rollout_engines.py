@@ -29,8 +29,8 @@ from envkit_transformers import create_engine
 
 FAMILIES = (
     "computer-use-v0",
-    "geo3k-v0",
-    "search-v0",
+    pytest.param("geo3k-v0", marks=pytest.mark.slow),
+    pytest.param("search-v0", marks=pytest.mark.slow),
     pytest.param("computer-use-page-v0", marks=[needs_browser, pytest.mark.slow]),
     pytest.param("computer-use-miniwob-v0", marks=[needs_browser, pytest.mark.slow]),
 )

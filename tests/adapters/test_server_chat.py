@@ -7,11 +7,11 @@ nothing, but requests, counts, finish reasons and errors are the server's.
 import pytest
 from fakes.envs import DotsEnv, EchoEnv
 
-from envkit.chat import ChatEngine
 from envkit.env import Env
 from envkit.errors import ConfigurationError
 from envkit.rollout import EpisodeSpec, Limits, Player, RolloutConfig
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
+from envkit_chat import ChatEngine
 
 
 async def played(url: str, model: str, env: Env, **sampling: object) -> Trajectory:

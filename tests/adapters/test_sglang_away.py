@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, World
 from fakes.playing import collected
@@ -59,21 +60,27 @@ async def restart(server: FakeSGLang, engine: CountedEngine, *, after: int) -> N
     engine.is_down = False
 
 
-async def test_server_restart_in_the_middle_of_256_episodes_faults_none() -> None:
+@pytest.mark.parametrize("episodes", [64, pytest.param(256, marks=pytest.mark.slow)])
+async def test_server_restart_faults_no_running_episode(episodes: int) -> None:
     async with FakeSGLang(reply, token_s=0.002, context_length=8192) as server:
         engine = CountedEngine(server.url)
-        restarting = asyncio.create_task(restart(server, engine, after=300))
+        restarting = asyncio.create_task(restart(server, engine, after=episodes + episodes // 6))
         trajectories = [
             trajectory
             async for trajectory in collected(
-                build, engine, text_codec(), episodes=256, concurrency=256, retries=PATIENT
+                build,
+                engine,
+                text_codec(),
+                episodes=episodes,
+                concurrency=episodes,
+                retries=PATIENT,
             )
         ]
         await restarting
         await engine.aclose()
-    assert [one.reward for one in trajectories] == [1.0] * 256
+    assert [one.reward for one in trajectories] == [1.0] * episodes
     assert all(one.fault is None and one.env_restarts == 0 for one in trajectories)
-    assert engine.requests <= 256  # on their way when the server went down; no episode twice
+    assert engine.requests <= episodes  # on their way when the server went down; no episode twice
     assert 1 <= engine.probes <= 0.5 / 0.016 + 10  # one prober, 16 ms apart at least
     assert engine.most_probes_at_once == 1
     assert sum(turn.engine_retries for one in trajectories for turn in one.turns) > 0

@@ -114,10 +114,10 @@ def test_damaged_files_are_refused(
 ) -> None:
     shutil.copytree(SEEING.parents[0], tmp_path / "models")
 
-    def shelf(_package: str) -> Path:
+    def store(_package: str) -> Path:
         return tmp_path
 
-    monkeypatch.setattr("envkit_transformers.builtin.files", shelf)
+    monkeypatch.setattr("envkit_transformers.builtin.files", store)
     folder = builtin_model_dir()
     assert folder == tmp_path / "models" / "seeing"
     if damage == "weights":

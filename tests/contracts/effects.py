@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.advantages import Baseline
-from envkit.conformance import shipped_recordings
 from envkit.errors import FaultKind
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory
+from envkit_conformance import shipped_recordings
 
 FOLDER: Final = Path(__file__).parent / "failures"
 _TOLERANCE: Final = 1e-3

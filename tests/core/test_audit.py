@@ -7,13 +7,14 @@ import pytest
 from fakes.envs import PROMISES, AdderEnv, AsyncEchoEnv
 
 import envkit
-from envkit.certify.audit import AuditHooks, audit_env
-from envkit.certify.audit.policies import fill
+from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.tasks import ListSource, Task
 from envkit.tools import ToolSpec
 from envkit.turns import Step
+from envkit_certify.audit import audit_env
+from envkit_certify.audit.policies import fill
 
 
 class QuizEnv(Env):

@@ -10,6 +10,7 @@ import pytest
 from fakes.codecs import text_codec
 from fakes.envs import EchoEnv
 from fakes.hostile_values import EXCEPTIONS, PLANTED, cyclic, nested
+from fakes.matrix import share
 from fakes.playing import play_hostile
 
 from envkit.rollout import (
@@ -140,7 +141,7 @@ def play(spoil: Spoil) -> list[Trajectory]:
     )
 
 
-@pytest.mark.parametrize("name", [*NONSENSE, *ODD])
+@pytest.mark.parametrize("name", share([*NONSENSE, *ODD], of=3))
 def test_nonsense_of_an_engine_costs_its_episode_alone(name: str, tmp_path: Path) -> None:
     played = play({**NONSENSE, **ODD}[name])
     assert len(played) == EPISODES

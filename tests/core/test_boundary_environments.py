@@ -177,7 +177,7 @@ def test_an_attack_that_does_nothing_changes_nothing(attack: Attack) -> None:
     check(play(attack, episodes=12), attack, episodes=12)
 
 
-@pick(ONE_OF_A_KIND)
+@pick(" ".join(ONE_OF_A_KIND.split()[::3]))  # the slow test below takes all
 def test_one_hostile_episode_costs_that_episode_alone(attack: Attack, tmp_path: Path) -> None:
     played = play(attack)
     check(played, attack)

@@ -10,9 +10,9 @@ from fakes.command import run_envkit, start_envkit
 from fakes.mutants import MUTANTS
 from fakes.sweep import sweep
 
-from envkit.certify.lines import CertifyReport, Line, Verdict
-from envkit.certify.page import write_page
-from envkit.certify.worker import LINES
+from envkit_certify.lines import CertifyReport, Line, Verdict
+from envkit_certify.page import write_page
+from envkit_certify.worker import LINES
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
 A_FEW = {
@@ -25,7 +25,7 @@ FILE = """
 import os, sys, time
 import PIL.Image
 import envkit
-from envkit.certify.audit import AuditHooks
+from envkit.audit_hooks import AuditHooks
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.tasks import ListSource
 

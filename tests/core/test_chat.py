@@ -12,14 +12,14 @@ from fakes.command import Outcome, run_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.judge_server import KEY, Trouble
 
-from envkit.chat import ChatEngine, wire_messages
-from envkit.chat.reply import read_reply
 from envkit.errors import ConfigurationError
 from envkit.messages import Message, Trusted, message
 from envkit.rollout import EpisodeSpec, GenerateRequest, Generation, Limits, Player, RolloutConfig
 from envkit.rollout.engine import FinishReason
 from envkit.tools import ToolSpec
 from envkit.trajectory import StopReason, Trajectory, load, step_rows, verify_file, whole_row
+from envkit_chat import ChatEngine, wire_messages
+from envkit_chat.reply import read_reply
 
 ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {}})
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'

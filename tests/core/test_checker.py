@@ -11,7 +11,7 @@ import pytest
 from fakes.envs import AdderEnv, AsyncEchoEnv, DotsEnv, EchoEnv, register_toys
 
 import envkit
-from envkit.certify.contract import check_env
+from envkit.checker import check_env
 from envkit.env import Capabilities, Env, Observation, Policy, Reset, Step, Turn
 from envkit.errors import ContractError, EnvFault
 from envkit.images import Image

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from fakes.command import run_envkit
 
-from envkit import registration
+from envkit import plugins, registration
 from envkit.cli import checks, engines, installed
 from envkit.cli.checks import Check, Status
 from envkit.errors import ConfigurationError, MissingDependencyError
@@ -154,13 +154,13 @@ def _only(point: EntryPoint) -> Callable[[str], list[EntryPoint]]:
 
 def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     point = _plugin(tmp_path, monkeypatch, "import no_such_library\n", engines.GROUP)
-    monkeypatch.setattr(engines, "entry_points", _only(point))
+    monkeypatch.setattr(plugins, "entry_points", _only(point))
     missing = _found("engine", "sick")
     assert missing.status is Status.OFF
     assert missing.fix == "pip install 'envkit-rl[sick]'"
     assert _is_explained(missing)
     other = EntryPoint(name="sick", value="shutil:thing", group=engines.GROUP)
-    monkeypatch.setattr(engines, "entry_points", _only(other))
+    monkeypatch.setattr(plugins, "entry_points", _only(other))
     broken = _found("engine", "sick")
     assert broken.status is Status.FAILED
     assert "pip install --force-reinstall" in broken.fix

@@ -14,11 +14,12 @@ from fakes.trajectories import Reply, build, example
 
 from envkit.cli.counting import CountingBar
 from envkit.cli.export import ExportFormat
-from envkit.cli.imports import ImportFormat
 from envkit.cli.playing import Wrap
-from envkit.export import DumpFormat, TaskFormat, TrajectoryFormat
+from envkit.export import TaskFormat, TrajectoryFormat
 from envkit.trajectory import StopReason, load, save
 from envkit.wrappers import WRAPPERS
+from envkit_exchange import DumpFormat
+from envkit_exchange.command import ImportFormat
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +227,7 @@ def test_a_run_is_not_replaced_by_accident() -> None:
     refused = run_envkit("import", dump(), "--from", "slime", "--out", "run")
 
     assert refused.code == 1
-    assert "holds a run already" in refused.last_error
+    assert "already holds a run" in refused.last_error
     assert run_envkit("import", dump(), "--from", "slime", "--out", "run", "--overwrite").code == 0
 
 

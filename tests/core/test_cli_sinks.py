@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from envkit.sinks import ParquetSink
 from envkit.trajectory import Trajectory, load
+from envkit_sinks import ParquetSink
 
 
 @pytest.fixture(autouse=True)

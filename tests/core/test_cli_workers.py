@@ -2,7 +2,7 @@
 
 import json
 import sys
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
 from fakes.ray_cluster import FakeRay
 
+from envkit import plugins
 from envkit.cli import remote
 from envkit.trajectory import load, verify_file
 
@@ -31,10 +32,10 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setitem(sys.modules, "ray", fake)  # pyright: ignore[reportArgumentType]
     point = EntryPoint(name="ray", value="envkit_ray:RayPlayer", group=remote.GROUP)
 
-    def found(**_: str) -> EntryPoints:
-        return EntryPoints([point])
+    def found(*, group: str) -> EntryPoints:
+        return EntryPoints([point]) if group == remote.GROUP else entry_points(group=group)
 
-    monkeypatch.setattr(remote, "entry_points", found)
+    monkeypatch.setattr(plugins, "entry_points", found)
     return fake
 
 

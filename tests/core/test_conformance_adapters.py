@@ -12,7 +12,9 @@ from fakes.command import run_envkit
 from fakes.deliveries import on_row, projection, shift_mask
 from fakes.trajectories import Context, Reply, build, picture
 
-from envkit.conformance import (
+from envkit.errors import ContractError, UnknownNameError
+from envkit.trajectory import save
+from envkit_conformance import (
     AdapterConformance,
     Shape,
     load_adapters,
@@ -20,8 +22,6 @@ from envkit.conformance import (
     save_recordings,
     shipped_recordings,
 )
-from envkit.errors import ContractError, UnknownNameError
-from envkit.trajectory import save
 
 pytest_plugins = ["pytester"]
 
@@ -100,7 +100,7 @@ def test_declared_entry_points_name_modules_of_the_project() -> None:
         assert attribute == "PROJECTIONS"
         assert module == f"envkit_{name}.conformance"
     plugin: dict[str, str] = project["entry-points"]["pytest11"]
-    assert plugin == {"envkit.conformance.pytest_plugin": "envkit.conformance.pytest_plugin"}
+    assert plugin == {"envkit_conformance.pytest_plugin": "envkit_conformance.pytest_plugin"}
 
 
 # ---- the command
@@ -166,7 +166,7 @@ class TestCoreByProjection(AdapterConformance):
 
 
 THIRD_PARTY = """
-from envkit.conformance import AdapterConformance, DeliveredRow, Shape, expected_rows
+from envkit_conformance import AdapterConformance, DeliveredRow, Shape, expected_rows
 
 class TestMine(AdapterConformance):
     shape = Shape.WHOLE
@@ -199,7 +199,7 @@ def test_third_party_gets_a_test_for_each_recording_and_the_difference(
     pytester.makepyfile(test_mine=THIRD_PARTY)
     result = pytester.runpytest_subprocess(
         "-p",
-        "envkit.conformance.pytest_plugin",
+        "envkit_conformance.pytest_plugin",
         f"--envkit-recordings={tmp_path / 'own'}",
         "-p",
         "no:cacheprovider",

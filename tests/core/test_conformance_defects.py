@@ -23,8 +23,8 @@ from fakes.deliveries import (
     without_images,
 )
 
-from envkit.conformance import DeliveredRow, Recording, Shape, Verdict, check, shipped_recordings
 from envkit.trajectory import whole_row
+from envkit_conformance import DeliveredRow, Recording, Shape, Verdict, check, shipped_recordings
 
 WHOLE, STEPS = Shape.WHOLE, Shape.STEPS
 

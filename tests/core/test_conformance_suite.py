@@ -15,7 +15,18 @@ from fakes.deliveries import projection
 from fakes.trajectories import Context, Reply, build, picture, quick, trajectories
 from hypothesis import given
 
-from envkit.conformance import (
+from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
+from envkit.tokens.encoded import ImageFeatures
+from envkit.trajectory import (
+    StopReason,
+    Trajectory,
+    check_trajectory,
+    merge_rows,
+    save,
+    step_rows,
+    verify_file,
+)
+from envkit_conformance import (
     Content,
     DeliveredRow,
     Projection,
@@ -28,21 +39,10 @@ from envkit.conformance import (
     save_recordings,
     shipped_recordings,
 )
-from envkit.conformance.recordings import FEATURES_FILE
-from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
-from envkit.tokens.encoded import ImageFeatures
-from envkit.trajectory import (
-    StopReason,
-    Trajectory,
-    check_trajectory,
-    merge_rows,
-    save,
-    step_rows,
-    verify_file,
-)
+from envkit_conformance.recordings import FEATURES_FILE
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "envkit" / "conformance" / "recordings"
+FOLDER = ROOT / "adapters" / "envkit_conformance" / "recordings"
 RECORDINGS = shipped_recordings()
 BY_NAME = {one.name: one for one in RECORDINGS}
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.export import DumpFormat, SlimeOptions, read_dump
 from envkit.trajectory import SegmentKind, StopReason, Trajectory, check_trajectory
+from envkit_exchange import DumpFormat, SlimeOptions, read_dump
 
 IDS = (DumpFormat.SLIME, DumpFormat.MILES)
 

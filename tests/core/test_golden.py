@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import envkit
-from envkit.certify.golden import Change, changes, load, record, save
-from envkit.certify.golden.changes import _differences
 from envkit.env import Turn
 from envkit.errors import ContractError, StorageError
 from envkit.tasks import ListSource, Task
+from envkit_certify.golden import Change, changes, load, record, save
+from envkit_certify.golden.changes import _differences
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHIPPED = sorted(GOLDEN.glob("*.json"))

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from fakes.command import run_envkit
 
-from envkit.conformance import Shape, registry
-from envkit.conformance.gradient import (
+from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
+from envkit.trajectory import Trajectory, check_trajectory
+from envkit_conformance import Shape, registry
+from envkit_conformance.gradient import (
     GROUP_SIZE,
     Comparison,
     Difference,
@@ -26,12 +28,10 @@ from envkit.conformance.gradient import (
     pairs,
     save_gradients,
 )
-from envkit.conformance.gradient.cases import CASES
-from envkit.conformance.gradient.episodes import CONTROLS, episode_sets
-from envkit.conformance.gradient.formula import plain_advantages, plain_backward
-from envkit.conformance.gradient.suite import measure
-from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
-from envkit.trajectory import Trajectory, check_trajectory
+from envkit_conformance.gradient.cases import CASES
+from envkit_conformance.gradient.episodes import CONTROLS, episode_sets
+from envkit_conformance.gradient.formula import plain_advantages, plain_backward
+from envkit_conformance.gradient.suite import measure
 
 
 def _plain(policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase) -> None:
@@ -215,6 +215,7 @@ def absent() -> GradientPath:
     raise ModuleNotFoundError("No module named 'trainer'", name="trainer")
 
 
+@pytest.mark.slow
 def test_command_keeps_gradients_and_compares_them(points: None, tmp_path: Path) -> None:
     shown = run_envkit("conformance", "--gradient", "--adapter", "GOOD", "--save", tmp_path)
     assert shown.code == 0, shown.err

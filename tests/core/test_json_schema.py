@@ -32,6 +32,7 @@ def run(code: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow  # the plain import takes five seconds
 def test_formats_get_the_verdicts_of_a_plain_import() -> None:
     pytest.importorskip("rfc3987_syntax")
     ours, plain = (json.loads(run(code + VERDICTS)) for code in (OURS, PLAIN))

@@ -58,10 +58,10 @@ def test_every_environment_folder_has_an_entry_point() -> None:
 
 @pytest.mark.parametrize(
     "group",
-    ["envkit.envs", "envkit.collections", "envkit.engines", "envkit.checks", "envkit.players"],
+    ["checks", "collections", "endpoints", "engines", "envs", "exports", "players", "sinks"],
 )
 def test_entry_points_name_plugin_packages(group: str) -> None:
-    for value in PROJECT["project"]["entry-points"][group].values():
+    for value in PROJECT["project"]["entry-points"][f"envkit.{group}"].values():
         assert package_of(value) in NAMES
 
 

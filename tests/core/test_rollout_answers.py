@@ -97,6 +97,7 @@ def test_answers_find_the_call(
     assert entry == {"role": "tool", "content": "21"}
 
 
+@pytest.mark.slow  # its tokenizer takes seconds to load
 def test_answers_replace_an_id_that_the_template_refuses() -> None:
     info = {"tool_call": {"name": "calc", "id": "x"}}
     answer = ToolAnswers(default_codec("mistral-nemo")).readable(

@@ -9,16 +9,10 @@ import pytest
 from fakes.trajectories import example
 
 from envkit.errors import MissingDependencyError
-from envkit.sinks import (
-    GuardedSinks,
-    OpenTelemetrySink,
-    ParquetSink,
-    PrometheusSink,
-    TensorBoardSink,
-    WandbSink,
-)
+from envkit.sinks import GuardedSinks
 from envkit.sinks.guarded import PATIENCE
 from envkit.trajectory import Trajectory
+from envkit_sinks import OpenTelemetrySink, ParquetSink, PrometheusSink, TensorBoardSink, WandbSink
 
 
 class ListSink:
@@ -102,7 +96,7 @@ def test_a_missing_package_is_named_with_what_installs_it(
 def test_sinks_are_imported_without_their_libraries() -> None:
 
     code = (
-        "import sys, envkit.sinks\n"
+        "import sys, envkit_sinks\n"
         "heavy = ('tensorboard', 'wandb', 'pyarrow', 'prometheus_client', 'opentelemetry')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -17,8 +17,8 @@ from opentelemetry.trace import SpanContext, StatusCode
 
 from envkit.errors import ConfigurationError, StorageError, UnknownNameError
 from envkit.metrics import aggregate
-from envkit.sinks import OpenTelemetrySink
 from envkit.trajectory import StopReason, Trajectory
+from envkit_sinks import OpenTelemetrySink
 
 
 def _context(span: ReadableSpan) -> SpanContext:

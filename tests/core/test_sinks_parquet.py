@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from envkit.errors import StorageError
 from envkit.metrics import aggregate
-from envkit.sinks import ParquetSink
-from envkit.sinks.parquet import METRICS_KEY
 from envkit.trajectory import StopReason, Trajectory
+from envkit_sinks import ParquetSink
+from envkit_sinks.parquet import METRICS_KEY
 
 
 def _written(file: Path, rows: list[Trajectory], **options: Any) -> list[dict[str, Any]]:

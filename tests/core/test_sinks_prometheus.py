@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from envkit.errors import ServiceError
 from envkit.metrics import aggregate
-from envkit.sinks import PrometheusSink
 from envkit.trajectory import StopReason, Trajectory
+from envkit_sinks import PrometheusSink
 
 
 @contextmanager

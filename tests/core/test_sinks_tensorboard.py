@@ -16,8 +16,8 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from envkit.errors import StorageError
 from envkit.metrics import aggregate, histograms
-from envkit.sinks import TensorBoardSink
 from envkit.trajectory import Trajectory
+from envkit_sinks import TensorBoardSink
 
 
 class Board:

@@ -12,9 +12,9 @@ from PIL import Image as PillowImage
 
 from envkit.errors import ConfigurationError
 from envkit.metrics import aggregate, histograms
-from envkit.sinks import WandbSink
-from envkit.sinks.wandb import chosen_mode, has_api_key
 from envkit.trajectory import StopReason
+from envkit_sinks import WandbSink
+from envkit_sinks.wandb import chosen_mode, has_api_key
 
 ROWS = [
     *(example(n, duration_seconds=0.5 + n, group_id=f"g{n // 2}") for n in range(4)),

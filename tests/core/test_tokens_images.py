@@ -246,6 +246,7 @@ def test_codec_refuses_images_without_a_processor() -> None:
         codec.encode_prompt(dialogue())
 
 
+@pytest.mark.slow  # its tokenizer takes seconds to load
 def test_codec_expands_through_the_whole_processor_of_gemma() -> None:
     from transformers.models.gemma3 import Gemma3ImageProcessorPil, Gemma3Processor
 

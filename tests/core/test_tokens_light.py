@@ -160,6 +160,17 @@ def test_load_light_names_a_damaged_file(name: str, tmp_path: Path) -> None:
         light(folder)
 
 
+def test_load_light_reads_a_tokenizer_again_only_if_its_file_changed(tmp_path: Path) -> None:
+    folder = shutil.copytree(SEEING, tmp_path / "model")
+    first = light(folder).tokenizer
+    assert light(folder).tokenizer is first
+    file = folder / "tokenizer.json"
+    contents = json.loads(file.read_text())
+    contents["added_tokens"][-1]["content"] = "<|renamed|>"
+    file.write_text(json.dumps(contents))
+    assert "<|renamed|>" in light(folder).tokenizer.get_added_vocab()
+
+
 _WITHOUT = """
 import importlib.util, sys
 HIDDEN = {"torch", "transformers"}
@@ -175,12 +186,28 @@ main()
 """
 
 
-@pytest.mark.parametrize("env_id", ["canary-v0", "computer-use-v0"])
-def test_scripted_rollout_needs_neither_torch_nor_transformers(env_id: str, tmp_path: Path) -> None:
+_INSTALLED = """
+import sys
+from envkit.cli import main
+try:
+    main()
+finally:
+    print("imported:", {"torch", "transformers"} & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "code"), [("canary-v0", _WITHOUT), ("computer-use-v0", _INSTALLED)]
+)
+def test_scripted_rollout_needs_neither_torch_nor_transformers(
+    env_id: str, code: str, tmp_path: Path
+) -> None:
     command = ["rollout", env_id, "--policy", "oracle", "-n", "2", "--out", str(tmp_path / "run")]
     run = subprocess.run(
-        [sys.executable, "-c", _WITHOUT, *command], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     assert "2 trajectories" in run.stdout
     assert "all sound" in run.stdout
+    if code is _INSTALLED:
+        assert "imported: set()" in run.stdout

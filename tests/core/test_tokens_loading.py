@@ -1,11 +1,11 @@
 """Loading codecs from folders."""
 
-import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from fakes.templates import load_tokenizer
+from fakes.models import tiny_model_dir
 
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.tokens import load_codec
@@ -13,19 +13,15 @@ from envkit.tokens import load_codec
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    load_tokenizer("qwen2.5-vl").save_pretrained(str(tmp_path))
-    eos = {"eos_token_id": [151645, 151643]}
-    (tmp_path / "generation_config.json").write_text(json.dumps(eos))
-    processor = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    shutil.copytree(tiny_model_dir("qwen2_5_vl"), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 9]}')
     return tmp_path
 
 
 def test_load_codec_reads_stop_ids_and_image_processor(folder: Path) -> None:
     codec = load_codec(folder)
-    assert codec.stop_ids == (151645, 151643)
+    assert codec.stop_ids == (2, 9)
     assert codec.audit().supports_images
-    assert codec._image_encoder is not None
     assert load_codec(str(folder), stop_ids=[7]).stop_ids[0] == 7
 
 
@@ -48,6 +44,7 @@ def test_load_codec_names_a_broken_generation_config(folder: Path) -> None:
 def test_load_codec_says_how_to_install_transformers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingDependencyError, match="pip install"):
         load_codec(folder)

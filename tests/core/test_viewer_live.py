@@ -82,6 +82,20 @@ def test_run_grows_with_its_writer(tmp_path: Path) -> None:
     assert run.index()["live"] is False
 
 
+def test_run_says_that_it_is_read_although_its_last_line_used_up_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path, 1)
+    run = opened(tmp_path)
+    clock = iter((0.0, 0.0, 100.0))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock, 100.0))
+    run.refresh(1)
+    assert (run.count, run.is_behind) == (1, True)
+    assert run.refresh(1)  # nothing new to read, and yet another state
+    assert not run.is_behind
+    assert not run.refresh(1)
+
+
 def test_run_gives_only_new_rows_of_the_same_file(tmp_path: Path) -> None:
     file = stored(tmp_path)
     run = opened(tmp_path)

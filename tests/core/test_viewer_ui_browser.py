@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from fakes.served import served
 from fakes.trajectories import Reply, build
 
 from envkit.trajectory import save
-from envkit.trajectory.storage import FILE_NAME
+from envkit.trajectory.storage import FILE_NAME, TrajectoryWriter
+from envkit.viewer.growing_file import Line
+from envkit.viewer.live_run import LiveRun
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -103,6 +106,18 @@ def open_ui(browser: "Browser") -> Generator[Open]:
         origin = watched.requests[0].split("/?")[0]
         assert [url for url in watched.requests if not url.startswith((origin, "data:"))] == []
         watched.page.context.close()
+
+
+@pytest.fixture
+def slow_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server read so slowly that pages are opened before their runs are read."""
+    take = LiveRun._take
+
+    def slow(self: LiveRun, line: Line) -> None:
+        time.sleep(0.01)
+        take(self, line)
+
+    monkeypatch.setattr(LiveRun, "_take", slow)
 
 
 def until(page: "Page", condition: str, value: Any = None) -> None:
@@ -225,6 +240,46 @@ def test_two_runs_are_compared_episode_by_episode(folder: Path, open_ui: Open) -
         until(page, "document.querySelectorAll('tbody .taskcell a').length === 4")
         page.locator("tbody .taskcell a").first.click()
         until(page, "document.querySelectorAll('.lane').length === 2")
+
+
+@pytest.mark.usefixtures("slow_reading")
+def test_two_runs_are_compared_while_they_are_read(folder: Path, open_ui: Open) -> None:
+    with served(folder) as address:
+        page = open_ui(address, "#/?first=sweep%2Fgeo-s0&second=base")
+        page.locator("main.diff").wait_for()
+        until(page, "document.querySelectorAll('tbody .taskcell a').length === 12")
+        page.get_by_role("searchbox").fill("row 2")
+        until(page, "document.querySelectorAll('tbody .taskcell a').length === 4")
+
+
+def test_comparison_follows_a_run_that_grows(tmp_path: Path, open_ui: Open) -> None:
+    episodes = grouped_run(groups=3)
+    save(episodes, tmp_path / "first" / FILE_NAME)
+    with TrajectoryWriter(tmp_path / "second") as writer, served(tmp_path) as address:
+        writer.write(episodes[0])
+        page = open_ui(address, "#/?first=first&second=second")
+        until(page, "document.querySelectorAll('tbody .taskcell a').length === 1")
+        page.get_by_role("searchbox").fill("row 1")
+        for episode in episodes[1:]:
+            writer.write(episode)
+        until(page, "document.querySelectorAll('tbody .taskcell a').length === 4")
+        assert page.get_by_role("searchbox").input_value() == "row 1"
+        page.get_by_role("searchbox").fill("")
+        until(page, "document.querySelectorAll('tbody .taskcell a').length === 12")
+
+
+@pytest.mark.usefixtures("slow_reading")
+def test_address_of_an_episode_waits_for_it(folder: Path, browser: "Browser") -> None:
+    with served(folder) as address:
+        page = browser.new_page()  # its console says that there was nothing at first
+        page.goto(f"{address}#/base/e/36")
+        page.locator("main.ep").wait_for()
+        page.goto(f"{address}#/later/e/1")
+        page.get_by_text("There is no run named later here.").wait_for()
+        save(grouped_run(groups=1), folder / "later" / FILE_NAME)
+        page.locator("main.ep").wait_for()
+        page.close()
+        shutil.rmtree(folder / "later")
 
 
 def test_certificates_and_evaluations_are_shown_as_what_they_are(

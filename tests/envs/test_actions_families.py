@@ -347,7 +347,7 @@ PROBLEMS = [
     ("ui-tars-1.5", "Action: click(start_box='(5)')", "must be '\\(x,y\\)'"),
     ("ui-tars-1.5", "Action: click()", "click needs 'start_box'"),
     ("ui-tars-1.5", "Action: open(app='x')", "no action 'open'"),
-    ("ui-tars-1.5", "Action: click(start_box='(1,2)'", "no Python calls"),
+    ("ui-tars-1.5", "Action: click(start_box='(1,2)'", "not Python calls"),
     ("ui-tars-1.5-mobile", "Action: open_app(app_name='Mail')", "no apps to open.*brings a window"),
     ("ui-tars-1.5-mobile", "Action: press_home()", "no home screen.*press_back"),
     ("ui-tars-1.5-mobile", "Action: hotkey(key='ctrl c')", "no action 'hotkey'; .*long_press"),
@@ -374,7 +374,7 @@ PROBLEMS = [
     ("osworld", "pyautogui.press('a', presses=1000)", "1 to 50 times"),
     ("osworld", "pyautogui.keyDown('ctrl')\npyautogui.write('a')", "still down"),
     ("osworld", "pyautogui.click(**{'x': 1})", "without \\*\\*"),
-    ("osworld", "click the button", "no Python calls"),
+    ("osworld", "click the button", "not Python calls"),
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
-from envkit.certify.audit import AuditReport, audit_env
+from envkit_certify.audit import AuditReport, audit_env
 from envkit_geo3k.auditing import answers, numbers, second_grade
 from envkit_search.auditing import second_match
 

@@ -11,7 +11,7 @@ from fakes.browsers import needs_browser, open_page, running_pool
 from PIL import Image as PilImage
 
 from envkit_actions import Action, ActionKind, Button
-from envkit_browser.driver import BrowserFault, BrowserPool, Hands, Page, PageEvent, Trouble
+from envkit_browser.driver import BrowserFault, BrowserPool, Page, PageEvent, PageInput, Trouble
 from envkit_browser.driver import browser as browser_module
 
 pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module")]
@@ -55,9 +55,9 @@ async def page(pool: BrowserPool) -> AsyncIterator[Page]:
 
 async def did(page: Page, *actions: Action) -> list[str]:
     """What the page saw of actions."""
-    hands = Hands(page)
+    page_input = PageInput(page)
     for action in actions:
-        await hands.perform(action)
+        await page_input.perform(action)
     return await page.evaluate("log.splice(0)")
 
 
@@ -139,23 +139,23 @@ async def test_control_with_a_native_popup_opens_none_and_stays_usable(
     pool: BrowserPool, y: int
 ) -> None:
     page = await open_page(pool, PICKERS)
-    hands = Hands(page)
+    page_input = PageInput(page)
     for x in (20, 190):  # where a picker's sign is, too
-        await hands.perform(Action(kind=ActionKind.CLICK, x=x, y=y))
+        await page_input.perform(Action(kind=ActionKind.CLICK, x=x, y=y))
         for keys in (("space",), ("enter",), ("alt", "down"), ("f4",)):
-            await hands.perform(key(*keys))
-        await hands.perform(Action(kind=ActionKind.DOUBLE_CLICK, x=x, y=y))
+            await page_input.perform(key(*keys))
+        await page_input.perform(Action(kind=ActionKind.DOUBLE_CLICK, x=x, y=y))
         assert await page.screenshot()
     await page.aclose()
 
 
 async def test_select_takes_the_focus_and_is_changed_by_keys(pool: BrowserPool) -> None:
     page = await open_page(pool, PICKERS)
-    hands = Hands(page)
-    await hands.perform(Action(kind=ActionKind.CLICK, x=50, y=15))
+    page_input = PageInput(page)
+    await page_input.perform(Action(kind=ActionKind.CLICK, x=50, y=15))
     before = await page.screenshot()
-    await hands.perform(key("down"))
-    await hands.perform(key("down"))
+    await page_input.perform(key("down"))
+    await page_input.perform(key("down"))
     assert await page.evaluate("document.querySelector('select').value") == "three"
     assert await page.screenshot() != before
     await page.aclose()
@@ -251,7 +251,7 @@ async def test_time_stands_still_until_it_passes(pool: BrowserPool) -> None:
     assert await page.evaluate("Date.now()") == begin
     await page.advance(4000)
     assert await page.evaluate("window.rang ?? null") is None
-    await Hands(page).perform(Action(kind=ActionKind.WAIT, seconds=2))
+    await PageInput(page).perform(Action(kind=ActionKind.WAIT, seconds=2))
     assert await page.evaluate("rang") - begin == pytest.approx(5000, abs=40)
 
 
@@ -278,7 +278,7 @@ PLAYED = """
 import asyncio, hashlib, sys
 sys.path[:0] = ["tests"]
 from envkit_actions import Action, ActionKind as K
-from envkit_browser.driver import Hands
+from envkit_browser.driver import PageInput
 from fakes.browsers import open_page, running_pool
 HTML = '''<body style="margin:0"><style>@keyframes k { to { margin-left: 200px } }
 #m { width: 20px; height: 20px; background: teal; animation: k 3s linear infinite }</style>
@@ -289,12 +289,12 @@ setInterval(() => { document.title = performance.now() }, 30)</script>'''
 async def main():
     async with running_pool() as pool:
         page = await open_page(pool, HTML, seed=4)
-        hands, digest = Hands(page), hashlib.sha256()
+        page_input, digest = PageInput(page), hashlib.sha256()
         for action in (Action(kind=K.CLICK, x=60, y=10), Action(kind=K.TYPE, text="determined"),
                        Action(kind=K.CLICK, x=190, y=12), Action(kind=K.WAIT, seconds=1.5),
                        Action(kind=K.DRAG, x=20, y=10, path=((90, 12),)),
                        Action(kind=K.CLICK, x=190, y=12)):
-            await hands.perform(action)
+            await page_input.perform(action)
             digest.update(await page.screenshot())
         print(digest.hexdigest())
 asyncio.run(main())

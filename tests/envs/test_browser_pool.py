@@ -10,7 +10,7 @@ from envkit.errors import ConfigurationError
 from envkit_actions import Action, ActionKind
 from envkit_browser.driver import (
     BrowserPool,
-    Hands,
+    PageInput,
     PageOptions,
     PoolOptions,
     join_pool,
@@ -82,9 +82,9 @@ async def test_sessions_share_neither_cookies_nor_storage_nor_clipboard() -> Non
         )
         for keys in (("ctrl", "a"), ("ctrl", "c")):
             await click(first, 20, 20)
-            await Hands(first).perform(Action(kind=ActionKind.KEY, keys=keys))
+            await PageInput(first).perform(Action(kind=ActionKind.KEY, keys=keys))
         await click(second, 20, 20)
-        await Hands(second).perform(Action(kind=ActionKind.KEY, keys=("ctrl", "v")))
+        await PageInput(second).perform(Action(kind=ActionKind.KEY, keys=("ctrl", "v")))
         seen = "[document.cookie, localStorage.length, sessionStorage.length, t.value]"
         assert await second.evaluate(seen) == ["", 0, 0, ""]
         await pool.release(first)

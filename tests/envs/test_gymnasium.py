@@ -283,7 +283,7 @@ def test_gymnasium_truncation_of_the_inner_environment_is_no_termination() -> No
         (False, False),
         (False, True),
     ]
-    assert "cut off by its step limit" in steps[-1].observation["text"]
+    assert "reached its step limit" in steps[-1].observation["text"]
     assert steps[-1].info["return"] == 2.0
     with pytest.raises(envkit.errors.EpisodeStateError):
         env.step(call(0))

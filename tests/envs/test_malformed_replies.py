@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.malformed_replies import feed, huge_replies, malformed_replies
+from fakes.matrix import share
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
@@ -115,7 +116,7 @@ WAYS: dict[str, Way] = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", share(WAYS, of=2))
 def test_environment_survives_malformed_replies(name: str) -> None:
     if name == "reasoning_gym":
         pytest.importorskip("reasoning_gym")
@@ -137,7 +138,7 @@ def test_environment_survives_its_share_of_a_hundred_thousand(name: str) -> None
     assert feed(way.make(), replies).replies == count
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", share(WAYS, of=3))
 def test_environment_survives_replies_of_10_megabytes(name: str) -> None:
     if name == "reasoning_gym":
         pytest.importorskip("reasoning_gym")

@@ -122,14 +122,14 @@ def test_index_of_another_corpus_or_none_is_refused(tmp_path: Path, small: Tanti
         open_index(place, corpus="others")
     with pytest.raises(StorageError, match="it exists"):
         build_index(place, DOCUMENTS)
-    with pytest.raises(StorageError, match="no search index"):
+    with pytest.raises(StorageError, match="not a search index"):
         open_index(tmp_path)
     manifest = json.loads((place / "envkit.json").read_text())
     (place / "envkit.json").write_text(json.dumps({**manifest, "documents": 21}))
     with pytest.raises(StorageError, match="damaged"):
         open_index(place)
     (place / "envkit.json").write_text("[]")
-    with pytest.raises(StorageError, match="no search index"):
+    with pytest.raises(StorageError, match="not a search index"):
         open_index(place)
 
 
@@ -251,5 +251,5 @@ def test_shipped_world_is_indexed_with_its_shape(tmp_path: Path) -> None:
     assert isinstance(open_corpus("world", options, index=tmp_path / "index"), TantivyBackend)
     with pytest.raises(StorageError, match="another corpus"):
         open_corpus("world", {**options, "seed": 6}, index=tmp_path / "index")
-    with pytest.raises(ConfigurationError, match="index already"):
+    with pytest.raises(ConfigurationError, match="already an index"):
         open_corpus(str(tmp_path / "index"), index=tmp_path / "other")

@@ -16,8 +16,8 @@ from envkit.errors import ConfigurationError
 from envkit_actions import Action, ActionKind
 from envkit_browser.driver import (
     BrowserPool,
-    Hands,
     Page,
+    PageInput,
     PageOptions,
     PoolOptions,
     Site,
@@ -61,7 +61,7 @@ async def open_page(
 
 async def click(page: Page, x: int, y: int) -> None:
     """Press the left button somewhere."""
-    await Hands(page).perform(Action(kind=ActionKind.CLICK, x=x, y=y))
+    await PageInput(page).perform(Action(kind=ActionKind.CLICK, x=x, y=y))
 
 
 def profiles() -> set[str]:

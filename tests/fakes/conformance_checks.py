@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envkit.conformance import Projection, Verdict, run_suite, shipped_recordings
+from envkit_conformance import Projection, Verdict, run_suite, shipped_recordings
 
 
 def check_projection(projections: Sequence[Projection], name: str) -> None:

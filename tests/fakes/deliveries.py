@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envkit.conformance import DeliveredRow, Projection, Shape, expected_rows
 from envkit.images import Image
 from envkit.trajectory import Trajectory
+from envkit_conformance import DeliveredRow, Projection, Shape, expected_rows
 
 Rows = list[DeliveredRow]
 Array = NDArray[Any]

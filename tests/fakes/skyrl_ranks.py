@@ -20,9 +20,9 @@ from skyrl.backends.skyrl_train.distributed.dispatch import MeshDispatch  # pyri
 from skyrl.backends.skyrl_train.distributed.strategy import DistributedStrategy  # pyright: ignore[reportMissingImports]
 from torch.distributed.device_mesh import init_device_mesh
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient import LossCase, Policy
-from envkit.conformance.gradient.episodes import episode_sets
+from envkit_conformance import Shape
+from envkit_conformance.gradient import LossCase, Policy
+from envkit_conformance.gradient.episodes import episode_sets
 from envkit_skyrl.gradient import PolicyWorker, make_config, on_cpu, training_batch
 
 RANKS = 2

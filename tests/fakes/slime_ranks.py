@@ -24,10 +24,10 @@ def main() -> None:
     import torch
     import torch.distributed
 
-    from envkit.conformance import Shape
-    from envkit.conformance.gradient.cases import CASES as ALL
-    from envkit.conformance.gradient.episodes import episode_sets
-    from envkit.conformance.gradient.suite import policy_for
+    from envkit_conformance import Shape
+    from envkit_conformance.gradient.cases import CASES as ALL
+    from envkit_conformance.gradient.episodes import episode_sets
+    from envkit_conformance.gradient.suite import policy_for
 
     torch.set_num_threads(1)
     meeting = f"file://{Path(folder) / 'meeting'}"

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from envkit.certify.bench import Plan
-from envkit.certify.lines import Line, Verdict
-from envkit.certify.process import FreshProcess
-from envkit.certify.worker import LINES, line_of, open_bench
+from envkit_certify.bench import Plan
+from envkit_certify.lines import Line, Verdict
+from envkit_certify.process import FreshProcess
+from envkit_certify.worker import LINES, line_of, open_bench
 
 _NO_VERDICT: Final = ("speed", "memory")
 

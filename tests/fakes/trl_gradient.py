@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from envkit.conformance.gradient import LossCase, Policy, Reduction
-from envkit.conformance.gradient.episodes import episode_sets
 from envkit.trajectory import Trajectory
+from envkit_conformance.gradient import LossCase, Policy, Reduction
+from envkit_conformance.gradient.episodes import episode_sets
 
 CASE: Final = LossCase(reduction=Reduction.TOKEN_MEAN, is_off_policy=True)
 STEPS: Final = (

@@ -12,8 +12,8 @@ import torch
 from fakes.verl_engine import gradient_of, training_batch, training_worker
 from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
 
-from envkit.conformance.gradient import CLIP, CONSTANT_TOKENS, LossCase, Policy, Reduction
-from envkit.conformance.gradient.episodes import episode_sets
+from envkit_conformance.gradient import CLIP, CONSTANT_TOKENS, LossCase, Policy, Reduction
+from envkit_conformance.gradient.episodes import episode_sets
 from envkit_verl.gradient import MODES, advantages_of, deliver
 
 SETS = ("fault", "rewritten")

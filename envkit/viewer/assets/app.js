@@ -16,24 +16,27 @@ export function start(source, home) {
   const runs = new Map(), watching = new Map(), filters = new Map();
   let page = {}, asked = 0, listed = null, current = null;
 
-  async function runOf(name) {
-    if (!runs.has(name)) {
-      const found = await source.run(name);
-      if (!found) return null;
-      runs.set(name, derive(found));
-    }
+  const runOf = async name => runs.get(name) ?? newest(name);
+  // A run as it is now, which may have grown since a page first asked for it.
+  async function newest(name) {
+    const found = await source.run(name);
+    if (!found) return null;
+    if (runs.get(name)?.rows !== found.rows) runs.set(name, derive(found));
     if (!watching.has(name)) watching.set(name, source.watch(name, fresh => {
-      if (!fresh) return;
-      const { isGrouped } = runs.get(name), now = derive(fresh);
-      runs.set(name, now);
-      if (current !== name) return;
-      chrome(now, page);
-      if (page.changed && now.isGrouped === isGrouped) page.changed(now); else if (page.tab !== undefined) redraw();
+      const old = runs.get(name);
+      if (!fresh || old.rows === fresh.rows) return;
+      runs.set(name, derive(fresh));
+      if (page.runs?.some(run => run.name === name)) update(old);
     }));
     return runs.get(name);
   }
+  function update(old) {  // the page shows a run as it was before
+    const now = runs.get(old.name), isAnother = old.epoch !== now.epoch || old.isGrouped !== now.isGrouped;
+    if (current === now.name) chrome(now, page);
+    if (page.changed && !isAnother) page.changed(now); else if (page.tab !== undefined || old.epoch !== now.epoch) redraw();
+  }
   const context = {
-    source, runOf,
+    source, runOf, newest,
     list: (run, episodes) => { listed = { name: run.name, episodes }; },
     visible: run => listed?.name === run.name && listed.episodes.length ? listed.episodes : run.groups.flatMap(g => g.members),
     remember: (run, query) => filters.set(run.name, query),
@@ -62,35 +65,43 @@ export function start(source, home) {
       name = (await source.runs())[0]?.name;
     }
     const run = await runOf(name);
-    if (!run) return [null, missing(`There is no run named ${plain(name)} here.`, "#/")];
+    if (!run) return [null, missing(`There is no run named ${plain(name)} here.`)];
     const here = { ...context, run };
-    if (path[1] === "e") return [run, await episodePage(here, parseInt(path[2], 10), query) ?? missing(`Run ${plain(name)} has no episode ${plain(path[2])}.`, link([name, "episodes"]))];
+    if (path[1] === "e") return [run, await episodePage(here, parseInt(path[2], 10), query) ?? missing(`Run ${plain(name)} has no episode ${plain(path[2])}${run.live ? " yet" : ""}.`, link([name, "episodes"]))];
     return [run, path[1] === "episodes" ? episodesPage(here, query) : runPage(here)];
   }
-  const missing = (text, href) => ({ name: "lost", title: "Not found", node: h("p.pad", {}, text, " ", h("a", { href }, "Go back")) });
+  // What is not there may still come: a run that starts, an episode that is not read yet.
+  function missing(text, href = "#/") {
+    let stop = null;
+    return { name: "lost", title: "Not found", node: h("p.pad", {}, text, " ", h("a", { href }, "Go back")),
+      enter(since) { stop = source.watch(null, redraw, since); }, leave() { stop?.(); } };
+  }
 
   async function route() {
-    const turn = asked += 1;
+    const turn = asked += 1, since = source.version();
     let found;
     page.leave?.();
     page = {};  // the old page is still drawn, and must not change the address of the next
-    try { found = await pageOf(address()); } catch (error) { found = [null, missing(`This page could not be shown: ${plain(error.message)}.`, "#/")]; }
+    try { found = await pageOf(address()); } catch (error) { found = [null, missing(`This page could not be shown: ${plain(error.message)}.`)]; }
     if (turn !== asked) return found[1].leave?.();
     const [run, next] = found;
     page = next;
     current = run?.name ?? null;
+    page.runs ??= run ? [run] : [];
     chrome(run, page);
     main.className = page.name;
     main.replaceChildren(...[page.node].flat().filter(Boolean));
     document.title = `${plain(page.title)} · envkit`;
     if (!page.name.startsWith("ep ") && page.name !== "ep") scrollTo(0, 0);
-    page.enter?.();
+    page.enter?.(since);
     performance.mark("page ready");
+    page.runs.filter(old => runs.get(old.name) !== old).forEach(update);
   }
   async function redraw() {  // in place: the reader's position, open folds and focus stay
     const y = scrollY, folds = () => [...main.querySelectorAll("details")], stops = () => [...main.querySelectorAll("a, button, summary")];
-    const open = folds().map(fold => fold.open), at = stops().indexOf(document.activeElement);
+    const open = folds().map(fold => fold.open), at = stops().indexOf(document.activeElement), turn = asked + 1;
     await route();
+    if (turn !== asked) return;
     folds().forEach((fold, i) => { if (open[i]) fold.open = true; });
     if (at >= 0) stops()[at]?.focus({ preventScroll: true });
     scrollTo(0, y);

@@ -27,49 +27,75 @@ function row(pair, names, hit, query) {
     h("td.n", { "data-l": "turns" }, change(first.turns, second.turns)), h("td.n", { "data-l": "tokens" }, change(first.sampled, second.sampled)),
     h("td", { "data-l": "changed" }, pair.flips.length ? pair.flips.map(flipBadge) : h("span.muted", {}, "nothing")));
 }
-export function diffPage(context, diff, runs, query) {
-  const { source } = context, { names } = diff, [first, second] = runs, chosen = { first: query.first, second: query.second };
-  const pairs = diff.rows.map(values => Object.fromEntries(diff.columns.map((name, i) => [name, values[i]]))).map(p => ({ ...p, first: first.byNumber.get(p.first), second: second.byNumber.get(p.second) }));
-  const state = { q: "", flip: "", sort: "", dir: "", ...query }, body = h("div.scroll"), tally = h("p.tally.muted");
-  let found = null, limit = STEP, timer, asked = 0;
+// The comparison with its two runs; null without one. Runs may be growing, so they are read after
+// the pairs and hold the episodes of all of them, unless a run was replaced: then it comes again.
+export async function pairsOf(context, ...names) {
+  const diff = await context.source.diff(...names);
+  if (!diff) return null;
+  const runs = await Promise.all(diff.names.map(context.newest));
+  if (!runs.every(Boolean)) return null;
+  const pairs = diff.rows.map(values => Object.fromEntries(diff.columns.map((name, i) => [name, values[i]])))
+    .map(pair => ({ ...pair, first: runs[0].byNumber.get(pair.first), second: runs[1].byNumber.get(pair.second) }));
+  return { diff, runs, pairs: pairs.filter(pair => pair.first && pair.second) };
+}
+// `again` asks for the comparison anew once a run has changed.
+export function diffPage(context, found, query, again) {
+  const { source } = context, { names } = found.diff, chosen = { first: query.first, second: query.second };
+  const state = { q: "", flip: "", sort: "", dir: "", ...query }, body = h("div.scroll"), tally = h("p.tally.muted"), figures = h("div"), tools = h("div.tools");
+  let { diff, runs, pairs } = found, hits = null, limit = STEP, timer, asked = 0, filled = 0;
   const save = () => go([], { ...chosen, q: state.q.trim(), flip: state.flip, sort: state.sort, dir: state.sort ? state.dir : "" }, true);
   async function refresh() {
     const wanted = state.q.trim().toLowerCase(), turn = asked += 1;
-    const both = wanted ? await Promise.all(names.map(name => source.search(name, wanted))) : null;
-    if (turn !== asked) return;
-    found = both;
+    try {
+      const both = wanted ? await Promise.all(names.map(name => source.search(name, wanted))) : null;
+      if (turn !== asked) return;
+      hits = both;
+    } catch (error) { tally.textContent = plain(error.message); return; }
     draw();
   }
   function draw() {
-    const kept = pairs.filter(p => (!state.flip || p.flips.includes(state.flip)) && (!found || found[0].has(p.first.number) || found[1].has(p.second.number)));
+    const kept = pairs.filter(p => (!state.flip || p.flips.includes(state.flip)) && (!hits || hits[0].has(p.first.number) || hits[1].has(p.second.number)));
     const by = COLUMNS.find(c => c[0] === state.sort)?.[2], sign = state.dir === "down" ? -1 : 1;
     if (by) kept.sort((a, b) => { const [x, y] = [by(a), by(b)]; return x === null || y === null ? (x === null) - (y === null) : sign * (typeof x === "string" ? x.localeCompare(y) : x - y); });
-    context.list(first, kept.map(p => p.first));
+    context.list(runs[0], kept.map(p => p.first));
     const head = COLUMNS.map(([key, name]) => {
       const isChosen = state.sort === key;
       return h(`th${["task", "stop", "flips"].includes(key) ? "" : ".n"}`, { scope: "col", "aria-sort": isChosen ? (sign < 0 ? "descending" : "ascending") : null },
         h("button.sort", { type: "button", "data-sort": key, onclick: () => { state.dir = isChosen && sign > 0 ? "down" : "up"; state.sort = key; save(); draw(); body.querySelector(`[data-sort="${key}"]`)?.focus(); } }, name, h("i", { "aria-hidden": "true" }, isChosen ? (sign < 0 ? " ↓" : " ↑") : "")));
     });
     const query = state.q.trim().toLowerCase();
-    body.replaceChildren(kept.length ? h("table.grid.episodes.list", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, kept.slice(0, limit).map(p => row(p, names, found && (found[0].get(p.first.number) ?? found[1].get(p.second.number)), query))))
+    body.replaceChildren(kept.length ? h("table.grid.episodes.list", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, kept.slice(0, limit).map(p => row(p, names, hits && (hits[0].get(p.first.number) ?? hits[1].get(p.second.number)), query))))
       : h("p.pad", {}, "Nothing matches. ", h("a", { href: link([], chosen) }, "Show all pairs")),
     kept.length > limit ? h("button.button.wideb", { type: "button", onclick: () => { limit += 10 * STEP; draw(); } }, `Show more of ${num(kept.length)}`) : "");
     tally.textContent = many(kept.length, "pair");
     say(tally.textContent);
   }
   const search = h("input", { type: "search", value: state.q, placeholder: "Search both runs", "aria-label": "Search both runs", oninput: event => { state.q = event.target.value; clearTimeout(timer); timer = setTimeout(() => { save(); refresh(); }, 80); } });
-  const flips = h("div.toggle", { role: "group", "aria-label": "What changed" }, [["", "All", diff.pairs], ...diff.flips.map(([flip, n]) => [flip, flip, n])].map(([value, name, n]) => h("button", { type: "button", "aria-pressed": String(state.flip === value), onclick: event => {
+  const flips = () => h("div.toggle", { role: "group", "aria-label": "What changed" }, [["", "All", diff.pairs], ...diff.flips.map(([flip, n]) => [flip, flip, n])].map(([value, name, n]) => h("button", { type: "button", "aria-pressed": String(state.flip === value), onclick: event => {
     state.flip = value;
     for (const button of event.currentTarget.parentNode.children) button.setAttribute("aria-pressed", String(button === event.currentTarget));
     save();
     draw();
   } }, name, h("span.muted", {}, ` ${num(n)}`))));
-  const bars = [...diff.flips, ...(diff.alike ? [["nothing", diff.alike]] : [])];
+  function fill() {
+    const bars = [...diff.flips, ...(diff.alike ? [["nothing", diff.alike]] : [])];
+    figures.replaceChildren(...[notes([...diff.notes, ...new Set(runs.flatMap(run => run.notes))]), h("section.figs", { "aria-label": "Differences" }, means(diff)),
+      h("div.two", {}, outcomes(diff, names), h("section.card", {}, h("h2", {}, "What changed in a pair"), h("p.muted", {}, "A pair may count in several."),
+        h("ul.families", {}, bars.map(([flip, n]) => h("li", {}, h("span", {}, flip), h("span.bar.neutral", { vars: { "--n": n / diff.pairs } }), h("span", {}, `${num(n)} (${percent(n / diff.pairs)})`))))))].filter(Boolean));
+    const old = tools.querySelector(".toggle"), fresh = flips();
+    if (old) old.replaceWith(fresh); else tools.replaceChildren(search, fresh, tally);
+  }
+  fill();
   return { name: "diff", title: `What changed from ${names[0]} to ${names[1]}`, node: [
-    h("div.head", {}, h("h1", {}, `What changed from ${plain(names[0])} to ${plain(names[1])}`), h("p.muted", {}, `${many(diff.pairs, "pair")} with equal environment and seed. Differences are the second minus the first. The runs: `, h("a", { href: link([names[0]]) }, plain(names[0])), ", ", h("a", { href: link([names[1]]) }, plain(names[1])))),
-    notes([...diff.notes, ...new Set(runs.flatMap(run => run.notes))]), h("section.figs", { "aria-label": "Differences" }, means(diff)),
-    h("div.two", {}, outcomes(diff, names), h("section.card", {}, h("h2", {}, "What changed in a pair"), h("p.muted", {}, "A pair may count in several."),
-      h("ul.families", {}, bars.map(([flip, n]) => h("li", {}, h("span", {}, flip), h("span.bar.neutral", { vars: { "--n": n / diff.pairs } }), h("span", {}, `${num(n)} (${percent(n / diff.pairs)})`)))))),
-    h("h2.section", {}, "Pairs"), h("div.tools", {}, search, flips, tally), body],
-  enter: refresh, leave() { clearTimeout(timer); asked += 1; } };
+    h("div.head", {}, h("h1", {}, `What changed from ${plain(names[0])} to ${plain(names[1])}`), h("p.muted", {}, `Pairs have equal environment and seed. Differences are the second minus the first. The runs: `, h("a", { href: link([names[0]]) }, plain(names[0])), ", ", h("a", { href: link([names[1]]) }, plain(names[1])))),
+    figures, h("h2.section", {}, "Pairs"), tools, body],
+  get runs() { return runs; },
+  enter: refresh, leave() { clearTimeout(timer); asked += 1; filled += 1; },
+  async changed() {
+    const turn = filled += 1, now = await again();
+    if (turn !== filled || !now) return;
+    ({ diff, runs, pairs } = now);
+    fill();
+    refresh();
+  } };
 }

@@ -7,9 +7,10 @@
 //   image(sha256, name)    -> its address, "" if the source does not have it
 //   search(name, query)    -> Map of number -> {where, before, hit, after}
 //   watch(name, callback)  -> a function that stops it; the callback gets a new run()
+//   version()              -> a number that changes with any run
 //   diff()                 -> the comparison of two runs, or null
 //   ready                  -> a promise: from then on image() knows every image
-// All methods but image() and watch() return promises.
+// All methods but image(), watch() and version() return promises.
 
 const SHA256 = /^[0-9a-f]{64}$/;
 const BEFORE = 24, AFTER = 40, KEPT = 400;
@@ -90,6 +91,7 @@ export function embedded() {
       return found;
     },
     watch: () => () => {},
+    version: () => 0,
     diff: async () => index.diff,
   };
 }

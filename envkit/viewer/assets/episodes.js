@@ -40,7 +40,7 @@ function ordered(rows, value, isDown) {
 }
 export function episodesPage(context, query) {
   const { source } = context;
-  let { run } = context, hits = null, hitsOf = "", rows = [], drawn = 0, asked = 0;
+  let { run } = context, hits = null, hitsOf = null, rows = [], drawn = 0, asked = 0;
   const state = { q: "", show: "all", sort: "", dir: "", view: run.isGrouped ? "groups" : "list", group: "", stop: "", ...query };
   if (!SHOWS[state.show]) state.show = "all";
   const pictures = lazyPictures(source, run.name), body = h("div.scroll"), tally = h("p.tally.muted"), end = h("div.more", { "aria-hidden": "true" });
@@ -53,10 +53,12 @@ export function episodesPage(context, query) {
   async function refresh(isQuiet) {
     const wanted = lowered(), turn = asked += 1;
     if (!wanted) hits = null;
-    else if (wanted !== hitsOf || !hits) {
-      const found = await source.search(run.name, wanted);
-      if (turn !== asked) return;
-      hits = found;
+    else if (wanted !== hitsOf) {
+      try {
+        const found = await source.search(run.name, wanted);
+        if (turn !== asked) return;
+        hits = found;
+      } catch (error) { tally.textContent = plain(error.message); return; }
     }
     hitsOf = wanted;
     draw(isQuiet);
@@ -118,7 +120,7 @@ export function episodesPage(context, query) {
     async changed(fresh) {  // what was drawn stays drawn, where it was
       const y = scrollY, before = drawn, at = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
       run = fresh;
-      hits = null;
+      hitsOf = null;  // the old hits stay drawn until the new ones are there
       counts();
       await refresh(true);
       while (drawn < Math.min(before, rows.length)) grow();

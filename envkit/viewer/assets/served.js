@@ -1,15 +1,17 @@
 // The source of `envkit ui`: the runs of a folder, asked of the server. See embedded.js for what a
 // source is. A run that is known already gets only the rows that are new.
-//   runs()                 -> {folder, runs, documents, note, is_scanned}
+//   runs()                 -> {folder, runs, documents, note, is_scanned, version}
 //   diff(first, second)    -> the comparison of two runs by name
-//   watch(null, callback)  -> the callback gets a new runs()
+//   watch(null, callback, version) -> the callback gets a new runs() whenever there is another version
+
+import { many, plain } from "./dom.js";
 
 const HASH = /^[0-9a-f]{64}$/, PAUSE_MS = 1000, RETRY_MS = 3000;
 
-async function ask(path, query = {}) {
+async function ask(path, query = {}, signal = null) {
   let answer;
   try {
-    answer = await fetch(`/api/${path}?${new URLSearchParams(query)}`, { cache: "no-store" });
+    answer = await fetch(`/api/${path}?${new URLSearchParams(query)}`, { cache: "no-store", signal });
   } catch { throw new Error("the server does not answer; is envkit ui still running?"); }
   if (answer.status === 404) return null;
   if (!answer.ok) throw new Error((await answer.text()).trim());
@@ -19,14 +21,34 @@ const later = ms => new Promise(done => setTimeout(done, ms));
 const seen = () => document.hidden ? new Promise(done => document.addEventListener("visibilitychange", done, { once: true })) : null;
 
 export function served() {
-  const known = new Map(), watchers = new Set(), missing = new Set();
-  let isPolling = false;
-  async function run(name) {
+  const known = new Map(), asking = new Map(), watchers = new Set(), missing = new Set();
+  let isPolling = false, latest = 0, isStale = true, waiting = null;
+  async function load(name) {
     const old = known.get(name), found = await ask("run", old ? { name, since: old.rows.length, epoch: old.epoch } : { name });
     if (!found) { known.delete(name); return null; }
+    if (old?.epoch === found.epoch && old.revision === found.revision) return old;
     const rows = found.from ? [...old.rows.slice(0, found.from), ...found.rows] : found.rows;
     known.set(name, { ...found, rows });
     return known.get(name);
+  }
+  // One question about a run at a time: an older answer must not replace a newer one.
+  function run(name) {
+    const answer = Promise.resolve(asking.get(name)).catch(() => null).then(() => load(name));
+    asking.set(name, answer);
+    return answer;
+  }
+  async function runs() {
+    const found = await ask("runs");
+    latest = found.version;
+    return found;
+  }
+  async function tell(own, state) {
+    const { name, callback } = own, old = known.get(name);
+    if (name === null && own.version !== state.version) {
+      const found = await runs();
+      own.version = found.version;
+      if (watchers.has(own)) callback(found);
+    } else if (old && state.revisions[name] !== undefined && state.revisions[name] !== old.revision) callback(await run(name));
   }
   // One request waits for everything: a browser has few connections to one server.
   async function poll() {
@@ -35,22 +57,25 @@ export function served() {
     while (watchers.size) {
       try {
         await seen();
-        const state = await ask("changes", { version });
-        if (state.version !== version) for (const { name, callback } of [...watchers]) {
-          const old = known.get(name);
-          if (name === null) callback(await ask("runs"));
-          else if (old && state.revisions[name] !== undefined && state.revisions[name] !== old.revision) callback(await run(name));
-        }
-        version = state.version;
+        waiting = new AbortController();
+        const known = isStale ? 0 : version;  // 0 is answered at once
+        isStale = false;
+        const state = await ask("changes", { version: known }, waiting.signal);
+        latest = version = state.version;
+        for (const own of [...watchers]) if (watchers.has(own)) await tell(own, state);
         await later(PAUSE_MS);
-      } catch { await later(RETRY_MS); }
+      } catch {
+        if (!isStale) await later(RETRY_MS);
+        isStale = true;
+      }
     }
     isPolling = false;
   }
   return {
     isServed: true,
     ready: Promise.resolve(),
-    runs: () => ask("runs"),
+    version: () => latest,
+    runs,
     run,
     async episode(name, number) {
       const found = await ask("episode", { name, number });
@@ -59,12 +84,18 @@ export function served() {
     },
     image: (sha256, name) => HASH.test(sha256) && !missing.has(sha256) ? `/image/${sha256}?${new URLSearchParams({ name })}` : "",
     search: async (name, q) => new Map(await ask("search", { name, q })),
-    watch(name, callback) {
-      const own = { name, callback };
+    watch(name, callback, version) {
+      const own = { name, callback, version };
       watchers.add(own);
+      isStale = true;  // what changed between the answer that the page shows and now
+      waiting?.abort();
       if (!isPolling) poll();
       return () => watchers.delete(own);
     },
-    diff: (first, second) => ask("diff", { first, second }),
+    async diff(first, second) {
+      const found = await ask("diff", { first, second });
+      if (found?.reading) throw new Error(`${found.reading.map(plain).join(" and ")} must be read first, ${many(found.episodes, "episode")} so far`);
+      return found;
+    },
   };
 }

@@ -1,14 +1,14 @@
 // The home of `envkit ui`: the table of runs, several compared, or what changed between two.
 import { served } from "./served.js";
 import { start } from "./app.js";
-import { diffPage } from "./diff.js";
+import { diffPage, pairsOf } from "./diff.js";
 import { runsPage } from "./runs.js";
 import { comparePage } from "./compare.js";
 
 async function overview(context, query) {
   if (query.first && query.second) {
-    const names = [query.first, query.second], both = await Promise.all(names.map(context.runOf)), diff = both.every(Boolean) && await context.source.diff(...names);
-    if (diff) return diffPage(context, diff, both, query);
+    const compared = () => pairsOf(context, query.first, query.second), found = await compared();
+    if (found) return diffPage(context, found, query, compared);
   }
   const found = await context.source.runs();
   return query.compare ? comparePage(context, found, query) : runsPage(context, found, query);

@@ -52,10 +52,10 @@ class AnthropicFamily(ActionFamily):
         )
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return one tool call an action, or text alone for an end.
+        """Return one tool call per action, or plain text to end the episode.
 
         Raises:
-            InexpressibleActionError: The version has no word for an action.
+            InexpressibleActionError: This version cannot express an action.
         """
         ending = write_ending(self.name, actions, space)
         if ending is not None:
@@ -74,7 +74,7 @@ class AnthropicFamily(ActionFamily):
         return write(writing)
 
     def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return how to act; what the tool takes stands in `tools`."""
+        """Return instructions; `tools` describes the tool's arguments."""
         return (
             "You operate a computer through the tool `computer`, and get a screenshot after each "
             "call. Look at it before you go on: the last action may not have worked. "
@@ -137,7 +137,7 @@ def _read(arguments: dict[str, Any], reading: Reading) -> None:
 
 
 def _presses(fields: Fields) -> list[Action]:
-    """Return the presses of `text`: chords apart by spaces, which may also stand around a +."""
+    """Return the presses of `text`: chords separated by spaces, which may also surround a +."""
     text = fields.text("text")
     parts = _SPACED_PLUS.sub("+", text[:_LONGEST_KEYS]).split() or [text]
     return [Action(kind=ActionKind.KEY, keys=chord(split_chord(part))) for part in parts]
@@ -197,7 +197,7 @@ def _zoom(fields: Fields) -> Action:
 
 
 _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
-    # `key` stands for several actions: see `_presses`.
+    # `key` may mean several actions: see `_presses`.
     "hold_key": _hold,
     "type": lambda fields: Action(kind=ActionKind.TYPE, text=fields.text("text")),
     "mouse_move": _move,

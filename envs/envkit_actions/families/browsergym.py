@@ -70,10 +70,10 @@ class BrowserGymFamily(ActionFamily):
         )
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return the calls, one a line.
+        """Return the calls, one per line.
 
         Raises:
-            InexpressibleActionError: The family has no function for an action.
+            InexpressibleActionError: BrowserGym has no function for an action.
         """
         check_countable(self.name, actions)
         return "\n".join(
@@ -86,7 +86,7 @@ class BrowserGymFamily(ActionFamily):
         return _PROMPT.format(width=extent.width, height=extent.height, done=DONE)
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return none: actions are text."""
+        """Return no tools: actions are text."""
         return ()
 
 
@@ -211,7 +211,7 @@ def _button(action: Action) -> list[str]:
 
 
 def _held(writing: Writing, lines: list[str]) -> list[str]:
-    """Return lines between the keys' going down and up."""
+    """Wrap lines in presses and releases of the held keys."""
     if not writing.action.keys:
         return lines
     keys = writing.keys(KeyColumn.PLAYWRIGHT)

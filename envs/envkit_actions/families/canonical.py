@@ -1,4 +1,4 @@
-"""The canonical family: replies are the canonical JSON itself."""
+"""The canonical family, whose replies are canonical JSON."""
 
 import json
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class CanonicalFamily(ActionFamily):
         return _PROMPT.format(width=extent.width, height=extent.height)
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return none: the reply itself is the action."""
+        """Return no tools: the reply itself is the action."""
         return ()
 
 

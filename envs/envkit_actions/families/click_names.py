@@ -1,4 +1,4 @@
-"""What the Anthropic and Qwen tools call clicks."""
+"""Names of clicks in the Anthropic and Qwen tools."""
 
 from typing import Final
 
@@ -15,5 +15,5 @@ _NAMES: Final = {click: name for name, click in CLICKS.items()}
 
 
 def click_name(action: Action) -> str | None:
-    """Return what the tools call an action; None where it is no click that they know."""
+    """Return the tools' name of a click; None if they have none."""
     return _NAMES.get((action.kind, action.button))

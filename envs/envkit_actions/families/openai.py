@@ -27,7 +27,7 @@ WAIT_SECONDS: Final = 1.0
 _BUTTONS: Final = {"left": Button.LEFT, "right": Button.RIGHT, "wheel": Button.MIDDLE}
 _BUTTON_NAMES: Final = {button: name for name, button in _BUTTONS.items()}
 _HISTORY: Final = {"back": ("alt", "left"), "forward": ("alt", "right")}
-"""Mouse buttons that no screen knows, by the keys that do the same in browsers."""
+"""Mouse buttons without a canonical name, mapped to the browser keys that do the same."""
 
 
 class OpenAIFamily(ActionFamily):
@@ -45,10 +45,10 @@ class OpenAIFamily(ActionFamily):
         )
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return one tool call with all actions, or text alone for an end.
+        """Return one tool call with all actions, or plain text to end the episode.
 
         Raises:
-            InexpressibleActionError: The tool has no word for an action.
+            InexpressibleActionError: The tool cannot express an action.
         """
         ending = write_ending(self.name, actions, space)
         if ending is not None:
@@ -64,7 +64,7 @@ class OpenAIFamily(ActionFamily):
         return write(writing)
 
     def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return how to act; what the tool takes stands in `tools`."""
+        """Return instructions; `tools` describes the tool's arguments."""
         return (
             "You operate a computer through the tool `computer`. After each call you get a "
             "screenshot. Put several actions in one call only where you need not look in between. "

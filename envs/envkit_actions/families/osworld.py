@@ -21,7 +21,7 @@ from envkit_actions.writing import Writing
 
 WAIT: Final = "WAIT"
 WAIT_SECONDS: Final = 2.0
-"""What `step` of desktop_env.py sleeps for WAIT unless told otherwise."""
+"""Default sleep for WAIT in `step` of desktop_env.py."""
 
 _WORDS: Final = (WAIT, DONE, FAIL)
 _PROMPT: Final = """\
@@ -57,7 +57,7 @@ class OSWorldFamily(ActionFamily):
         )
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return the calls, one a line.
+        """Return the calls, one per line.
 
         Raises:
             InexpressibleActionError: pyautogui has no call for an action.
@@ -75,7 +75,7 @@ class OSWorldFamily(ActionFamily):
         )
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return none: actions are text."""
+        """Return no tools: actions are text."""
         return ()
 
 
@@ -139,7 +139,7 @@ def _named_button(action: Action) -> dict[str, object]:
 
 
 def _held(writing: Writing, lines: list[str]) -> list[str]:
-    """Return lines between the keys' going down and up."""
+    """Wrap lines in presses and releases of the held keys."""
     if not writing.action.keys:
         return lines
     keys = writing.keys(KeyColumn.PYAUTOGUI)

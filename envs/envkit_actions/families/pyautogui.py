@@ -53,7 +53,7 @@ def read_pyautogui(source: str, reading: Reading) -> None:
     """Add the actions of a source to a reading.
 
     Raises:
-        MalformedActionError: At the first call that is none of pyautogui's, or cannot be read.
+        MalformedActionError: At the first call that is not pyautogui's, or cannot be read.
     """
     held = HeldKeys()
     for call in calls_in(read_statements(source)):
@@ -63,7 +63,7 @@ def read_pyautogui(source: str, reading: Reading) -> None:
 
 
 def _actions(call: PythonCall, reading: Reading, held: HeldKeys) -> list[Action]:
-    """Return the actions of one call; a key that only goes down is none yet."""
+    """Return the actions of one call; a key press alone gives none until its release."""
     module, _, function = call.name.rpartition(".")
     if module not in ("", "pyautogui") and call.name != "time.sleep":
         raise MalformedActionError(f"only pyautogui and time.sleep are read, got {call.name[:60]}")
@@ -110,7 +110,7 @@ def _hotkey(call: PythonCall) -> tuple[str, ...]:
 
 
 def _names(value: object) -> list[str]:
-    """Return names of keys from one, or from a list."""
+    """Return key names from a string or a list."""
     names = cast(list[object], value) if isinstance(value, list) else [value]
     if not all(isinstance(name, str) for name in names) or len(names) > MAX_ACTIONS:
         raise MalformedActionError(f"keys must be 1 to {MAX_ACTIONS} strings, such as 'ctrl'")

@@ -2,7 +2,7 @@
 
 After QwenLM/Qwen3-VL, cookbooks/computer_use.ipynb and cookbooks/utils/agent_function_call.py. A
 drag starts where the cursor is; positive `pixels` scroll up, and to the right. Qwen2.5-VL counts
-pixels of the resized image. Qwen3-VL is told of a screen of 1000x1000.
+pixels of the resized image. Qwen3-VL's prompt declares a 1000x1000 screen.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ _DEFAULT_WAIT: Final = 1.0
 
 
 class QwenFamily(ActionFamily):
-    """One of the two generations, which differ in coordinates and in three actions."""
+    """One generation; the two differ in coordinates and in three actions."""
 
     def __init__(
         self, name: str, kind: SpaceKind, resize: SmartResize, words: Sequence[str]
@@ -54,16 +54,16 @@ class QwenFamily(ActionFamily):
         self._words = tuple(words)
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
-        """Read the tool calls; the words of both generations are understood."""
+        """Read the tool calls; action names of both generations are accepted."""
         return parse_calls(
             reply, space, _read, tool_names=(TOOL_NAME, "computer"), tools=self.tools(space)
         )
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return one tool call an action, and one more to move to where an action starts.
+        """Return one tool call per action, after a move if the action starts elsewhere.
 
         Raises:
-            InexpressibleActionError: The generation has no word for an action.
+            InexpressibleActionError: The generation cannot express an action.
         """
         check_countable(self.name, actions)
         calls = [call for action in actions for call in self._calls(action, space)]
@@ -84,7 +84,7 @@ class QwenFamily(ActionFamily):
         return calls
 
     def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return how to act; what the tool takes stands in `tools`."""
+        """Return instructions; `tools` describes the tool's arguments."""
         extent = space.extent
         return (
             "You operate a computer through the tool computer_use and see its screen after every "

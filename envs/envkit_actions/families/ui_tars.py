@@ -78,7 +78,7 @@ class Vocabulary:
     """The words of clicks without further arguments."""
     writers: Mapping[ActionKind, Writer]
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Words of the source that mean nothing here: word -> why, and what to do instead."""
+    """Unsupported action words of the source: word -> why, and what to do instead."""
 
 
 class UITarsFamily(ActionFamily):
@@ -89,7 +89,7 @@ class UITarsFamily(ActionFamily):
         self._vocabulary = vocabulary
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
-        """Read the calls after `Action:`, or of the whole reply where the word is missing."""
+        """Read the calls after `Action:`, or in the whole reply if that word is missing."""
         return parse_code(
             reply, space, marks=("Action:", "Thought:"), extract=_extract, read=self._read_source
         )
@@ -118,10 +118,10 @@ class UITarsFamily(ActionFamily):
         reading.add(word.read(Fields(call.bind(word.parameters), reading, call.name)))
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return the actions after `Action:`, apart by empty lines, without a thought.
+        """Return the actions after `Action:`, separated by empty lines, without a thought.
 
         Raises:
-            InexpressibleActionError: The family has no word for an action.
+            InexpressibleActionError: The family cannot express an action.
         """
         check_countable(self.name, actions)
         calls = (self._write(Writing(self.name, action, space)) for action in actions)
@@ -144,7 +144,7 @@ class UITarsFamily(ActionFamily):
         return self._vocabulary.prompt.format(width=extent.width, height=extent.height)
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return none: actions are text."""
+        """Return no tools: actions are text."""
         return ()
 
 
@@ -157,7 +157,7 @@ def _extract(body: str) -> Code:
 
 
 def _loose_call(source: str) -> PythonCall | None:
-    """Return the one call with a text whose quotes or line breaks were left unescaped."""
+    """Return a single call whose text has unescaped quotes or line breaks."""
     found = _LOOSE_TEXT.fullmatch(source)
     if found is None or _NEXT_CALL.search(found["text"]) or source.count("\\") > MAX_ESCAPES:
         return None

@@ -1,9 +1,9 @@
 """UI-TARS 1.5 on a phone: taps, long presses, scrolls and drags, without mouse and keyboard.
 
 Words and syntax are those of `MOBILE_USE_DOUBAO` in bytedance/UI-TARS, codes/ui_tars/prompt.py;
-`press_enter`, `wait` and `call_user` come from table 1 of the paper (arXiv 2501.12326). On the
-screens here a long press is a click of the right button, as on touch screens of desktop systems,
-and `press_back` is Escape. `open_app` and `press_home` are refused with a sentence that says why.
+`press_enter`, `wait` and `call_user` come from table 1 of the paper (arXiv 2501.12326). Here a long
+press is a right click, as on desktop touch screens, and `press_back` is Escape. `open_app` and
+`press_home` are rejected with a reason.
 """
 
 from typing import Final

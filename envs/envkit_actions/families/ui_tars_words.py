@@ -1,4 +1,4 @@
-"""The words of UI-TARS 1.0 and 1.5: those of every device, and those of a computer."""
+"""Action words of UI-TARS 1.0 and 1.5: for every device, and for a computer."""
 
 import re
 from collections.abc import Sequence
@@ -150,7 +150,7 @@ def _write_end(writing: Writing, form: PlaceForm) -> str:
     if action.kind is ActionKind.TERMINATE:
         return "finished()" if action.status is Status.SUCCESS else "call_user()"
     if closing_text(action) is None or action.text != action.text.strip() or not action.text:
-        raise writing.refusal("its text would be read as something else")
+        raise writing.refusal("its text would not read back unchanged")
     return f"finished(content={action.text!r})"
 
 

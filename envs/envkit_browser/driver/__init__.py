@@ -4,7 +4,7 @@ from envkit_browser.driver.binary import find_browser
 from envkit_browser.driver.browser import Browser
 from envkit_browser.driver.events import Dialog, PageEvent, PageEvents
 from envkit_browser.driver.page import Page, PageOptions
-from envkit_browser.driver.performing import Hands
+from envkit_browser.driver.performing import PageInput
 from envkit_browser.driver.pool import BrowserPool, PoolOptions, join_pool, leave_pool
 from envkit_browser.driver.site import ORIGIN, Site
 from envkit_browser.driver.trouble import BrowserFault, Trouble
@@ -15,10 +15,10 @@ __all__ = [
     "BrowserFault",
     "BrowserPool",
     "Dialog",
-    "Hands",
     "Page",
     "PageEvent",
     "PageEvents",
+    "PageInput",
     "PageOptions",
     "PoolOptions",
     "Site",

@@ -1,6 +1,6 @@
 """Find the browser's binary.
 
-The launcher scripts that Debian puts on the PATH are passed over: they do not exec, so a signal to
+The launcher scripts that Debian puts on the PATH are skipped: they do not exec, so a signal to
 their process leaves the browser running.
 """
 
@@ -35,7 +35,7 @@ def find_browser() -> Path:
 
     Raises:
         ConfigurationError: `ENVKIT_BROWSER` names no binary.
-        MissingDependencyError: None is installed.
+        MissingDependencyError: No browser is installed.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
@@ -56,7 +56,7 @@ def find_browser() -> Path:
 
 
 def is_binary(path: Path) -> bool:
-    """Whether this is an executable file that is no script."""
+    """Return whether this is an executable file and not a script."""
     try:
         with path.open("rb") as file:
             return file.read(4) in _MAGIC and os.access(path, os.X_OK)

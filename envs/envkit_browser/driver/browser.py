@@ -1,7 +1,7 @@
-"""One browser: a process, a connection to it, and what its pages share.
+"""One browser: its process, its connection, and state that its pages share.
 
-With BeginFrameControl the compositor draws a frame only when it is asked to, so frames come at once
-and are reproducible. Two frames at the same time kill the browser, so they are drawn one by one.
+With BeginFrameControl the compositor draws a frame only on request, so frames are immediate and
+reproducible. Two frames at once kill the browser, so it draws them one by one.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _FLAGS: Final = (
     "--hide-scrollbars",
     "--lang=en-US",
     "--mute-audio",
-    # Nothing leaves: no name resolves, everything goes to a proxy whose name does not either.
+    # Nothing leaves: no name resolves, and the proxy's name does not resolve either.
     "--host-resolver-rules=MAP * ~NOTFOUND",
     f"--proxy-server=socks5://{_NOWHERE}:1",
     "--proxy-bypass-list=<-loopback>",
@@ -45,11 +45,11 @@ _FLAGS: Final = (
     "--no-pings",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    # A page and its frames in one process, which input and screenshots reach as one.
+    # A page and its frames share one process, so input and screenshots cover both.
     "--disable-site-isolation-trials",
     "--disable-features=IsolateOrigins,site-per-process,IsolateSandboxedIframes,"
     "MediaRouter,Translate,OptimizationHints,PaintHolding,BackForwardCache,"
-    "RenderDocument",  # a new host of the frame for every load: a third of a reload's time
+    "RenderDocument",  # a new frame host per load takes a third of a reload's time
     "--disable-extensions",
     "--disable-default-apps",
     "--disable-breakpad",
@@ -57,7 +57,7 @@ _FLAGS: Final = (
     "--no-first-run",
     "--no-default-browser-check",
     "--disable-hang-monitor",
-    "--block-new-web-contents",  # a page opens no other: it would be closed some time later
+    "--block-new-web-contents",  # a page must not open another: it would be closed some time later
     "--disable-prompt-on-repost",
     "--disable-client-side-phishing-detection",
     "--password-store=basic",
@@ -72,7 +72,7 @@ class Browser:
         self.process, self.scale = process, scale
         self._connection = connection
         self.trouble: Trouble | None = None
-        """Why it can't be used any more; None while it can."""
+        """Why it is unusable; None while it is usable."""
         self._frame_lock = asyncio.Lock()
         self._on_target: dict[str, Callable[[str], None]] = {}
         self.pages = 0
@@ -80,7 +80,7 @@ class Browser:
         self.opened = 0
         """Pages opened so far."""
         self.is_retired = False
-        """Whether it takes no more pages and ends with its last one."""
+        """Whether it accepts no more pages and ends with its last one."""
         connection.on_lost = self._lose
         connection.listen(None, self._hear)
 
@@ -89,12 +89,12 @@ class Browser:
         """Start a browser.
 
         Args:
-            scale: Device pixels for each CSS pixel, of all its pages.
-            deadline_s: Seconds that it may take.
+            scale: Device pixels per CSS pixel, for all its pages.
+            deadline_s: Startup limit in seconds.
 
         Raises:
-            MissingDependencyError: None is installed.
-            BrowserFault: It does not come up.
+            MissingDependencyError: No browser is installed.
+            BrowserFault: It does not start.
         """
         flags = (*_FLAGS, f"--force-device-scale-factor={scale:g}")
         process = await asyncio.to_thread(BrowserProcess, find_browser(), flags)
@@ -127,7 +127,8 @@ class Browser:
         """Send a command and wait for its result.
 
         Raises:
-            BrowserFault: As `Connection.send`; a browser that died is told from a closed socket.
+            BrowserFault: As `Connection.send`; a dead browser is distinguished from a closed
+                socket.
         """
         try:
             return await self._connection.send(method, session, deadline_s, params)
@@ -139,9 +140,9 @@ class Browser:
     async def begin_frame(
         self, session: str, params: dict[str, Any], *, deadline_s: float
     ) -> Reply:
-        """Draw a frame of a page, when no other page of this browser draws one.
+        """Draw a frame of a page once no other page of this browser is drawing.
 
-        A caller that is cancelled leaves the frame to finish, as the next one must not overlap it.
+        If the caller is cancelled, the frame still finishes, since frames must not overlap.
         """
         return await asyncio.shield(
             asyncio.ensure_future(self._begin_frame(session, params, deadline_s))
@@ -158,22 +159,22 @@ class Browser:
         return self.is_usable
 
     def listen(self, session: str, handler: EventHandler | None) -> None:
-        """Set who gets the events of a page, or nobody."""
+        """Set the handler for a page's events; None removes it."""
         self._connection.listen(session, handler)
 
     def fail(self, session: str, fault: BrowserFault) -> None:
-        """End what waits for a page that will not answer any more."""
+        """Fail everything that waits for a page that no longer answers."""
         self._connection.fail(session, fault)
 
     def watch(self, target: str, handler: Callable[[str], None] | None) -> None:
-        """Set who hears of "crashed", "destroyed" and "lost" of a target, or nobody."""
+        """Set the handler for "crashed", "destroyed" and "lost" of a target; None removes it."""
         if handler is None:
             self._on_target.pop(target, None)
         else:
             self._on_target[target] = handler
 
     def discard(self, trouble: Trouble) -> None:
-        """Kill it: it is of no use any more, to any of its pages."""
+        """Kill the browser, which is useless to all its pages."""
         if self.trouble is None:
             self.trouble = trouble
         self.process.kill()
@@ -185,12 +186,12 @@ class Browser:
         return BrowserFault(f"the browser is gone ({trouble.value}), at {doing}", trouble=trouble)
 
     def close_socket(self) -> None:
-        """Break the connection while the process lives, for tests and drills."""
-        self.trouble = self.trouble or Trouble.SOCKET_CLOSED  # then the process ends by itself
+        """Break the connection while the process lives, for tests and fault injection."""
+        self.trouble = self.trouble or Trouble.SOCKET_CLOSED  # then the process exits by itself
         self._connection.break_off()
 
     async def aclose(self) -> None:
-        """End it and remove its profile; twice is fine."""
+        """End it and remove its profile; safe to call twice."""
         self.trouble = self.trouble or Trouble.PAGE_GONE
         self._connection.on_lost = lambda: None
         try:
@@ -206,7 +207,7 @@ class Browser:
             )
 
     async def _discover(self, deadline_s: float) -> None:
-        """Wait until it answers, and hear of what becomes of its pages.
+        """Wait until it answers, and subscribe to page crashes.
 
         Raises:
             BrowserFault: It does not answer in time, or is gone already (`START_FAILED`).
@@ -217,7 +218,7 @@ class Browser:
             raise self.process.start_fault() from fault
 
     async def _require_frames(self, deadline_s: float) -> None:
-        """Refuse a build that draws no frames on request: its images would depend on the clock.
+        """Reject a build that draws no frames on request: its images would depend on the clock.
 
         Raises:
             BrowserFault: It is such a build (`REFUSED`), or does not answer.
@@ -233,14 +234,15 @@ class Browser:
             if fault.trouble is not Trouble.REFUSED:
                 raise
             raise BrowserFault(
-                "this browser draws no frames on request (HeadlessExperimental.beginFrame), so its "
-                f"pictures could not be repeated; install chromium-headless-shell: {fault}",
+                "this browser draws no frames on request "
+                "(HeadlessExperimental.beginFrame), so its screenshots are not "
+                f"reproducible; install chromium-headless-shell: {fault}",
                 trouble=Trouble.REFUSED,
             ) from fault
         await self.send("Target.closeTarget", targetId=target)
 
     async def _wait_for_end(self) -> None:
-        """Give a process whose socket closed a moment to be seen dead."""
+        """Give a process whose socket closed a moment to exit."""
         for _ in range(20):
             if self.trouble is not None:
                 return

@@ -1,8 +1,8 @@
 """The DevTools protocol over a pair of sockets: commands with deadlines, and events.
 
 Protocol: chromedevtools.github.io/devtools-protocol, as `--remote-debugging-pipe` speaks it: JSON,
-and a zero byte after each message. No port is open, so nothing but this process can command the
-browser. Sessions are flat: every message of a page carries its session id.
+and a zero byte after each message. No port is open, so only this process can control the browser.
+Sessions are flat: every message of a page carries its session id.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closed = self._loop.create_future()
         self._begun: list[bytes] = []
-        """The pieces of a message whose end has not come yet."""
+        """Pieces of an incomplete message."""
         self._number = 0
         self._waiting: dict[int, tuple[str, str | None, asyncio.Future[Reply]]] = {}
         self._handlers: dict[str | None, EventHandler] = {}
@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, end: socket.socket) -> "Connection":
-        """Connect, and take over our end of the pair of sockets."""
+        """Connect, taking ownership of our end of the socket pair."""
         loop = asyncio.get_running_loop()
         try:
             return (await loop.create_unix_connection(cls, sock=end))[1]
@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
             raise
 
     def listen(self, session: str | None, handler: EventHandler | None) -> None:
-        """Set who gets the events of a session (None: of the browser), or nobody."""
+        """Set the handler for a session's events (None: the browser's); None removes it."""
         if handler is None:
             self._handlers.pop(session, None)
         else:
@@ -58,8 +58,8 @@ class Connection(asyncio.Protocol):
     ) -> Reply:
         """Send a command and wait for its result.
 
-        Messages go out in the order of the first steps of their coroutines, so a `gather` of
-        commands is a pipeline.
+        Messages go out in the order in which their coroutines start, so a `gather` of commands is a
+        pipeline.
 
         Raises:
             BrowserFault: The connection is closed, the deadline passed, or the browser refuses.
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
             timer.cancel()
             self._waiting.pop(number, None)
             if future.done() and not future.cancelled():
-                future.exception()  # looked at, even where the caller was cancelled meanwhile
+                future.exception()  # retrieved, even if the caller was cancelled meanwhile
 
     def fail(self, session: str, fault: BrowserFault) -> None:
         """End what waits for a page that will not answer any more."""
@@ -90,24 +90,24 @@ class Connection(asyncio.Protocol):
                 future.set_exception(fault)
 
     def break_off(self) -> None:
-        """Close the socket as if the other end had, for tests and drills."""
+        """Close the socket as if the other end had, for tests and fault injection."""
         if self._transport is not None:
             self._transport.abort()
 
     async def aclose(self) -> None:
-        """Close the socket; what still waits gets a fault."""
+        """Close the socket; pending commands get a fault."""
         self.on_lost = lambda: None
         self.is_open = False
         if self._transport is not None:
-            self._transport.abort()  # not `close`: a stopped browser never takes the last command
+            self._transport.abort()  # not `close`: a stopped browser never reads the last command
             await asyncio.shield(self._closed)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; called by the event loop."""
+        """Start; called by the event loop."""
         self._transport, self.is_open = cast(asyncio.Transport, transport), True
 
     def data_received(self, data: bytes) -> None:
-        """Take a piece of the stream; called by the event loop."""
+        """Receive data; called by the event loop."""
         *ends, rest = data.split(_END)
         for end in ends:
             self._begun.append(end)
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
             self._begun.append(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what waits; called by the event loop."""
+        """Fail pending commands; called by the event loop."""
         self.is_open = False
         if not self._closed.done():
             self._closed.set_result(None)

@@ -1,4 +1,4 @@
-"""What a page reports besides what it shows."""
+"""Events that a page reports and screenshots do not show."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from enum import StrEnum
 from typing import Final
 
 MAX_DIALOGS: Final = 20
-"""Dialogs that are kept word by word; all are counted."""
+"""Maximum dialogs whose text is kept; all are counted."""
 _MAX_TEXT: Final = 500
 
 
 class PageEvent(StrEnum):
-    """What is counted."""
+    """Kind of event that is counted."""
 
     DIALOG = "dialog"
     """A JavaScript dialog, which was answered with OK."""
@@ -24,7 +24,7 @@ class PageEvent(StrEnum):
     BLOCKED_NAVIGATION = "blocked_navigation"
     """A navigation that would have left the site; the page stays."""
     POPUP = "popup"
-    """Another page that was opened; it is closed at once."""
+    """A page opened another page, which is closed at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class PageEvents:
     counts: Counter[PageEvent] = field(default_factory=Counter[PageEvent])
 
     def add_dialog(self, kind: str, text: str) -> None:
-        """Note a dialog."""
+        """Record a dialog."""
         self.counts[PageEvent.DIALOG] += 1
         if len(self.dialogs) < MAX_DIALOGS:
             self.dialogs.append(Dialog(kind=kind, text=text[:_MAX_TEXT]))

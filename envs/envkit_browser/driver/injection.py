@@ -1,7 +1,7 @@
-"""Do to a browser what a `FaultPlan` says: the real failures, not pretended ones.
+"""Inject real failures into a browser, as a `FaultPlan` says.
 
-The scope is "browser", the key the task's seed and the turn. A plan that names other kinds is
-refused when it draws one.
+The scope is "browser"; the key is the task's seed and the turn. A plan that draws an unknown kind
+is rejected.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ SCOPE: Final = "browser"
 
 
 class Injection(StrEnum):
-    """What can be done."""
+    """Failures that can be injected."""
 
     KILL_BROWSER = "kill_browser"
     """SIGKILL to the whole process group."""
     STOP_BROWSER = "stop_browser"
-    """SIGSTOP to the whole process group: it lives and does not answer."""
+    """SIGSTOP to the whole process group: it lives but does not answer."""
     CRASH_RENDERER = "crash_renderer"
     """The page's own process crashes."""
     HANG_PAGE = "hang_page"
@@ -40,11 +40,11 @@ class Injection(StrEnum):
 
 
 async def inject(plan: FaultPlan, page: Page, key: tuple[int, int, int | None]) -> Injection | None:
-    """Do what the plan deals out to this call, and return it.
+    """Inject the failure that the plan draws for this call, and return it.
 
     Args:
         plan: With kinds of `Injection` for the scope "browser".
-        page: Whose browser, process or document it happens to.
+        page: The page whose browser, process or document fails.
         key: Seed, turn and attempt; without an attempt the plan counts.
 
     Raises:
@@ -60,7 +60,7 @@ async def inject(plan: FaultPlan, page: Page, key: tuple[int, int, int | None]) 
         raise ConfigurationError(
             f"kinds of the scope {SCOPE!r} must be in {[k.value for k in Injection]}, got {kind!r}"
         ) from error
-    with contextlib.suppress(BrowserFault):  # what follows meets the failure itself
+    with contextlib.suppress(BrowserFault):  # the next command runs into the failure
         await _INJECTIONS[injection](page)
     return injection
 

@@ -1,4 +1,4 @@
-"""Canonical key names as the DevTools protocol wants them.
+"""Map canonical key names to DevTools key events.
 
 Codes are those of a US keyboard: W3C "UI Events KeyboardEvent code Values" and Windows virtual key
 codes (learn.microsoft.com, winuser.h).
@@ -18,7 +18,7 @@ class Key(NamedTuple):
     number: int
     text: str = ""
     shifted: str = ""
-    """What it writes with shift; empty where shift changes nothing."""
+    """Character with shift; empty if shift changes nothing."""
 
 
 _NAMED: Final = {
@@ -72,9 +72,9 @@ _SHIFTED: Final = {key.shifted: key for key in _KEYS.values() if key.shifted}
 
 
 def find_key(name: str) -> tuple[Key, bool]:
-    """Return the key that has a canonical name or writes a character, and whether with shift.
+    """Find a key by canonical name or character; also return whether it needs shift.
 
-    A character that no key of the keyboard writes is a key without a code.
+    A character that is not on the keyboard gets a key without a code.
     """
     if name in _KEYS:
         return _KEYS[name], False
@@ -89,7 +89,7 @@ def key_event(kind: str, name: str, modifiers: int, *, repeats: bool = False) ->
     Args:
         kind: "down" or "up".
         name: A canonical name, or a character.
-        modifiers: Bits of those that are down.
+        modifiers: Bits of the modifiers that are down.
         repeats: Whether the key was down before.
     """
     key, needs_shift = find_key(name)

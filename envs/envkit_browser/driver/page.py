@@ -1,7 +1,7 @@
-"""A page: one isolated session within a browser, with a clock of its own.
+"""A page: one isolated session in a browser, with its own clock.
 
 Time in the page stands still between calls. It passes in `advance` and after each input, as fast as
-the machine can; so timers, animations and dates are the same in every run.
+the machine allows, so timers, animations and dates are the same in every run.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from envkit_browser.driver.trouble import BrowserFault, Trouble
 
 FRAME_MS: Final = 1000 / 60
 START_TIME: Final = 1_767_225_600
-"""2026-01-01 00:00 UTC, in seconds: when every page begins."""
+"""Start time of every page: 2026-01-01 00:00 UTC, in seconds."""
 _MOST_FRAMES: Final = 60
 _LOAD_MS: Final = 10_000.0
 _PUMP_S: Final = 0.03
@@ -34,20 +34,20 @@ _SCRIPT: Final = files("envkit_browser.driver").joinpath("page.js").read_text(en
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """What a page is opened with."""
+    """Options of a page."""
 
     width: int
-    """Of the screen, in device pixels: those of screenshots and actions."""
+    """Screen width in device pixels, the unit of screenshots and actions."""
     height: int
     """In device pixels."""
     scale: float = 1.0
-    """Device pixels for each CSS pixel."""
+    """Device pixels per CSS pixel."""
     site: Site = field(default_factory=Site)
     """What it may load."""
     settle_ms: float = 100.0
-    """How long the page lives on after each input, on its own clock."""
+    """Milliseconds of page time that pass after each input."""
     deadline_s: float = 10.0
-    """Seconds for each command; a page that takes longer is hung."""
+    """Seconds per command; a page that takes longer counts as hung."""
 
     def __post_init__(self) -> None:
         if not (1 <= self.width <= 4096 and 1 <= self.height <= 4096):
@@ -66,7 +66,7 @@ class PageOptions:
 
 
 class Page:
-    """A page of its own browser context: own cookies, storage, history and clipboard."""
+    """A page in its own browser context: cookies, storage, history and clipboard."""
 
     def __init__(self, browser: Browser, options: PageOptions, context: str, target: str) -> None:
         self.browser, self.options = browser, options
@@ -119,16 +119,16 @@ class Page:
 
     @property
     def is_usable(self) -> bool:
-        """Whether calls can still succeed."""
+        """Whether the page still works."""
         return self._trouble is None and self.left != "closed" and self.browser.is_usable
 
     @property
     def last_screenshot(self) -> bytes | None:
-        """What `screenshot` returned last; None before the first one."""
+        """The last screenshot; None before the first one."""
         return self._last_frame
 
     async def warm_up(self) -> None:
-        """Draw a first image of the blank page, which takes longer than all that follow."""
+        """Draw the first frame of the blank page, which takes longer than later ones."""
         await self.screenshot()
         self._last_frame = None
 
@@ -141,8 +141,8 @@ class Page:
         """Load a file of the site and wait until its load event.
 
         Args:
-            path: Of the file, a query and a fragment included.
-            seed: Of what the page draws with `Math.random` and `crypto`.
+            path: Path of the file, with query and fragment.
+            seed: Seed of `Math.random` and `crypto` in the page.
 
         Raises:
             BrowserFault: The page cannot be loaded.
@@ -186,8 +186,8 @@ class Page:
         """Let time pass in the page.
 
         Args:
-            milliseconds: Of the page's clock.
-            frames: How many frames to draw meanwhile; None draws 60 a second, 60 at most.
+            milliseconds: Page time.
+            frames: Frames to draw meanwhile; None draws 60 per second, 60 at most.
         """
         if milliseconds <= 0:
             return
@@ -197,7 +197,7 @@ class Page:
             await self.frame()
 
     async def pass_time(self, milliseconds: float) -> None:
-        """Let time pass without drawing a frame; pending requests of the page are waited for."""
+        """Let time pass without drawing a frame, and wait for the page's pending requests."""
         self._check()
         self._expired = asyncio.get_running_loop().create_future()
         await self.send(
@@ -224,7 +224,7 @@ class Page:
     async def screenshot(self) -> bytes:
         """Draw a frame and return it as PNG of the page's size.
 
-        Where nothing has changed the browser sends no image, and the last one is returned.
+        If nothing changed, the browser sends no image and the last one is returned.
         """
         self._check()
         shot = {"format": "png", "optimizeForSpeed": True}
@@ -242,8 +242,8 @@ class Page:
 
         Args:
             commands: DevTools commands of the domain Input, with their parameters.
-            frames: How many frames are drawn in any case. A page counts its frames, so their number
-                should not depend on how fast the machine is: name what the inputs need.
+            frames: Minimum number of frames. A page can count its frames, so their number should
+                not depend on machine speed: name what the inputs need.
         """
         self._check()
         work = asyncio.gather(*(self.send(name, **params) for name, params in commands))
@@ -274,7 +274,7 @@ class Page:
             raise
 
     async def aclose(self) -> None:
-        """Close the page and forget its context; twice is fine."""
+        """Close the page and forget its context; safe to call twice."""
         if not self._context:
             return
         context, self._context = self._context, ""
@@ -332,7 +332,7 @@ class Page:
 
     async def _begin_frame(self, **params: Any) -> Reply:  # noqa: ANN401  # any JSON
         self._check()
-        # Two frames of one moment would be one frame, whose second order is never answered.
+        # Two requests at the same time yield one frame, and the second is never answered.
         self._frame_ticks = max(self._ticks + self._elapsed_ms, self._frame_ticks + _NEXT_FRAME_MS)
         try:
             return await self.browser.begin_frame(
@@ -358,9 +358,9 @@ class Page:
             self._trouble = fault.trouble
 
     def _hang(self) -> None:
-        """Give the page up; end its process so that the browser can go on without it."""
+        """Abandon the page and end its process, so the browser can continue without it."""
         if self._trouble is None:
-            # First, as what still waits hangs too: the end of the process would call it a crash.
+            # Set this first: ending the process would report pending calls as a crash.
             self._give_up(Trouble.HUNG, "the page hangs")
             self._rescue = asyncio.ensure_future(self._quietly(self._end_process()))
 
@@ -375,7 +375,7 @@ class Page:
         self.browser.fail(self._session, fault)
         if self._expired is not None and not self._expired.done():
             self._expired.set_exception(fault)
-            self._expired.exception()  # looked at, even where nobody waits for it any more
+            self._expired.exception()  # retrieved, even if nothing waits for it any more
 
     def _hear_target(self, said: str) -> None:
         if said == "crashed":
@@ -402,7 +402,7 @@ class Page:
 
     @staticmethod
     async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
-        with contextlib.suppress(BrowserFault):  # whoever waits for the page hears of it too
+        with contextlib.suppress(BrowserFault):  # callers that wait for the page get the fault too
             await work
 
     def _on_request(self, params: Reply) -> None:
@@ -430,7 +430,7 @@ class Page:
     async def _stay(self, request: str) -> None:
         """Answer a navigation with "no content", which leaves the page where it is."""
         await self.send("Fetch.fulfillRequest", requestId=request, responseCode=204)
-        # Else the navigation may hold the page's clock for ever: it did in two of five.
+        # Otherwise the navigation may stop the page's clock forever: it did in two of five.
         await self.send("Page.stopLoading")
 
     def _on_dialog(self, params: Reply) -> None:

@@ -17,12 +17,12 @@ _LONGEST_WAIT_S: Final = 60.0
 _REPEATS_A_SECOND: Final = 10
 _MOST_REPEATS: Final = 50
 _MOST_TYPED: Final = 200
-"""Characters that are typed key by key; a longer text is pasted in at once."""
+"""Maximum characters typed key by key; longer text is inserted at once."""
 _WHEEL_FRAMES: Final = 2
 _PRESSED_FRAMES: Final = 2
-"""Frames until Chromium 156 has taken in a turn of the wheel, or a move with a button down."""
+"""Frames until Chromium 156 has processed a scroll, or a move with a button down."""
 _DRAG_STEPS: Final = 5
-"""Mouse moves for each stretch of a drag: many scripts start a drag at the second move."""
+"""Mouse moves per drag segment: many scripts start a drag at the second move."""
 
 
 def refusal(action: Action) -> str | None:
@@ -30,7 +30,7 @@ def refusal(action: Action) -> str | None:
     return "a page cannot be enlarged" if action.kind is ActionKind.ZOOM else None
 
 
-class Hands:
+class PageInput:
     """The mouse and the keyboard of one page."""
 
     def __init__(self, page: Page) -> None:
@@ -40,10 +40,10 @@ class Hands:
         self._buttons = 0
 
     async def perform(self, action: Action) -> None:
-        """Carry out an action, and let the page live on for its `settle_ms`.
+        """Carry out an action, then let `settle_ms` pass in the page.
 
         Coordinates outside the screen count as its nearest pixel. Kinds that only look or end the
-        episode do nothing: they are the environment's work.
+        episode do nothing: the environment handles them.
 
         Raises:
             BrowserFault: The page is gone or hung.
@@ -114,7 +114,7 @@ class Hands:
         for point in action.path:
             for place in _stretch((self.x, self.y), self._inside(*point)):
                 await self._page.deliver(self._move(*place, held), frames=_PRESSED_FRAMES)
-        # A native drag takes a move in with the next one, so the last is there twice.
+        # A native drag processes a move at the next one, so the last is sent twice.
         await self._page.deliver(self._move(self.x, self.y, held), frames=_PRESSED_FRAMES)
         await self._page.deliver(
             self._release(self.x, self.y, action.button, 1, held), *_letting_go(action.keys)
@@ -132,7 +132,7 @@ class Hands:
         )
         commands = (*_holding(action.keys), self._move(x, y, held), wheel)
         await self._page.deliver(*commands, *_letting_go(action.keys), frames=_WHEEL_FRAMES)
-        await self._page.frame()  # brings the new place from the compositor to the document
+        await self._page.frame()  # moves the scroll offset from the compositor to the document
 
     async def _type(self, x: int, y: int, action: Action) -> None:
         if len(action.text) > _MOST_TYPED:
@@ -171,7 +171,7 @@ class Hands:
         await self._page.advance(1000 * max(0.0, min(_LONGEST_WAIT_S, action.seconds)))
 
     _HANDLERS: ClassVar[
-        dict[ActionKind, Callable[["Hands", int, int, Action], Awaitable[None]]]
+        dict[ActionKind, Callable[["PageInput", int, int, Action], Awaitable[None]]]
     ] = {
         **dict.fromkeys(_CLICKS, _click),
         ActionKind.MOVE: _only_move,
@@ -186,7 +186,7 @@ class Hands:
     }
 
 
-_Handler = Callable[[Hands, int, int, Action], Awaitable[None]]
+_Handler = Callable[[PageInput, int, int, Action], Awaitable[None]]
 
 
 def _modifiers(keys: tuple[str, ...]) -> int:

@@ -1,7 +1,7 @@
-"""Browsers that the environments of a process and event loop share.
+"""A pool of browsers shared by the environments of one process and event loop.
 
-A browser holds several pages and is replaced when it dies, has served long enough or grown too
-large. The last environment that lets the pool go ends all browsers.
+A browser holds several pages and is replaced when it dies, reaches its page limit or grows too
+large. The last environment that leaves the pool ends all browsers.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ _CHECK_EVERY: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
-    """How many browsers there are, and for how long."""
+    """Limits of a pool."""
 
     pages_per_browser: int = 8
-    """Pages that are open in one browser at a time."""
+    """Maximum open pages per browser."""
     recycle_pages: int = 500
-    """A browser that has opened so many pages takes no more, and ends with its last one."""
+    """Pages opened before a browser is retired; it ends when the last one closes."""
     recycle_bytes: int = 3 * 2**30
-    """The same for its resident memory, looked at after every 16th page."""
+    """Resident memory at which a browser is retired, checked after every 16th page."""
     start_s: float = START_S
-    """Seconds that a start may take."""
+    """Startup limit in seconds."""
     starts: int = 2
-    """Browsers that may start at the same time."""
+    """Maximum browsers that start at the same time."""
     spares: int = 1
-    """Blank pages of each shape that are kept ready once a page was released; 0 keeps none."""
+    """Blank pages kept ready per shape once a page was released; 0 keeps none."""
 
     def __post_init__(self) -> None:
         counts = (self.pages_per_browser, self.recycle_pages, self.recycle_bytes, self.starts)
@@ -52,7 +52,7 @@ class BrowserPool:
     def __init__(self, options: PoolOptions | None = None) -> None:
         self.options = options or PoolOptions()
         self.troubles: Counter[Trouble] = Counter()
-        """Faults met so far, by kind; users add theirs with `count`."""
+        """Faults so far, by kind; users add theirs with `count`."""
         self.started = 0
         """Browsers started so far."""
         self._browsers: list[Browser] = []
@@ -64,7 +64,7 @@ class BrowserPool:
 
     @property
     def browsers(self) -> tuple[Browser, ...]:
-        """Those that run now."""
+        """Running browsers."""
         return tuple(self._browsers)
 
     def count(self, fault: BrowserFault) -> None:
@@ -72,7 +72,7 @@ class BrowserPool:
         self.troubles[fault.trouble] += 1
 
     async def open(self, options: PageOptions) -> Page:
-        """Open a page, in a new browser where those that run are full, worn or dead.
+        """Open a page, in a new browser if the running ones are full, worn or dead.
 
         Raises:
             MissingDependencyError: No browser is installed.
@@ -91,7 +91,7 @@ class BrowserPool:
         return await self._open(options)
 
     async def release(self, page: Page) -> None:
-        """Close a page, and its browser where that is broken or has served its time.
+        """Close a page, and its browser if that is broken or retired.
 
         A page that works is closed in the background, while the next one is made ready.
         """
@@ -113,7 +113,7 @@ class BrowserPool:
         await self._sweep()
 
     async def aclose(self) -> None:
-        """End all browsers; twice is fine."""
+        """End all browsers; safe to call twice."""
         await self._spares.aclose()
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*(self._drop(browser) for browser in self.browsers))
@@ -132,14 +132,14 @@ class BrowserPool:
             await self._sweep()
 
     async def _open_spare(self, options: PageOptions) -> Page | None:
-        """Open a page in a browser that runs; beyond `pages_per_browser` by `spares` at most."""
+        """Open a page in a running browser; `spares` pages may exceed `pages_per_browser`."""
         for browser in self._browsers:
             if browser.scale == options.scale and self._has_room(browser, self.options.spares):
                 return await Page.open(browser, options)
         return None
 
     async def _find(self, scale: float) -> Browser:
-        """Return a browser with room for a page, and promise the room."""
+        """Reserve room for a page in a running browser."""
         while True:
             await self._sweep()
             for browser in self._browsers:
@@ -149,7 +149,7 @@ class BrowserPool:
             await self._wait_for_start(scale)
 
     async def _wait_for_start(self, scale: float) -> None:
-        """Start a browser, or wait for the one that somebody else starts."""
+        """Start a browser, or wait for one that another caller is starting."""
         async with self._starts:
             if any(b.scale == scale and self._has_room(b) for b in self._browsers):
                 return
@@ -170,7 +170,7 @@ class BrowserPool:
         return browser.pages + self._promised[browser]
 
     async def _sweep(self) -> None:
-        """End the browsers that are broken, and those that are worn and empty."""
+        """End browsers that are broken, or worn and empty."""
         for browser in self.browsers:
             is_worn = browser.is_retired or browser.opened >= self.options.recycle_pages
             is_idle = self._load(browser) == self._spares.count(browser)
@@ -194,7 +194,7 @@ _USERS: weakref.WeakKeyDictionary[BrowserPool, weakref.WeakSet[object]] = (
 
 
 def join_pool(user: object) -> BrowserPool:
-    """Return the pool of the running event loop, on behalf of an environment that will leave it."""
+    """Join the pool of the running event loop."""
     loop = asyncio.get_running_loop()
     pool = _POOLS.get(loop)
     if pool is None:
@@ -204,7 +204,7 @@ def join_pool(user: object) -> BrowserPool:
 
 
 async def leave_pool(user: object, pool: BrowserPool) -> None:
-    """Let a pool go that `join_pool` gave; the last user ends its browsers. Twice is fine."""
+    """Leave a pool from `join_pool`; the last user ends its browsers. Safe to call twice."""
     users = _USERS.get(pool)
     if users is None or user not in users:
         return

@@ -1,8 +1,7 @@
-"""The browser as a process: started in its own group, with a profile of its own.
+"""The browser as a process: started in its own group, with its own profile.
 
-Both are gone after `kill`, whatever happened: it runs when the object is collected and when the
-interpreter exits too. A guard (a shell that waits for the end of a pipe) does the same when this
-process is killed itself.
+`kill` removes both. It also runs when the object is collected and when the interpreter exits. If
+this process is killed, a guard (a shell waiting on a pipe) does the same.
 """
 
 import contextlib
@@ -24,8 +23,8 @@ _GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null; sleep 0.2; rm -rf -- "
 _POLL_S: Final = 0.005
 _LOG: Final = "browser.log"
 _LAUNCH: Final = 'exec "$@" 3<&0 4>&0 </dev/null'
-"""The browser reads commands from descriptor 3 and answers on 4: a shell puts them there, as what
-`subprocess` runs between fork and exec would not be safe beside other threads."""
+"""The browser reads commands from descriptor 3 and answers on 4: a shell sets them up, since code
+run by `subprocess` between fork and exec is not thread-safe."""
 _SMALL_SHARED_MEMORY: Final = 512 * 2**20
 
 
@@ -36,8 +35,8 @@ class BrowserProcess:
         """Start it.
 
         Args:
-            binary: What `find_browser` found.
-            flags: On top of those that concern the process itself.
+            binary: Path from `find_browser`.
+            flags: Flags in addition to those for the process itself.
 
         Raises:
             BrowserFault: The operating system refuses.
@@ -76,23 +75,23 @@ class BrowserProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the main process runs; a stopped one does."""
+        """Whether the main process is alive, running or stopped."""
         return self._process.poll() is None
 
     def take_end(self) -> socket.socket:
-        """Hand over our end of the way to its DevTools; once."""
+        """Hand over our end of the DevTools socket; can be called once."""
         return self._ends.pop()
 
     def start_fault(self) -> BrowserFault:
-        """Return the fault of a start in vain, with the browser's last words."""
+        """Return the fault of a failed start, with the browser's last output."""
         state = "does not answer in time" if self.is_alive else "ended at once"
         return BrowserFault(
-            f"the browser {state}; its last words: {self._last_words()!r}",
+            f"the browser {state}; its last output: {self._last_words()!r}",
             trouble=Trouble.START_FAILED,
         )
 
     def memory(self) -> int:
-        """Return the resident bytes of all its processes, shared pages counted once for each."""
+        """Return the resident bytes of all its processes; each counts shared pages."""
         total = 0
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -102,13 +101,13 @@ class BrowserProcess:
         return total
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the whole group; none where it is gone."""
+        """Send a signal to the whole group, if it still exists."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """End the group and remove the profile; blocks for some milliseconds. Twice is fine."""
+        """End the group and remove the profile; takes some milliseconds. Safe to call twice."""
         self._finalizer()
 
     def _last_words(self) -> str:
@@ -137,7 +136,7 @@ def _end(
 ) -> None:
     for end in ends:
         end.close()
-    if os.getpid() != owner:  # a fork that exits must not take its parent's browser along
+    if os.getpid() != owner:  # a fork that exits must not kill its parent's browser
         return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -155,20 +154,20 @@ def _end(
 
 def _process_flags(profile: Path) -> list[str]:
     flags = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-pipe"]
-    if os.geteuid() == 0:  # Chromium refuses to sandbox what root starts
+    if os.geteuid() == 0:  # Chromium cannot sandbox processes started by root
         flags.append("--no-sandbox")
     try:
         shared = os.statvfs("/dev/shm")
         is_small = shared.f_bavail * shared.f_frsize < _SMALL_SHARED_MEMORY
     except OSError:
         is_small = True
-    if is_small:  # containers have 64 MB there, which a few pages fill
+    if is_small:  # containers have 64 MB there, too little for a few pages
         flags.append("--disable-dev-shm-usage")
     return flags
 
 
 def _environment(profile: Path) -> dict[str, str]:
-    """Return an environment that leaves no trace outside of the profile and knows no proxy."""
+    """Return environment variables that keep all files in the profile and set no proxy."""
     kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     inside = ("HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
     return {**kept, **dict.fromkeys(inside, str(profile)), "LANG": "C.UTF-8", "TZ": "UTC"}

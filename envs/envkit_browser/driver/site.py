@@ -1,4 +1,4 @@
-"""What a page may load: files of the task, served under an invented origin.
+"""The files that a page may load, served under a fake origin.
 
 Nothing listens on a port. The driver answers the browser's requests itself; every request for
 another origin fails.
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from envkit.errors import ConfigurationError
 
 ORIGIN: Final = "https://task.invalid"
-"""Where the files appear to be. RFC 2606 keeps this name from ever existing."""
+"""Origin of the files. RFC 2606 reserves this name, so it never exists."""
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".htm": "text/html; charset=utf-8",
@@ -57,7 +57,7 @@ class Site:
 
         Args:
             files: Path such as "index.html" or "css/style.css" -> content.
-            folder: Everything below it is served too; links that lead out of it are not followed.
+            folder: Folder whose files are served too; links out of it are not followed.
 
         Raises:
             ConfigurationError: There is no such folder.
@@ -72,11 +72,11 @@ class Site:
 
     @staticmethod
     def owns(url: str) -> bool:
-        """Whether an address lies within the invented origin."""
+        """Return whether an address belongs to the fake origin."""
         return url == ORIGIN or url.startswith(f"{ORIGIN}/")
 
     def has(self, path: str) -> bool:
-        """Whether there is a file at a path of the site."""
+        """Return whether the site has a file at a path."""
         return self.serve(f"{ORIGIN}/{path.lstrip('/')}").status == 200
 
     def serve(self, url: str) -> Served:

@@ -10,12 +10,12 @@ from envkit_browser.driver.page import Page, PageOptions
 from envkit_browser.driver.trouble import BrowserFault
 
 _PAUSE_S: Final = 0.1
-"""Before a page is made ready: its process starts when the episode that begins now has loaded."""
+"""Delay before a spare is opened, so its process starts after the current episode has loaded."""
 _MOST_SHAPES: Final = 4
-"""Page shapes that are kept at a time; the one that was asked for longest ago goes."""
+"""Maximum page shapes kept; the least recently used is dropped."""
 
 Shape = tuple[int, int, float]
-"""Width and height in device pixels, and device pixels for each CSS pixel."""
+"""Width and height in device pixels, and device pixels per CSS pixel."""
 
 
 class Spares:
@@ -27,8 +27,8 @@ class Spares:
         """Prepare to keep pages.
 
         Args:
-            open_page: Opens a page, or returns None where there is no room for a spare one.
-            most: Pages that are kept of each shape.
+            open_page: Opens a page, or returns None if there is no room for a spare.
+            most: Maximum pages kept per shape.
         """
         self._open, self._most = open_page, most
         self._pages: dict[Shape, list[Page]] = {}
@@ -45,11 +45,11 @@ class Spares:
         return None
 
     def knows(self, options: PageOptions) -> bool:
-        """Whether pages of this shape were kept before: they come and go."""
+        """Return whether pages of this shape have been kept before."""
         return _shape(options) in self._pages
 
     def refill(self, options: PageOptions) -> None:
-        """Begin to open what is missing of a shape, in the background."""
+        """Start opening missing pages of a shape in the background."""
         shape = _shape(options)
         kept = self._pages.pop(shape, [])
         self._pages[shape] = kept = [page for page in kept if page.is_usable]
@@ -65,11 +65,11 @@ class Spares:
                 task.add_done_callback(self._tasks.pop)
 
     def count(self, browser: Browser) -> int:
-        """Return how many of the pages lie in a browser."""
+        """Return the number of spare pages in a browser."""
         return sum(page.browser is browser for pages in self._pages.values() for page in pages)
 
     def forget(self, browser: Browser) -> None:
-        """Let the pages of a browser go that ends."""
+        """Drop the pages of a browser that is ending."""
         for shape, pages in self._pages.items():
             self._pages[shape] = [page for page in pages if page.browser is not browser]
 
@@ -83,7 +83,7 @@ class Spares:
 
     async def _prepare(self, options: PageOptions, shape: Shape) -> None:
         await asyncio.sleep(_PAUSE_S)
-        with contextlib.suppress(BrowserFault):  # the next page that is asked for meets the failure
+        with contextlib.suppress(BrowserFault):  # the next request for a page gets the failure
             page = await self._open(options)
             if page is not None:
                 await page.warm_up()

@@ -1,4 +1,4 @@
-"""What can go wrong with a browser, as typed faults of the environment."""
+"""Browser failures as typed environment faults."""
 
 from enum import StrEnum
 from typing import Final
@@ -20,7 +20,7 @@ class Trouble(StrEnum):
     PAGE_GONE = "page_gone"
     """The page was closed or discarded before this call."""
     START_FAILED = "start_failed"
-    """The browser did not come up."""
+    """The browser did not start."""
     REFUSED = "refused"
     """The browser answered a command with an error."""
     SCRIPT_FAILED = "script_failed"
@@ -35,7 +35,7 @@ _KINDS: Final = {
 
 
 class BrowserFault(EnvFault):
-    """A browser, or the way to it, failed."""
+    """A browser, or the connection to it, failed."""
 
     def __init__(self, message: str, *, trouble: Trouble) -> None:
         super().__init__(message, kind=_KINDS.get(trouble, FaultKind.CRASHED))

@@ -33,16 +33,16 @@ class MiniwobEnv(AsyncEnv):
         page shows. `TASKS` lists them.
     Observation: a screenshot of 160 x 210 page pixels, `scale` times as large, with the goal as
         text at first and then what could not be read, if anything. The page's yellow bar with the
-        goal is blank unless `shows_goal`, or the goal holds an image.
+        goal is blank unless `shows_goal` is set or the goal has an image.
     Action: one or several actions in the form of the model family that `action` names. Those after
-        one that ends the episode are left out. Time in the page passes with actions only, half a
-        second with each that does something, so that the same actions give the same page.
+        one that ends the episode are left out. Page time passes only with actions, half a second
+        for each that does something, so the same actions give the same page.
     Reward: at the end, from the page's raw reward, never the one that decays with time: 1.0 if it
         is above 0, else 0.0; `scoring` has other rules. `info["raw_reward"]` is the page's own.
-    Episode end: the page hands the task in, `terminate` or `answer`; `max_turns` replies truncate.
+    Episode end: the page submits the task, `terminate` or `answer`; `max_turns` replies truncate.
         The page's own time limit is off.
-    Budget: `max_turns` replies, one screenshot each; by default each task has its own, two for
-        each action that the oracle needs.
+    Budget: `max_turns` replies, one screenshot each; by default each task has its own budget, two
+        replies per oracle action.
     Dataset: the package miniwob 1.1.0, MIT licence.
     Source: Farama-Foundation/miniwob-plusplus; its pages and rewards, on our own clock.
     """
@@ -77,10 +77,10 @@ class MiniwobEnv(AsyncEnv):
             action: The form of replies, by the name of a model family.
             scoring: A value of `Scoring`.
             split: "train" or "test".
-            max_turns: Replies in an episode; None gives each task its own `TaskEntry.turns`. Then
-                `max_turns` and `system_prompt` change with every reset, and before the first one
-                they are those of the task with the most.
-            scale: Pixels of the screenshot for one of the page, 1 to 4.
+            max_turns: Replies per episode; None gives each task its own `TaskEntry.turns`. Then
+                `max_turns` and `system_prompt` change with every reset, and before the first reset
+                they are those of the task with the largest budget.
+            scale: Screenshot pixels per page pixel, 1 to 4.
             shows_goal: Whether screenshots show the page's yellow bar with the goal.
             render_mode: As for every environment.
 
@@ -106,11 +106,12 @@ class MiniwobEnv(AsyncEnv):
         self._has_own_turns = max_turns is None
         self.system_prompt = self._prompt()
         self.page: Page | None = None
-        """What the oracle reads; None until `reads_page` is set and a reply was played."""
+        """The page as the oracle reads it; None until `reads_page` is set and a reply was
+        played."""
         self.reads_page = False
-        """Whether the page is read after each reply; a policy asks for it in every episode."""
+        """Whether the page is read after each reply; a policy sets it in every episode."""
         self.performed: list[Action] = []
-        """Actions of the running episode since the page is read."""
+        """Actions of the current episode since the page was first read."""
         self._scoring, self._shows_goal = Scoring(scoring), shows_goal
         self._goal = ""
         self._session = Session(site=miniwob_site(), scale=scale)
@@ -198,11 +199,11 @@ class MiniwobEnv(AsyncEnv):
         )
 
     async def aclose(self) -> None:
-        """Let the browser go; the last environment of the event loop ends it."""
+        """Release the browser; the last environment of the event loop ends it."""
         await self._session.aclose()
 
     def write_click(self, x: int, y: int) -> str:
-        """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
+        """Return the reply that clicks at a pixel of the screenshot, for playing by hand."""
         return self.dialect.write_click(x, y)
 
     def oracle(self) -> Policy:

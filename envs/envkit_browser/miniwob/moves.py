@@ -1,7 +1,7 @@
-"""Moves of the hand on a page: what the plans are made of.
+"""Input moves on a page, the building blocks of plans.
 
-Every move looks at the page as it is and yields what is still to do; done already, it yields
-nothing. So a plan is the whole way to the goal, and its first action is the next one.
+Every move reads the current page and yields the actions still needed, or nothing if it is done. So
+a plan covers everything up to the goal, and its first action is the next one.
 """
 
 import itertools
@@ -41,13 +41,13 @@ def press(page: Page, element: Element, *, keys: tuple[str, ...] = ()) -> Action
 
 
 def hold(page: Page, point: Point) -> Action:
-    """Return a press of the mouse that is not let go."""
+    """Return a mouse press without a release."""
     x, y = pixel(page, point)
     return Action(kind=ActionKind.MOUSE_DOWN, x=x, y=y)
 
 
 def let_go() -> Action:
-    """Return the end of a press, where the pointer is."""
+    """Return a mouse release at the pointer."""
     return Action(kind=ActionKind.MOUSE_UP)
 
 
@@ -97,7 +97,7 @@ def is_pressing(action: Action) -> bool:
 
 
 def fill(page: Page, field: Element, text: str) -> Iterator[Action]:
-    """Put text into a field, whatever is in it."""
+    """Replace the text of a field."""
     if field.value == text:
         return
     if not field.focused:
@@ -116,14 +116,14 @@ def _is_selected(page: Page, field: Element) -> bool:
 
 
 def check(page: Page, box: Element, *, wanted: bool) -> Iterator[Action]:
-    """Set a box or a ring."""
+    """Set a checkbox or a radio button."""
     if box.checked != wanted:
         yield from reach(page, box)
         yield press(page, box)
 
 
 def reach(page: Page, element: Element) -> Iterator[Action]:
-    """Scroll until an element can be pressed; nothing where it can."""
+    """Scroll until an element can be pressed, if it cannot be yet."""
     if element.point is not None or not element.is_shown:
         return
     pane = next((found for found in page.ancestors(element) if found.scrolls), None)
@@ -135,7 +135,7 @@ def reach(page: Page, element: Element) -> Iterator[Action]:
 
 
 def submit(page: Page) -> Iterator[Action]:
-    """Press the button that hands the task in."""
+    """Press the button that submits the task."""
     button = page.first("#subbtn") or page.first("button.secondary-action")
     if button is None:
         buttons = page.shown("button")

@@ -1,7 +1,7 @@
-"""What the scripted policy reads of a task's page: its elements, in CSS pixels.
+"""The page as the scripted policy reads it: elements, in CSS pixels.
 
-A model never gets this: it sees screenshots. Boxes come in the page's own pixels; `Page.scale`
-says how many pixels of the screenshot one of them is.
+A model never gets this: it sees screenshots. Boxes are in page pixels; `Page.scale` converts them
+to screenshot pixels.
 """
 
 import re
@@ -30,22 +30,22 @@ class Element:
     box: tuple[float, float, float, float]
     """Left, top, width, height in the window; an element that is not shown has width 0."""
     point: Point | None
-    """Where a press reaches the element; None if it is hidden, covered or outside the window."""
+    """A point where a press reaches the element; None if it is hidden, covered or off-window."""
     text_ends: tuple[float, float, float, float] | None
     """Where its own text begins and ends: x, y, x, y; None without text."""
     value: str | None
-    """Of a form field."""
+    """Value of a form field."""
     checked: bool
-    """Of a box, a ring or an option."""
+    """State of a checkbox, radio button or option."""
     focused: bool
     color: str
     background: str
     scrolls: bool
     """Whether the wheel moves what is inside."""
     scroll: tuple[float, float, float]
-    """Scrolled by, height of the content, height of the window on it."""
+    """Scroll offset, content height and visible height."""
     selection: tuple[int, int] | None
-    """Of a text field: first and last selected position."""
+    """Selection of a text field: first and last position."""
 
     @property
     def id(self) -> str:
@@ -59,7 +59,7 @@ class Element:
 
     @property
     def is_shown(self) -> bool:
-        """Whether it takes up room, inside the window or not."""
+        """Whether it takes up space, in the window or not."""
         return self.box[2] > 0 and self.box[3] > 0
 
     @property
@@ -85,7 +85,7 @@ class Page:
     selected: str = ""
     """Text that is selected on the page, outside fields."""
     scale: float = 1.0
-    """Pixels of the screenshot for one of the page."""
+    """Screenshot pixels per page pixel."""
     performed: tuple[Action, ...] = ()
     """Actions of the episode so far, in pixels of the screenshot."""
     children: Mapping[int | None, Sequence[int]] = field(
@@ -116,7 +116,7 @@ class Page:
         """Return the first such element.
 
         Raises:
-            LookupError: There is none.
+            LookupError: There is no such element.
         """
         found = self.first(selector, inside)
         if found is None:
@@ -124,14 +124,14 @@ class Page:
         return found
 
     def shown(self, selector: str, inside: Element | None = None) -> list[Element]:
-        """Return the elements of a selector that take up room."""
+        """Return the elements of a selector that take up space."""
         return [element for element in self._matching(selector, inside) if element.is_shown]
 
     def with_text(self, selector: str, text: str) -> Element:
         """Return the first element of a selector with that text.
 
         Raises:
-            LookupError: There is none.
+            LookupError: There is no such element.
         """
         for element in self._matching(selector, None):
             if element.text == text:

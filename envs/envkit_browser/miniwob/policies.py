@@ -10,16 +10,16 @@ from envkit_browser.miniwob.page import Page
 from envkit_browser.miniwob.plans import PLANS
 
 _LOOK: Final = Action(kind=ActionKind.MOVE, x=0, y=0)
-"""Does nothing, in every dialect: the pointer rests there already."""
+"""Has no effect in every dialect: the pointer is already there."""
 _LONGEST_RUN: Final = 25
-"""Equal key presses that one reply holds."""
+"""Maximum repeated key presses per reply."""
 
 
 def oracle() -> Policy:
     """Return a policy that solves the tasks in `PLANS`, by coordinates and keys only.
 
-    It knows more than a model because it reads the page, but all it does goes through the same
-    actions. Its first reply only looks: reading takes time, so pages are read when it asks.
+    It sees more than a model, because it reads the page, but acts through the same actions. Its
+    first reply only looks: reading is slow, so the environment reads pages on request.
     """
 
     def reply(context: PolicyContext) -> str:
@@ -41,7 +41,7 @@ def oracle() -> Policy:
 def _next_actions(page: Page) -> list[Action]:
     """Return the next action of the plan, with the key presses that repeat it.
 
-    A task without a plan is given up.
+    A task without a plan is abandoned.
     """
     plan = PLANS.get(page.task)
     steps = iter(()) if plan is None else plan(page)

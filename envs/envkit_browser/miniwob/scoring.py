@@ -1,10 +1,10 @@
-"""From the page's own reward to the reward of the environment."""
+"""Convert the page's reward to the environment's reward."""
 
 from enum import StrEnum
 from typing import Final
 
 UNFINISHED: Final = -1.0
-"""The page's reward for an episode that it did not see the end of: what its time limit gives."""
+"""Raw reward of an unfinished episode, the same as at the page's time limit."""
 
 
 class Scoring(StrEnum):
@@ -23,7 +23,7 @@ def score(scoring: Scoring, raw: float | None) -> float:
 
     Args:
         scoring: The rule.
-        raw: What the page gave, before any decay over time; None if the task was not handed in.
+        raw: What the page gave, before any decay over time; None if the task was not submitted.
     """
     given = UNFINISHED if raw is None else raw
     if scoring is Scoring.RAW:

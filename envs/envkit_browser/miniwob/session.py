@@ -1,4 +1,4 @@
-"""One browser page that shows one MiniWoB++ problem after the other."""
+"""A browser page that shows MiniWoB++ problems one after another."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from envkit_actions import Action, ActionKind, Button
 from envkit_browser.driver import (
     BrowserFault,
     BrowserPool,
-    Hands,
+    PageInput,
     PageOptions,
     Site,
     join_pool,
@@ -34,24 +34,24 @@ _LOAD_SEED: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a reset gave."""
+    """Result of a reset."""
 
     goal: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an action led to."""
+    """Result of an action."""
 
     is_over: bool = False
     raw: float | None = None
-    """The page's reward before decay; None until the task is handed in."""
+    """The page's reward before decay; None until the task is submitted."""
     left: str | None = None
-    """Why the page is no longer shown, if so."""
+    """Why the page is no longer shown; None if it is."""
 
 
 class Session:
-    """Keeps a page open over episodes, and replaces it after a fault."""
+    """Keeps a page open across episodes, and replaces it after a fault."""
 
     def __init__(self, *, site: Site, scale: int) -> None:
         self._options = PageOptions(
@@ -64,14 +64,14 @@ class Session:
         )
         self._pool: BrowserPool | None = None
         self._page: BrowserPage | None = None
-        self._hands: Hands | None = None
+        self._input: PageInput | None = None
         self._held: set[Button] = set()
         self._name = ""
 
     @property
     def cursor(self) -> tuple[int, int]:
         """Where the mouse pointer is, in device pixels."""
-        return (0, 0) if self._hands is None else (self._hands.x, self._hands.y)
+        return (0, 0) if self._input is None else (self._input.x, self._input.y)
 
     async def start(self, entry: TaskEntry, *, seed: int, mode: str, shows_goal: bool) -> Problem:
         """Show the problem of a seed.
@@ -85,7 +85,7 @@ class Session:
                 self._name = ""
                 await page.goto(page_path(entry.name), seed=_LOAD_SEED)
                 self._name = entry.name
-            await self._rest_hands()
+            await self._reset_input()
             arguments = ", ".join(json.dumps(value) for value in (seed, mode, shows_goal))
             problem = await page.evaluate(f"envkitPage.reset({arguments})")
             await page.advance(_SETTLE_MS)
@@ -102,10 +102,10 @@ class Session:
             BrowserFault: The browser is gone or hung.
         """
         assert self._page is not None
-        assert self._hands is not None
+        assert self._input is not None
         try:
             if action.kind is not ActionKind.WAIT:
-                await self._hands.perform(action)
+                await self._input.perform(action)
             if action.kind is ActionKind.SCROLL:  # the wheel takes hold with the next frames
                 await self._page.advance(_WHEEL_MS)
             self._note_buttons(action)
@@ -147,7 +147,7 @@ class Session:
         )
 
     def take_events(self) -> dict[str, Any]:
-        """Return the dialogs and mishaps of the page since the last call, as JSON data."""
+        """Return the page's dialogs and other events since the last call, as JSON data."""
         assert self._page is not None
         events = self._page.take_events()
         found: dict[str, Any] = {kind.value: count for kind, count in sorted(events.counts.items())}
@@ -156,13 +156,13 @@ class Session:
         return found
 
     async def aclose(self) -> None:
-        """Close the page and let the pool go; twice is fine."""
+        """Close the page and leave the pool; safe to call twice."""
         pool, self._pool = self._pool, None
         if pool is not None:
             if self._page is not None:
                 await pool.release(self._page)
             await leave_pool(self, pool)
-        self._page, self._hands, self._name = None, None, ""
+        self._page, self._input, self._name = None, None, ""
 
     async def _ready_page(self) -> BrowserPage:
         if self._pool is None:
@@ -172,24 +172,24 @@ class Session:
             self._page = None
         if self._page is None:
             self._page, self._name = await self._pool.open(self._options), ""
-            self._hands, self._held = Hands(self._page), set()
+            self._input, self._held = PageInput(self._page), set()
         return self._page
 
     async def _drop_page(self, fault: BrowserFault) -> None:
-        """Give the page up after a fault; the next reset opens another."""
+        """Drop the page after a fault; the next reset opens another."""
         if self._pool is not None:
             self._pool.count(fault)
             if self._page is not None:
                 await self._pool.release(self._page)
-        self._page, self._hands, self._name = None, None, ""
+        self._page, self._input, self._name = None, None, ""
 
-    async def _rest_hands(self) -> None:
-        """Let go of what an episode held, and move the pointer where nothing reacts."""
-        assert self._hands is not None
+    async def _reset_input(self) -> None:
+        """Release buttons that an episode held, and move the pointer to a neutral point."""
+        assert self._input is not None
         for button in sorted(self._held):
-            await self._hands.perform(Action(kind=ActionKind.MOUSE_UP, button=button))
+            await self._input.perform(Action(kind=ActionKind.MOUSE_UP, button=button))
         self._held.clear()
-        await self._hands.perform(Action(kind=ActionKind.MOVE, x=0, y=0))
+        await self._input.perform(Action(kind=ActionKind.MOVE, x=0, y=0))
 
     def _note_buttons(self, action: Action) -> None:
         if action.kind is ActionKind.MOUSE_DOWN:

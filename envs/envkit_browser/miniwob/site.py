@@ -1,8 +1,8 @@
 """The pages of the package miniwob, as a site that the browser driver serves.
 
-Only its folder of pages is used: its Python side wants Selenium and is never imported. Images
-that styles name are put into them: an image that is fetched when an icon first shows would be
-missing from one screenshot and there in the next.
+Only its folder of pages is used: its Python side needs Selenium and is never imported. Images in
+styles are inlined: an image fetched when an icon first shows would be missing from one screenshot
+and present in the next.
 """
 
 import base64
@@ -22,13 +22,13 @@ _PICTURE: Final = re.compile(r"""url\(["']?([\w./-]+\.(png|gif))["']?\)""")
 
 
 def page_path(name: str) -> str:
-    """Return where the page of a task is in the site."""
+    """Return the path of a task's page in the site."""
     return f"miniwob/{name}.html"
 
 
 @lru_cache(maxsize=1)
 def miniwob_site() -> Site:
-    """Return the pages, each with our script before its own.
+    """Return the pages, each with our script injected before its own.
 
     Raises:
         MissingDependencyError: The package miniwob is not installed.

@@ -1,4 +1,4 @@
-"""Where tasks come from: every row names a page and the seed of what it shows."""
+"""A source of tasks: every row names a page and a seed."""
 
 import random
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _SEED_LIMIT: Final = 2**31
 
 
 class MiniwobTasks:
-    """An endless source over one task, some or all."""
+    """An endless source of one task, several or all."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class MiniwobTasks:
         split: str = "train",
         seed: int = 0,
     ) -> None:
-        """Choose what to draw from.
+        """Choose the tasks to draw from.
 
         Args:
             names: Tasks by name; None takes all.
@@ -76,10 +76,10 @@ class MiniwobTasks:
 
 
 def check_task(task: Task) -> None:
-    """Refuse a row that names no page or no seed.
+    """Reject a row that names no page or no seed.
 
     Raises:
-        DatasetError: It does.
+        DatasetError: The row names no page or no seed.
     """
     name, seed = task.get("name"), task.get("seed")
     if name not in TASKS or not isinstance(seed, int) or isinstance(seed, bool):

@@ -1,4 +1,4 @@
-"""The tasks of MiniWoB++ 1.1.0: what is registered, and what of it is special."""
+"""The registered tasks of MiniWoB++ 1.1.0 and their special cases."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from enum import StrEnum
 from typing import Final
 
 WIDTH: Final = 160
-"""Of every page, in its own pixels."""
+"""Size of every page, in page pixels."""
 HEIGHT: Final = 210
 
 
 class Kind(StrEnum):
-    """What a task mostly asks for."""
+    """Main skill that a task needs."""
 
     CLICK = "click"
     """Press the right button, link, tab, menu item or box."""
     TEXT = "text"
     """Type into fields."""
     CHOICE = "choice"
-    """Boxes, rings, lists, sliders, spinners."""
+    """Checkboxes, radio buttons, lists, sliders, spinners."""
     DATE = "date"
     """Pick a date."""
     DRAG = "drag"
@@ -36,12 +36,12 @@ class TaskEntry:
     name: str
     kind: Kind
     turns: int
-    """Replies that an episode has by default: two for each action that the oracle needs, 40 at
-    most; 20 where it has no plan. A random policy wins more the more it has."""
+    """Default replies per episode: two per oracle action, 40 at most; 20 without a plan. With more
+    replies a random policy wins more often."""
     draws_goal: bool = False
-    """The goal's bar holds an image or a color that its text lacks, so that it is always shown."""
+    """Whether the goal's bar has an image or color that its text lacks; it is then always shown."""
     reloads: bool = False
-    """The page keeps something from one problem to the next, so that every reset loads it anew."""
+    """Whether the page keeps state between problems; every reset then reloads it."""
 
 
 _NAMES: Final = {
@@ -106,8 +106,8 @@ _RELOADED: Final = frozenset(
         "use-slider-2",
     }
 )
-"""A second play of one seed began with another image in these: numbers that widgets count up,
-what has the focus, what is scrolled."""
+"""In these, a second play of the same seed started with another image, because of counters in
+widgets, focus or scroll offsets."""
 
 _ACTIONS: Final = {
     1: (
@@ -151,8 +151,8 @@ _ACTIONS: Final = {
     38: "use-slider-2",
     39: "use-slider",
 }
-"""How many actions the oracle needs at most for the tasks that it solves: of 20 seeds each, of 200
-for generate-number, where chance decides."""
+"""Maximum oracle actions per solved task: over 20 seeds each, 200 for generate-number, which
+depends on chance."""
 _MOST_TURNS: Final = 40
 _UNKNOWN_TURNS: Final = 20
 _TURNS: Final = {
@@ -172,7 +172,7 @@ TASKS: Final[Mapping[str, TaskEntry]] = {
     for kind, names in _NAMES.items()
     for name in names.split()
 }
-"""By name, the file of the page without its ending."""
+"""Entries by name, which is the page's file name without suffix."""
 
 LEFT_OUT: Final[Mapping[str, str]] = {
     "button-delay": "asks for a wait of real seconds between two presses",
@@ -181,5 +181,4 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "moving-items": "items fall all the time and must be caught",
     "simon-says": "a sequence of flashes must be watched as it is shown",
 }
-"""Pages that are not registered, and why: a screenshot after each action does not show what
-happens in between."""
+"""Unregistered pages and why: a screenshot after each action misses what happens in between."""

@@ -1,4 +1,4 @@
-"""A page of the user's own in a real browser, as the environment `computer-use-page-v0`."""
+"""Your own page in a real browser: the environment `computer-use-page-v0`."""
 
 from envkit.registration import EnvSpec
 from envkit_browser.pages.env import PageEnv
@@ -7,7 +7,7 @@ from envkit_browser.pages.source import DEMOS, PageTasks, read_rows
 SPEC = EnvSpec(
     id="computer-use-page-v0",
     entry_point="envkit_browser.pages:PageEnv",
-    description="Use a web page of your own, in a real browser, by mouse and keyboard.",
+    description="Use your own web page in a real browser, by mouse and keyboard.",
 )
 
 __all__ = ["DEMOS", "SPEC", "PageEnv", "PageTasks", "read_rows"]

@@ -1,4 +1,4 @@
-"""The environment `computer-use-page-v0`: a page of the user's own, in a real browser."""
+"""The environment `computer-use-page-v0`: your own page in a real browser."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +17,10 @@ from envkit_actions.random_clicks import random_clicks
 from envkit_browser.driver import (
     BrowserFault,
     BrowserPool,
-    Hands,
     Page,
     PageEvent,
     PageEvents,
+    PageInput,
     PageOptions,
     Site,
     Trouble,
@@ -47,13 +47,12 @@ class PageEnv(AsyncEnv):
         and then what could not be read and which dialogs the page showed.
     Action: one or several actions in the form of the model family that `action` names.
     Reward: what the checker says: a number ends the episode when it is above 0; `{done, reward}`
-        ends it when `done`. It is asked after each action, and with `answer` and `status` at the
-        end.
-    Episode end: the checker's word, `terminate` or `answer`, or a page that was left or closed
-        (reward 0.0); `max_turns` replies truncate.
+        ends it when `done`. It runs after each action, and with `answer` and `status` at the end.
+    Episode end: the checker's verdict, `terminate` or `answer`, or a page that was left or closed
+    (reward 0.0); `max_turns` replies truncate.
     Budget: `max_turns` replies, one screenshot each.
-    Dataset: two demo pages, own, no licence needed.
-    Source: own.
+    Dataset: two demo pages, part of this package.
+    Source: original.
     """
 
     capabilities = Capabilities(replay_safe=True, deterministic=True)
@@ -82,15 +81,15 @@ class PageEnv(AsyncEnv):
 
         Args:
             tasks: A file of JSON lines, or the rows themselves; None takes the demos.
-            folder: Whose files the pages may load; None with the demos is theirs.
+            folder: Folder whose files pages may load; None takes the demos' folder.
             action: The form of replies, by the name of a model family.
-            max_turns: Replies in an episode.
-            width: Of the screen in pixels.
-            height: Of the screen in pixels.
-            scale: Pixels for each CSS pixel.
-            settle_ms: How long the page lives on after each action, on its own clock.
+            max_turns: Replies per episode.
+            width: Screen width in pixels.
+            height: Screen height in pixels.
+            scale: Pixels per CSS pixel.
+            settle_ms: Milliseconds of page time that pass after each action.
             deadline_s: Seconds after which a page that does not answer counts as hung.
-            faults: What is done to the browser by plan, see `browser.injection`; None is nothing.
+            faults: Failures to inject into the browser, see `driver.injection`; None injects none.
             render_mode: As for every environment.
 
         Raises:
@@ -113,11 +112,11 @@ class PageEnv(AsyncEnv):
         self._faults = faults
         self._pool: BrowserPool | None = None
         self._page: Page | None = None
-        self._hands: Hands | None = None
+        self._input: PageInput | None = None
 
     @property
     def size(self) -> tuple[int, int]:
-        """Of the screen, in pixels."""
+        """Screen size, in pixels."""
         return self._options.width, self._options.height
 
     @property
@@ -139,7 +138,7 @@ class PageEnv(AsyncEnv):
         if self._pool is None:
             self._pool = join_pool(self)
         self._page = await self._pool.open(self._options.with_site(site))
-        self._hands = Hands(self._page)
+        self._input = PageInput(self._page)
         try:
             return await self._start(self._page, task, path)
         except BaseException as error:
@@ -152,12 +151,12 @@ class PageEnv(AsyncEnv):
         Raises:
             EnvFault: The browser failed, or the checker did.
         """
-        if self._page is None or self._hands is None:
+        if self._page is None or self._input is None:
             raise BrowserFault(
                 "the page of this episode is gone: reset the environment", trouble=Trouble.PAGE_GONE
             )
         try:
-            return await self._play(self._page, self._hands, response_text)
+            return await self._play(self._page, self._input, response_text)
         except BaseException as error:
             await self._fail(error)
             raise
@@ -172,7 +171,7 @@ class PageEnv(AsyncEnv):
                 await leave_pool(self, pool)
 
     def write_click(self, x: int, y: int) -> str:
-        """Return the reply that clicks at a pixel of the screenshot, for who plays by hand."""
+        """Return the reply that clicks at a pixel of the screenshot, for playing by hand."""
         return self.dialect.write_click(x, y)
 
     def oracle(self) -> Policy:
@@ -180,7 +179,7 @@ class PageEnv(AsyncEnv):
         return oracle()
 
     def __getstate__(self) -> dict[str, Any]:
-        nothing = {"_pool": None, "_page": None, "_hands": None}
+        nothing = {"_pool": None, "_page": None, "_input": None}
         return {**super().__getstate__(), **nothing}  # a copy opens its own page
 
     def _site_of(self, task: Task) -> tuple[Site, str]:
@@ -205,7 +204,7 @@ class PageEnv(AsyncEnv):
         info = {key: task[key] for key in ("id", "name", "seed") if key in task}
         return await self._turn(page, f"Task: {goal}", info)
 
-    async def _play(self, page: Page, hands: Hands, reply: str) -> Turn:
+    async def _play(self, page: Page, page_input: PageInput, reply: str) -> Turn:
         if self._faults is not None:
             await inject(self._faults, page, self._key())
         parsed = self.dialect.read(reply)
@@ -215,10 +214,12 @@ class PageEnv(AsyncEnv):
         marks: list[Mark] = []
         for action in actions:
             if parsed.actions:
-                marks.append(mark(action, cursor=(hands.x, hands.y), note=refusal(action)))
+                marks.append(
+                    mark(action, cursor=(page_input.x, page_input.y), note=refusal(action))
+                )
             if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
                 end = action
-            found = await self._act(page, hands, action, end)
+            found = await self._act(page, page_input, action, end)
             if found is None:
                 break
             verdict = found
@@ -241,12 +242,12 @@ class PageEnv(AsyncEnv):
         return await self._turn(page, text, info, reward=reward, done=done)
 
     async def _act(
-        self, page: Page, hands: Hands, action: Action, end: Action | None
+        self, page: Page, page_input: PageInput, action: Action, end: Action | None
     ) -> Verdict | None:
-        """Carry out an action and judge the page; None where the page was left or closed."""
+        """Carry out an action and judge the page; None if the page was left or closed."""
         try:
             if end is None:
-                await hands.perform(action)
+                await page_input.perform(action)
             return await self._judge(page, end) if page.left is None else None
         except BrowserFault:
             if page.left is None:
@@ -286,7 +287,7 @@ class PageEnv(AsyncEnv):
 
     async def _let_go(self) -> None:
         """Close the page, even if the caller is cancelled."""
-        page, self._page, self._hands, self.plan = self._page, None, None, None
+        page, self._page, self._input, self.plan = self._page, None, None, None
         if page is not None and self._pool is not None:
             await asyncio.shield(asyncio.ensure_future(self._pool.release(page)))
 

@@ -1,4 +1,4 @@
-"""What a task's JavaScript is run with, and what its answers mean."""
+"""Wrap a task's JavaScript, and interpret its results."""
 
 import json
 import math
@@ -24,10 +24,10 @@ _RUN: Final = """(() => {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the checker says."""
+    """Verdict of the checker."""
 
     done: bool
-    """Whether the episode ends here."""
+    """Whether the episode ends."""
     reward: float
     """Of this turn."""
 
@@ -41,17 +41,17 @@ def check_script(task: Task, scale: float, *, answer: str | None, status: str | 
     """Return the script that judges a page.
 
     Args:
-        task: With its checker, and its oracle where it has one.
+        task: The task, with its checker and its oracle, if any.
         scale: Device pixels for each CSS pixel.
-        answer: What the agent answered; None where it did not.
-        status: What the agent ended with; None where it goes on.
+        answer: The agent's answer; None without one.
+        status: The agent's final status; None while the episode runs.
     """
     said = {"answer": answer, "status": status}
     return _script(task, scale, said, check=task["check"], oracle=task.get("oracle"))
 
 
 def read_verdict(value: Any) -> Verdict:  # noqa: ANN401  # any JSON
-    """Return what a checker's value means: `{done, reward}`, or a number above 0 for solved.
+    """Interpret a checker's value: `{done, reward}`, or a number above 0 for solved.
 
     Raises:
         EnvFault: It is neither (`GRADER`).

@@ -18,17 +18,17 @@ _TEXTS: Final = ("html", "path", "goal", "setup", "check", "oracle", "name")
 
 
 class PageTasks:
-    """Rows in turn, again and again, each time with another seed."""
+    """Cycle through rows, each time with another seed."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], *, seed: int = 0) -> None:
         """Take the rows.
 
         Args:
-            rows: What `check_task` accepts.
+            rows: Tasks that `check_task` accepts.
             seed: Another seed gives other seeds to the pages.
 
         Raises:
-            DatasetError: There is none, or one lacks a part.
+            DatasetError: There are no rows, or a row lacks a field.
         """
         self._rows = ListSource(rows)
         self._count, self._seed = len(rows), seed
@@ -41,7 +41,7 @@ class PageTasks:
         return None
 
     def task(self, index: int) -> Task:
-        """Return the task of this index; a row that has a seed keeps it."""
+        """Return the task at this index; a row that has a seed keeps it."""
         row = self._rows.task(index % self._count)
         name = row.get("name", str(index % self._count))
         return {
@@ -53,7 +53,7 @@ class PageTasks:
 
 
 def read_rows(tasks: str | Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
-    """Return rows as they are, from a file of JSON lines, or those that are shipped.
+    """Return the given rows, those of a JSON lines file, or the bundled demos.
 
     Raises:
         DatasetError: The file cannot be read or holds no task.
@@ -70,7 +70,7 @@ def check_task(task: Task) -> None:
     """Check that a task can be played.
 
     Raises:
-        DatasetError: It lacks a part, or one has the wrong type.
+        DatasetError: It lacks a field, or one has the wrong type.
     """
     for name in _TEXTS:
         if not isinstance(task.get(name, ""), str):

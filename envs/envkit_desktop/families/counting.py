@@ -1,10 +1,10 @@
-"""Tasks of numbers and of time: a calculator, a calendar, a download to wait for."""
+"""Tasks about numbers and time: a calculator, a calendar, a download."""
 
 import random
 from collections.abc import Iterator
 
 from envkit_actions.action import Action, ActionKind
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import OVER, Data, Family
 from envkit_desktop.families.words import MONTHS, file_names
@@ -17,9 +17,9 @@ _LONGEST = 24
 
 
 def evaluate(text: str) -> int | None:
-    """Return the value of digits and + - * /, worked out from left to right.
+    """Evaluate digits and + - * / from left to right.
 
-    None where it is no such text or a division leaves a rest.
+    Returns None if the text has anything else, or a division leaves a remainder.
     """
     total, operator, number = 0, "+", ""
     for character in [*text, "="]:
@@ -42,7 +42,7 @@ def evaluate(text: str) -> int | None:
 
 
 class Calculate(Family):
-    """Work something out with a calculator, whose display shows the result at the end."""
+    """Calculate a result with a calculator and leave it on the display."""
 
     name = "calculate"
 
@@ -101,11 +101,11 @@ class Calculate(Family):
         typed: str = desk.model["typed"]
         rest = data["term"][len(typed) :]
         text = "C" if not data["term"].startswith(typed) else rest[0] if rest else "="
-        yield from hands.press(desk, desk.find(Button, "calculator", text))
+        yield from moves.press(desk, desk.find(Button, "calculator", text))
 
 
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-"""Of a year that is no leap year: 2027, which begins on a Friday."""
+"""Days per month of 2027, not a leap year, which begins on a Friday."""
 _FIRST_WEEKDAY = 4
 
 
@@ -153,7 +153,7 @@ class PickDate(Family):
         clutter(desk, rng, data["clutter"])
 
     def _show_month(self, desk: Desktop) -> None:
-        """Put the days of the month in place of those that are there."""
+        """Show the days of the current month."""
         window, month = desk.window("calendar"), int(desk.model["month"])
         if window is None:
             return
@@ -167,7 +167,7 @@ class PickDate(Family):
             place(window, day_button, MARGIN + column * 40, 64 + row * 33, 36, 28)
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Turn the page, or take the day."""
+        """Turn the page, or select the day."""
         if event.kind != "clicked" or event.window.name != "calendar":
             return False
         if event.source.name.isdigit():
@@ -187,14 +187,14 @@ class PickDate(Family):
         """Turn to the month, then press the day."""
         away = data["month"] - desk.model["month"]
         text = str(data["day"]) if away == 0 else ">" if away > 0 else "<"
-        yield from hands.press(desk, desk.find(Button, "calendar", text))
+        yield from moves.press(desk, desk.find(Button, "calendar", text))
 
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 class WaitForDownload(Family):
-    """Start a download, wait until it is there, then open the file: too early spoils it."""
+    """Start a download, wait until it is complete, then open the file; opening it early fails."""
 
     name = "wait_for_download"
 
@@ -243,7 +243,7 @@ class WaitForDownload(Family):
         """Start, wait, open."""
         bar = desk.find(Progress, "downloads", f"bar {data['target']}")
         if bar.duration > 1e8:
-            yield from hands.press(desk, desk.find(Button, "downloads", f"get {data['target']}"))
+            yield from moves.press(desk, desk.find(Button, "downloads", f"get {data['target']}"))
         if bar.percent < 100:
             yield Action(kind=ActionKind.WAIT, seconds=10)
-        yield from hands.press(desk, desk.find(Button, "downloads", f"open {data['target']}"))
+        yield from moves.press(desk, desk.find(Button, "downloads", f"open {data['target']}"))

@@ -1,4 +1,4 @@
-"""What a family of tasks consists of."""
+"""Base class of task families."""
 
 import random
 from abc import ABC, abstractmethod
@@ -9,31 +9,31 @@ from envkit_actions.action import Action
 from envkit_desktop.desktop import Desktop, Event
 
 OVER: Final = "over"
-"""Key of the desktop's model: True once a task that is handed in was handed in."""
+"""Key of the desktop's model: True once the task was submitted."""
 ANSWER: Final = "answer"
 """Key of the desktop's model: the text of the action that answers."""
 ANSWER_FIELD: Final = "Answer"
-"""Name of a text field that takes an answer as well, for models that have no such action."""
+"""Name of a text field for answers, for models without an answer action."""
 
 Data = dict[str, Any]
-"""What a family draws for one task: JSON data with at least "goal", a sentence."""
+"""Data of one task: JSON data with at least "goal", a sentence."""
 
 _INFEASIBLE: Final = 0.03
-"""Share of tasks that can't be done, of a level where there are such. Giving up at once earns as
-much, which must stay below the 5% that a policy without eyes may earn."""
+"""Fraction of infeasible tasks at levels that have any. Always giving up earns this much, so it
+must stay below the 5% limit for blind policies."""
 _LEAST_LEVEL: Final = 3
-"""From which on some tasks can't be done."""
+"""First level with infeasible tasks."""
 OR_FAIL: Final = " If that is impossible, end the task with failure."
-"""What such goals say at these levels, whether it is possible or not."""
+"""Sentence of goals at these levels, feasible or not."""
 
 
 def is_feasible(rng: random.Random, level: int) -> bool:
-    """Draw whether a task can be done."""
+    """Draw whether a task is feasible."""
     return level < _LEAST_LEVEL or rng.random() >= _INFEASIBLE
 
 
 def or_fail(level: int) -> str:
-    """Return the sentence that the goal needs at a level."""
+    """Return the sentence that goals of a level end with."""
     return OR_FAIL if level >= _LEAST_LEVEL else ""
 
 
@@ -44,24 +44,24 @@ class Family(ABC):
 
     @abstractmethod
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw what is asked for.
+        """Draw a task.
 
-        Data with `"feasible": False` is a task that can't be done; it ends rightly when the agent
-        says so.
+        Data with `"feasible": False` marks an infeasible task, solved when the agent reports
+        failure.
         """
 
     @abstractmethod
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
-        """Open the windows of the task. `rng` is for looks only."""
+        """Open the windows of the task. `rng` affects only looks."""
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Be the program behind the windows; True for a "closing" that was dealt with."""
+        """React to an event as the windows' program; True keeps a window open on "closing"."""
         return False
 
     @abstractmethod
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each part of the goal whether it is reached; the task is solved by all."""
+        """Return whether each subgoal is reached; all must be to solve the task."""
 
     @abstractmethod
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Yield the next action of a solution, or nothing when only the end must be said."""
+        """Yield the next action of a solution, or nothing when only ending the task remains."""

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from envkit_actions.action import Action
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import Data, Family, is_feasible, or_fail
 from envkit_desktop.families.words import FOLDERS, STEMS, file_names, listed
@@ -93,11 +93,11 @@ class SortFiles(Family):
         for name, folder in data["targets"].items():
             if name not in desk.model["inside"]:
                 icon, target = desk.find(Icon, "files", name), desk.find(Icon, "files", folder)
-                yield from hands.drop(desk, icon, target)
+                yield from moves.drop(desk, icon, target)
 
 
 class DeleteFiles(Family):
-    """Delete every file of an ending, one or several at a time, by the menu of the right button."""
+    """Delete every file with a given extension, one or several at a time, by context menu."""
 
     name = "delete_files"
 
@@ -128,7 +128,7 @@ class DeleteFiles(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Delete a file, at high levels after a question."""
+        """Delete a file, at high levels after a confirmation."""
         if event.kind == "command" and event.value == "delete":
             icons = [item for item in desk.siblings(event.source) if isinstance(item, Icon)]
             names = [icon.name for icon in icons if icon.selected or icon is event.source]
@@ -152,7 +152,7 @@ class DeleteFiles(Family):
         desk.set_focus(None)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each file whether it is there or gone, as it should be."""
+        """Return for each file whether it was kept or deleted, as it should be."""
         gone = desk.model["deleted"]
         return [(name in gone) == (name in data["doomed"]) for name in data["files"]]
 
@@ -161,14 +161,14 @@ class DeleteFiles(Family):
         if desk.window("question") is not None:
             right = {*desk.model["asked"]} <= {*data["doomed"]}
             text = "Delete" if right else "Cancel"
-            yield from hands.press(desk, desk.find(Button, "question", text))
+            yield from moves.press(desk, desk.find(Button, "question", text))
         for name in data["doomed"]:
             if name not in desk.model["deleted"]:
-                yield from hands.context(desk, desk.find(Icon, "files", name), ["Delete"])
+                yield from moves.context(desk, desk.find(Icon, "files", name), ["Delete"])
 
 
 class RenameFiles(Family):
-    """Rename files, by the menu of the right button and a dialog."""
+    """Rename files by context menu and dialog."""
 
     name = "rename_files"
 
@@ -222,11 +222,11 @@ class RenameFiles(Family):
         if desk.window("question") is not None:
             field = desk.find(TextField, "question", "new")
             asked = desk.model["asked"]
-            yield from hands.fill(desk, field, data["renamed"].get(asked, asked))
-            yield from hands.press(desk, desk.find(Button, "question", "OK"))
+            yield from moves.fill(desk, field, data["renamed"].get(asked, asked))
+            yield from moves.press(desk, desk.find(Button, "question", "OK"))
         for old, new in data["renamed"].items():
             if desk.model["renamed"].get(old) != new:
-                yield from hands.context(desk, desk.find(Icon, "files", old), ["Rename..."])
+                yield from moves.context(desk, desk.find(Icon, "files", old), ["Rename..."])
 
 
 def _ask(desk: Desktop, text: str, answers: tuple[str, ...]) -> Window:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from envkit_actions.action import Action
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import OVER, Data, Family, is_feasible, or_fail
 from envkit_desktop.families.words import ACTIONS, FOLDERS, OPTIONS, listed
@@ -16,7 +16,7 @@ from envkit_desktop.widgets.widget import as_tuples
 
 
 class PressButton(Family):
-    """Press buttons by their names in an order; as many as are asked for hand in the task."""
+    """Press buttons by their names in an order; the last press submits the task."""
 
     name = "press_button"
 
@@ -53,7 +53,7 @@ class PressButton(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take note of each button."""
+        """Record each press."""
         if event.kind == "clicked" and event.window.name == "tools":
             desk.model.setdefault("pressed", []).append(event.source.name)
             desk.model[OVER] = len(desk.model["pressed"]) == len(data["targets"])
@@ -67,7 +67,7 @@ class PressButton(Family):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Press the next one."""
         pressed = len(desk.model.get("pressed", []))
-        yield from hands.press(desk, desk.find(Button, "tools", data["targets"][pressed]))
+        yield from moves.press(desk, desk.find(Button, "tools", data["targets"][pressed]))
 
 
 class NestedMenu(Family):
@@ -110,7 +110,7 @@ class NestedMenu(Family):
         clutter(desk, rng, data["clutter"], above=int(data["clutter"] > 1))
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take note of what was chosen last."""
+        """Record the last choice."""
         if event.kind == "command":
             desk.model["chosen"] = event.value
             desk.say("editor", "status", "Chosen: " + event.value.split(" > ")[-1])
@@ -123,7 +123,7 @@ class NestedMenu(Family):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Open one menu after the other."""
         if not all(self.goals(desk, data)):
-            yield from hands.menu(desk, desk.find(MenuBar, "editor", "bar"), data["path"])
+            yield from moves.menu(desk, desk.find(MenuBar, "editor", "bar"), data["path"])
 
 
 def _layer(rng: random.Random, depth: int, width: int) -> list[list[Any]]:
@@ -137,7 +137,7 @@ def _layer(rng: random.Random, depth: int, width: int) -> list[list[Any]]:
 
 
 def _remove(menus: list[Any], path: list[str]) -> None:
-    """Take the item at the end of a path out of its menu."""
+    """Remove the item at the end of a path from its menu."""
     items: list[Any] = next(layer for title, layer in menus if title == path[0])
     for text in path[1:-1]:
         items = next(inner for other, _, inner in items if other == text)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from envkit_actions.action import Action, ActionKind
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import (
     ANSWER,
@@ -15,7 +15,7 @@ from envkit_desktop.families.family import (
     is_feasible,
     or_fail,
 )
-from envkit_desktop.families.handing_in import HandedIn
+from envkit_desktop.families.submitting import SubmittedTask
 from envkit_desktop.families.words import CITIES, full_names, look_alikes
 from envkit_desktop.layout import (
     MARGIN,
@@ -33,14 +33,14 @@ from envkit_desktop.widgets.tables import HEADER
 from envkit_desktop.widgets.widget import ROW, as_tuples
 
 
-class PickFromList(HandedIn):
+class PickFromList(SubmittedTask):
     """Choose a name in a list that scrolls; some names are not there."""
 
     name = "pick_from_list"
     submit = "Select"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw names; from level 3 on they resemble the one that is looked for."""
+        """Draw names; from level 3 on they resemble the target."""
         count = (9, 14, 24, 40, 60)[level - 1]
         (target,) = full_names(rng, 1)
         names = look_alikes(rng, target, count) if level >= 3 else full_names(rng, count)
@@ -77,8 +77,8 @@ class PickFromList(HandedIn):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Scroll, choose, hand in."""
         rows = desk.find(ListBox, "main", "names")
-        yield from hands.row(desk, rows, rows.items.index(data["target"]))
-        yield from self.hand_in(desk)
+        yield from moves.row(desk, rows, rows.items.index(data["target"]))
+        yield from self.press_submit(desk)
 
 
 def _table_width(columns: list[tuple[str, int]]) -> int:
@@ -136,7 +136,7 @@ class LookUp(Family):
         clutter(desk, rng, data["clutter"], above=int(data["clutter"] > 1))
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take what is written in the field for the answer."""
+        """Record the text of the answer field."""
         if event.kind == "clicked" and event.source.name == "Send":
             desk.model |= {ANSWER: desk.find(TextField, "staff", ANSWER_FIELD).text, OVER: True}
         return False
@@ -150,7 +150,7 @@ class LookUp(Family):
         """Scroll to the row and choose it, then answer."""
         table = desk.find(Table, "staff", "table")
         index = [row[0] for row in table.rows].index(data["target"])
-        yield from hands.row(desk, table, index)
+        yield from moves.row(desk, table, index)
         yield Action(kind=ActionKind.ANSWER, text=data["answer"])
 
 
@@ -163,8 +163,8 @@ class SortAndOpen(Family):
     name = "open_extreme_row"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw goods-like rows whose numbers are all different."""
-        count = 24  # at every level: a double click somewhere opens some row
+        """Draw rows of goods with distinct numbers."""
+        count = 24  # at every level: any double click opens some row
         names = rng.sample(CITIES, count)
         spread = (900, 600, 200, 80, 60)[level - 1]
         values = [rng.sample(range(100, 100 + spread), count) for _ in range(2)]
@@ -192,7 +192,7 @@ class SortAndOpen(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take note of the rows that were opened."""
+        """Record the rows that were opened."""
         if event.kind == "opened":
             desk.model.setdefault("opened", []).append(event.value)
         return False
@@ -208,8 +208,8 @@ class SortAndOpen(Family):
         table = desk.find(Table, "figures", "table")
         if (table.sorted_by, table.is_descending) != (data["column"], data["is_largest"]):
             middle = table.column_middle(data["column"])
-            yield from hands.press(desk, table, part=(middle - 20, 4, middle + 20, HEADER - 4))
-        yield from hands.press_row(desk, table, 0, kind=ActionKind.DOUBLE_CLICK)
+            yield from moves.press(desk, table, part=(middle - 20, 4, middle + 20, HEADER - 4))
+        yield from moves.press_row(desk, table, 0, kind=ActionKind.DOUBLE_CLICK)
 
 
 _FIGURES = ("Place", "Visits", "Sales")

@@ -1,13 +1,13 @@
-"""Tasks of several rows at once: chosen with ctrl or shift held, by right clicks or by keys."""
+"""Tasks of selecting several rows: with ctrl or shift, by right clicks or by keys."""
 
 import random
 from collections.abc import Iterator
 
 from envkit_actions.action import Action
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import Data
-from envkit_desktop.families.handing_in import HandedIn
+from envkit_desktop.families.submitting import SubmittedTask
 from envkit_desktop.families.words import file_names, full_names, listed
 from envkit_desktop.layout import MARGIN, buttons, clutter, frame, place, widest
 from envkit_desktop.widgets import ListBox
@@ -18,7 +18,7 @@ _SHOWN = 10
 """Rows that the list shows at once."""
 
 
-class SelectRows(HandedIn):
+class SelectRows(SubmittedTask):
     """Choose several rows of a list: single ones by ctrl, from level 3 on also a run by shift."""
 
     name = "select_rows"
@@ -68,17 +68,17 @@ class SelectRows(HandedIn):
         rows, wanted = desk.find(ListBox, "main", "rows"), list[int](data["wanted"])
         chosen, run = set(rows.chosen_rows), max(_runs(wanted), key=len)
         if not chosen or chosen - {*wanted}:
-            yield from hands.press_row(desk, rows, run[0])
+            yield from moves.press_row(desk, rows, run[0])
         if chosen == {run[0]} != {*run} and rows.selected == run[0]:
-            yield from hands.press_row(desk, rows, run[-1], keys=("shift",))
+            yield from moves.press_row(desk, rows, run[-1], keys=("shift",))
         for row in wanted:
             if row not in chosen:
-                yield from hands.press_row(desk, rows, row, keys=("ctrl",))
-        yield from self.hand_in(desk)
+                yield from moves.press_row(desk, rows, row, keys=("ctrl",))
+        yield from self.press_submit(desk)
 
 
 def _runs(rows: list[int]) -> list[list[int]]:
-    """Return the rows in order, cut where one is left out."""
+    """Return runs of consecutive rows, in order."""
     runs: list[list[int]] = []
     for row in rows:
         if runs and runs[-1][-1] == row - 1:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from envkit_actions.action import Action
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import Data, is_feasible, or_fail
-from envkit_desktop.families.handing_in import HandedIn
+from envkit_desktop.families.submitting import SubmittedTask
 from envkit_desktop.families.words import GOODS, LEVELS_OF, OPTIONS, listed
 from envkit_desktop.layout import LINE, MARGIN, buttons, clutter, frame, label, place, widest
 from envkit_desktop.painter import text_width
@@ -25,8 +25,8 @@ from envkit_desktop.widgets import (
 )
 
 
-class ToggleChecks(HandedIn):
-    """Tick exactly the named boxes; at high levels they stand in a pane that scrolls."""
+class ToggleChecks(SubmittedTask):
+    """Tick exactly the named boxes; at high levels they are in a scroll pane."""
 
     name = "toggle_checks"
 
@@ -63,7 +63,7 @@ class ToggleChecks(HandedIn):
         clutter(desk, rng, data["clutter"])
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each box whether it is right, and whether it was handed in."""
+        """Return for each box whether it is right, and whether the task was submitted."""
         boxes = [desk.find(Check, "main", text) for text in data["texts"]]
         return [box.checked == (box.name in data["wanted"]) for box in boxes] + [self.sent(desk)]
 
@@ -71,8 +71,8 @@ class ToggleChecks(HandedIn):
         """Set each box, then hand in."""
         for text in data["texts"]:
             box = desk.find(Check, "main", text)
-            yield from hands.check(desk, box, on=text in data["wanted"])
-        yield from self.hand_in(desk)
+            yield from moves.check(desk, box, on=text in data["wanted"])
+        yield from self.press_submit(desk)
 
 
 _QUESTIONS = (
@@ -85,7 +85,7 @@ _QUESTIONS = (
 )
 
 
-class AnswerSurvey(HandedIn):
+class AnswerSurvey(SubmittedTask):
     """Choose one radio button in each of several groups."""
 
     name = "answer_survey"
@@ -135,11 +135,11 @@ class AnswerSurvey(HandedIn):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Choose each answer, then send."""
         for title, answer in data["answers"].items():
-            yield from hands.check(desk, desk.find(Radio, "main", f"{title}/{answer}"))
-        yield from self.hand_in(desk)
+            yield from moves.check(desk, desk.find(Radio, "main", f"{title}/{answer}"))
+        yield from self.press_submit(desk)
 
 
-class SetSliders(HandedIn):
+class SetSliders(SubmittedTask):
     """Set sliders to given numbers."""
 
     name = "set_sliders"
@@ -173,7 +173,7 @@ class SetSliders(HandedIn):
         clutter(desk, rng, data["clutter"])
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each slider whether it is right, and whether it was handed in."""
+        """Return for each slider whether it is right, and whether the task was submitted."""
         targets: dict[str, int] = data["targets"]
         sliders = [desk.find(Slider, "main", name) for name in data["names"]]
         return [s.value == targets.get(s.name, 50) for s in sliders] + [self.sent(desk)]
@@ -182,11 +182,11 @@ class SetSliders(HandedIn):
         """Set each slider, then hand in."""
         for name in data["names"]:
             slider = desk.find(Slider, "main", name)
-            yield from hands.slide(desk, slider, data["targets"].get(name, 50))
-        yield from self.hand_in(desk)
+            yield from moves.slide(desk, slider, data["targets"].get(name, 50))
+        yield from self.press_submit(desk)
 
 
-class OrderGoods(HandedIn):
+class OrderGoods(SubmittedTask):
     """Set how many of each article to order."""
 
     name = "order_goods"
@@ -232,8 +232,8 @@ class OrderGoods(HandedIn):
         """Set each number, then order."""
         for name in data["names"]:
             spinner = desk.find(Spinner, "main", name)
-            yield from hands.spin(desk, spinner, data["wanted"].get(name, 0))
-        yield from self.hand_in(desk)
+            yield from moves.spin(desk, spinner, data["wanted"].get(name, 0))
+        yield from self.press_submit(desk)
 
 
 _PAGES = (
@@ -253,8 +253,8 @@ _PAGES = (
 )
 
 
-class ChangeSettings(HandedIn):
-    """Change settings that stand on different tabs."""
+class ChangeSettings(SubmittedTask):
+    """Change settings on different tabs."""
 
     name = "change_settings"
     submit = "Apply"
@@ -306,11 +306,11 @@ class ChangeSettings(HandedIn):
         """Change each setting, then apply."""
         for _, (name, options), boxes in data["pages"]:
             dropdown = desk.find(Dropdown, "main", name)
-            yield from hands.choose(desk, dropdown, data["wanted"].get(name, options[0]))
+            yield from moves.choose(desk, dropdown, data["wanted"].get(name, options[0]))
             for box in boxes:
                 check = desk.find(Check, "main", box)
-                yield from hands.check(desk, check, on=box in data["wanted"])
-        yield from self.hand_in(desk)
+                yield from moves.check(desk, check, on=box in data["wanted"])
+        yield from self.press_submit(desk)
 
 
 def _fill_page(page: Panel, name: str, options: list[str], boxes: list[str], pixels: int) -> None:

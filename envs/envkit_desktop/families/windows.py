@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from envkit_actions.action import Action, ActionKind
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import Data, Family
 from envkit_desktop.families.words import listed
@@ -17,10 +17,10 @@ _SMALL = (190, 110)
 """Size of the window to resize at the start: further from every target than any tolerance."""
 
 _ROOM = (412, 298)
-"""What a window to resize needs to its right and below, from its corner on."""
+"""Space that a window to resize needs to the right of and below its corner."""
 
 _TRIES = 50
-"""Places that are drawn for a window; one in ten lies near its corner."""
+"""Positions drawn for a window; one in ten is near its corner."""
 
 
 def _open_windows(desk: Desktop, rng: random.Random, titles: list[str]) -> None:
@@ -60,7 +60,7 @@ class CloseWindows(Family):
         for title in data["closed"]:
             window = desk.window(title)
             if window is not None:
-                yield from hands.close_window(desk, window)
+                yield from moves.close_window(desk, window)
 
 
 class MoveWindow(Family):
@@ -85,7 +85,7 @@ class MoveWindow(Family):
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
         """Open the windows, the one to move anywhere but near its corner.
 
-        In the middle of the screen a drag of another task would move it as well.
+        At the centre, a drag meant for another task would move it too.
         """
         _open_windows(desk, rng, data["titles"])
         window = desk.window(data["target"])
@@ -98,7 +98,7 @@ class MoveWindow(Family):
             window.y = rng.randint(0, desk.height - window.height)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether the window is near enough to both edges and inside of the screen."""
+        """Return whether the window is close enough to both edges and inside the screen."""
         window = desk.window(data["target"])
         if window is None:
             return [False, False]
@@ -113,7 +113,7 @@ class MoveWindow(Family):
         edge = data["slack"] // 2
         x = edge if "left" in data["corner"] else desk.width - window.width - edge
         y = edge if "top" in data["corner"] else desk.height - window.height - edge
-        yield from hands.move_window(desk, window, (x, y))
+        yield from moves.move_window(desk, window, (x, y))
 
 
 def _away_from_corner(desk: Desktop, window: Window, corner: str) -> tuple[int, int]:
@@ -167,8 +167,8 @@ class ResizeWindow(Family):
         if window is None or all(self.goals(desk, data)):
             return
         part = (window.width - GRIP, window.height - GRIP, window.width, window.height)
-        yield from hands.reach(desk, window, part)
-        point = hands.visible_point(desk, window, part)
+        yield from moves.reach(desk, window, part)
+        point = moves.visible_point(desk, window, part)
         if point is not None:
             end = (
                 point[0] + data["size"][0] - window.width,

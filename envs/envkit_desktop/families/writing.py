@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from envkit_actions.action import Action, ActionKind
-from envkit_desktop import hands
+from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import OVER, Data, Family
-from envkit_desktop.families.handing_in import HandedIn
+from envkit_desktop.families.submitting import SubmittedTask
 from envkit_desktop.families.words import (
     CITIES,
     FIRST_NAMES,
@@ -40,14 +40,14 @@ def _value(rng: random.Random, field: str) -> str:
     return values[field]
 
 
-class FillForm(HandedIn):
+class FillForm(SubmittedTask):
     """Fill in a form; some fields hold something else at the start."""
 
     name = "fill_form"
     submit = "Save"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw the fields, their values and what stands in them."""
+        """Draw the fields, their targets and their initial values."""
         names = sorted(rng.sample(_FIELDS, (1, 3, 4, 6, 8)[level - 1]), key=_FIELDS.index)
         asked = names if level < 4 else sorted(rng.sample(names, len(names) - 2), key=names.index)
         values = {name: _value(rng, name) for name in asked}
@@ -98,16 +98,16 @@ class FillForm(HandedIn):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Set each control, then save."""
         for name, value in data["values"].items():
-            yield from hands.fill(desk, desk.find(TextField, "main", name), value)
+            yield from moves.fill(desk, desk.find(TextField, "main", name), value)
         if data["country"]:
             dropdown = desk.find(Dropdown, "main", "Country")
-            yield from hands.choose(desk, dropdown, data["country"])
-        yield from hands.check(desk, desk.find(Check, "main", "Newsletter"), on=data["news"])
-        yield from self.hand_in(desk)
+            yield from moves.choose(desk, dropdown, data["country"])
+        yield from moves.check(desk, desk.find(Check, "main", "Newsletter"), on=data["news"])
+        yield from self.press_submit(desk)
 
 
-class CopyCode(HandedIn):
-    """Carry codes from a note, which the goal does not repeat, to a form in another window."""
+class CopyCode(SubmittedTask):
+    """Copy codes from a note to a form in another window; the goal does not repeat them."""
 
     name = "copy_between_windows"
     submit = "Send"
@@ -149,12 +149,12 @@ class CopyCode(HandedIn):
         """Write each code, then send."""
         for row, name in enumerate(data["asked"]):
             field = desk.find(TextField, "main", f"field{row}")
-            yield from hands.fill(desk, field, data["codes"][name])
-        yield from self.hand_in(desk)
+            yield from moves.fill(desk, field, data["codes"][name])
+        yield from self.press_submit(desk)
 
 
 class CorrectText(Family):
-    """Put another word in the place of a wrong one in a document, and save it by its menu."""
+    """Replace wrong words in a document, and save it from its menu."""
 
     name = "correct_text"
 
@@ -218,19 +218,19 @@ class CorrectText(Family):
             return
         area = desk.find(TextArea, "editor", "text")
         if area.text == data["after"]:
-            yield from hands.menu(desk, desk.find(MenuBar, "editor", "bar"), ["File", "Save"])
+            yield from moves.menu(desk, desk.find(MenuBar, "editor", "bar"), ["File", "Save"])
             return
         if not area.focused:
-            yield from hands.press(desk, area, part=(4, 4, area.width - 20, 20))
+            yield from moves.press(desk, area, part=(4, 4, area.width - 20, 20))
         yield from _rewrite(desk, area, data["after"])
 
 
 def _rewrite(desk: Desktop, area: TextArea, text: str) -> Iterator[Action]:
-    """Replace the whole text where it is easier than to find the place."""
+    """Replace the whole text if that is easier than finding the position."""
     if desk.top is not desk.window_of(area):
-        yield from hands.press(desk, area)
+        yield from moves.press(desk, area)
     if area.selection != (0, len(area.text)):
-        yield hands.key("ctrl", "a")
+        yield moves.key("ctrl", "a")
     yield Action(kind=ActionKind.TYPE, text=text)
 
 
@@ -300,9 +300,9 @@ class ReplyToMail(Family):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Open the answer, write, send."""
         if desk.window("answer") is None:
-            yield from hands.press(desk, desk.find(Button, "mail", data["target"]))
+            yield from moves.press(desk, desk.find(Button, "mail", data["target"]))
             return
         if desk.model["to"] != data["target"]:
-            yield from hands.press(desk, desk.find(Button, "answer", "Cancel"))
-        yield from hands.fill(desk, desk.find(TextArea, "answer", "text"), data["answer"])
-        yield from hands.press(desk, desk.find(Button, "answer", "Send"))
+            yield from moves.press(desk, desk.find(Button, "answer", "Cancel"))
+        yield from moves.fill(desk, desk.find(TextArea, "answer", "text"), data["answer"])
+        yield from moves.press(desk, desk.find(Button, "answer", "Send"))

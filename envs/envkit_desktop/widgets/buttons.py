@@ -1,4 +1,4 @@
-"""What is pressed: buttons, check boxes and radio buttons."""
+"""Buttons, check boxes and radio buttons."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,15 +43,15 @@ class Button(Widget):
         yield self.text, self.width - 6
 
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
-        """Go down."""
+        """Show the button pressed."""
         self.pressed = True
 
     def drag(self, host: Host, x: int, y: int) -> None:
-        """Come up while the pointer is elsewhere."""
+        """Show the button released while the pointer is elsewhere."""
         self.pressed = self.holds(x, y)
 
     def release(self, host: Host, x: int, y: int) -> None:
-        """Come up, and click if the pointer is still here."""
+        """Release, and click if the pointer is still here."""
         self.pressed = False
         if self.holds(x, y):
             host.emit(self, "clicked")
@@ -65,14 +65,14 @@ class Button(Widget):
 
 
 class _Ticked(Widget):
-    """What boxes and rings with a text beside them share; the fields are the widget's own."""
+    """Shared behaviour of check boxes and radio buttons; subclasses define the fields."""
 
     __slots__ = ()
 
     text: str
 
     def change(self, host: Host) -> None:
-        """Take a press."""
+        """Handle a press."""
         raise NotImplementedError(f"{type(self).__name__} must define change(host)")
 
     def paint_text(self, painter: Painter, x: int, y: int) -> None:
@@ -143,7 +143,7 @@ class Radio(_Ticked):
         self.paint_text(painter, x, y)
 
     def change(self, host: Host) -> None:
-        """Be the one that is chosen."""
+        """Select this radio button."""
         for sibling in host.siblings(self):
             if isinstance(sibling, Radio) and sibling.group == self.group:
                 sibling.checked = sibling is self

@@ -1,4 +1,4 @@
-"""What is chosen among several: dropdowns, lists and tabs."""
+"""Dropdowns, lists and tabs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Dropdown(Widget):
 
     @property
     def text(self) -> str:
-        """The chosen option; empty where there is none."""
+        """The chosen option; empty if there is none."""
         return self.options[self.selected] if 0 <= self.selected < len(self.options) else ""
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
@@ -68,21 +68,21 @@ class Dropdown(Widget):
 
 @dataclass(slots=True, kw_only=True)
 class ListBox(Scrolled):
-    """Rows of text of which one is chosen, or several."""
+    """Rows of text; one or several can be chosen."""
 
     items: tuple[str, ...] = ()
     selected: int = -1
     """The row that was chosen last and has the caret; -1 while there is none."""
     is_multiple: bool = False
-    """Whether ctrl adds a row or takes it away, and shift chooses all up to it."""
+    """Whether ctrl toggles a row and shift selects a range."""
     chosen_rows: tuple[int, ...] = ()
-    """Of a list of which several rows can be chosen, those that are, in order."""
+    """Chosen rows in order, for a multi-select list."""
     anchor: int = -1
     """Where a selection with shift begins; -1 at the caret."""
     offset: int = 0
     """Pixels scrolled down."""
     grip: int = -1
-    """Where the thumb is held, below its top; -1 while it is not."""
+    """Pixels from the thumb's top to where it is held; -1 if it is not held."""
 
     takes_focus: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Text with a caret and a selection: what fields and areas share."""
+"""Text with a caret and a selection, shared by fields and areas."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -6,12 +6,12 @@ from typing import ClassVar, Final
 from envkit_desktop.widgets.widget import Chord, Host, Widget
 
 LONGEST_TEXT: Final = 4000
-"""Characters that a field or an area takes."""
+"""Maximum characters in a field or an area."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Editor(Widget):
-    """Text that can be edited. The selection is what lies between anchor and cursor."""
+    """Text that can be edited. The selection is the text between anchor and cursor."""
 
     text: str = ""
     cursor: int = 0
@@ -23,7 +23,7 @@ class Editor(Widget):
 
     @property
     def selection(self) -> tuple[int, int]:
-        """Start and end of what is selected; equal where nothing is."""
+        """Start and end of the selection; equal if it is empty."""
         return min(self.cursor, self.anchor), max(self.cursor, self.anchor)
 
     def replace(self, host: Host, text: str) -> None:
@@ -69,7 +69,7 @@ class Editor(Widget):
         self.reveal(host)
 
     def write(self, host: Host, text: str) -> bool:
-        """Insert printable text; what is no line here is left out."""
+        """Insert printable text; other characters are dropped."""
         kept = "".join(c for c in text if c.isprintable() or (c == "\n" and self.has_lines))
         self.replace(host, kept)
         return True

@@ -1,4 +1,4 @@
-"""Where text is written: a field of one line and an area of many."""
+"""Text inputs: a single-line field and a multi-line area."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -52,7 +52,7 @@ class TextArea(Editor):
     offset: int = 0
     """Pixels scrolled down."""
     grip: int = -1
-    """Where the thumb is held, below its top; -1 while it is not."""
+    """Pixels from the thumb's top to where it is held; -1 if it is not held."""
     is_locked: bool = False
     """Text can be selected and copied, not changed."""
 
@@ -157,7 +157,7 @@ class TextArea(Editor):
                 return Editor.caret_after(self, host, name, by_word=by_word)
 
     def key(self, host: Host, chord: Chord) -> bool:
-        """Begin a new line by Enter; else as every editor."""
+        """Start a new line on Enter; handle other keys as every editor."""
         if not chord[0] and chord[1] == "enter":
             self.replace(host, "\n")
             return True
@@ -191,7 +191,7 @@ def _nearest(text: str, x: int, pixels: int) -> int:
     """Return the index whose caret is nearest to x pixels from the start of the line."""
     if x <= 0 or not text:
         return 0
-    if len(text) > 400:  # a long line is not measured character by character
+    if len(text) > 400:  # avoids measuring a long line character by character
         return min(len(text), x * len(text) // max(1, text_width(text, pixels)))
     edges = [text_width(prefix, pixels) for prefix in accumulate(text)]
     return min(range(len(text) + 1), key=lambda index: abs((edges[index - 1] if index else 0) - x))

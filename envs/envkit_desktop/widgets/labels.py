@@ -1,4 +1,4 @@
-"""What is only looked at: labels, progress and panels; and icons, which are dragged and opened."""
+"""Labels, progress bars, panels and icons."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ class Icon(Widget):
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
         """Select this icon alone; two clicks open it.
 
-        Ctrl adds it or takes it away, and shift selects all between those selected and this one.
+        Ctrl toggles it, and shift selects all icons between the selection and this one.
         """
         icons = [item for item in host.siblings(self) if isinstance(item, Icon)]
         if "ctrl" in host.held:

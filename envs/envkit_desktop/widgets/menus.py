@@ -55,15 +55,15 @@ class Menu:
     """Items that are shown above everything until one is chosen; not part of the tree."""
 
     window: str
-    """Of the owner."""
+    """Window of the owner."""
     owner: str
-    """The name of the widget that is told what was chosen."""
+    """Name of the widget that receives the choice."""
     items: MenuItems
     x: int
     y: int
     width: int
     highlighted: int = -1
-    """The item whose submenu is open; -1 where none is."""
+    """The item whose submenu is open; -1 if there is none."""
 
     @property
     def height(self) -> int:
@@ -71,7 +71,7 @@ class Menu:
         return len(self.items) * ROW + 2
 
     def row_at(self, x: int, y: int) -> int:
-        """Return the index of the item at a place of the screen; -1 where none is."""
+        """Return the index of the item at a place of the screen; -1 if there is none."""
         row = (y - self.y - 1) // ROW
         inside = self.x <= x < self.x + self.width and 0 <= row < len(self.items)
         return row if inside and y > self.y else -1

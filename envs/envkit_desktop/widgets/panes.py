@@ -1,4 +1,4 @@
-"""A pane that shows a part of a taller content."""
+"""A pane that scrolls content taller than itself."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class ScrollPane(Scrolled):
     offset: int = 0
     """Pixels scrolled down."""
     grip: int = -1
-    """Where the thumb is held, below its top; -1 while it is not."""
+    """Pixels from the thumb's top to where it is held; -1 if it is not held."""
 
     @property
     def bar(self) -> ScrollBar:
@@ -33,7 +33,7 @@ class ScrollPane(Scrolled):
         return 0, -self.offset
 
     def child_box(self) -> tuple[int, int, int, int]:
-        """Return the part beside the bar."""
+        """Return the part next to the bar."""
         return 1, 1, self.width - BAR, self.height - 1
 
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:

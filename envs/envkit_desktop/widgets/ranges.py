@@ -1,4 +1,4 @@
-"""What holds a number: sliders and spinners."""
+"""Sliders and spinners."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ class Spinner(Widget):
     high: int = 99
     step: int = 1
     typed: str = ""
-    """Digits typed since it got the focus or was changed otherwise."""
+    """Digits typed since it got the focus or last changed."""
 
     takes_focus: ClassVar[bool] = True
 
@@ -117,7 +117,7 @@ class Spinner(Widget):
         return True
 
     def key(self, host: Host, chord: Chord) -> bool:
-        """Step by the arrows; backspace takes the last digit away."""
+        """Step by the arrows; backspace deletes the last digit."""
         steps = {"up": 1, "down": -1, "pageup": 10, "pagedown": -10}
         if chord[0]:
             return False

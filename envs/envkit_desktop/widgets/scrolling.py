@@ -16,12 +16,12 @@ class ScrollBar:
     """A bar along the right edge of a view; lengths and offsets in pixels."""
 
     length: int
-    """Of the bar, which is the view's height."""
+    """Height of the bar and the view."""
     content: int
-    """Height of what is scrolled."""
+    """Height of the content."""
     offset: int
     step: int = 20
-    """What an arrow scrolls by."""
+    """Pixels per arrow press."""
 
     @property
     def most(self) -> int:
@@ -71,7 +71,7 @@ class ScrollBar:
 
 
 class Scrolled(Widget):
-    """What a widget with a bar at its right edge does with it; the fields are the widget's own."""
+    """Scrolling for widgets with a bar at their right edge; subclasses define the fields."""
 
     __slots__ = ()
 
@@ -86,7 +86,7 @@ class Scrolled(Widget):
         raise NotImplementedError(f"{type(self).__name__} must define bar")
 
     def press_bar(self, y: int) -> None:
-        """Scroll by a press on the bar, or take hold of its thumb."""
+        """Scroll by a press on the bar, or grab its thumb."""
         bar, y = self.bar, y - self.bar_top
         self.offset = bar.press(y)
         top, high = bar.thumb
@@ -98,7 +98,7 @@ class Scrolled(Widget):
             self.offset = self.bar.drag(y - self.bar_top, self.grip)
 
     def release(self, host: Host, x: int, y: int) -> None:
-        """Let go of the thumb."""
+        """Release the thumb."""
         self.grip = -1
 
     def wheel(self, host: Host, dx: int, dy: int) -> bool:

@@ -23,10 +23,10 @@ class Table(Scrolled):
     offset: int = 0
     """Pixels scrolled down."""
     sorted_by: int = -1
-    """A column; -1 while the rows are as they came."""
+    """Sort column; -1 while the rows are in their original order."""
     is_descending: bool = False
     grip: int = -1
-    """Where the thumb is held, below its top; -1 while it is not."""
+    """Pixels from the thumb's top to where it is held; -1 if it is not held."""
 
     takes_focus: ClassVar[bool] = True
     bar_top: ClassVar[int] = HEADER

@@ -1,9 +1,9 @@
-"""What every widget is: a box with a name, public fields that are its whole state, and hooks.
+"""Base class of widgets: a named box whose public fields are its whole state, and hooks.
 
-A widget draws itself from its fields and reacts to events by changing them; it keeps nothing else.
-So the fields tell when to repaint, and make up the state that is stored and hashed. Positions are
-relative to the parent. Field values are JSON data with tuples for lists, because a list that is
-changed in place would not be noticed.
+A widget draws itself from its fields and reacts to events by changing them; it has no other state.
+So the fields decide when to repaint, and they are the state that is stored and hashed. Positions
+are relative to the parent. Field values are JSON data with tuples for lists, because in-place
+changes to a list would go unnoticed.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ ROW: Final = 20
 
 
 class Host(Protocol):
-    """What a widget may ask of the desktop that it is on."""
+    """Services that the desktop offers to its widgets."""
 
     clipboard: str
     held: frozenset[str]
@@ -38,7 +38,7 @@ class Host(Protocol):
         ...
 
     def emit(self, source: "Widget", kind: str, value: str = "") -> None:
-        """Tell the program behind the desktop what happened."""
+        """Emit an event to the desktop's program."""
         ...
 
     def open_menu(self, owner: "Widget", items: MenuItems, x: int, y: int, width: int) -> None:
@@ -55,7 +55,7 @@ class Widget:
     """A box on the screen."""
 
     name: str = ""
-    """Unique in its window; empty for what nobody refers to."""
+    """Unique in its window; empty if nothing refers to it."""
     x: int = 0
     y: int = 0
     width: int = 0
@@ -64,12 +64,12 @@ class Widget:
     visible: bool = True
     focused: bool = False
     context: MenuItems = ()
-    """The menu of the right button."""
+    """The context menu."""
     children: "list[Widget]" = dataclasses.field(default_factory=list["Widget"])
 
     takes_focus: ClassVar[bool] = False
     is_draggable: ClassVar[bool] = False
-    """Whether a drag may end on another widget, which is then told."""
+    """Whether it can be dropped on another widget, which then gets an event."""
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
         """Draw at (x, y) on the screen, children left out."""
@@ -83,28 +83,28 @@ class Widget:
         return 0, 0, self.width, self.height
 
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
-        """Take the left button's press at a place relative to this widget."""
+        """Handle a left press at a position relative to this widget."""
 
     def drag(self, host: Host, x: int, y: int) -> None:
-        """Take a move of the pointer while the button is held."""
+        """Handle a pointer move while the button is held."""
 
     def release(self, host: Host, x: int, y: int) -> None:
-        """Take the release of the button that was pressed on this widget."""
+        """Handle the release of a button pressed on this widget."""
 
     def wheel(self, host: Host, dx: int, dy: int) -> bool:
         """Scroll by pixels; False leaves it to the parent."""
         return False
 
     def key(self, host: Host, chord: Chord) -> bool:
-        """Take a key; False leaves it to the window."""
+        """Handle a key; False leaves it to the window."""
         return False
 
     def write(self, host: Host, text: str) -> bool:
-        """Take typed text; False where text means nothing here."""
+        """Handle typed text; False if the widget takes none."""
         return False
 
     def chosen(self, host: Host, command: str) -> None:
-        """Take the command of an item of a menu that this widget opened."""
+        """Handle the command of a menu item that this widget opened."""
         host.emit(self, "command", command)
 
     def captions(self, pixels: int) -> Iterator[tuple[str, int]]:
@@ -129,7 +129,7 @@ def state_reader(kind: type[Widget]) -> Callable[[Widget], tuple[Any, ...]]:
 
 
 def walk(widget: Widget) -> Iterator[Widget]:
-    """Yield the widget and all below it, parents first."""
+    """Yield the widget and its descendants, parents first."""
     todo = [widget]
     while todo:
         widget = todo.pop()

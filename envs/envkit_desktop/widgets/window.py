@@ -1,4 +1,4 @@
-"""Windows and dialogs: a title bar to move by, a grip to resize by, a box to close by."""
+"""Windows and dialogs, with title bar, resize grip and close box."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SMALLEST: Final = (120, 70)
 
 
 class Hold(StrEnum):
-    """What the pointer holds a window by."""
+    """Part of a window that the pointer holds."""
 
     NONE = "none"
     """Nothing."""
@@ -33,11 +33,11 @@ class Hold(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Window(Widget):
-    """A framed box of the desktop. Its `name` is unique; children stand below the title bar."""
+    """A framed box of the desktop with a unique `name`; children are below the title bar."""
 
     title: str = ""
     is_modal: bool = False
-    """Nothing below it can be used while it is open."""
+    """Whether it blocks all windows below it."""
     is_closable: bool = True
     is_resizable: bool = False
     is_pinned: bool = False
@@ -45,8 +45,8 @@ class Window(Widget):
     is_active: bool = False
     hold: Hold = Hold.NONE
     held_x: int = 0
-    """Of the pointer relative to the window when it was taken hold of; for the grip, relative to
-    the bottom right corner."""
+    """Pointer position relative to the window when it was grabbed; for the grip, relative to the
+    bottom right corner."""
     held_y: int = 0
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
@@ -97,7 +97,7 @@ class Window(Widget):
         return self.width - _CLOSE // 2, TITLE // 2
 
     def press(self, host: Host, x: int, y: int, clicks: int) -> None:
-        """Take hold of the window."""
+        """Grab the window."""
         self.held_x, self.held_y = x, y
         if self.is_pinned:
             return
@@ -118,7 +118,7 @@ class Window(Widget):
             self.height = max(SMALLEST[1], min(2000, y - self.held_y))
 
     def release(self, host: Host, x: int, y: int) -> None:
-        """Let go; close if the pointer is still on the box."""
+        """Release; close if the pointer is still on the box."""
         hold, self.hold = self.hold, Hold.NONE
         if hold is Hold.CLOSE and y < TITLE and self.width - _CLOSE <= x < self.width:
             host.emit(self, "closing")

@@ -39,7 +39,7 @@ def _radii(draft: Draft, names: tuple[str, ...], half: Fraction) -> None:
     a, b, c = names
     left = draft.steps(24, 46)
     right = half - left
-    draft.require(right >= 24 and left != right, "C would lie badly")
+    draft.require(right >= 24 and left != right, "C is in a poor position")
     draft.set_key(half, left)
     draft.put(c, *polar((0, 0), 5, 90))
     draft.put(a, *polar((0, 0), 5, 90 + 180 - 2 * left))
@@ -136,7 +136,7 @@ def tangents(draft: Draft) -> None:
         draft.give(given_length(p, t, tangent))
         draft.ask_length("O", p, whole, labelled=False)
         return
-    # Only the part of OP outside of the circle has a label: the whole crosses the circle.
+    # Only the part of OP outside the circle has a label: the whole crosses the circle.
     draft.put(q, radius, 0)
     draft.give(given_length(q, p, whole - radius))
     draft.ask_length(p, t, tangent)

@@ -23,17 +23,17 @@ _PRIMITIVES: Final = [sides for sides in _triples(1000) if math.gcd(sides[0], si
 
 
 def triple(draft: Draft) -> tuple[int, int, int]:
-    """Return a Pythagorean triple up to 250, legs in either order, each as likely."""
+    """Return a Pythagorean triple up to 250, legs in either order, uniformly."""
     return draft.rng.choice(_TRIPLES)
 
 
 def primitive_triple(draft: Draft) -> tuple[int, int, int]:
-    """Return a triple without a common factor, each as likely; its ratios tell it from others."""
+    """Return a random primitive triple; its ratios distinguish it from others."""
     return draft.rng.choice(_PRIMITIVES)
 
 
 def leg_pair(draft: Draft, longest: int) -> tuple[int, int]:
-    """Return the legs of a right triangle that is not thin; the first is as likely to be any."""
+    """Return the legs of a right triangle that is not thin; the first leg is uniform."""
     first = draft.rng.randint(4, longest)
     second = draft.rng.randint(max(4, -(-first // 3)), min(longest, 3 * first))
     draft.require(first != second, "isosceles")

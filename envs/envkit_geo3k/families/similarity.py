@@ -15,7 +15,7 @@ from envkit_geo3k.draft import (
 from envkit_geo3k.exact import Exact
 
 _TRIES: Final = 60
-"""Draws of a triangle for an answer, so that no answer is rarer than the others."""
+"""Draws of a triangle per answer, so that no answer is rarer than others."""
 
 
 def side_splitter(draft: Draft) -> None:
@@ -49,10 +49,10 @@ def side_splitter(draft: Draft) -> None:
 
 
 def _proportion(draft: Draft) -> tuple[str, tuple[int, int, int, int, int]]:
-    """Return what is asked, and u, v, k, m, n: AD = ku, DB = kv, AE = mu, EC = mv, DE = nu.
+    """Return the asked quantity, and u, v, k, m, n: AD = ku, DB = kv, AE = mu, EC = mv, DE = nu.
 
-    The lengths are in tenths. The asked one is drawn first, each as likely, and then one of the
-    ratios that it allows.
+    The lengths are in tenths. The asked length is drawn first, uniformly, then one of the ratios
+    that fit it.
     """
     rng = draft.rng
     asked = "EC" if not draft.level.is_chained else rng.choice(("DE", "BC"))

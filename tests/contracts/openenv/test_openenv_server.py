@@ -14,7 +14,7 @@ from openenv.core.generic_client import GenericEnvClient
 
 import envkit
 from envkit.access import Access, bearer
-from envkit.certify.contract.subject import row
+from envkit.checker.subject import row
 from envkit.env import Env, PolicyContext, Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError, UnknownNameError
 from envkit_openenv import OpenEnvEnv

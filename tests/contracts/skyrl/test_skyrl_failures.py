@@ -6,7 +6,7 @@ import pytest
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
 from fakes.skyrl_run import Run
 
-from envkit.conformance import Shape
+from envkit_conformance import Shape
 from envkit_skyrl.conformance import rows_of_groups
 
 MakeRun = Callable[..., Run]

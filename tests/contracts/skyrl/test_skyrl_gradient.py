@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from fakes.skyrl_ranks import gradients_of_two_ranks
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient import LossCase, Reduction, Verdict, compare_paths
-from envkit.conformance.gradient.suite import measure, plain_gradient
+from envkit_conformance import Shape
+from envkit_conformance.gradient import LossCase, Reduction, Verdict, compare_paths
+from envkit_conformance.gradient.suite import measure, plain_gradient
 from envkit_skyrl.gradient import GRADIENTS
 
 

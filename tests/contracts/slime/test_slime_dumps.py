@@ -6,7 +6,7 @@ import pytest
 from fakes.slime_groups import group_of, roll_group
 from fakes.slime_run import DOTS, vision_server
 
-from envkit.export import DumpFormat, SlimeOptions, read_dump
+from envkit_exchange import DumpFormat, SlimeOptions, read_dump
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient import LossCase, Reduction
+from envkit_conformance import Shape
+from envkit_conformance.gradient import LossCase, Reduction
 from envkit_miles.generate import MilesForm
 from envkit_miles.gradient import miles_arguments
 from envkit_slime.generate import SlimeForm

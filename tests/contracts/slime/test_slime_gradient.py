@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envkit.conformance import Shape
-from envkit.conformance.gradient import GradientPath, LossCase, Reduction, Verdict, compare_paths
-from envkit.conformance.gradient.cases import CASES
-from envkit.conformance.gradient.episodes import episode_sets
-from envkit.conformance.gradient.suite import measure, plain_gradient, policy_for
+from envkit_conformance import Shape
+from envkit_conformance.gradient import GradientPath, LossCase, Reduction, Verdict, compare_paths
+from envkit_conformance.gradient.cases import CASES
+from envkit_conformance.gradient.episodes import episode_sets
+from envkit_conformance.gradient.suite import measure, plain_gradient, policy_for
 from envkit_miles.gradient import GRADIENTS as MILES
 from envkit_miles.gradient import backward as miles_backward
 from envkit_slime.gradient import GRADIENTS as SLIME

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from envkit.conformance import Shape, shipped_recordings
-from envkit.conformance.gradient import LossCase, Reduction
 from envkit.errors import ConfigurationError
 from envkit.trajectory import StopReason
+from envkit_conformance import Shape, shipped_recordings
+from envkit_conformance.gradient import LossCase, Reduction
 from envkit_slime.generate import SlimeForm
 from envkit_slime.gradient import arguments, written
 from envkit_slime.rollout import Job, _write_aborted

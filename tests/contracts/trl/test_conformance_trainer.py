@@ -12,7 +12,9 @@ from fakes.codecs import vision_codec
 from fakes.grpo_trainer import Processor
 from fakes.models import tiny_model_dir
 
-from envkit.conformance import (
+from envkit.rollout import EpisodeRequest, ScriptedEngine
+from envkit.trajectory import Trajectory
+from envkit_conformance import (
     Content,
     DeliveredRow,
     Projection,
@@ -21,8 +23,6 @@ from envkit.conformance import (
     run_suite,
     shipped_recordings,
 )
-from envkit.rollout import EpisodeRequest, ScriptedEngine
-from envkit.trajectory import Trajectory
 from envkit_transformers.loading import load_model
 from envkit_trl.trainer import EnvGRPOTrainer
 

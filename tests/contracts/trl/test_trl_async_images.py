@@ -138,7 +138,7 @@ def test_trl_async_trainer_hands_weights_over_by_its_worker(trainer: Make) -> No
 
 
 def test_trl_async_placeholders_without_images_are_a_fault() -> None:
-    from envkit.conformance import shipped_recordings
+    from envkit_conformance import shipped_recordings
 
     recording = next(one for one in shipped_recordings() if one.name == "images")
     settings = RowSettings(end_id=recording.filler_id, media_ids=(151655,), takes_images=True)

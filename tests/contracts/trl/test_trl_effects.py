@@ -9,8 +9,8 @@ from typing import Any
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
 from fakes.trl_run import grpo_arguments
 
-from envkit.conformance.gradient import LossCase, Policy, Reduction
 from envkit.trajectory import Trajectory
+from envkit_conformance.gradient import LossCase, Policy, Reduction
 from envkit_trl.gradient import _by_function, _small
 from envkit_trl.samples import RowSettings, group_samples
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from fakes.trl_gradient import CASE, STEPS, policy_and_episodes
 
-from envkit.conformance.gradient import GradientPath, Verdict, compare_paths
-from envkit.conformance.gradient.formula import plain_backward
-from envkit.conformance.gradient.suite import measure
+from envkit_conformance.gradient import GradientPath, Verdict, compare_paths
+from envkit_conformance.gradient.formula import plain_backward
+from envkit_conformance.gradient.suite import measure
 from envkit_trl.gradient import GRADIENTS
 
 

@@ -25,11 +25,11 @@ from trl.experimental.async_grpo.async_rollout_worker import (
     _chain_to_sequences,
 )
 
-from envkit.conformance import shipped_recordings
 from envkit.errors import ConfigurationError, EngineFault, RunFailedError
 from envkit.rollout import EpisodeRequest, ScriptedEngine
 from envkit.tokens import ChatCodec
 from envkit.trajectory import MergeTally, Trajectory, step_rows
+from envkit_conformance import shipped_recordings
 from envkit_transformers import TransformersEngine
 from envkit_transformers.loading import load_model
 from envkit_trl import EngineTransfer, EnvRolloutWorker, request_dataset, task_dataset

@@ -3,7 +3,7 @@
 import pytest
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
 
-from envkit.conformance.gradient import LossCase, Reduction
+from envkit_conformance.gradient import LossCase, Reduction
 from envkit_verl.gradient import Line, advantages_of, deliver
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envkit.conformance.gradient import Comparison, Verdict, compare_paths
+from envkit_conformance.gradient import Comparison, Verdict, compare_paths
 from envkit_verl.gradient import GRADIENTS
 
 

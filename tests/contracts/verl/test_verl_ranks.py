@@ -8,8 +8,8 @@ import pytest
 from fakes.verl_ranks import CASES, SETS, rank
 from torch.multiprocessing.spawn import spawn
 
-from envkit.conformance.gradient import Policy
-from envkit.conformance.gradient.suite import measure, plain_gradient
+from envkit_conformance.gradient import Policy
+from envkit_conformance.gradient.suite import measure, plain_gradient
 
 
 def test_verl_engine_computes_the_plain_gradient_on_two_ranks(tmp_path: Path) -> None:

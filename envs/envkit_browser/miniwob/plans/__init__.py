@@ -1,4 +1,4 @@
-"""Plans of the oracle, by task: each reads the page and yields what is still to do."""
+"""The oracle's plans, by task: each reads the page and yields the remaining actions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -16,7 +16,7 @@ from envkit_browser.miniwob.plans import (
 )
 
 Plan = Callable[[Page], Iterator[Action]]
-"""Yields all that is left to do; the first of it is done next."""
+"""Yields all remaining actions; the first is played next."""
 
 PLANS: Final[Mapping[str, Plan]] = {
     "ascending-numbers": pressing.ascending,

@@ -1,0 +1,301 @@
+"""Policies that solve nothing: what they earn is what an environment gives away."""
+
+import itertools
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from envkit.audit_hooks import AuditHooks
+from envkit.env import Env
+from envkit.messages import Message
+from envkit.tasks import Task
+from envkit.tools import ToolSpec
+from envkit.turns import Step
+
+T = TypeVar("T")
+CONSTANTS: Final = ("1", "yes")
+_LONGEST_COPY: Final = 8000
+"""Characters of a reply that repeats what was said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a trivial policy may look at."""
+
+    env: Env
+    task: Task
+    turn: int
+    texts: Sequence[str]
+    """The observations so far; the first is the prompt."""
+    messages: Sequence[Message]
+    """The whole conversation."""
+    steps: Sequence[Step]
+    seed: int
+    """The episode's own."""
+    rng: random.Random
+    """Goes on through the episode."""
+
+
+Reply = Callable[[Moment], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrivialPolicy:
+    """A policy by name."""
+
+    name: str
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplayed:
+    """A policy that cannot be played here."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """What can be learned from an oracle's episodes on other tasks."""
+
+    frequent: Sequence[str]
+    """The most frequent reply by turn."""
+    answers: Sequence[str]
+    """The values of tasks that earned a reward, the most frequent first."""
+    questions: Sequence[tuple[str, Sequence[str]]]
+    """Each first observation's text, and the replies that solved it."""
+
+
+def trivial_policies(
+    env: Env, hooks: AuditHooks, lessons: Lessons | None
+) -> tuple[list[TrivialPolicy], list[Unplayed]]:
+    """Return the policies that suit an environment, and those that do not, each with the reason.
+
+    Args:
+        env: After a reset, so that tools which come with a task are there.
+        hooks: Those of the environment.
+        lessons: From the oracle on other tasks; None without an oracle.
+    """
+    no_oracle = "it has no oracle to learn it from"
+    found: dict[str, Reply | str] = {"empty reply": lambda _: ""}
+    for constant in CONSTANTS:
+        found[f"constant {constant!r}"] = _constant(hooks.reply(constant))
+    found |= {
+        "most frequent reply": no_oracle if lessons is None else _by_turn(lessons.frequent),
+        "reply of the most similar question": no_oracle
+        if lessons is None
+        else _reply_to_similar(lessons.questions),
+        "frequent answers with the scorer": no_oracle
+        if lessons is None
+        else _frequent_with_scorer(env, hooks, lessons.answers),
+        "copies the prompt": lambda moment: moment.texts[0][:_LONGEST_COPY],
+        "answers with the prompt": "no hook 'answer'"
+        if hooks.answer is None
+        else lambda moment: hooks.reply(moment.texts[0][:_LONGEST_COPY]),
+        "repeats the last observation": lambda moment: moment.texts[-1][:_LONGEST_COPY],
+        "calls every tool at once": _calls_all if env.tools else "it has no tools",
+        "calls one tool a turn": _calls_one if env.tools else "it has no tools",
+        **_guesses(hooks),
+        "closed book": "no hook 'closed_book'"
+        if hooks.closed_book is None
+        else _closed_book(hooks, hooks.closed_book),
+    }
+    policies = [TrivialPolicy(name=n, reply=r) for n, r in found.items() if not isinstance(r, str)]
+    unplayed = [Unplayed(name=n, reason=r) for n, r in found.items() if isinstance(r, str)]
+    return policies, unplayed
+
+
+def _constant(text: str) -> Reply:
+    return lambda _: text
+
+
+def _by_turn(replies: Sequence[str]) -> Reply:
+    return lambda moment: replies[min(moment.turn, len(replies) - 1)]
+
+
+def _reply_to_similar(questions: Sequence[tuple[str, Sequence[str]]]) -> Reply:
+    find = most_similar(questions)
+
+    def reply(moment: Moment) -> str:
+        replies = find(moment.texts[0]) or [""]
+        return replies[min(moment.turn, len(replies) - 1)]
+
+    return reply
+
+
+def most_similar(known: Sequence[tuple[str, T]]) -> Callable[[str], T | None]:
+    """Return a function that finds what belongs to the text most like a given one.
+
+    Texts are alike if they share many of their distinct runs of four characters (Jaccard index).
+
+    Args:
+        known: Texts, each with what belongs to it; of equally similar texts, the first one counts.
+
+    Returns:
+        A function of a text; it returns None if no text is known.
+    """
+    learned = [(_grams(text), value) for text, value in known]
+
+    def find(text: str) -> T | None:
+        asked = _grams(text)
+        entry = max(learned, key=lambda entry: _overlap(asked, entry[0]), default=None)
+        return None if entry is None else entry[1]
+
+    return find
+
+
+def _grams(text: str) -> set[str]:
+    cut = text[:_LONGEST_COPY]
+    return {cut[n : n + 4] for n in range(max(1, len(cut) - 3))}
+
+
+def _overlap(left: set[str], right: set[str]) -> float:
+    return len(left & right) / max(1, len(left | right))
+
+
+def _frequent_with_scorer(env: Env, hooks: AuditHooks, answers: Sequence[str]) -> Reply | str:
+    """Return a policy that has frequent answers scored in turn, then gives the right one."""
+    ask = hooks.ask or _scorer(env)
+    if ask is None:
+        return "no hook 'ask', and no tool takes one string"
+    if not answers:
+        return "no value of a task stands in a reply of the oracle"
+    heard = hooks.heard_right or _sounds_right
+
+    def reply(moment: Moment) -> str:
+        right = next((n for n, step in enumerate(moment.steps) if heard(step)), None)
+        if right is not None:
+            return hooks.reply(answers[min(right, len(answers) - 1)])
+        answer = answers[min(moment.turn, len(answers) - 1)]
+        is_last = moment.turn + 1 >= min(moment.env.max_turns, len(answers))
+        return hooks.reply(answer) if is_last else ask(answer)
+
+    return reply
+
+
+def _scorer(env: Env) -> Callable[[str], str] | None:
+    """Return how to call the first tool that takes one string and nothing else."""
+    for spec in env.tools:
+        required: Sequence[str] = spec.parameters.get("required", ())
+        properties: Mapping[str, Any] = spec.parameters.get("properties", {})
+        if len(required) == 1 and properties.get(required[0], {}).get("type") == "string":
+            name, argument = spec.name, required[0]
+            return lambda answer: write_call(name, {argument: answer})
+    return None
+
+
+def _sounds_right(step: Step) -> bool:
+    text = step.observation["text"].lower()
+    is_denied = re.search(r"\b(?:not|no|wrong|incorrect)\b|\b0(?:\.0)?\b", text)
+    says_so = re.search(r"\b(?:right|correct|yes|1\.0)\b", text)
+    return step.reward > 0 or (says_so is not None and is_denied is None)
+
+
+def _closed_book(hooks: AuditHooks, answerer: Callable[[Task], str]) -> Reply:
+    return lambda moment: hooks.reply(answerer(moment.task))
+
+
+def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
+    choices, ask, heard = hooks.choices, hooks.ask, hooks.heard_right
+    if choices is None:
+        why = "no hook 'choices'"
+        return {"random choice": why, "every choice at once": why, "guesses with the scorer": why}
+
+    def random_choice(moment: Moment) -> str:
+        return hooks.reply(moment.rng.choice(list(choices(moment.task)) or [""]))
+
+    def every_choice(moment: Moment) -> str:
+        return "\n".join(hooks.reply(choice) for choice in choices(moment.task))
+
+    def guess(moment: Moment) -> str:
+        assert ask is not None  # else it is not offered
+        assert heard is not None
+        options = list(choices(moment.task)) or [""]
+        right = next((n for n, step in enumerate(moment.steps) if heard(step)), None)
+        if right is not None:
+            return hooks.reply(options[min(right, len(options) - 1)])
+        option = options[min(moment.turn, len(options) - 1)]
+        is_last = moment.turn + 1 >= min(moment.env.max_turns, len(options))
+        return hooks.reply(option) if is_last else ask(option)
+
+    return {
+        "random choice": random_choice,
+        "every choice at once": every_choice,
+        "guesses with the scorer": guess if ask is not None else "no hook 'ask'",
+    }
+
+
+def _calls_all(moment: Moment) -> str:
+    return "\n".join(fill_call(spec) for spec in moment.env.tools)
+
+
+def _calls_one(moment: Moment) -> str:
+    tools = moment.env.tools
+    return fill_call(tools[moment.turn % len(tools)])
+
+
+def fill_call(spec: ToolSpec) -> str:
+    """Return a call of a tool with some arguments that its schema takes."""
+    return write_call(spec.name, fill(spec.parameters))
+
+
+def write_call(name: str, arguments: object) -> str:
+    """Return a tool call as a reply."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def fill(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON data
+    """Return some value that a JSON Schema takes."""
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return fill(schema[key][0])
+    kind: object = schema.get("type", "object")
+    if isinstance(kind, list):
+        kind = cast("list[object]", kind)[0]
+    if kind == "object":
+        properties: Mapping[str, Any] = schema.get("properties", {})
+        return {name: fill(properties.get(name, {})) for name in schema.get("required", ())}
+    if kind == "array":
+        count = int(schema.get("minItems", 1))
+        listed: Sequence[Mapping[str, Any]] = schema.get("prefixItems", ())
+        items = itertools.chain(listed, itertools.repeat(schema.get("items", {"type": "string"})))
+        return [fill(item) for item in itertools.islice(items, count)]
+    if kind in ("integer", "number"):
+        return schema.get("minimum", 1)
+    return {"boolean": True, "null": None}.get(str(kind), "1")
+
+
+def leaves(data: object) -> list[str]:
+    """Return the strings and numbers of JSON data, as text."""
+    if isinstance(data, Mapping):
+        return [
+            leaf for value in cast("Mapping[str, object]", data).values() for leaf in leaves(value)
+        ]
+    if isinstance(data, list | tuple):
+        return [leaf for value in cast("Sequence[object]", data) for leaf in leaves(value)]
+    if isinstance(data, bool) or not isinstance(data, str | int | float):
+        return []
+    return [str(data)]
+
+
+def gold_of(task: Mapping[str, Any], reply: str) -> str | None:
+    """Return the longest value of a task that stands in the oracle's reply as a word."""
+    found = [leaf for leaf in leaves(task) if leaf and holds(reply, leaf)]
+    return max(found, key=len, default=None)
+
+
+def holds(text: str, answer: str) -> bool:
+    """Return whether an answer stands in a text, as its own word."""
+    if answer.lower() not in text.lower():
+        return False
+    pattern = rf"(?<![\w.])(?<!\w-){re.escape(answer)}(?!\w|\.\d|-\w)"
+    return re.search(pattern, text, re.IGNORECASE) is not None

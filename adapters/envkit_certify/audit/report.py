@@ -1,0 +1,120 @@
+"""What an audit found, as data and as a table."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from envkit_certify.audit.policies import Unplayed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyResult:
+    """What one policy earned."""
+
+    name: str
+    returns: tuple[float, ...]
+    """Sum of rewards of each episode, in the order of the seeds."""
+    faults: int = 0
+    """Episodes that infrastructure failed; they have no return."""
+    problem: str | None = None
+    """The first exception of another kind, which no reply may cause; None without one."""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean return; None if no episode has one."""
+        return math.fsum(self.returns) / len(self.returns) if self.returns else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean; None for less than two episodes."""
+        count, mean = len(self.returns), self.mean
+        if mean is None or count < 2:
+            return None
+        variance = math.fsum((value - mean) ** 2 for value in self.returns) / (count - 1)
+        return math.sqrt(variance / count)
+
+    @property
+    def paid_share(self) -> float | None:
+        """Share of the episodes with a return above 0; None if no episode has one."""
+        count = len(self.returns)
+        return sum(value > 0 for value in self.returns) / count if count else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON data."""
+        return {
+            "policy": self.name,
+            "episodes": len(self.returns),
+            "mean": self.mean,
+            "standard_error": self.standard_error,
+            "best": max(self.returns, default=None),
+            "paid_share": self.paid_share,
+            "faults": self.faults,
+            "problem": self.problem,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """An answer that two graders see differently."""
+
+    task_index: int
+    """Which of the audit's tasks, in the order of its seeds."""
+    answer: str
+    grade: float
+    second_grade: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """The result of an audit."""
+
+    env_id: str
+    episodes: int
+    """That each policy was to play."""
+    seed: int
+    policies: tuple[PolicyResult, ...]
+    """Trivial ones, the best paid first."""
+    unplayed: tuple[Unplayed, ...]
+    oracle: PolicyResult | None
+    """What solving earns; None without an oracle."""
+    chance_level: float | None
+    """As the environment states it; None if it does not."""
+    compared_answers: int
+    """By two graders; 0 without a second one."""
+    disagreement_count: int
+    disagreements: tuple[Disagreement, ...]
+    """The first twenty."""
+    is_complete: bool
+    """False when it was stopped early; the figures are those of what was played."""
+
+    @property
+    def best(self) -> PolicyResult | None:
+        """The trivial policy with the highest mean; None if none has one."""
+        return next((result for result in self.policies if result.mean is not None), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        best = self.best
+        return {
+            "env_id": self.env_id,
+            "episodes": self.episodes,
+            "seed": self.seed,
+            "is_complete": self.is_complete,
+            "best_policy": None if best is None else best.name,
+            "best_mean_reward": None if best is None else best.mean,
+            "chance_level": self.chance_level,
+            "oracle": None if self.oracle is None else self.oracle.to_json(),
+            "policies": [result.to_json() for result in self.policies],
+            "unplayed": [asdict(entry) for entry in self.unplayed],
+            "compared_answers": self.compared_answers,
+            "disagreement_count": self.disagreement_count,
+            "disagreements": [asdict(entry) for entry in self.disagreements],
+        }
+
+
+def ranked(results: Sequence[PolicyResult]) -> tuple[PolicyResult, ...]:
+    """Return the results, the best paid first, those without a return last."""
+    return tuple(
+        sorted(results, key=lambda r: (r.mean is None, -(r.mean if r.mean is not None else 0.0)))
+    )

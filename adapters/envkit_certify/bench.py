@@ -1,0 +1,172 @@
+"""What the lines of a certification share: the environment, its oracle's episodes, its hooks."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from envkit.audit_hooks import Audited, AuditHooks, StatesChance
+from envkit.checker.subject import Budgets, Episode, Reply, Subject, play
+from envkit.env import Env, Policy
+from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
+from envkit.seeds import derive_seed
+from envkit_certify.audit import Audit, AuditReport
+from envkit_certify.target import Make
+
+LONGEST_EPISODE = 64
+_LONG_EPISODE = 12
+Script = list[dict[str, Any]]
+"""Episodes to replay: `{"seed": n, "replies": [...]}`."""
+
+
+class Replays(Protocol):
+    """Plays scripts in its own process."""
+
+    def rows(self, target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[str]]:
+        """Return the rows of each episode of the script."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to certify, and how; it crosses process boundaries as JSON."""
+
+    target: str
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    episodes: int = 40
+    seed: int = 0
+    max_blind: float = 0.05
+    """Most that a policy which solves nothing may earn, as a share of the oracle's return."""
+    golden: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    """More blind policies, as `module:name`."""
+
+
+class Bench:
+    """An environment and what several lines need to know about it; each is found once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        make: Make,
+        replays: Replays,
+        policies: Mapping[str, Policy] | None = None,
+    ) -> None:
+        self.plan, self.make, self.replays = plan, make, replays
+        self._policies = dict(policies or {})
+        self.env: Env = make()
+        self.hooks = self.env.audit_hooks() if isinstance(self.env, Audited) else AuditHooks()
+        self.subject = Subject(
+            env=self.env,
+            factory=make,
+            seed=plan.seed,
+            episodes=3,
+            codec=None,
+            budgets=Budgets(),
+        )
+
+    @cached_property
+    def unplayable(self) -> str | None:
+        """Why no episode can start: a missing program or server. None if one can."""
+        try:
+            self.env.reset(seed=self.plan.seed)
+        except (MissingDependencyError, EnvFault) as error:
+            return describe(error)
+        except Exception:  # noqa: BLE001  # any other is a finding of the lines
+            return None
+        return None
+
+    def close(self) -> None:
+        """Close every instance."""
+        self.subject.close()
+        self.env.close()
+
+    @cached_property
+    def oracle(self) -> Policy | None:
+        """The environment's oracle; None if it has none."""
+        try:
+            return self.env.oracle()
+        except ConfigurationError:
+            return None
+
+    @property
+    def seeds(self) -> Iterator[int]:
+        """The seeds of this certification's episodes."""
+        return (
+            derive_seed("certify", self.plan.seed, n) % 2**31 for n in range(self.plan.episodes)
+        )
+
+    @property
+    def few_seeds(self) -> list[int]:
+        """Seeds for policies that are tried in many variants."""
+        count = 6 if self.env.max_turns <= _LONG_EPISODE else 3
+        return list(self.seeds)[:count]
+
+    def play(self, reply: Reply, seed: int) -> Episode:
+        """Play an episode."""
+        return play(self.subject, self.env, reply, seed=seed, max_turns=LONGEST_EPISODE)
+
+    @cached_property
+    def solved(self) -> list[tuple[int, Episode]]:
+        """The oracle's episodes with their seeds; none without an oracle."""
+        oracle = self.oracle
+        return [] if oracle is None else [(s, self.play(oracle, s)) for s in self.seeds]
+
+    @cached_property
+    def best_return(self) -> float:
+        """The oracle's mean return, else that of the hook `best_return`; 1 if none is above 0."""
+        found = [total(episode) for _, episode in self.solved]
+        mean = math.fsum(found) / len(found) if found else self.hooks.best_return or 1.0
+        return mean if mean > 0 else 1.0
+
+    @property
+    def limit(self) -> float:
+        """Most that a blind policy may earn."""
+        chance = float(self.env.chance_level) if isinstance(self.env, StatesChance) else 0.0
+        return max(self.plan.max_blind * self.best_return, chance)
+
+    @cached_property
+    def audit(self) -> AuditReport:
+        """What blind policies earn."""
+        audit = Audit(
+            self.env,
+            episodes=self.plan.episodes,
+            seed=self.plan.seed,
+            hooks=self.hooks,
+            policies=self._policies,
+        )
+        audit.run()
+        return audit.report()
+
+    def golden_files(self) -> list[Path]:
+        """Return the recordings named by the plan, else the one that lies where tests keep it."""
+        if self.plan.golden:
+            return [Path(name) for name in self.plan.golden]
+        name = self.plan.target.removeprefix("envkit/").replace("/", "_")
+        path = Path("tests/golden") / f"{name}.json"
+        return [path] if ":" not in name and path.is_file() else []
+
+
+def total(episode: Episode) -> float:
+    """Return the sum of an episode's rewards."""
+    return math.fsum(float(step.reward) for step in episode.steps)
+
+
+def lower_bound(values: Sequence[float]) -> float:
+    """Return the lower end of a 95% interval of the mean."""
+    count = len(values)
+    if not count:
+        return 0.0
+    mean = math.fsum(values) / count
+    if count == 1:
+        return mean if mean <= 0 else 0.0
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return mean - 1.96 * math.sqrt(variance / count)
+
+
+def as_text(data: object) -> str:
+    """Return any data as one line."""
+    return data if isinstance(data, str) else json.dumps(cast("Any", data), default=str)

@@ -1,0 +1,46 @@
+"""Golden files: JSON with one line for each task and episode, so that a diff can be read."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from envkit.errors import StorageError
+from envkit.files import replace_file
+from envkit_certify.golden.recording import FORMAT
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Read a golden file.
+
+    Raises:
+        StorageError: It cannot be read, or is no golden file of this format.
+    """
+    try:
+        content: object = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read the golden file {str(path)!r}: {error}") from error
+    found = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    if found.get("format") != FORMAT or not {"env_id", "kwargs", "tasks", "episodes"} <= set(found):
+        raise StorageError(
+            f"{str(path)!r} is no golden file of format {FORMAT}; record it with `envkit golden`"
+        )
+    return found
+
+
+def save(golden: Mapping[str, Any], path: str | Path) -> None:
+    """Write a golden file, whole or not at all, one line for each task and episode.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    head = {key: golden[key] for key in ("format", "env_id", "kwargs", "made_with")}
+    tasks = ",\n".join(f"{json.dumps(key)}: {line(task)}" for key, task in golden["tasks"].items())
+    episodes = ",\n".join(line(episode) for episode in golden["episodes"])
+    body = f'{line(head)[:-1]},\n"tasks": {{\n{tasks}\n}},\n"episodes": [\n{episodes}\n]}}\n'
+    replace_file(Path(path), body.encode())
+
+
+def line(data: Any) -> str:  # noqa: ANN401  # any JSON data
+    """Return data as one line, the same for equal data."""
+    return json.dumps(data, sort_keys=True, ensure_ascii=True)

@@ -1,0 +1,111 @@
+"""Certify an environment in its own process, line by line."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from envkit import errors
+from envkit.errors import ConfigurationError, ContractError, EnvkitError, UnknownNameError
+from envkit.plugins import load_policy
+from envkit_certify.bench import Plan
+from envkit_certify.lines import CertifyReport, Line
+from envkit_certify.process import Worker, WorkerEnded
+from envkit_certify.worker import LINES, failed
+
+_HASH_SEED: Final = 1
+LINE_LIMIT_S: Final = 300.0
+"""How long a line may take before its process is killed."""
+
+Progress = Callable[[Line], None]
+"""Told each line as it is found."""
+
+
+class Certification:
+    """A certification whose report can be had before it is over."""
+
+    def __init__(
+        self, plan: Plan, *, lines: Sequence[str] = tuple(LINES), limit_s: float = LINE_LIMIT_S
+    ) -> None:
+        """Prepare a certification.
+
+        Args:
+            plan: What to certify.
+            lines: Names of lines; all by default.
+            limit_s: How long each line may take.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+            UnknownNameError: There is no such line.
+        """
+        if plan.episodes < 2 or limit_s <= 0 or not plan.max_blind >= 0:
+            raise ConfigurationError(
+                "episodes must be at least 2, the time limit above 0 and max_blind at least 0, "
+                f"got {plan.episodes}, {limit_s} and {plan.max_blind}"
+            )
+        for name in lines:
+            if name not in LINES:
+                raise UnknownNameError(f"no line {name!r}{errors.did_you_mean(name, LINES)}")
+        for place in plan.policies:
+            load_policy(place)
+        self._plan, self._limit_s = plan, limit_s
+        self._names = [name for name in LINES if name in lines]
+        self._lines: list[Line] = []
+
+    def run(self, progress: Progress | None = None) -> CertifyReport:
+        """Find every line; may be stopped by an exception, such as that of Ctrl-C.
+
+        A line whose process hangs, exits or dies fails, and the next one gets a new process.
+
+        Raises:
+            ContractError: The environment cannot be imported or made.
+        """
+        while left := self._names[len(self._lines) :]:
+            with Worker(_HASH_SEED) as worker:
+                worker.ask({"plan": asdict(self._plan), "lines": left})
+                self._open(worker)
+                for name in left:
+                    ended = False
+                    try:
+                        line = _line(worker.answer(self._limit_s), name)
+                    except WorkerEnded as error:
+                        line, ended = failed(name, str(error)), True
+                    self._lines.append(line)
+                    if progress is not None:
+                        progress(line)
+                    if ended:
+                        break
+        return self.report()
+
+    def _open(self, worker: Worker) -> None:
+        """Wait until the environment is made.
+
+        Raises:
+            ContractError: It cannot be imported or made.
+        """
+        try:
+            answer = worker.answer(self._limit_s)
+        except WorkerEnded as error:
+            raise ContractError(f"{self._plan.target} cannot be built: {error}") from None
+        if "error" in answer:
+            kind = getattr(errors, answer["kind"], None)
+            is_known = isinstance(kind, type) and issubclass(kind, EnvkitError)
+            text: str = answer["error"]
+            unknown = f"{self._plan.target} cannot be built: {text}"
+            raise ContractError(text.partition(": ")[2] if is_known else unknown)
+
+    def report(self) -> CertifyReport:
+        """Return what was found so far."""
+        return CertifyReport(
+            target=self._plan.target,
+            episodes=self._plan.episodes,
+            seed=self._plan.seed,
+            lines=tuple(self._lines),
+            is_complete=len(self._lines) == len(self._names),
+        )
+
+
+def _line(answer: dict[str, object], name: str) -> Line:
+    data = answer.get("line")
+    if isinstance(data, dict):
+        return Line.from_json(data)  # pyright: ignore[reportUnknownArgumentType]  # our own worker's
+    return failed(name, str(answer.get("error", answer)))

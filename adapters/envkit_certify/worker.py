@@ -1,0 +1,137 @@
+"""The processes in which an environment plays: it may hang, exit or print without harm.
+
+A worker reads requests from standard input and answers on standard output, a line of JSON each.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import IO, Any, Final
+
+from envkit.checker.subject import Budgets, Subject, play
+from envkit.env import PolicyContext
+from envkit.errors import EnvFault, MissingDependencyError, describe
+from envkit.plugins import load_policy
+from envkit_certify import blind, conduct, figures, showing
+from envkit_certify.bench import Bench, Plan, Replays, Script
+from envkit_certify.lines import Line, Verdict, not_run
+from envkit_certify.target import resolve
+
+LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
+    {
+        "contract": conduct.contract,
+        "determinism": conduct.determinism,
+        "oracle": conduct.oracle,
+        "replies": conduct.replies,
+        "tools": conduct.tools,
+        "constants": blind.constants,
+        "scorer": blind.scorer,
+        "text only": blind.text_only,
+        "pictures": showing.pictures,
+        "leaks": showing.leaks,
+        "graders": blind.graders,
+        "golden": figures.golden,
+        "speed": figures.speed,
+        "memory": figures.memory,
+    }
+)
+"""Every line of the report, in its order."""
+
+
+def replay(target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[str]]:
+    """Play a script on a new instance and return the rows of each episode."""
+    make = resolve(target, kwargs)
+    env = make()
+    subject = Subject(env=env, factory=make, seed=0, episodes=1, codec=None, budgets=Budgets())
+    try:
+        return [_rows(subject, entry["seed"], entry["replies"]) for entry in script]
+    finally:
+        env.close()
+
+
+def _rows(subject: Subject, seed: int, replies: list[str]) -> list[str]:
+    def said(context: PolicyContext) -> str:
+        return replies[context.turn]
+
+    return play(subject, subject.env, said, seed=seed, max_turns=len(replies)).rows()
+
+
+def open_bench(plan: Plan, replays: Replays) -> Bench:
+    """Make the environment of a plan.
+
+    Raises:
+        EnvkitError: It cannot be made, or a policy cannot be loaded.
+    """
+    policies = {place: load_policy(place) for place in plan.policies}
+    return Bench(plan, resolve(plan.target, plan.kwargs), replays, policies)
+
+
+def line_of(bench: Bench, name: str) -> Line:
+    """Return a line of the report; what the environment raises or exits with fails it.
+
+    Without what the environment needs, such as a browser or a server, the line is not run.
+    """
+    try:
+        return not_run(name, bench.unplayable) if bench.unplayable else LINES[name](bench)
+    except KeyboardInterrupt:
+        raise
+    except (MissingDependencyError, EnvFault) as error:
+        return not_run(name, describe(error)[:500])
+    except SystemExit as error:
+        problem = f"the environment called sys.exit({error.code!r})"
+    except BaseException as error:  # noqa: BLE001  # foreign code
+        problem = describe(error)[:500]
+    return failed(name, problem)
+
+
+def failed(name: str, problem: str) -> Line:
+    """Return a line that could not be finished."""
+    return Line(name=name, verdict=Verdict.FAIL, detail="not finished", evidence=(problem,))
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what an environment prints is no answer
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for text in requests:
+        request = json.loads(text)
+        try:
+            _answer(request, answers)
+        except BaseException as error:  # noqa: BLE001  # told to who asked
+            _write(answers, {"error": describe(error), "kind": type(error).__name__})
+
+
+def _answer(request: dict[str, Any], answers: IO[str]) -> None:
+    if "rows" in request:
+        _write(answers, {"rows": replay(**request["rows"])})
+        return
+    from envkit_certify.process import FreshProcess
+
+    plan = plan_of(request["plan"])
+    with FreshProcess() as replays:
+        bench = open_bench(plan, replays)
+        _write(answers, {"is_open": True})
+        for name in request["lines"]:
+            _write(answers, {"line": line_of(bench, name).to_json()})
+        bench.close()
+
+
+def plan_of(data: dict[str, Any]) -> Plan:
+    """Return the plan that JSON data describes."""
+    several = {name: tuple(data[name]) for name in ("golden", "policies")}
+    fields: dict[str, Any] = {**data, **several}
+    return Plan(**fields)
+
+
+def _write(answers: IO[str], data: dict[str, Any]) -> None:
+    answers.write(json.dumps(data) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.modules["envkit_certify.worker"] = sys.modules["__main__"]
+    main()

@@ -1,0 +1,101 @@
+"""Reads a chat completion: its text, its tool calls, and what it cost."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from envkit.rollout.engine import FinishReason
+from envkit.toolcalls.tolerant_json import scrub
+from envkit_chat.failure import CallFailure
+from envkit_chat.refusals import answer_failure
+
+_MOST: Final = 1 << 40
+"""Token counts above it are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatReply:
+    """What an endpoint answered."""
+
+    text: str
+    """With its calls as `<tool_call>` blocks, which environments read."""
+    finish_reason: FinishReason
+    prompt_tokens: int
+    """As the server counts them; 0 if it does not say."""
+    reply_tokens: int
+    cached_tokens: int
+    model: str | None
+    """As the server names it; None if it does not."""
+
+
+def read_reply(body: bytes) -> ChatReply:
+    """Return the first choice of a completion; a refusal is text too.
+
+    An empty reply that was cut by its length stays empty: the model spent its tokens elsewhere,
+    such as on reasoning.
+
+    Raises:
+        CallFailure: The body is no completion, has no content, or a filter withheld it.
+    """
+    try:
+        answer: Any = json.loads(body)
+        choice: Any = answer["choices"][0]
+        said: Any = choice["message"]
+        parts = [_text(said.get("content")), *_blocks(said.get("tool_calls") or ())]
+        reason: Any = choice.get("finish_reason")
+        refusal = _text(said.get("refusal"))
+        usage: Any = answer.get("usage") or {}
+        details: Any = usage.get("prompt_tokens_details") or {}
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise answer_failure(body) from error
+    text = "\n".join(part for part in parts if part) or refusal
+    if reason == "content_filter":
+        raise CallFailure("a content filter of the endpoint withheld the reply", is_retryable=False)
+    if not text and reason != "length":
+        raise CallFailure(
+            f"the endpoint returned no content (finish_reason {reason!r}); a larger "
+            "--max-new-tokens helps models that reason before they answer",
+            is_retryable=True,
+        )
+    served: Any = answer.get("model")
+    return ChatReply(
+        text=scrub(text),
+        finish_reason=FinishReason.LENGTH if reason == "length" else FinishReason.STOP,
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        reply_tokens=_count(usage.get("completion_tokens")),
+        cached_tokens=_count(details.get("cached_tokens")),
+        model=served if isinstance(served, str) else None,
+    )
+
+
+def _text(value: object) -> str:
+    """Return a content's text: a string, or the text parts of a list.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not isinstance(value, list):
+        raise TypeError
+    parts = cast("list[Mapping[str, Any]]", value)
+    return "".join(str(part["text"]) for part in parts if part["type"] == "text")
+
+
+def _blocks(calls: "list[Mapping[str, Any]] | tuple[()]") -> list[str]:
+    """Return tool calls as text. Arguments that are not valid JSON stay a string."""
+    blocks: list[str] = []
+    for call in calls:
+        function: Mapping[str, Any] = call["function"]
+        arguments: Any = function.get("arguments") or {}
+        with suppress(ValueError, RecursionError, TypeError):
+            arguments = json.loads(arguments)
+        wanted: dict[str, Any] = {"name": str(function["name"]), "arguments": arguments}
+        blocks.append(f"<tool_call>\n{json.dumps(wanted, ensure_ascii=False)}\n</tool_call>")
+    return blocks
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value < _MOST else 0

@@ -1,0 +1,36 @@
+"""The conformance suite: recorded trajectories through adapters, compared token for token."""
+
+from envkit_conformance.compare import first_difference
+from envkit_conformance.delivered import Content, Deliver, DeliveredRow, Projection, Shape
+from envkit_conformance.expected import expected_rows
+from envkit_conformance.recordings import (
+    Recording,
+    load_recordings,
+    save_recordings,
+    shipped_recordings,
+)
+from envkit_conformance.registry import Adapter, load_adapters, load_members
+from envkit_conformance.suite import Outcome, Verdict, check, run_suite
+from envkit_conformance.testing import AdapterConformance
+
+__all__ = [
+    "Adapter",
+    "AdapterConformance",
+    "Content",
+    "Deliver",
+    "DeliveredRow",
+    "Outcome",
+    "Projection",
+    "Recording",
+    "Shape",
+    "Verdict",
+    "check",
+    "expected_rows",
+    "first_difference",
+    "load_adapters",
+    "load_members",
+    "load_recordings",
+    "run_suite",
+    "save_recordings",
+    "shipped_recordings",
+]

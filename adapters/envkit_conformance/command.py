@@ -1,0 +1,169 @@
+"""`envkit conformance`: recorded trajectories through trainers' adapters, token for token."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envkit.cli.console import note, say, say_json, table
+from envkit.cli.examples import with_examples
+from envkit.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from envkit_conformance import Adapter, Outcome, Projection, Recording
+
+
+@with_examples(
+    "conformance",
+    "conformance --adapter trl --recordings runs/oracle --model DIR",
+    group="Train",
+)
+def conformance(
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--adapter", metavar="NAME", help="Only this adapter (repeatable); default: all."
+        ),
+    ] = None,
+    recordings: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A run directory instead of envkit's own recordings."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR_OR_NAME",
+            help="The model of --recordings: its image processor makes the tensors to compare.",
+        ),
+    ] = None,
+    gradient: Annotated[
+        bool,
+        typer.Option(
+            "--gradient",
+            help="Compare the gradients of the trainers' own losses with the plain formula.",
+        ),
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --gradient: keep the gradients in this folder."),
+    ] = None,
+    across: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --gradient: compare the gradients that other environments kept there.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what adapters pass to their trainers with the recorded ids, masks and rewards.
+
+    With --gradient, compare the gradients of the trainers' own losses: recorded episodes go through
+    each adapter into the trainer's advantages and loss, with the same tiny model for all.
+
+    The exit code is 1 when a row or a gradient differs, or when a named adapter is not installed.
+    """
+    if gradient or save or across:
+        from envkit.errors import ConfigurationError
+        from envkit_conformance.gradients_command import check_gradients, show_across
+
+        if not gradient or recordings or model or (save and across):
+            raise ConfigurationError(
+                "--gradient takes --adapter, --json, and one of --save DIR and --across DIR"
+            )
+        if across is not None:
+            show_across(across, as_json=as_json)
+        else:
+            check_gradients(adapter or (), save=save, as_json=as_json)
+        return
+    from envkit_conformance import Verdict, load_adapters, run_suite
+
+    found = load_adapters(adapter or ())
+    chosen = _recordings(recordings, model)
+    outcomes = run_suite([one for entry in found for one in entry.members], chosen)
+    missing = _missing(found, outcomes)
+    checked = [one for one in outcomes if one.verdict is not Verdict.NOT_INSTALLED]
+    if as_json:
+        say_json(_as_json(outcomes, missing))
+    else:
+        _show(checked, chosen, missing)
+    failed = any(one.verdict is Verdict.FAIL for one in checked)
+    if failed or (adapter and missing):
+        raise typer.Exit(1)
+
+
+def _recordings(directory: Path | None, model: str | None) -> "tuple[Recording, ...]":
+    from envkit.errors import ConfigurationError
+    from envkit_conformance import load_recordings, shipped_recordings
+
+    if directory is None:
+        if model is not None:
+            raise ConfigurationError(
+                "--model belongs to --recordings DIR: envkit's own recordings need no model"
+            )
+        return shipped_recordings()
+    process = None
+    if model is not None:
+        from envkit.tokens import load_codec
+
+        process = load_codec(model).image_features
+    found = load_recordings(directory, process=process)
+    if not all(one.has_features for one in found):
+        note("image tensors are not compared: add --model with the model of these recordings")
+    return found
+
+
+def _missing(
+    adapters: "tuple[Adapter[Projection], ...]", outcomes: "tuple[Outcome, ...]"
+) -> dict[str, str]:
+    """Return missing packages by the name of the adapter or projection."""
+    from envkit_conformance import Verdict
+
+    absent = {entry.name: entry.missing for entry in adapters if entry.missing is not None}
+    for one in outcomes:
+        if one.verdict is Verdict.NOT_INSTALLED:
+            absent.setdefault(one.projection, one.message)
+    return absent
+
+
+def _show(
+    outcomes: "list[Outcome]", recordings: "tuple[Recording, ...]", missing: dict[str, str]
+) -> None:
+    from envkit_conformance import Verdict
+
+    names = list(dict.fromkeys(one.projection for one in outcomes))
+    cells = {(one.recording, one.projection): one.verdict for one in outcomes}
+    rows = [
+        (one.name, *(_cell(cells.get((one.name, name))) for name in names)) for one in recordings
+    ]
+    table(("recording", *names), rows)
+    for one in outcomes:
+        if one.verdict is Verdict.FAIL:
+            say(str(one))
+    for name, reason in missing.items():
+        say(f"{name}: not installed ({reason})")
+    counts = Counter(one.verdict for one in outcomes)
+    say(
+        f"{len(outcomes)} deliveries: {counts[Verdict.PASS]} passed, "
+        f"{counts[Verdict.REFUSED]} refused as declared, {counts[Verdict.FAIL]} failed"
+    )
+
+
+def _cell(verdict: str | None) -> str:
+    return "-" if verdict is None else "FAIL" if verdict == "fail" else str(verdict)
+
+
+def _as_json(outcomes: "tuple[Outcome, ...]", missing: dict[str, str]) -> dict[str, object]:
+    return {
+        "outcomes": [
+            {
+                "projection": one.projection,
+                "recording": one.recording,
+                "verdict": one.verdict.value,
+                "message": one.message,
+            }
+            for one in outcomes
+        ],
+        "not_installed": missing,
+    }

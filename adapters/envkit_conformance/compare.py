@@ -1,0 +1,162 @@
+"""The first difference between the rows of a trainer and the core's, in words."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from envkit.text import counted
+from envkit.trajectory import RewardPlacement, Row
+from envkit_conformance.delivered import DeliveredRow
+from envkit_conformance.pictures import image_difference
+from envkit_conformance.unscored import unscored_difference
+
+
+def first_difference(
+    expected: Sequence[Row],
+    delivered: Sequence[DeliveredRow],
+    *,
+    placement: RewardPlacement = RewardPlacement.LAST,
+) -> str | None:
+    """Return where the delivered rows first depart from the expected ones; None if nowhere.
+
+    Log-probabilities and rewards may have been rounded to single precision, nothing else may
+    differ. A trajectory without a reward is compared as `unscored_difference` says.
+
+    Args:
+        expected: The core's rows.
+        delivered: The trainer's rows.
+        placement: Where the trainer takes rewards by token.
+    """
+    if expected[-1].reward is None:
+        return unscored_difference(expected, delivered)
+    for number, (row, got) in enumerate(zip(expected, delivered, strict=False)):
+        difference = _row_difference(row, got, placement)
+        if difference is not None:
+            place = "" if len(expected) == 1 else f"row {number} of {len(expected)}: "
+            return place + difference + _other_row(expected, got, number)
+    if len(expected) != len(delivered):
+        return f"{counted(len(expected), 'row')} expected, got {len(delivered)}"
+    return None
+
+
+def _row_difference(row: Row, got: DeliveredRow, placement: RewardPlacement) -> str | None:
+    checks: tuple[Callable[[], str | None], ...] = (
+        lambda: _ids("prompt", row.prompt_ids, got.prompt_ids),
+        lambda: _ids("response", row.response_ids, got.response_ids),
+        lambda: _mask(row, got),
+        lambda: _logprobs(row, got),
+        lambda: _marks(row, got),
+        lambda: _rewards(row, got, placement),
+        lambda: image_difference(row, got),
+    )
+    return next((text for check in checks if (text := check()) is not None), None)
+
+
+def _ids(name: str, expected: Sequence[int], got: Sequence[int]) -> str | None:
+    place = _first(expected, got)
+    if place is None:
+        return None
+    missing = len(expected) - len(got)
+    if place == len(got):
+        return f"{name} ids end after {len(got)} of {counted(len(expected), 'token')}"
+    if place == len(expected):
+        behind = " (an observation after the last reply?)" if name == "response" else ""
+        return (
+            f"{name} ids go on after the {counted(place, 'token')} expected, got {-missing} more"
+            + (behind)
+        )
+    text = f"{name} ids differ at token {place}: expected {expected[place]}, got {got[place]}"
+    if missing > 0 and list(expected[place + missing :]) == list(got[place:]):
+        return f"{text}; {counted(missing, 'token')} missing there, the rest is equal"
+    if missing < 0 and list(expected[place:]) == list(got[place - missing :]):
+        return f"{text}; {counted(-missing, 'token')} too many there, the rest is equal"
+    return text
+
+
+def _mask(row: Row, got: DeliveredRow) -> str | None:
+    place = _first(row.loss_mask, got.loss_mask)
+    if place is None:
+        return None
+    if (length := _length("mask", row, got.loss_mask)) is not None:
+        return length
+    wrong = got.loss_mask[place]
+    text = f"mask differs at response token {place}: expected {row.loss_mask[place]}, got {wrong}"
+    expected, mask = list(row.loss_mask), [int(value) for value in got.loss_mask]
+    if mask[1:] == expected[:-1]:
+        return f"{text}; the mask is shifted right by 1"
+    if mask[:-1] == expected[1:]:
+        return f"{text}; the mask is shifted left by 1"
+    return text
+
+
+def _logprobs(row: Row, got: DeliveredRow) -> str | None:
+    if got.logprobs is None:
+        return "no log-probabilities were delivered"
+    if (length := _length("log-probabilities", row, got.logprobs)) is not None:
+        return length
+    for place, (value, other) in enumerate(zip(row.logprobs, got.logprobs, strict=True)):
+        if not _same(value, other):
+            lost = " (lost)" if other == 0.0 else ""
+            return f"log-probability of response token {place}: expected {value}, got {other}{lost}"
+    return None
+
+
+def _marks(row: Row, got: DeliveredRow) -> str | None:
+    if bool(got.is_last) != row.is_last:
+        word = "is" if got.is_last else "is not"
+        return f"the row {word} marked as the last one, which is wrong"
+    if got.is_unscorable:
+        return f"the row is marked as unscorable, but has the reward {row.reward}"
+    return None
+
+
+def _rewards(row: Row, got: DeliveredRow, placement: RewardPlacement) -> str | None:
+    if got.reward is None and got.token_rewards is None:
+        return f"no reward was delivered, expected {row.reward}"
+    if got.reward is not None and not _same(row.reward or 0.0, got.reward):
+        return f"reward differs: expected {row.reward}, got {got.reward}"
+    if got.token_rewards is None:
+        return None
+    if (length := _length("token rewards", row, got.token_rewards)) is not None:
+        return length
+    expected = row.token_rewards(placement)
+    for place, (value, other) in enumerate(zip(expected, got.token_rewards, strict=True)):
+        if not _same(value, other):
+            return f"reward of response token {place}: expected {value}, got {other}"
+    return None
+
+
+def _length(name: str, row: Row, column: Sequence[object]) -> str | None:
+    if len(column) == len(row.response_ids):
+        return None
+    ids = counted(len(row.response_ids), "response id")
+    return f"{name} must have one entry for each of {ids}, got {len(column)}"
+
+
+def _other_row(expected: Sequence[Row], got: DeliveredRow, number: int) -> str:
+    """Return a hint where the row is another one of the same trajectory."""
+    ids = tuple(got.prompt_ids), tuple(got.response_ids)
+    if ids == (expected[number].prompt_ids, expected[number].response_ids):
+        return ""
+    for other, row in enumerate(expected):
+        if ids == (row.prompt_ids, row.response_ids):
+            return f"; these are the ids of row {other}: the order of the rows is wrong"
+    return ""
+
+
+def _first(expected: Sequence[int], got: Sequence[int]) -> int | None:
+    """Return the first index at which two columns differ."""
+    pairs: Iterator[tuple[int | None, int | None]] = zip_longest(expected, got)
+    for place, (one, other) in enumerate(pairs):
+        if one is None or other is None or int(one) != int(other):
+            return place
+    return None
+
+
+def _same(expected: float, got: float) -> bool:
+    """Return whether two numbers are equal once both are rounded to single precision."""
+    if not (math.isfinite(expected) and math.isfinite(got)):
+        return expected == got
+    return bool(np.float32(expected) == np.float32(got))

@@ -1,0 +1,41 @@
+"""What the suite expects: the core's own rows, and what a recording holds."""
+
+from dataclasses import replace
+
+from envkit.trajectory import Row, Trajectory, step_rows, whole_row
+from envkit_conformance.delivered import Content, Shape
+
+
+def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tuple[Row, ...]:
+    """Return the rows that a trainer must have of a trajectory.
+
+    Raises:
+        ConfigurationError: The trajectory is more than one sequence, which is no whole row.
+    """
+    if shape is Shape.WHOLE:
+        return (whole_row(trajectory, filler_id=filler_id),)
+    return step_rows(trajectory, filler_id=filler_id, merge=shape is Shape.MERGED)
+
+
+def rewarded_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Return the rows with the trajectory's reward on each; the same where it is one row."""
+    if len(rows) == 1:
+        return rows
+    reward = rows[-1].reward
+    total = [(len(row.response_ids) - 1, reward or 0.0) for row in rows]
+    return tuple(
+        replace(row, reward=reward, turn_rewards=(last,))
+        for row, last in zip(rows, total, strict=True)
+    )
+
+
+def contents(trajectory: Trajectory) -> frozenset[Content]:
+    """Return what a trainer must be able to take for this trajectory."""
+    found: set[Content] = set()
+    if any(segment.images for segment in trajectory.segments):
+        found.add(Content.IMAGES)
+    if len(trajectory.sequences()) > 1:
+        found.add(Content.SEQUENCES)
+    if not trajectory.has_ledger:
+        found.add(Content.NO_LEDGER)
+    return frozenset(found)

@@ -1,0 +1,155 @@
+"""Which recorded episodes are compared: sets of whole groups, and broken copies of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from envkit.errors import FaultKind
+from envkit.trajectory import FaultPlace, FaultRecord, Segment, SegmentKind, StopReason, Trajectory
+from envkit_conformance.delivered import Shape
+from envkit_conformance.recordings import shipped_recordings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSet:
+    """The episodes of one optimizer step."""
+
+    name: str
+    about: str
+    trajectories: tuple[Trajectory, ...]
+    """Groups of `GROUP_SIZE`, one after the other."""
+    has_images: bool = False
+    needs_rows: bool = False
+    """Whether an episode is more than one sequence, so that it cannot be one row."""
+
+    def suits(self, shape: Shape) -> bool:
+        """Return whether rows of this shape can be made."""
+        return not (self.needs_rows and shape is Shape.WHOLE)
+
+
+def episode_sets() -> tuple[EpisodeSet, ...]:
+    """Return the sets, made of the recordings that come with envkit."""
+    known = {one.name: one.trajectory for one in shipped_recordings()}
+    text = [known["text"], known["tool_calls"], known["response_tokens_reply"]]
+    images = [known["images"], known["reply_cut"], known["max_images"]]
+    rewritten = [known["thinking_rerender"], *text[1:]]
+    return (
+        EpisodeSet(
+            name="clean",
+            about="four rewarded episodes, one truncated",
+            trajectories=_group("a", [*text, known["thinking_keep"]]),
+        ),
+        EpisodeSet(
+            name="fault",
+            about="three rewarded episodes and one that faulted after its replies",
+            trajectories=_group("a", [*text, faulted(known["text"])]),
+        ),
+        EpisodeSet(
+            name="two groups",
+            about="the set 'fault' and a group in which everybody earned more",
+            trajectories=(
+                *_group("a", [*text, faulted(known["text"])]),
+                *_group("b", [_with_bonus(one, 3.0) for one in (*text, known["turn_tokens"])]),
+            ),
+        ),
+        EpisodeSet(
+            name="images",
+            about="pictures in several turns, one truncated, one faulted",
+            trajectories=_group("a", [*images, known["env_fault_in_step"]]),
+            has_images=True,
+        ),
+        EpisodeSet(
+            name="rewritten",
+            about="the set 'fault', with an episode whose template drops earlier thinking",
+            trajectories=_group("a", [*rewritten, faulted(known["text"])]),
+            needs_rows=True,
+        ),
+    )
+
+
+def faulted(trajectory: Trajectory) -> Trajectory:
+    """Return an episode as if its environment had failed after the last reply."""
+    fault = FaultRecord(where=FaultPlace.STEP, kind=FaultKind.PERMANENT, message="it fell over")
+    return replace(trajectory, stop_reason=StopReason.ENV_FAULT, fault=fault, reward=None)
+
+
+def fault_as_zero(trajectory: Trajectory) -> Trajectory:
+    """Return a faulted episode as one that ended with reward 0; others as they are."""
+    if not trajectory.is_faulted:
+        return trajectory
+    segments = tuple(_trained(one) for one in trajectory.segments)
+    turns = tuple(replace(turn, reward=0.0) for turn in trajectory.turns)
+    ended = replace(trajectory, segments=segments, turns=turns, fault=None, reward=0.0)
+    return replace(ended, stop_reason=StopReason.TERMINATED)
+
+
+def mask_shifted(trajectory: Trajectory) -> Trajectory:
+    """Return an episode whose replies are trained from their second token on."""
+
+    def shifted(segment: Segment) -> Segment:
+        if segment.kind is not SegmentKind.MODEL:
+            return segment
+        mask = (0, *segment.loss_mask[1:])
+        return replace(segment, loss_mask=mask)
+
+    return replace(trajectory, segments=tuple(map(shifted, trajectory.segments)))
+
+
+def observation_trained(trajectory: Trajectory) -> Trajectory:
+    """Return an episode that trains on the token after each reply, which nobody sampled."""
+    segments = list(trajectory.segments)
+    for place in range(len(segments) - 1):
+        reply, after = segments[place : place + 2]
+        if reply.kind is not SegmentKind.MODEL or after.kind is not SegmentKind.OBSERVATION:
+            continue
+        ids = (*reply.train_ids, after.train_ids[0])
+        segments[place] = replace(
+            reply,
+            wire_ids=ids,
+            train_ids=ids,
+            loss_mask=(*reply.loss_mask, 1),
+            logprobs=(*reply.logprobs, -1.0),
+        )
+        segments[place + 1] = replace(
+            after,
+            wire_ids=after.wire_ids[1:],
+            train_ids=after.train_ids[1:],
+            loss_mask=after.loss_mask[1:],
+            logprobs=after.logprobs[1:],
+        )
+    return replace(trajectory, segments=tuple(segments))
+
+
+CONTROLS: Final[Mapping[str, Callable[[Trajectory], Trajectory]]] = {
+    "fault trained as reward 0": fault_as_zero,
+    "first token of each reply unmasked": mask_shifted,
+    "a token of each observation trained": observation_trained,
+}
+"""Mistakes that the comparison must find, each made in every episode of the set 'fault'."""
+
+
+def _group(name: str, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
+    return tuple(
+        replace(one, group_id=name, episode_id=f"{name}{number}")
+        for number, one in enumerate(trajectories)
+    )
+
+
+def _with_bonus(trajectory: Trajectory, bonus: float) -> Trajectory:
+    """Return an episode whose last reply earned more."""
+    (*turns, last) = trajectory.turns
+    segments = list(trajectory.segments)
+    place = max(n for n, one in enumerate(segments) if one.kind is SegmentKind.MODEL)
+    segments[place] = segments[place].with_reward((last.reward or 0.0) + bonus)
+    return replace(
+        trajectory,
+        turns=(*turns, replace(last, reward=(last.reward or 0.0) + bonus)),
+        segments=tuple(segments),
+        reward=(trajectory.reward or 0.0) + bonus,
+    )
+
+
+def _trained(segment: Segment) -> Segment:
+    if segment.kind is not SegmentKind.MODEL:
+        return segment
+    return replace(segment, loss_mask=(1,) * segment.token_count)

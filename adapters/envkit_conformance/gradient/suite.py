@@ -1,0 +1,191 @@
+"""Every set of episodes through every path, compared with the plain formula.
+
+A norm that is wrong by a factor has cosine 1, so norms are compared too. What differs must differ
+as the path predicts: a difference that is no longer there is a failure as well, since the table in
+the documentation would be wrong.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit_conformance.delivered import Shape
+from envkit_conformance.gradient.cases import (
+    CASES,
+    COSINE_TOLERANCE,
+    Difference,
+    GradientPath,
+    LossCase,
+    Reduction,
+)
+from envkit_conformance.gradient.episodes import CONTROLS, EpisodeSet, episode_sets
+from envkit_conformance.gradient.formula import plain_backward
+from envkit_conformance.gradient.policy import Policy
+
+Vector = NDArray[np.float64]
+
+
+class Verdict(StrEnum):
+    """What a comparison found."""
+
+    EQUAL = "equal"
+    EXPLAINED = "explained"
+    """It differs as the path says, with the reason and the setting."""
+    REFUSED = "refused"
+    """The adapter does not let such a run start."""
+    FOUND = "found"
+    """A mistake that was made on purpose changed the gradient."""
+    FAIL = "fail"
+    NOT_INSTALLED = "not installed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One gradient against the plain one."""
+
+    path: str
+    episodes: str
+    """Name of the set, or of the control."""
+    shape: Shape
+    case: LossCase
+    verdict: Verdict
+    cosine: float | None = None
+    """Of the angle between the two; None if there is no gradient."""
+    norm_ratio: float | None = None
+    """The trainer's norm over the plain one; None likewise."""
+    message: str = ""
+    vector: Vector | None = None
+    """The trainer's gradient; None likewise."""
+
+    @property
+    def key(self) -> str:
+        """What gradients of different trainers share where they should be equal."""
+        return f"{self.episodes} | {self.case.name}"
+
+    def __str__(self) -> str:
+        numbers = (
+            "" if self.cosine is None else f" cosine {self.cosine:.7f} norm {self.norm_ratio:.5f}"
+        )
+        text = f"{self.path} {self.shape.value}, {self.key}: {self.verdict.value}{numbers}"
+        return f"{text}: {self.message}" if self.message else text
+
+
+def compare_paths(paths: Iterable[GradientPath]) -> Iterator[Comparison]:
+    """Compare every path in every case, then make the mistakes that must be found."""
+    for path in paths:
+        for episodes in episode_sets():
+            for shape in path.shapes:
+                if not episodes.suits(shape) or (episodes.has_images and not path.takes_images):
+                    continue
+                for case in CASES:
+                    if case.reduction in path.reductions:
+                        yield compare(path, episodes, shape, case)
+        yield from check_controls(path)
+
+
+def compare(path: GradientPath, episodes: EpisodeSet, shape: Shape, case: LossCase) -> Comparison:
+    """Compare one gradient."""
+    known = path.explain(shape, case, episodes.trajectories)
+    start = Comparison(
+        path=path.name, episodes=episodes.name, shape=shape, case=case, verdict=Verdict.FAIL
+    )
+    try:
+        vector = _gradient(path, episodes, shape, case)
+    except MissingDependencyError as error:
+        return replace(start, verdict=Verdict.NOT_INSTALLED, message=str(error))
+    except ConfigurationError as error:
+        return replace(start, verdict=Verdict.REFUSED, message=" ".join(str(error).split()))
+    except Exception as error:  # noqa: BLE001  # a foreign trainer may raise anything
+        return replace(start, message=f"raised {type(error).__name__}: {error}")
+    cosine, ratio = measure(vector, plain_gradient(episodes.name, case))
+    verdict, message = _judge(cosine, ratio, known, path.tolerance)
+    return replace(
+        start, verdict=verdict, message=message, cosine=cosine, norm_ratio=ratio, vector=vector
+    )
+
+
+def check_controls(path: GradientPath) -> Iterator[Comparison]:
+    """Make each mistake of `CONTROLS` and expect a gradient that differs."""
+    (whole,) = (one for one in episode_sets() if one.name == "fault")
+    reduction = Reduction.TOKEN_MEAN
+    if reduction not in path.reductions:
+        (reduction, *_) = sorted(path.reductions)
+    case = LossCase(reduction=reduction)
+    shape = path.shapes[0]
+    for name, mistake in CONTROLS.items():
+        broken = replace(whole, name=name, trajectories=tuple(map(mistake, whole.trajectories)))
+        vector = _gradient(path, broken, shape, case)
+        cosine, ratio = measure(vector, plain_gradient("fault", case))
+        is_found = not _is_equal(cosine, ratio, 1.0, 10 * path.tolerance)
+        yield Comparison(
+            path=path.name,
+            episodes=name,
+            shape=shape,
+            case=case,
+            verdict=Verdict.FOUND if is_found else Verdict.FAIL,
+            cosine=cosine,
+            norm_ratio=ratio,
+            message="" if is_found else "the comparison does not notice this mistake",
+            vector=vector,
+        )
+
+
+@cache
+def plain_gradient(episodes: str, case: LossCase) -> Vector:
+    """Return the gradient of the plain formula for a set."""
+    (chosen,) = (one for one in episode_sets() if one.name == episodes)
+    policy = policy_for(chosen)
+    plain_backward(policy, chosen.trajectories, case)
+    return policy.take_gradient()
+
+
+def policy_for(episodes: EpisodeSet) -> Policy:
+    """Return the policy that can read a set; made once."""
+    return _policy(episodes.has_images)
+
+
+@cache
+def _policy(has_images: bool) -> Policy:
+    return Policy(has_images=has_images)
+
+
+def _gradient(path: GradientPath, episodes: EpisodeSet, shape: Shape, case: LossCase) -> Vector:
+    policy = policy_for(episodes)
+    policy.model.zero_grad(set_to_none=True)
+    path.backward(policy, episodes.trajectories, shape, case)
+    return policy.take_gradient()
+
+
+def measure(one: Sequence[float] | Vector, other: Sequence[float] | Vector) -> tuple[float, float]:
+    """Return the cosine of the angle between two vectors, and the ratio of their norms."""
+    first, second = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    norms = float(np.linalg.norm(first)), float(np.linalg.norm(second))
+    if not all(norms):
+        return (1.0, 1.0) if norms[0] == norms[1] else (0.0, 0.0)
+    return float(first @ second) / (norms[0] * norms[1]), norms[0] / norms[1]
+
+
+def _is_equal(cosine: float, ratio: float, expected: float, tolerance: float) -> bool:
+    return cosine >= 1 - COSINE_TOLERANCE and abs(ratio / expected - 1) <= tolerance
+
+
+def _judge(
+    cosine: float, ratio: float, known: Difference | None, tolerance: float
+) -> tuple[Verdict, str]:
+    if known is None:
+        if _is_equal(cosine, ratio, 1.0, tolerance):
+            return Verdict.EQUAL, ""
+        return Verdict.FAIL, "the gradient differs from the plain formula, and no reason is known"
+    text = f"{known.reason}; equal with: {known.setting}"
+    if known.norm_ratio is None:
+        differs = not _is_equal(cosine, ratio, 1.0, tolerance)
+    else:
+        differs = _is_equal(cosine, ratio, known.norm_ratio, tolerance)
+    if differs:
+        return Verdict.EXPLAINED, text
+    return Verdict.FAIL, f"it does not differ as predicted ({known.norm_ratio}): {text}"

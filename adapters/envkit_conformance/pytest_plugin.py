@@ -1,0 +1,32 @@
+"""The pytest plugin: an option for other recordings, and the fixture of test functions.
+
+Installed with envkit as the plugin of this module's name; `-p envkit_conformance.pytest_plugin`
+names it where envkit is used from a checkout.
+"""
+
+from typing import TYPE_CHECKING
+
+from envkit_conformance.testing import OPTION, AdapterConformance, parametrize
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def pytest_addoption(parser: "pytest.Parser") -> None:
+    """Add the option that names a folder of recordings."""
+    parser.getgroup("envkit").addoption(
+        OPTION,
+        metavar="DIR",
+        default=None,
+        help="check adapters with the trajectories of this run directory instead of envkit's own",
+    )
+
+
+def pytest_generate_tests(metafunc: "pytest.Metafunc") -> None:
+    """Give functions that ask for `envkit_recording` each recording; classes do it themselves."""
+    if not _is_conformance(metafunc.cls):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # pytest types it bare
+        parametrize(metafunc)
+
+
+def _is_conformance(owner: object) -> bool:
+    return isinstance(owner, type) and issubclass(owner, AdapterConformance)

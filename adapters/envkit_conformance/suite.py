@@ -1,0 +1,107 @@
+"""Every recording through every adapter, and what came of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError
+from envkit_conformance.compare import first_difference
+from envkit_conformance.delivered import Content, DeliveredRow, Projection
+from envkit_conformance.expected import expected_rows, rewarded_rows
+from envkit_conformance.recordings import Recording
+
+
+class Verdict(StrEnum):
+    """What the suite says about one recording in one adapter."""
+
+    PASS = "pass"
+    """Every row arrived token for token."""
+    REFUSED = "refused"
+    """The adapter declares that it cannot carry this, and said so with a clear error."""
+    FAIL = "fail"
+    NOT_INSTALLED = "not installed"
+    """The trainer is missing, so nothing was checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The verdict on one recording in one adapter."""
+
+    projection: str
+    recording: str
+    verdict: Verdict
+    message: str = ""
+    """The first difference, the refusal, or what is missing; empty for a pass."""
+
+    def __str__(self) -> str:
+        text = f"{self.projection}, recording {self.recording}: {self.verdict}"
+        return f"{text}: {self.message}" if self.message else text
+
+
+def run_suite(
+    projections: Iterable[Projection], recordings: Sequence[Recording]
+) -> tuple[Outcome, ...]:
+    """Check every recording in every projection; outcomes come projection by projection."""
+    return tuple(check(projection, one) for projection in projections for one in recordings)
+
+
+def check(projection: Projection, recording: Recording) -> Outcome:
+    """Deliver one recording and compare what arrived.
+
+    A failure that an adapter could not carry otherwise may be refused or delivered masked.
+    """
+    beyond = (projection.cannot_carry | {Content.NO_LEDGER}) & recording.contents
+    try:
+        delivered = projection.deliver(recording.trajectory, filler_id=recording.filler_id)
+    except MissingDependencyError as error:
+        return _outcome(projection, recording, Verdict.NOT_INSTALLED, str(error))
+    except ConfigurationError as error:
+        verdict = Verdict.REFUSED if beyond else Verdict.FAIL
+        return _outcome(projection, recording, verdict, str(error))
+    except Exception as error:  # noqa: BLE001  # a foreign trainer may raise anything
+        return _outcome(projection, recording, Verdict.FAIL, _unexpected(error, bool(beyond)))
+    is_failure = recording.trajectory.reward is None
+    if beyond and not is_failure:
+        difference = (
+            f"delivered {len(delivered)} rows of a trajectory with {' and '.join(sorted(beyond))}, "
+            "which it declares that it cannot carry; refuse with a ConfigurationError instead"
+        )
+    elif projection.omits_unscored and is_failure:
+        difference = f"{len(delivered)} rows of a failure, none expected" if delivered else None
+    else:
+        difference = _difference(projection, recording, delivered)
+    verdict = Verdict.PASS if difference is None else Verdict.FAIL
+    return _outcome(projection, recording, verdict, difference or "")
+
+
+def _difference(
+    projection: Projection, recording: Recording, delivered: Sequence[DeliveredRow]
+) -> str | None:
+    try:
+        expected = expected_rows(
+            recording.trajectory, projection.shape, filler_id=recording.filler_id
+        )
+    except EnvkitError as error:
+        return (
+            f"delivered {len(delivered)} rows where the core has none of shape "
+            f"{projection.shape.value!r} ({error})"
+        )
+    if projection.rewards_every_row:
+        expected = rewarded_rows(expected)
+    return first_difference(expected, delivered, placement=projection.reward_placement)
+
+
+def _unexpected(error: Exception, must_refuse: bool) -> str:
+    text = f"raised {type(error).__name__}: {error}"
+    return f"{text}; refuse with a ConfigurationError instead" if must_refuse else text
+
+
+def _outcome(
+    projection: Projection, recording: Recording, verdict: Verdict, message: str
+) -> Outcome:
+    return Outcome(
+        projection=projection.name,
+        recording=recording.name,
+        verdict=verdict,
+        message=" ".join(message.split()),
+    )

@@ -1,0 +1,87 @@
+"""`envkit import`: a trainer's debug dump as a run directory."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envkit.cli.console import note, say
+from envkit.cli.examples import with_examples
+
+
+class ImportFormat(StrEnum):
+    """The values of --from; those of `envkit_exchange.DumpFormat`, without importing it."""
+
+    SLIME = "slime"
+    MILES = "miles"
+    VERL = "verl"
+    SKYRL = "skyrl"
+    TRL = "trl"
+
+
+@with_examples(
+    "import dump.pt --from slime --model DIR --out runs/slime --allow-pickle", group="Train"
+)
+def import_dump(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The dump.")],
+    kind: Annotated[ImportFormat, typer.Option("--from", help="Which trainer wrote it.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory to write.")],
+    reward_key: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Key of the reward, if a sample has several numbers."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR_OR_NAME",
+            help="The model whose tokenizer splits a dump's ids into turns.",
+        ),
+    ] = None,
+    without_logprobs: Annotated[
+        bool,
+        typer.Option("--without-logprobs", help="Accept samples without log-probabilities."),
+    ] = False,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Load objects of any class; this runs code from the file."
+        ),
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
+) -> None:
+    """Convert a debug dump to trajectories, and name missing fields.
+
+    Missing fields are named, and recorded in each trajectory's metadata.
+    """
+    from envkit.errors import StorageError
+    from envkit.trajectory import save
+    from envkit.trajectory.storage import FILE_NAME
+    from envkit_exchange import DumpFormat, SlimeOptions, read_dump
+
+    target = out / FILE_NAME
+    if target.is_file() and target.stat().st_size and not overwrite:
+        raise StorageError(f"{out} already holds a run: name another --out, or add --overwrite")
+    decode = None
+    if model is not None:
+        from envkit.tokens import load_codec
+
+        decode = load_codec(model).decode
+    dump = DumpFormat(kind.value)
+    options = SlimeOptions(
+        name=kind.value,
+        reward_key=reward_key,
+        decode=decode,
+        without_logprobs=without_logprobs,
+        allow_pickle=allow_pickle,
+    )
+    trajectories = list(read_dump(file, dump, options))
+    if not trajectories:
+        raise StorageError(f"{file} has no samples")
+    save(trajectories, target)
+    missing = sorted({name for one in trajectories for name in one.metadata["missing"]})
+    if missing:
+        note(f"the dump does not hold {', '.join(missing)}")
+    if not dump.has_ids:
+        note("these trajectories can be read and reported, not trained on")
+    say(f"{out}: {len(trajectories)} trajectories")

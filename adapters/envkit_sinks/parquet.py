@@ -1,0 +1,104 @@
+"""A run as one parquet file: a row for each trajectory, for pandas, DuckDB or `datasets`."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from envkit.errors import StorageError
+from envkit.export.tables import arrow
+from envkit.files import storage_errors
+from envkit.trajectory.trajectory import Trajectory
+from envkit_sinks.parquet_rows import row_of, schema_of_rows
+
+METRICS_KEY: Final = "envkit.metrics"
+"""Key of the file's metadata: the last argument of `write_metrics`, as JSON text."""
+
+
+class ParquetSink:
+    """One parquet file, `envkit_sinks.parquet_rows` says which columns.
+
+    Rows go to the disk in groups while the run goes on, under a temporary name beside the file: a
+    parquet file can be read only when it has its end. `close` writes the end and gives the file its
+    name, also after Ctrl-C. Without a trajectory there is no file.
+    """
+
+    def __init__(
+        self, file: str | os.PathLike[str], *, overwrite: bool = False, group_rows: int = 64
+    ) -> None:
+        """Choose the file, making its folder where it is missing.
+
+        Args:
+            file: Where the rows go.
+            overwrite: Replace a file that is there, when the new one is whole.
+            group_rows: Trajectories that are kept in memory before they are written.
+
+        Raises:
+            MissingDependencyError: pyarrow is not installed.
+            StorageError: Something is there already, or its folder cannot be made.
+        """
+        self._arrow: Any = arrow()
+        self.file: Final = Path(file)
+        if self.file.is_dir():
+            raise StorageError(f"a parquet file must not be a folder, got {str(self.file)!r}")
+        if self.file.exists() and not overwrite:
+            raise StorageError(f"{self.file} is there already: name another, or overwrite it")
+        with storage_errors(f"cannot write {self.file}"):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary = self.file.with_name(f".{self.file.name}.{secrets.token_hex(4)}.tmp")
+        self._schema = schema_of_rows(self._arrow)
+        self._group_rows = group_rows
+        self._waiting: list[dict[str, Any]] = []
+        self._writer: Any = None
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Add a row.
+
+        Raises:
+            StorageError: The disk is full or gone, or free-form data that JSON cannot hold.
+        """
+        self._waiting.append(row_of(trajectory))
+        if len(self._waiting) >= self._group_rows:
+            self._flush()
+
+    def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Keep metrics in the file's metadata; the last ones stay.
+
+        Raises:
+            StorageError: The disk is full or gone.
+        """
+        row = dict(metrics) if step is None else {"step": step, **metrics}
+        self._flush()
+        if self._writer is not None:
+            self._writer.add_key_value_metadata({METRICS_KEY: json.dumps(row)})
+
+    def close(self) -> None:
+        """Write what is left and the file's end, and give the file its name.
+
+        Raises:
+            StorageError: The disk is full or gone; nothing is left of the file.
+        """
+        try:
+            self._flush()
+            if self._writer is not None:
+                self._end()
+        finally:
+            self._writer, self._waiting = None, []
+            self._temporary.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows, self._waiting = self._waiting, []
+        with storage_errors(f"cannot write {self.file}"):
+            if self._writer is None:
+                self._writer = self._arrow.parquet.ParquetWriter(self._temporary, self._schema)
+            table = self._arrow.Table.from_pylist(rows, schema=self._schema)
+            self._writer.write_table(table)
+
+    def _end(self) -> None:
+        with storage_errors(f"cannot write {self.file}"):
+            self._writer.close()
+            self._temporary.replace(self.file)

@@ -1,0 +1,219 @@
+"""A run in Weights & Biases, offline unless there is an API key; it never asks and never waits."""
+
+import netrc
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from envkit.errors import ConfigurationError, MissingDependencyError, ServiceError
+from envkit.messages import text_of
+from envkit.text import utf8
+from envkit.trajectory.trajectory import Trajectory
+from envkit_sinks.window import Window, episode_figures, shown_images
+
+WandbMode = Literal["online", "offline", "disabled"]
+
+_HOST: Final = "https://api.wandb.ai"
+_COLUMNS: Final = (
+    "episode_id",
+    "env_id",
+    "reward",
+    "stop_reason",
+    "turns",
+    "last_reply",
+)
+_INIT_SECONDS: Final = 30.0
+_STEP: Final = "step"
+_EPISODE: Final = "episode/number"
+_TABLE: Final = "shown_episodes"
+_IMAGES: Final = "shown_pictures"
+
+
+class WandbSink:
+    """A run of its own in W&B's folder, also beside a run that a trainer has open.
+
+    - `episode/...`: reward, turns, tokens, seconds and faulted of every episode, over
+      `episode/number`;
+    - every metric of `write_metrics`, over `step`; the last ones are the run's summary;
+    - with them `histogram/...` of the episodes since the last call; and of the first of these
+      `shown_episodes`, a table, and `shown_pictures`, the last image of each.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str | None = None,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        mode: WandbMode | None = None,
+        shown_episodes: int = 16,
+    ) -> None:
+        """Start a run.
+
+        Args:
+            project: None takes WANDB_PROJECT, else W&B's own.
+            name: What the page calls the run; None lets W&B choose.
+            config: What was played and how; JSON data.
+            directory: Where the folder `wandb` goes; None takes WANDB_DIR, else the current one.
+            mode: None takes WANDB_MODE; without that "online" if there is an API key
+                (WANDB_API_KEY or a netrc file), else "offline".
+            shown_episodes: Rows of the table of each step.
+
+        Raises:
+            MissingDependencyError: wandb is not installed.
+            ConfigurationError: Online without an API key.
+            ServiceError: The server does not answer.
+        """
+        try:
+            self._wandb: Any = import_module("wandb")
+        except ImportError as error:
+            raise MissingDependencyError.for_extra("the sink for W&B", "wandb", "wandb") from error
+        self.mode: Final = chosen_mode(mode)
+        self._run: Any = self._started(project, name, dict(config or {}), directory)
+        self._run.define_metric(_EPISODE, hidden=True)
+        self._run.define_metric("episode/*", step_metric=_EPISODE)
+        self._window = Window(shown_episodes=shown_episodes)
+        self._over_steps: set[str] = set()
+        self._count = 0
+        self._is_closed = False
+
+    @property
+    def directory(self) -> Path:
+        """Folder of the run; `wandb sync` uploads one that was written offline."""
+        return Path(self._run.dir).parent
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Add the figures of one episode."""
+        self._count += 1
+        self._window.add(trajectory)
+        figures = {f"episode/{name}": value for name, value in episode_figures(trajectory).items()}
+        self._run.log({_EPISODE: self._count, **figures})
+
+    def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add metrics, and histograms and a table of the episodes since the last call."""
+        at = self._count if step is None else step
+        self._log_at(at, {**metrics, **self._shown()})
+
+    def close(self) -> None:
+        """Add what is left and end the run."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._window.count:
+                self._log_at(self._count, self._shown())
+        finally:
+            self._run.finish()
+
+    def _started(
+        self,
+        project: str | None,
+        name: str | None,
+        config: dict[str, Any],
+        directory: str | os.PathLike[str] | None,
+    ) -> Any:  # noqa: ANN401  # wandb's run
+        settings = self._wandb.Settings(
+            console="off",  # it would take over the terminal that shows the progress
+            silent=True,
+            init_timeout=_INIT_SECONDS,
+        )
+        try:
+            return self._wandb.init(
+                project=project,
+                name=name,
+                config=config,
+                dir=None if directory is None else str(directory),
+                mode=self.mode,
+                reinit="create_new",
+                settings=settings,
+            )
+        except self._wandb.Error as error:
+            raise ServiceError(
+                f"W&B does not start a run ({error}); WANDB_MODE=offline keeps it on this machine, "
+                "and `wandb sync` uploads it later"
+            ) from error
+
+    def _log_at(self, step: int, values: Mapping[str, Any]) -> None:
+        for name in values.keys() - self._over_steps:
+            self._run.define_metric(name, step_metric=_STEP)
+        self._over_steps |= values.keys()
+        self._run.log({_STEP: step, **values})
+
+    def _shown(self) -> dict[str, Any]:
+        """Return histograms and the table, and begin the next step."""
+        shown: dict[str, Any] = {
+            f"histogram/{name}": self._wandb.Histogram(
+                np_histogram=(list(histogram.counts), list(histogram.edges))
+            )
+            for name, histogram in self._window.histograms().items()
+        }
+        if self._window.shown:
+            rows = [self._row(trajectory) for trajectory in self._window.shown]
+            shown[_TABLE] = self._wandb.Table(columns=list(_COLUMNS), data=rows)
+        if pictures := [p for trajectory in self._window.shown for p in self._picture(trajectory)]:
+            shown[_IMAGES] = pictures  # not in the table: offline that would lose them
+        self._window.restart()
+        return shown
+
+    def _picture(self, trajectory: Trajectory) -> list[Any]:
+        """Return the last image of an episode, if it has any."""
+        caption = f"{utf8(trajectory.episode_id)}: {trajectory.reward}, {trajectory.stop_reason}"
+        return [
+            self._wandb.Image(image.pil(), caption=caption)
+            for image in shown_images(trajectory)[-1:]
+        ]
+
+    def _row(self, trajectory: Trajectory) -> list[Any]:
+        return [
+            utf8(trajectory.episode_id),
+            trajectory.env_id,
+            trajectory.reward,
+            trajectory.stop_reason.value,
+            len(trajectory.turns),
+            _last_reply(trajectory),
+        ]
+
+
+def _last_reply(trajectory: Trajectory) -> str | None:
+    """Return what the model said last; None if it said nothing."""
+    replies = [entry for entry in trajectory.messages if entry["role"] == "assistant"]
+    return utf8(text_of(replies[-1])) if replies else None
+
+
+def chosen_mode(mode: WandbMode | None) -> WandbMode:
+    """Return how W&B runs: as it is told, else online if there is an API key.
+
+    Raises:
+        ConfigurationError: An unknown mode, or online without an API key, for which W&B would ask.
+    """
+    asked = mode or os.environ.get("WANDB_MODE")
+    if asked is None:
+        return "online" if has_api_key() else "offline"
+    if asked not in ("online", "offline", "disabled"):
+        raise ConfigurationError(f"W&B's mode is online, offline or disabled, got {asked!r}")
+    if asked == "online" and not has_api_key():
+        raise ConfigurationError(
+            "W&B online needs an API key: run `wandb login`, set WANDB_API_KEY, or set "
+            "WANDB_MODE=offline"
+        )
+    return asked
+
+
+def has_api_key() -> bool:
+    """Return whether W&B finds a key without asking: in the environment or in a netrc file."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or _HOST).netloc
+    named = os.environ.get("NETRC")
+    files = [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    for file in files:
+        try:
+            if netrc.netrc(str(file)).authenticators(host) is not None:
+                return True
+        except (OSError, netrc.NetrcParseError):  # none, or one that W&B cannot read either
+            continue
+    return False

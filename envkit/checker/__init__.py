@@ -1,0 +1,172 @@
+"""Check that an environment keeps the contract: Gymnasium's rules and those of language models."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+import gymnasium
+
+from envkit.checker import conduct, promises
+from envkit.checker.problems import Problem, mistakes, raised
+from envkit.checker.subject import Budgets, Codec, Skip, Subject
+from envkit.env import Env
+from envkit.errors import ContractError, shown
+from envkit.text import counted
+
+__all__ = ["CheckReport", "Codec", "check_env"]
+
+Rule = Callable[[Subject], Iterator[str | Problem]]
+
+_RULES: Final[MappingProxyType[str, Rule]] = MappingProxyType(
+    {
+        "gymnasium": conduct.gymnasium_rule,
+        "order of calls": conduct.order_rule,
+        "replies": conduct.replies_rule,
+        "tools": conduct.tools_rule,
+        "tasks": conduct.tasks_rule,
+        "budgets": conduct.budget_rule,
+        "determinism": promises.determinism_rule,
+        "independence": promises.independence_rule,
+        "snapshot": promises.snapshot_rule,
+        "replay": promises.replay_rule,
+        "prefix": promises.prefix_rule,
+        "oracle": promises.oracle_rule,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckReport:
+    """What a check that found no problem looked at; prints as a list of its rules."""
+
+    name: str
+    """The environment's id, or its class where it was not made by id."""
+    passed: tuple[str, ...]
+    """The rules that hold."""
+    skipped: tuple[tuple[str, str], ...]
+    """The rules that do not apply, each with the reason."""
+    turns: int
+    """How many turns were played."""
+
+    def __repr__(self) -> str:
+        """Return one line per rule, as `check_env` prints them."""
+        lines = [f"{self.name} keeps the contract ({counted(self.turns, 'turn')} played)"]
+        lines += [f"  holds    {rule}" for rule in self.passed]
+        lines += [f"  skipped  {rule}: {reason}" for rule, reason in self.skipped]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What the rules found, even if they found problems."""
+
+    report: CheckReport
+    problems: tuple[str, ...]
+    """One line per mistake; each begins with its rule."""
+
+
+RULES: Final = tuple(_RULES)
+PROMISES: Final = frozenset({"determinism", "independence", "snapshot", "replay"})
+"""The rules that compare two plays."""
+
+
+def examine(subject: Subject, rules: Collection[str] = RULES) -> Examination:
+    """Play an environment through rules of the contract, and return what they found."""
+    plain = subject.env
+    name = type(plain).__name__ if plain.spec is None else plain.spec.id
+    passed: list[str] = []
+    skipped: list[tuple[str, str]] = []
+    problems: list[tuple[str, Problem]] = []
+    for rule, check in _RULES.items():
+        if rule not in rules:
+            continue
+        try:
+            found = _run(check, subject)
+        except Skip as reason:
+            skipped.append((rule, str(reason)))
+            continue
+        problems += [(rule, problem) for problem in found]
+        if not found:
+            passed.append(rule)
+    report = CheckReport(
+        name=name, passed=tuple(passed), skipped=tuple(skipped), turns=subject.turns
+    )
+    return Examination(report=report, problems=tuple(mistakes(problems)))
+
+
+def check_env(
+    env: gymnasium.Env[Any, Any],
+    *,
+    factory: Callable[[], Env] | None = None,
+    seed: int = 0,
+    episodes: int = 3,
+    codec: Codec | None = None,
+    max_observation_pixels: int | None = None,
+    max_observation_tokens: int | None = None,
+) -> CheckReport:
+    """Play an environment through every rule of the contract.
+
+    Rules: Gymnasium's own checker; a step before reset or after the end is refused; no reply raises
+    and every value has the contract's type; info is JSON data; tool schemas and tasks survive JSON;
+    and, where the environment declares them, determinism down to image bytes, independent
+    instances, snapshots that go on byte by byte, exact replay, and an oracle that solves its tasks.
+
+    Args:
+        env: The environment, wrapped or not; it is reset, and not closed.
+        factory: Makes another instance. None makes it from `env.spec`, else by a deep copy.
+        seed: The first seed to play with.
+        episodes: How many seeds the promises are tried with.
+        codec: Adds the rule that prompts only grow; needed for a token budget.
+        max_observation_pixels: Most pixels in one observation; None is unlimited.
+        max_observation_tokens: Most tokens in one observation; None is unlimited.
+
+    Raises:
+        ContractError: Lists every problem that was found.
+    """
+    plain = cast(Any, env.unwrapped) if isinstance(env, gymnasium.Env) else env  # pyright: ignore[reportUnnecessaryIsInstance]  # a caller may pass anything
+    if not isinstance(plain, Env):
+        raise ContractError(
+            f"check_env needs an instance of envkit.Env, such as envkit.make('canary-v0'), "
+            f"got {shown(plain)}"
+        )
+    subject = Subject(
+        env=plain,
+        factory=factory,
+        seed=seed,
+        episodes=episodes,
+        codec=codec,
+        budgets=Budgets(pixels=max_observation_pixels, tokens=max_observation_tokens),
+    )
+    found = examine(subject)
+    if found.problems:
+        ways = counted(len(found.problems), "way")
+        listed = "".join(f"\n  - {problem}" for problem in found.problems)
+        raise ContractError(f"{found.report.name} breaks the contract in {ways}:{listed}")
+    return found.report
+
+
+def _run(check: Rule, subject: Subject) -> list[Problem]:
+    """Return the problems that a rule found, counting what it raised as one.
+
+    Raises:
+        Skip: The rule does not apply, and found nothing before it noticed.
+    """
+    found: list[Problem] = []
+    skipped: Skip | None = None
+    try:
+        for told in check(subject):
+            problem = Problem(text=told, cause=told) if isinstance(told, str) else told
+            if problem not in found:
+                found.append(problem)
+    except Skip as reason:
+        skipped = reason
+    except Exception as error:  # noqa: BLE001  # an environment under check may raise anything
+        found.append(raised(error, stops_rule=True))
+    try:
+        subject.close()
+    except Exception as error:  # noqa: BLE001  # as above
+        found.append(raised(error, "close() must not raise, even when called twice: "))
+    if skipped is not None and not found:
+        raise skipped
+    return found
