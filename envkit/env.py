@@ -129,7 +129,7 @@ class Env(gymnasium.Env[Observation, str]):
         """Start an episode.
 
         Args:
-            seed: Reseeds `np_random`; None goes on with the generator as it is.
+            seed: Reseeds `np_random`; None keeps the current generator.
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
 
         Raises:

@@ -20,7 +20,8 @@ The tree::
         └── LedgerFault                        the token record would no longer be exact
             └── HistoryFault                   a history policy failed
 
-A model's bad reply is none of these: it is an observation that says what was wrong, and a counter.
+A model's bad reply is not an error: it becomes an observation that says what was wrong, and a
+counter.
 """
 
 import difflib

@@ -148,7 +148,7 @@ def register_plugins() -> None:
     _plugins.update(found)  # before the removals: another thread may be looking
     for gone in _plugins.keys() - found.keys():
         del _plugins[gone]
-        if gone not in _registered:  # else its class is here, and goes on working
+        if gone not in _registered:  # otherwise its class exists and keeps working
             gymnasium.registry.pop(_gym_id(gone), None)
     for name, points in found.items():
         if _gym_id(name) in gymnasium.registry:

@@ -1,4 +1,4 @@
-"""A run as Prometheus sees it: an HTTP endpoint that is there while the run goes on."""
+"""Prometheus metrics of a run: an HTTP endpoint that exists during the run."""
 
 import math
 from collections.abc import Callable, Mapping

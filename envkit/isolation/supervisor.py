@@ -304,7 +304,7 @@ def _kill_group(pid: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the child processes of a process; none where /proc does not list them."""
+    """Return the child processes of a process; empty if /proc does not list them."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):

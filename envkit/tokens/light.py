@@ -1,7 +1,7 @@
 """A tokenizer and an image processor from a model's files alone, without transformers.
 
 Scripted policies need ids and image tokens but no weights, so they must not need transformers and
-torch. Only models whose files say everything are read: a tokenizer of the class
+torch. It supports only models whose files are sufficient: a tokenizer of the class
 `PreTrainedTokenizerFast`, which adds no code to its tokenizer.json, and the image processor of
 Qwen2-VL (`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors equal those of
 transformers; tests/core/test_tokens_light.py compares them.
@@ -43,7 +43,7 @@ _BOUNDS: Final = frozenset({"shortest_edge", "longest_edge"})
 
 
 class LightTokenizer:
-    """What a codec needs of a Hugging Face tokenizer, over the package `tokenizers` alone."""
+    """The part of a Hugging Face tokenizer that a codec needs, using only `tokenizers`."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Any], chat_template: str | None
@@ -214,7 +214,7 @@ class Qwen2VLImages:
 
 
 def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  # noqa: ANN401  # a tokenizer, or a processor that has one
-    """Return what a codec needs of a model folder.
+    """Return a model folder's tokenizer, or a processor that has one.
 
     Args:
         folder: The model's.

@@ -26,10 +26,11 @@ from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.trajectory import (
     FaultPlace,
     FaultRecord,
+    Problem,
+    Rule,
     SegmentKind,
     StopReason,
     Trajectory,
-    certify,
     fork_before,
     load,
     save,
@@ -38,7 +39,7 @@ from envkit.trajectory import (
 
 FIRST_SAMPLED = 100_000
 """Sampled ids count up from here; ids of prompts and observations lie below."""
-MAX_EPISODES = 12
+MAX_EPISODES = 8
 """Of one family."""
 
 
@@ -281,16 +282,18 @@ class Family:
             save(self.stored.values(), path)
             found = {one.episode_id: one for one in load(path)}
             assert found.keys() == self.stored.keys()
-            for name, one in found.items():
-                difference = certify(self.stored[name]).difference(certify(one))
-                assert difference is None, f"{name}: {difference}"
             self.counts["load"] += 1
             self.counts["certificates"] += len(found)
-            missing = {one.origin.episode_id for one in found.values() if one.origin} - found.keys()
-            if not missing:  # a parent that runs again is not in the file
-                report = verify_file(path)
-                assert report.is_sound, str(report)
+            report = verify_file(path)  # computes every certificate again
+            problems = [one for one in report.problems if not self.is_awaited(one)]
+            assert problems == [], str(report)
             self.stored = {name: with_features(one) for name, one in found.items()}
+
+    def is_awaited(self, problem: Problem) -> bool:
+        """Return whether a problem is only that a parent runs again and is not in the file."""
+        running = [one.spec.episode_id for one in self.live]
+        is_missing = problem.rule is Rule.TREE and "is not in the file" in problem.message
+        return is_missing and any(f"{name!r}" in problem.message for name in running)
 
     # ---- what the operations consist of
 
@@ -477,10 +480,12 @@ class Family:
             self.counts["sequences"] += 1
 
 
+FAMILY_OPERATIONS = 60
+"""Of one family."""
 OPERATIONS = ("append", "rewrite", "summary", "end", "abort", "resume", "fork", "store", "load")
 
 
-def run_family(seed: int, operations: int, counts: Counter[str]) -> None:
+def run_family(seed: int, counts: Counter[str], operations: int = FAMILY_OPERATIONS) -> None:
     """Play and check one family.
 
     Raises:
