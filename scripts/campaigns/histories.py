@@ -35,14 +35,15 @@ def main() -> None:
         seed += 1
         if time.monotonic() - shown > 20:
             shown = time.monotonic()
-            print(f"{done:,} operations, {time.process_time() - busy:.0f} CPU s", flush=True)
+            sys.stdout.write(f"{done:,} operations, {time.process_time() - busy:.0f} CPU s\n")
+            sys.stdout.flush()
     figures = {
         "operations": done,
         "seconds": round(time.monotonic() - started, 1),
         "cpu_seconds": round(time.process_time() - busy, 1),
         **dict(sorted(counts.items())),
     }
-    print(json.dumps(figures, indent=2))
+    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from envkit.trajectory import (
 
 FIRST_SAMPLED = 100_000
 """Sampled ids count up from here; ids of prompts and observations lie below."""
-MAX_EPISODES = 8
+MAX_EPISODES = 10
 """Of one family."""
 
 
@@ -163,22 +163,22 @@ class Family:
 
     # ---- operations
 
-    def operate(self) -> None:
-        """Do one random thing that is possible now."""
+    def operate(self) -> bool:
+        """Do one random thing that is possible now; return False if only files are left."""
         parked = [one for one in self.stored.values() if one.stop_reason is StopReason.ABORTED]
         over = [one for one in self.stored.values() if one not in parked and one.turns]
         choices: list[tuple[str, int]] = []
         if self.live:
-            choices += [("append", 50), ("rewrite", 14), ("summary", 5), ("abort", 7)]
-            choices.append(("end", 3 if len(self.live) > 1 else 1))
+            choices += [("append", 150), ("rewrite", 40), ("summary", 15), ("abort", 20)]
+            choices.append(("end", 6 if len(self.live) > 1 else 2))
         if parked:
-            choices.append(("resume", 12))
+            choices.append(("resume", 36))
         if over and len(self.live) + len(self.stored) < MAX_EPISODES:
-            choices.append(("fork", 10))
+            choices.append(("fork", 30))
         if self.stored:
             choices.append(("store", 1))
-        if not choices or (not (self.live or parked) and len(choices) == 1):
-            choices = [("store", 1)]
+        if all(name == "store" for name, _ in choices):
+            return False
         names, weights = zip(*choices, strict=True)
         (name,) = self.rng.choices(names, weights)
         self.counts[name] += 1
@@ -191,6 +191,7 @@ class Family:
         else:
             one = self.rng.choice(self.live)
             getattr(self, name)(one)
+        return True
 
     def append(self, one: Live) -> None:
         """Sample a reply and append what the environment says."""
@@ -480,7 +481,7 @@ class Family:
             self.counts["sequences"] += 1
 
 
-FAMILY_OPERATIONS = 60
+FAMILY_OPERATIONS = 400
 """Of one family."""
 OPERATIONS = ("append", "rewrite", "summary", "end", "abort", "resume", "fork", "store", "load")
 
@@ -494,7 +495,8 @@ def run_family(seed: int, counts: Counter[str], operations: int = FAMILY_OPERATI
     family = Family(seed, counts)
     try:
         for _ in range(operations):
-            family.operate()
+            if not family.operate():
+                break
         family.check()
     except Exception as error:
         raise AssertionError(f"family {seed} of {operations} operations: {error}") from error
