@@ -9,7 +9,7 @@ from typing import Any
 from envkit.agents.rewards import AdjustRewards
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.engine import Engine, LogprobKind, Sampling
-from envkit.rollout.history import HistorySetting
+from envkit.rollout.history import HistorySetting, check_codec
 from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.self_check import SelfCheck
 from envkit.seeds import derive_seed
@@ -59,6 +59,7 @@ class Setup:
                 f"limits.{given[0]} counts tokens, which needs the codec of a model: a chat "
                 "endpoint takes limits.max_turns, limits.max_tokens_per_turn and limits.max_images"
             )
+        check_codec(self.history, self.codec)
         for role in self.roles.engines.keys() | self.roles.samplings.keys():
             self.of_role(role)
         if self.engine.logprob_kind is LogprobKind.RAW and self.sampling.temperature != 1.0:
