@@ -187,7 +187,12 @@ class Worker:
                 played = await player.play(factory, spec, interrupt=interrupt, **budget)
             else:
                 played = await player.resume(
-                    order.earlier, factory, member=spec.member, interrupt=interrupt, **budget
+                    order.earlier,
+                    factory,
+                    member=spec.member,
+                    interrupt=interrupt,
+                    snapshots=spec.snapshots,
+                    **budget,
                 )
         except RunFailedError as error:
             played, failure = error.played, RunFailedError(str(error))
@@ -198,7 +203,7 @@ class Worker:
         if not self._keeps_features:
             played = tuple(map(without_features, played))
         start = None if spec.group_start is None else spec.group_start.expected
-        return Answer(played=played, error=failure, start=start)
+        return Answer(played=played, error=failure, snapshots=spec.snapshots or {}, start=start)
 
     def _ready(self) -> Player:
         if self._player is None:
