@@ -180,6 +180,11 @@ class RayPlayer:
         order = self._order(env, spec, earlier, limits=limits, sampling=sampling)
         return await self._episodes.recorded(spec, self._played(order, interrupt or Interrupt()))
 
+    async def end_session(self, episode_id: str) -> None:
+        """End an engine's session that was kept open for forks, on whichever worker has it."""
+        for member in self._workers.members:
+            self._workers.tell(member, "end_session", episode_id)
+
     async def check_engines(self, interrupt: Interrupt) -> None:  # of the interface
         """Start the workers; each lets its engines check themselves.
 

@@ -157,6 +157,11 @@ class Worker:
             if name in self._running:
                 self._running[name].cancel()
 
+    async def end_session(self, episode_id: str) -> None:
+        """End an engine's session that was kept open for forks."""
+        if self._player is not None:
+            await self._player.end_session(episode_id)
+
     async def _work(self, name: str, data: bytes) -> None:
         """Play an order and pack its answer; a cancelled one has none."""
         try:

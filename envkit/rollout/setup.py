@@ -134,4 +134,5 @@ class EpisodeSpec:
     """JSON data to keep with the record."""
     snapshots: dict[int, bytes] | None = None
     """Filled with the environment's state before each turn, by the number of replies that it has
-    answered, where the environment can save it; None keeps none."""
+    answered, where the environment can save it. The engine's session stays open for forks, and the
+    caller ends it with `Player.end_session`. None keeps nothing."""
