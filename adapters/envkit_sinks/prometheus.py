@@ -136,18 +136,18 @@ class _Instruments:
         if trajectory.reward is not None:
             self.reward.labels(env=env).observe(trajectory.reward)
             self.successes.labels(env=env).inc(trajectory.reward > SOLVED_ABOVE)
-        self.length.labels(env=env).observe(len(trajectory.turns))
+        self.length.labels(env=env).observe(trajectory.step_count)
         self.seconds.labels(env=env).observe(trajectory.duration_seconds)
         if trajectory.env_restarts:
             self.retries.labels(env=env, kind="restart").inc(trajectory.env_restarts)
-        for segment in trajectory.segments:
+        for segment in trajectory.own_segments:
             if segment.kind in _TOKENS:
                 kind = _TOKENS[segment.kind]
                 self.tokens.labels(env=env, kind=kind).inc(segment.token_count)
             if not trajectory.is_faulted:
                 self.tokens.labels(env=env, kind="trained").inc(sum(segment.loss_mask))
             self.images.labels(env=env).inc(len(segment.images))
-        for turn in trajectory.turns:
+        for turn in trajectory.own_turns:
             self._count_turn(env, turn)
 
     def _count_turn(self, env: str, turn: TurnRecord) -> None:

@@ -134,7 +134,7 @@ async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) 
     rule = shared.settings.why_one_row(is_v1=is_v1)
     if rule is None:
         return
-    cause = "history 'rerender' with this chat template"
+    cause = f"envkit.history {shared.config.history!r}"
     if not shared.splits_history:
         try:
             roles = await shared.player.roles_of(source)

@@ -164,7 +164,8 @@ async def _play(
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
     build = build_here if plan.config.workers else build_any
-    built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
+    progress = None if plan.is_quiet else note
+    built = await build(plan.choice, env, plan.config, progress=progress)
     if isinstance(built, Built) and plan.choice.policy is None and not plan.is_quiet:
         training = describe_training(built.model, plan.env_id)
         if training is not None:

@@ -5,10 +5,10 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from envkit.conformance import shipped_recordings
 from fakes.marked_runs import CLICK, SIZE, click, grouped_run, marked, rewritten
 from fakes.trajectories import Context, Reply, build, example
 
-from envkit.conformance import shipped_recordings
 from envkit.messages import images_of, message
 from envkit.metrics.intervals import mean_interval
 from envkit.trajectory import SegmentKind, StopReason, Trajectory
