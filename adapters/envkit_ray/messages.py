@@ -6,11 +6,11 @@ small objects. One that cannot be pickled fails alone, not with the others of it
 
 import pickle
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, describe, shown
-from envkit.rollout import EpisodeSpec, GroupStart, Limits, Player, Sampling
+from envkit.rollout import EpisodeSpec, Limits, Player, Sampling
 from envkit.rollout.sources import EnvSource
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -53,6 +53,8 @@ class Answer:
     played: tuple[Trajectory, ...] = ()
     error: EnvkitError | None = None
     """Why the player rejected it, or ends the run; None if it was played."""
+    snapshots: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    """States of the environment, for forks; empty if the order asked for none."""
     start: str | None = None
     """Hash that the group's next members must start with; None if it is not known yet."""
 
@@ -110,11 +112,11 @@ def without_features(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, segments=segments)
 
 
-def accepted(start: GroupStart | None, answer: Answer, lost: int) -> tuple[Trajectory, ...]:
+def accepted(spec: EpisodeSpec, answer: Answer, lost: int) -> tuple[Trajectory, ...]:
     """Return the records of an answer.
 
     Args:
-        start: State that the group's members start from; None outside a group.
+        spec: The caller's, whose group start and snapshots are brought up to date.
         answer: Answer of a worker, which knows only members that had finished.
         lost: Number of earlier attempts.
 
@@ -126,6 +128,9 @@ def accepted(start: GroupStart | None, answer: Answer, lost: int) -> tuple[Traje
         raise RunFailedError(str(answer.error), answer.played)
     if answer.error is not None:
         raise answer.error
+    if spec.snapshots is not None:
+        spec.snapshots.update(answer.snapshots)
+    start = spec.group_start
     if start is not None and answer.start is not None:
         start.compare(answer.start)
         start.expected = answer.start

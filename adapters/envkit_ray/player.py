@@ -158,6 +158,7 @@ class RayPlayer:
         interrupt: Interrupt | None = None,
         limits: Limits | None = None,
         sampling: Sampling | None = None,
+        snapshots: dict[int, bytes] | None = None,
     ) -> tuple[Trajectory, ...]:
         """Resume an aborted trajectory on a worker, as `Player.resume`.
 
@@ -168,14 +169,21 @@ class RayPlayer:
             interrupt: As for `play`.
             limits: As for `play`.
             sampling: As for `play`.
+            snapshots: As for `Player.resume`.
 
         Raises:
             ConfigurationError: As for `Player.resume`.
             RunFailedError: As for `play`.
         """
-        spec, earlier = resumed_spec(trajectory, member), without_features(trajectory)
+        spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
+        earlier = without_features(trajectory)
         order = self._order(env, spec, earlier, limits=limits, sampling=sampling)
         return await self._episodes.recorded(spec, self._played(order, interrupt or Interrupt()))
+
+    async def end_session(self, episode_id: str) -> None:
+        """End an engine's session that was kept open for forks, on whichever worker has it."""
+        for member in self._workers.members:
+            self._workers.tell(member, "end_session", episode_id)
 
     async def check_engines(self, interrupt: Interrupt) -> None:  # of the interface
         """Start the workers; each lets its engines check themselves.
@@ -254,7 +262,7 @@ class RayPlayer:
             except WorkerLostError:
                 self._workers.lost_calls += 1
                 continue
-            return accepted(order.spec.group_start, answer, attempt)
+            return accepted(order.spec, answer, attempt)
         raise EnvFault(
             f"the episode's Ray worker was lost {self._options.max_attempts} times "
             "(ray.max_attempts); if its environment runs out of memory or ends the process, "

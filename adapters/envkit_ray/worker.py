@@ -157,6 +157,11 @@ class Worker:
             if name in self._running:
                 self._running[name].cancel()
 
+    async def end_session(self, episode_id: str) -> None:
+        """End an engine's session that was kept open for forks."""
+        if self._player is not None:
+            await self._player.end_session(episode_id)
+
     async def _work(self, name: str, data: bytes) -> None:
         """Play an order and pack its answer; a cancelled one has none."""
         try:
@@ -187,7 +192,12 @@ class Worker:
                 played = await player.play(factory, spec, interrupt=interrupt, **budget)
             else:
                 played = await player.resume(
-                    order.earlier, factory, member=spec.member, interrupt=interrupt, **budget
+                    order.earlier,
+                    factory,
+                    member=spec.member,
+                    interrupt=interrupt,
+                    snapshots=spec.snapshots,
+                    **budget,
                 )
         except RunFailedError as error:
             played, failure = error.played, RunFailedError(str(error))
@@ -198,7 +208,7 @@ class Worker:
         if not self._keeps_features:
             played = tuple(map(without_features, played))
         start = None if spec.group_start is None else spec.group_start.expected
-        return Answer(played=played, error=failure, start=start)
+        return Answer(played=played, error=failure, snapshots=spec.snapshots or {}, start=start)
 
     def _ready(self) -> Player:
         if self._player is None:

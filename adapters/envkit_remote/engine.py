@@ -154,7 +154,7 @@ class RemoteEngine:
             fields,
             request.images,
             tokens=len(request.wire_ids),
-            session_id=request.session_id,
+            session_id=request.root_id or request.session_id,  # a fork goes where its parent was
         )
         self._live[request.request_id] = call
         try:

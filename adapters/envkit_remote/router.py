@@ -132,6 +132,9 @@ class RoutedEngine:
         least = min(usable, key=lambda replica: len(replica.sessions))
         key = _fingerprint(request)
         known = self._prompts.get(key)
+        root = None if request.root_id is None else self._placed.get(request.root_id)
+        if root is not None and root in usable:
+            known = root  # it has the fork's tokens cached
         fits = len(least.sessions) * _LEAN + _SLACK
         if known is not None and known in usable and len(known.sessions) <= fits:
             least = known

@@ -51,13 +51,13 @@ class OpenTelemetrySink:
             StorageError: The exporter could not send some.
         """
         end = time.time_ns()
-        parts = sum(_turn_nanoseconds(turn) for turn in trajectory.turns)
+        parts = sum(_turn_nanoseconds(turn) for turn in trajectory.own_turns)
         start = end - max(_nanoseconds(trajectory.duration_seconds), parts)
         episode = self._span("episode", None, start, _episode_attributes(trajectory))
         if trajectory.fault is not None:
             self._fail(episode, trajectory, end)
         at = end - parts
-        for turn in trajectory.turns:
+        for turn in trajectory.own_turns:
             at = self._write_turn(trajectory, turn, episode, at)
         episode.end(end)
         self._batch.send_if_due()

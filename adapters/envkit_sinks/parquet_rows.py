@@ -14,7 +14,6 @@ from envkit.text import optional_utf8, utf8
 from envkit.trajectory.plain import json_text
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
-from envkit_sinks.window import sampled_tokens
 
 _TURN_TIMES: Final = ("queue_seconds", "generate_seconds", "env_seconds", "encode_seconds")
 _TURN_COUNTS: Final = (
@@ -127,12 +126,12 @@ def row_of(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _counts(trajectory: Trajectory) -> dict[str, int]:
-    segments, turns = trajectory.segments, trajectory.turns
+    segments, turns = trajectory.own_segments, trajectory.turns
     observed = [s for s in segments if s.kind is SegmentKind.OBSERVATION]
     return {
-        "turn_count": len(turns),
-        "prompt_tokens": len(segments[0].train_ids) if segments else 0,
-        "response_tokens": sampled_tokens(trajectory),
+        "turn_count": trajectory.step_count,
+        "prompt_tokens": len(trajectory.segments[0].train_ids) if trajectory.segments else 0,
+        "response_tokens": trajectory.sampled_token_count,
         "observation_tokens": sum(segment.token_count for segment in observed),
         "trained_tokens": trajectory.trained_token_count,
         "image_count": sum(len(segment.images) for segment in segments),

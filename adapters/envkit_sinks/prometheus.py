@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
+from envkit.access import check_port
 from envkit.errors import MissingDependencyError, ServiceError
 from envkit.metrics import SOLVED_ABOVE
 from envkit.trajectory.segment import SegmentKind
@@ -43,8 +44,10 @@ class PrometheusSink:
 
         Raises:
             MissingDependencyError: prometheus_client is not installed.
+            ConfigurationError: The port is out of range.
             ServiceError: The port is taken, or may not be used.
         """
+        check_port(port)
         try:
             client: Any = import_module("prometheus_client")
         except ImportError as error:
@@ -63,7 +66,7 @@ class PrometheusSink:
             self._server, self._thread = client.start_http_server(
                 port, addr=address, registry=self._registry
             )
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ServiceError(
                 f"metrics cannot be served at {address}:{port}: {error}; name another port, or 0 "
                 "for a free one"
@@ -133,18 +136,18 @@ class _Instruments:
         if trajectory.reward is not None:
             self.reward.labels(env=env).observe(trajectory.reward)
             self.successes.labels(env=env).inc(trajectory.reward > SOLVED_ABOVE)
-        self.length.labels(env=env).observe(len(trajectory.turns))
+        self.length.labels(env=env).observe(trajectory.step_count)
         self.seconds.labels(env=env).observe(trajectory.duration_seconds)
         if trajectory.env_restarts:
             self.retries.labels(env=env, kind="restart").inc(trajectory.env_restarts)
-        for segment in trajectory.segments:
+        for segment in trajectory.own_segments:
             if segment.kind in _TOKENS:
                 kind = _TOKENS[segment.kind]
                 self.tokens.labels(env=env, kind=kind).inc(segment.token_count)
             if not trajectory.is_faulted:
                 self.tokens.labels(env=env, kind="trained").inc(sum(segment.loss_mask))
             self.images.labels(env=env).inc(len(segment.images))
-        for turn in trajectory.turns:
+        for turn in trajectory.own_turns:
             self._count_turn(env, turn)
 
     def _count_turn(self, env: str, turn: TurnRecord) -> None:

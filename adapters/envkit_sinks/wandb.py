@@ -173,7 +173,7 @@ class WandbSink:
             trajectory.env_id,
             trajectory.reward,
             trajectory.stop_reason.value,
-            len(trajectory.turns),
+            trajectory.step_count,
             _last_reply(trajectory),
         ]
 

@@ -5,7 +5,6 @@ from typing import Final
 
 from envkit.images import Image
 from envkit.metrics import Aggregator, Histogram
-from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
 _SHOWN_IMAGES: Final = 8
@@ -51,18 +50,11 @@ def episode_figures(trajectory: Trajectory) -> dict[str, float]:
     figures = {} if trajectory.reward is None else {"reward": trajectory.reward}
     return {
         **figures,
-        "turns": float(len(trajectory.turns)),
-        "tokens": float(sampled_tokens(trajectory)),
+        "turns": float(trajectory.step_count),
+        "tokens": float(trajectory.sampled_token_count),
         "seconds": trajectory.duration_seconds,
         "faulted": float(trajectory.is_faulted),
     }
-
-
-def sampled_tokens(trajectory: Trajectory) -> int:
-    """Return how many tokens of the ledger the model sampled."""
-    return sum(
-        segment.token_count for segment in trajectory.segments if segment.kind is SegmentKind.MODEL
-    )
 
 
 def shown_images(trajectory: Trajectory) -> tuple[Image, ...]:

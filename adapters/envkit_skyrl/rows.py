@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from envkit.advantages import Baseline
+from envkit.errors import ConfigurationError
 from envkit.rollout.engine import FinishReason
 from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows, whole_row
 from envkit.trajectory.projection import RewardPlacement, Row
@@ -168,6 +169,11 @@ def _rows_of(sample: Played, plan: RowPlan, mean: float) -> tuple[tuple[Row, ...
     if sample.trajectory is None or sample.score is None:
         return (_placeholder(plan, mean),), MergeTally()
     if not plan.step_wise:
+        if len(sample.trajectory.sequences()) > 1:
+            raise ConfigurationError(
+                f"the history of episode {sample.trajectory.episode_id} was rewritten, so it is "
+                "several rows: set generator.step_wise_trajectories=true, or envkit.history=keep"
+            )
         return (whole_row(sample.trajectory, filler_id=plan.filler_id),), MergeTally()
     found = step_rows(sample.trajectory, filler_id=plan.filler_id)
     joined, tally = merge_rows(found)

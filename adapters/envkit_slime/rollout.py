@@ -244,8 +244,8 @@ def _write_aborted(
 def _only_row(trajectory: Trajectory, filler_id: int) -> Row:
     if len(trajectory.sequences()) > 1:
         raise ConfigurationError(
-            "the history was rewritten, so the episode is several rows, and slime expects one "
-            "sample; set fan_out: sequences"
+            f"the history of episode {trajectory.episode_id} was rewritten, so it is several rows, "
+            "and slime expects one sample; set fan_out: sequences, or history: keep"
         )
     return whole_row(trajectory, filler_id=filler_id)
 

@@ -63,6 +63,12 @@ class BatchPlayer:
             stop_ids=trainer.eos_token_ids,
             vocabulary_size=trainer.model.config.get_text_config().vocab_size,
         )
+        if config.may_branch(self.codec):
+            raise ConfigurationError(
+                f"envkit.history {config.history!r} makes several rows of an episode, and "
+                "GRPOTrainer takes one for each completion: set it to keep, or use "
+                "envkit_trl.EnvAsyncGRPOTrainer"
+            )
         self._config, self._sampling = rollout_settings(trainer.args, config)
         self._trainer, self._policy = trainer, policy
         self._loop = LoopThread()

@@ -207,7 +207,7 @@ def _small(
             segments=tuple(
                 segment
                 for sequence in trajectory.sequences()
-                for segment in _small_sequence(sequence, policy, case)
+                for segment in _small_sequence(sequence.segments, policy, case)[sequence.at :]
             ),
         )
         for trajectory in trajectories

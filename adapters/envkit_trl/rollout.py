@@ -143,5 +143,5 @@ def rollout_columns(
         "env_mask": [list(row.loss_mask) for row in rows],
         REWARD_COLUMN: [row.reward for row in rows],
         "env_stop": [trajectory.stop_reason.value for trajectory in trajectories],
-        "env_turns": [len(trajectory.turns) for trajectory in trajectories],
+        "env_turns": [trajectory.step_count for trajectory in trajectories],
     }

@@ -7,10 +7,9 @@ whose placeholders and features disagree loses all its images (trl/trainer/grpo_
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from envkit.errors import LedgerFault
+from envkit.errors import ConfigurationError, LedgerFault
 from envkit.trajectory import Row, StopReason, Trajectory, whole_row
 
 REWARD_COLUMN: Final = "env_reward"
@@ -86,23 +85,27 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
         end_id: A token that TRL takes for the end of a completion.
 
     Raises:
-        ConfigurationError: The template rewrote the history, so there is more than one sequence.
+        ConfigurationError: The history was rewritten, so there is more than one sequence.
     """
-    row = whole_row(trajectory, filler_id=end_id)
-    if row.reward is not None:
-        return row
-    return replace(
-        row,
-        prompt_ids=(end_id,),
-        response_ids=(end_id,),
-        loss_mask=(0,),
-        logprobs=(0.0,),
-        images=(),
-        features=(),
-        reward=None,
-        turn_rewards=(),
-        is_placeholder=True,
-    )
+    if trajectory.is_faulted or trajectory.reward is None:
+        return Row(
+            prompt_ids=(end_id,),
+            response_ids=(end_id,),
+            loss_mask=(0,),
+            logprobs=(0.0,),
+            reward=None,
+            turns=(),
+            is_last=True,
+            is_placeholder=True,
+        )
+    if len(trajectory.sequences()) > 1:
+        raise ConfigurationError(
+            f"the history of episode {trajectory.episode_id} was rewritten "
+            f"({', '.join(dict.fromkeys(one.reason for one in trajectory.branches))}), so it is "
+            "several rows, and GRPOTrainer takes one for each completion: set envkit.history to "
+            "keep, or use envkit_trl.EnvAsyncGRPOTrainer"
+        )
+    return whole_row(trajectory, filler_id=end_id)
 
 
 def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int) -> None:

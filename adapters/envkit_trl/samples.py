@@ -108,7 +108,7 @@ def _common(trajectory: Trajectory, spread: float) -> dict[str, Any]:
     metrics = {
         "reward": trajectory.reward,
         "reward_std": spread,
-        "envkit/turns": float(len(trajectory.turns)),
+        "envkit/turns": float(trajectory.step_count),
         "envkit/truncated": float(trajectory.stop_reason.is_truncation),
     }
     return {"prompt": plain[:first], "completion": plain[first:], "metrics": metrics}

@@ -272,7 +272,7 @@ class EnvGRPOTrainer(GRPOTrainer):
                 [float(len(row.prompt_ids)) for row in rows],
                 [float(reason.is_truncation) for reason in reasons],
                 [float(reason.is_fault) for reason in reasons],
-                [float(len(trajectory.turns)) for trajectory in self.trajectories],
+                [float(trajectory.step_count) for trajectory in self.trajectories],
             ],
             device=self.accelerator.device,
         ).T.contiguous()

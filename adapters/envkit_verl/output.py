@@ -98,11 +98,13 @@ async def outputs_of(
         delivery: How rows are made.
 
     Raises:
-        ConfigurationError: The roles have different rewards, or a row without a reply needs
+        ConfigurationError: The roles have different rewards, an episode is several rows that verl
+            would weight wrongly, or a row without a reply needs
             `routing_shape`, which is unknown.
     """
     scored = [_scored(one, delivery) for one in played]
     share_one_reward(played, "verl")
+    _check_row_count(scored, delivery)
     counted = [float(one.trajectory.reward or 0.0) for one in scored if one.problem is None]
     if counted:
         member.leave(counted[0])
@@ -124,6 +126,17 @@ async def outputs_of(
         for one in scored
         for row in one.rows
     ]
+
+
+def _check_row_count(scored: Sequence[_Scored], delivery: Delivery) -> None:
+    """Reject an episode that its environment's own history policy made several rows."""
+    rule = delivery.settings.why_one_row(is_v1=delivery.is_v1)
+    one = next((one for one in scored if len(one.rows) > 1), None)
+    if rule is not None and one is not None:
+        raise ConfigurationError(
+            f"the history of episode {one.trajectory.episode_id} was rewritten, which makes "
+            f"{len(one.rows)} rows, and {rule}, or set envkit.history=keep"
+        )
 
 
 def _warn(scored: _Scored, delivery: Delivery) -> None:
@@ -198,7 +211,7 @@ def _output(scored: _Scored, row: Row, delivery: Delivery, *, by_turn: bool) -> 
         "multi_modal_data": {"images": pictures(row.images)} if row.images else None,
         "token_rewards": row.token_rewards(RewardPlacement.TURNS) if by_turn else last,
         "reward_score": scored.reward,
-        "num_turns": 2 * len(scored.trajectory.turns),
+        "num_turns": 2 * scored.trajectory.step_count,
         "metrics": _metrics(scored.trajectory),
         "extra_fields": _extra_fields(scored, delivery.global_steps),
     }

@@ -38,7 +38,7 @@ def with_total(trajectory: Trajectory, total: float) -> Trajectory:
     """
     spoken = {s.turn for s in trajectory.segments if s.kind is SegmentKind.MODEL}
     turns = list(trajectory.turns)
-    known = [n for n, turn in enumerate(turns) if turn.turn in spoken]
+    known = [n for n, turn in enumerate(turns) if turn.turn in spoken and turn.purpose is None]
     if not known:
         return trajectory
     rewarded = [n for n in known if turns[n].reward is not None]

@@ -22,6 +22,7 @@ from envkit.plugins import load_plugin, load_policy, plugins
 
 if TYPE_CHECKING:
     from envkit.env import Env, Policy
+    from envkit.rollout.config import RolloutConfig
     from envkit.rollout.engine import Engine
     from envkit.tokens import ChatCodec
 
@@ -131,20 +132,25 @@ def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
 
 
 async def build_any(
-    choice: EngineChoice, env: "Env", *, progress: Progress | None = None
+    choice: EngineChoice,
+    env: "Env",
+    config: "RolloutConfig",
+    *,
+    progress: Progress | None = None,
 ) -> Playing:
     """Build the player of an environment: a chat endpoint's client, or the result of `build`.
 
     Args:
         choice: The choice of the options.
         env: As for `build`.
+        config: As for `build`.
         progress: As for `build`.
 
     Raises:
         EnvkitError: As for `build`, or the endpoint's key is not in its environment variable.
     """
     if choice.chat is None:
-        return await build(choice, env, progress=progress)
+        return await build(choice, env, config, progress=progress)
     key, model = os.environ.get(choice.key_env or DEFAULT_KEY_ENV), choice.model or ""
     if choice.key_env is not None and not key:
         raise ConfigurationError(
@@ -157,7 +163,11 @@ async def build_any(
 
 
 async def build_here(
-    choice: EngineChoice, env: "Env", *, progress: Progress | None = None
+    choice: EngineChoice,
+    env: "Env",
+    config: "RolloutConfig",
+    *,
+    progress: Progress | None = None,
 ) -> Playing:
     """Build what this process needs if workers play: a codec, and a client for checks.
 
@@ -166,45 +176,47 @@ async def build_here(
     Args:
         choice: The choice of the options.
         env: As for `build`.
+        config: As for `build`.
         progress: As for `build`.
 
     Raises:
         EnvkitError: As for `build_any`.
     """
     if any((choice.policy, choice.chat, choice.base_url)):
-        return await build_any(choice, env, progress=progress)
+        return await build_any(choice, env, config, progress=progress)
     from envkit.rollout.scripted import ScriptedEngine
-    from envkit.tokens import load_codec
 
     engine_maker(choice)  # rejects a wrong option
     source = model_source(choice.model, progress)
-    codec = load_codec(source, tools=env.tools)
+    codec = _codec(source, env, config)
     return Built(engine=ScriptedEngine(codec, lambda _: ""), codec=codec, model=source)
 
 
 async def build(
-    choice: EngineChoice, env: "Env | None" = None, *, progress: Progress | None = None
+    choice: EngineChoice,
+    env: "Env | None" = None,
+    config: "RolloutConfig | None" = None,
+    *,
+    progress: Progress | None = None,
 ) -> Built:
     """Build the engine and the codec of its model; a policy needs only the codec.
 
     Args:
         choice: The choice of the options.
         env: Gives the codec its tools, and the policy; None for neither.
+        config: Says how the codec uses the chat template; None takes the defaults.
         progress: Receives lines while a built-in model is built for the first time.
 
     Raises:
         EnvkitError: A name is unknown, a server does not answer, a model cannot be read, or its
             template cannot be encoded exactly.
     """
-    from envkit.tokens import load_codec
-
-    tools = () if env is None else env.tools
     if choice.policy is not None:
-        return _scripted(choice, choice.policy, env, progress)
+        return _scripted(choice, choice.policy, env, config, progress)
     engine_maker(choice)  # detects a wrong option before building a model
     if choice.base_url is None:
         source = model_source(choice.model, progress)
-        codec = load_codec(source, tools=tools)  # detects a wrong template before the weights load
+        codec = _codec(source, env, config)  # detects a wrong template before the weights load
         engine = engine_maker(replace(choice, model=source))()
         return Built(engine=engine, codec=codec, model=source)
     source = None if choice.model is None else model_source(choice.model, progress)
@@ -215,7 +227,7 @@ async def build(
             source = _local_folder(served, choice.base_url)
             await engine.aclose()
             engine = engine_maker(replace(choice, model=source))()  # it reads the model's facts
-        codec = load_codec(source, tools=tools, lazy_features=True)  # servers process images
+        codec = _codec(source, env, config, lazy_features=True)  # servers process images
         return Built(engine=engine, codec=codec, model=source)
     except BaseException:
         await engine.aclose()
@@ -262,7 +274,7 @@ def model_source(model: str | None, progress: Progress | None = None) -> str:
         ConfigurationError: The default engine's package has none.
         UnknownNameError: The default engine's package has no such model.
     """
-    name = model or _BUILTIN
+    name = _BUILTIN if model is None else model
     if not name.startswith(_BUILTIN) or "/" in name:
         return name
     load_engine(DEFAULT_ENGINE)
@@ -273,17 +285,36 @@ def model_source(model: str | None, progress: Progress | None = None) -> str:
     return str(offer(name, progress))
 
 
+def _codec(
+    source: str, env: "Env | None", config: "RolloutConfig | None", *, lazy_features: bool = False
+) -> "ChatCodec":
+    from envkit.rollout.config import RolloutConfig
+    from envkit.tokens import load_codec
+
+    config = config or RolloutConfig()
+    return load_codec(
+        source,
+        tools=() if env is None else env.tools,
+        history=config.codec_history,
+        template_kwargs=config.template_kwargs,
+        lazy_features=lazy_features,
+    )
+
+
 def _scripted(
-    choice: EngineChoice, policy: str, env: "Env | None", progress: Progress | None
+    choice: EngineChoice,
+    policy: str,
+    env: "Env | None",
+    config: "RolloutConfig | None",
+    progress: Progress | None,
 ) -> Built:
     from envkit.rollout.scripted import ScriptedEngine
-    from envkit.tokens import load_codec
 
     if env is None:
         raise ConfigurationError("a policy belongs to an environment")
     script = policy_of(env, policy)
     source = model_source(choice.model, progress)
-    codec = load_codec(source, tools=env.tools, lazy_features=True)  # scripts read no tensors
+    codec = _codec(source, env, config, lazy_features=True)  # scripts read no tensors
     return Built(engine=ScriptedEngine(codec, script), codec=codec, model=source)
 
 

@@ -63,8 +63,8 @@ class _Tally:
             if record.reward is not None:
                 self._rewarded += 1
                 self._reward += record.reward
-            self._turns += len(record.turns)
-            self._tokens += sum(turn.response_tokens for turn in record.turns)
+            self._turns += len(record.own_turns)
+            self._tokens += sum(turn.response_tokens for turn in record.own_turns)
         self._endings.update({record.stop_reason.value for record in episode})
 
     def text(self, state: RolloutState) -> str:

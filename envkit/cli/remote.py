@@ -75,5 +75,5 @@ async def worker_player(choice: "EngineChoice", env_id: str, config: "RolloutCon
     from envkit.rollout import Player
 
     env = make_env(env_id, dict(config.env_kwargs))  # gives the codec its tools, and the policy
-    built = await build_any(choice, env)
+    built = await build_any(choice, env, config)
     return Player(built.engine, built.codec, config)

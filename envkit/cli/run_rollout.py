@@ -164,7 +164,8 @@ async def _play(
     if not plan.is_quiet:
         note(f"loading {plan.choice.label} ...")
     build = build_here if plan.config.workers else build_any
-    built = await build(plan.choice, env, progress=None if plan.is_quiet else note)
+    progress = None if plan.is_quiet else note
+    built = await build(plan.choice, env, plan.config, progress=progress)
     if isinstance(built, Built) and plan.choice.policy is None and not plan.is_quiet:
         training = describe_training(built.model, plan.env_id)
         if training is not None:
@@ -275,12 +276,11 @@ def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run)
     if not run.undelivered:
         return
     ids = [one.episode_id for played in run.undelivered for one in played]
-    shown = ", ".join(ids[:_SHOWN_IDS])
     try:
-        where = f"are in {folder.rescue(run.undelivered)}"
+        error.add_note(f"{len(ids)} more are in {folder.rescue(run.undelivered)}")
     except StorageError:
-        where = "could not be written anywhere"
-    error.add_note(f"{len(ids)} more {where}: {shown}")
+        shown = ", ".join(ids[:_SHOWN_IDS])
+        error.add_note(f"{len(ids)} more could not be written anywhere: {shown}")
 
 
 async def _tell_outages(state: RolloutState, progress: Progress) -> None:

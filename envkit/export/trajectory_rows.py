@@ -61,8 +61,8 @@ def rows_of_trajectory(trajectory: Trajectory, selection: Selection) -> tuple[Ro
     split = selection.steps or selection.merge
     if not split and len(trajectory.sequences()) > 1:
         raise ConfigurationError(
-            f"episode {trajectory.episode_id!r} is more than one sequence, because its template "
-            "rewrote the history; add --merge, or --steps for a row each turn"
+            f"episode {trajectory.episode_id!r} is more than one sequence, because its history "
+            "was rewritten or branched; add --merge, or --steps for a row each turn"
         )
     rows = trajectory.steps(merge=selection.merge or not selection.steps)
     if selection.only_trained:
@@ -84,7 +84,7 @@ def chat_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
         DatasetError: The images of the messages are not those of the ids, because the template
             left some out of a rewritten history.
     """
-    messages = _until(trajectory.messages, row.turns[-1])
+    messages = trajectory.seen_at(row.turns[-1])
     if images_of(messages) != row.images:
         raise DatasetError(
             f"row {number} of episode {trajectory.episode_id!r} has {len(row.images)} images in "
@@ -112,7 +112,7 @@ def full_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
         **_ids(row),
         "prompt_length": len(row.prompt_ids),
         "token_rewards": row.token_rewards(RewardPlacement.TURNS),
-        "messages": _chat(_until(trajectory.messages, row.turns[-1]), with_parts),
+        "messages": _chat(trajectory.seen_at(row.turns[-1]), with_parts),
         **_common(trajectory, row, number),
         "turns": list(row.turns),
         "weight_versions": list(row.weight_versions),
@@ -167,12 +167,6 @@ def _common(trajectory: Trajectory, row: Row, number: int) -> dict[str, Any]:
         "is_last": row.is_last,
         "stop_reason": trajectory.stop_reason.value,
     }
-
-
-def _until(messages: tuple[Message, ...], turn: int) -> tuple[Message, ...]:
-    """Return the messages up to the reply of a turn."""
-    replies = [n for n, entry in enumerate(messages) if entry["role"] == "assistant"]
-    return messages[: replies[turn] + 1] if turn < len(replies) else messages
 
 
 def _chat(messages: tuple[Message, ...], with_parts: bool) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ class Aggregator:
         self._sanity: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
+        self._rewrites: Counter[str] = Counter()
         self._distributions: defaultdict[str, Distribution] = defaultdict(Distribution)
         self._groups: defaultdict[str, Moments] = defaultdict(Moments)
         self._terms: defaultdict[str, Moments] = defaultdict(Moments)
@@ -127,6 +128,8 @@ class Aggregator:
         self._sanity.update(facts.sanity)
         named["tool_calls"].add(facts.tool_calls)
         named["turns"].add(facts.turns)
+        named["sequences"].add(facts.sequences)
+        self._rewrites.update(facts.rewrites)
         named["seconds/episode"].add(facts.duration_seconds)
         for part, values in facts.seconds.items():
             for value in values:
@@ -157,6 +160,10 @@ class Aggregator:
                 "turns/p95": turns.percentile(95),
                 "turns/max": turns.maximum,
             }
+        sequences = self._distributions["sequences"]
+        if sequences.count and sequences.maximum > 1:
+            metrics |= {"sequences/mean": sequences.mean, "sequences/max": sequences.maximum}
+        metrics |= {f"rewrite/{why}": float(n) for why, n in sorted(self._rewrites.items())}
         return metrics
 
     def _token_metrics(self) -> dict[str, float]:

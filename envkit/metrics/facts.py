@@ -38,6 +38,12 @@ class EpisodeFacts:
     reward_terms: Mapping[str, float] = field(default_factory=dict[str, float])
     """Sums over turns of what environments name in `info["reward_terms"]`."""
     turns: int = 0
+    """Replies that went to the environment. Of a fork, these, tool calls and parse errors include
+    those before it; tokens, images, times and retries are its own."""
+    sequences: int = 1
+    """Contexts in which the model sampled."""
+    rewrites: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How often a sequence started, by the branch's reason."""
     tool_calls: int = 0
     parse_errors: int = 0
     images: int = 0
@@ -72,7 +78,7 @@ class EpisodeFacts:
     @classmethod
     def of(cls, trajectory: Trajectory) -> "EpisodeFacts":
         """Return the facts of a trajectory."""
-        turns, segments, fault = trajectory.turns, trajectory.segments, trajectory.fault
+        turns, segments, fault = trajectory.own_turns, trajectory.own_segments, trajectory.fault
         tokens: Counter[SegmentKind] = Counter()
         for segment in segments:
             tokens[segment.kind] += segment.token_count
@@ -92,10 +98,14 @@ class EpisodeFacts:
             else {"where": fault.where.value, "kind": fault.kind.value, "message": fault.message},
             reward=trajectory.reward,
             reward_terms=_reward_terms(trajectory),
-            turns=len(turns),
-            tool_calls=sum(turn.tool_call is not None for turn in turns),
-            parse_errors=sum(turn.parse_error is not None for turn in turns),
-            images=trajectory.image_count,
+            turns=trajectory.step_count,
+            sequences=_sequences(trajectory),
+            rewrites=_rewrites(trajectory),
+            tool_calls=sum(turn.tool_call is not None for turn in trajectory.turns),
+            parse_errors=sum(turn.parse_error is not None for turn in trajectory.turns),
+            images=sum(len(segment.images) for segment in segments)
+            if trajectory.has_ledger
+            else trajectory.image_count,
             image_bytes=sum(turn.image_bytes for turn in turns),
             prompt_length=_prompt_length(trajectory),
             response_tokens=tokens[SegmentKind.MODEL]
@@ -108,7 +118,7 @@ class EpisodeFacts:
             cached_tokens=sum(min(turn.cached_tokens, turn.prompt_tokens) for turn in turns),
             clamped_logprobs=sum(turn.clamped_logprobs for turn in turns),
             neutralised=sum(turn.neutralised or 0 for turn in turns),
-            sanity=Counter(turn.sanity.value for turn in turns if turn.sanity is not None),
+            sanity=dict(Counter(turn.sanity.value for turn in turns if turn.sanity is not None)),
             retries={kind: count for kind, count in retries.items() if count},
             seconds={p: tuple(turn.seconds[p] for turn in turns) for p in TIME_PARTS if turns},
             duration_seconds=trajectory.duration_seconds,
@@ -151,6 +161,22 @@ class EpisodeFacts:
     def is_truncated(self) -> bool:
         """Whether a limit ended it."""
         return StopReason(self.stop_reason).is_truncation
+
+
+def _sequences(trajectory: Trajectory) -> int:
+    """Return in how many contexts the episode's own tokens were sampled, at least 1."""
+    if not trajectory.branches:
+        return 1
+    sampled = (
+        any(segment.kind is SegmentKind.MODEL for segment in one.own)
+        for one in trajectory.sequences()
+    )
+    return max(1, sum(sampled))
+
+
+def _rewrites(trajectory: Trajectory) -> dict[str, int]:
+    first = 0 if trajectory.origin is None else trajectory.origin.segments
+    return dict(Counter(one.reason for one in trajectory.branches if one.segment >= first))
 
 
 def _prompt_length(trajectory: Trajectory) -> int | None:

@@ -66,6 +66,9 @@ class GenerateRequest:
     """Fixed-width and unique: SGLang aborts by prefix."""
     session_id: str
     """The episode. Engines route by it and keep its key-value cache between turns."""
+    root_id: str | None = None
+    """The session that this one was forked from, directly or not; it has the shared tokens cached.
+    None for an episode of its own."""
     wire_ids: Sequence[int]
     """The whole context, one placeholder per image. A rollout gives a typed array, which equals no
     list or tuple: send and compare `list(wire_ids)`."""

@@ -25,6 +25,7 @@ from envkit.errors import (
 )
 from envkit.messages import Message, Part, check_message, images_of
 from envkit.rollout.setting_types import check_types
+from envkit.tokens import ChatCodec
 
 HistorySetting = str | Mapping[str, Any] | None
 """As in a configuration; None takes the environment's own."""
@@ -216,6 +217,27 @@ def history_policy(setting: HistorySetting) -> HistoryPolicy | None:
     if not isinstance(values, Mapping | None):
         raise ConfigurationError(f"history.{name} must be a mapping, got {shown(values)}")
     return _built(name, cast("Mapping[str, Any]", values or {}))
+
+
+def check_codec(setting: HistorySetting, codec: ChatCodec | None) -> None:
+    """Reject a setting that the codec does not follow.
+
+    Raises:
+        ConfigurationError: The codec keeps what the setting re-renders or the reverse, or there is
+            no codec for a setting that needs token ids.
+    """
+    needs_ids = setting == "rerender" or isinstance(history_policy(setting), Summarise)
+    if codec is None and needs_ids:
+        name = setting if isinstance(setting, str) else next(iter(setting or {}))
+        raise ConfigurationError(
+            f"history {name!r} needs an engine that returns token ids, got a chat endpoint, which "
+            "returns text: it takes keep_last_images, keep_last_turns or a function of your own"
+        )
+    if codec is not None and setting in _TEMPLATE and codec.history != setting:
+        raise ConfigurationError(
+            f"history is {setting!r}, but the codec was built with history={codec.history!r}: "
+            "build it with RolloutConfig.codec_history"
+        )
 
 
 def policy_name(policy: HistoryPolicy) -> str:

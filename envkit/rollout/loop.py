@@ -478,4 +478,5 @@ async def play_episode(
     try:
         return await play_with_restarts(setup, spec, host, interrupt, play, life=life)
     finally:
-        await end_session(setup.engine, spec.episode_id)
+        if spec.snapshots is None:
+            await end_session(setup.engine, spec.episode_id)

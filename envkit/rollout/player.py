@@ -23,6 +23,7 @@ from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.loop import play_episode
 from envkit.rollout.multi_agent import has_role, play_any
+from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
 from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolated
@@ -75,6 +76,10 @@ class AnyPlayer(Protocol):
         snapshots: dict[int, bytes] | None = None,
     ) -> tuple[Trajectory, ...]:
         """Resume an aborted trajectory."""
+        ...
+
+    async def end_session(self, episode_id: str) -> None:
+        """End an engine's session that was kept open for forks."""
         ...
 
     async def check_engines(self, interrupt: Interrupt) -> None:
@@ -211,6 +216,14 @@ class Player:
         async with self._lend(env) as host:
             rest = play_episode(setup, spec, host, self._pool, interrupt or Interrupt(), trajectory)
             return await self._episodes.recorded(spec, _alone(rest))
+
+    async def end_session(self, episode_id: str) -> None:
+        """End an engine's session that `snapshots` kept open; unknown ones are ignored.
+
+        Args:
+            episode_id: The episode's.
+        """
+        await end_session(self.engine, episode_id)
 
     async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
         """Return the roles of an environment with several agents; empty if it has one agent.

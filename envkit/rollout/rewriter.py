@@ -14,6 +14,7 @@ from envkit.rollout.history import (
     Question,
     Summarise,
     applied,
+    check_codec,
     checked_history,
     history_policy,
     policy_name,
@@ -33,8 +34,9 @@ class Rewriter:
         """Take the rollout's policy, or the environment's own.
 
         Raises:
-            ConfigurationError: The environment names a policy that does not exist, or asks the
-                codec to follow the template, which is a setting of the rollout.
+            ConfigurationError: The environment names a policy that does not exist or needs token
+                ids that a chat endpoint lacks, or asks the codec to follow the template, which is a
+                setting of the rollout.
         """
         self._setup, self._record, self._pool = setup, record, pool
         setting = setup.history
@@ -45,6 +47,7 @@ class Rewriter:
                     f'{type(env).__name__}.history_policy must name a policy, got "rerender", '
                     "which depends on the model: set it in the rollout's configuration"
                 )
+            check_codec(setting, setup.codec)
         self.policy = history_policy(setting)
         """None where everything is appended."""
         self.reason = "" if self.policy is None else policy_name(self.policy)

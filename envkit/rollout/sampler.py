@@ -200,6 +200,7 @@ class Sampler:
         return GenerateRequest(
             request_id=f"{_request_ids.getrandbits(128):032x}",
             session_id=self._spec.episode_id,
+            root_id=None if record.origin is None else record.origin.root,
             wire_ids=ledger.wire_ids,
             images=tuple(ledger.images),
             features=tuple(ledger.features),

@@ -91,7 +91,7 @@ class SelfCheck:
     def _is_different(self, trajectory: Trajectory) -> bool:
         return any(
             turn.sanity is not None and not turn.sanity.passes(self.mode)
-            for turn in trajectory.turns
+            for turn in trajectory.own_turns
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from envkit.agents.rewards import AdjustRewards
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.engine import Engine, LogprobKind, Sampling
-from envkit.rollout.history import HistorySetting
+from envkit.rollout.history import HistorySetting, check_codec
 from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.self_check import SelfCheck
 from envkit.seeds import derive_seed
@@ -59,6 +59,7 @@ class Setup:
                 f"limits.{given[0]} counts tokens, which needs the codec of a model: a chat "
                 "endpoint takes limits.max_turns, limits.max_tokens_per_turn and limits.max_images"
             )
+        check_codec(self.history, self.codec)
         for role in self.roles.engines.keys() | self.roles.samplings.keys():
             self.of_role(role)
         if self.engine.logprob_kind is LogprobKind.RAW and self.sampling.temperature != 1.0:
@@ -133,4 +134,5 @@ class EpisodeSpec:
     """JSON data to keep with the record."""
     snapshots: dict[int, bytes] | None = None
     """Filled with the environment's state before each turn, by the number of replies that it has
-    answered, where the environment can save it; None keeps none."""
+    answered, where the environment can save it. The engine's session stays open for forks, and the
+    caller ends it with `Player.end_session`. None keeps nothing."""

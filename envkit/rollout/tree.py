@@ -132,15 +132,19 @@ async def play_tree(
     tree = _Tree(env, player, spec, token_budget, interrupt)
     tree.leaves[trunk.episode_id] = trunk
     tree.snapshots[trunk.episode_id] = snapshots
-    for turn in branching.turns_of(trunk):
-        parents = [one for one in tree.leaves.values() if _is_forkable(one, turn)]
-        await tree.grow(
-            [
-                tree.fork(parent, turn, number)
-                for parent in parents
-                for number in range(1, branching.width)
-            ]
-        )
+    try:
+        for turn in branching.turns_of(trunk):
+            parents = [one for one in tree.leaves.values() if _is_forkable(one, turn)]
+            await tree.grow(
+                [
+                    tree.fork(parent, turn, number)
+                    for parent in parents
+                    for number in range(1, branching.width)
+                ]
+            )
+    finally:  # until then the engine keeps what forks share
+        for episode_id in tree.snapshots:
+            await player.end_session(episode_id)
     return tuple(tree.leaves.values())
 
 

@@ -70,7 +70,8 @@ def _origin(trajectory: Trajectory, cut: int, turn: int) -> Origin:
     earlier = trajectory.origin
     is_inherited = earlier is not None and cut <= earlier.segments
     owner = earlier.episode_id if earlier is not None and is_inherited else trajectory.episode_id
-    return Origin(episode_id=owner, segments=cut, turns=turn)
+    root = trajectory.episode_id if earlier is None else earlier.root
+    return Origin(episode_id=owner, segments=cut, turns=turn, root=root)
 
 
 def _message_of(trajectory: Trajectory, turn: int) -> int:

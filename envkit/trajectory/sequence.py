@@ -49,6 +49,8 @@ class Origin:
     """How many of the first segments are the parent's; all of them have mask 0."""
     turns: int
     """How many of the first turns are the parent's; their rewards count in both episodes."""
+    root: str
+    """Of the first parent, which was forked from none. Its server has the shared tokens cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,13 @@ from envkit.tokens.encoded import Encoded, Tensors, join_features
 from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.projection import Row, placeholder_row, rows_of
 from envkit.trajectory.segment import Segment, SegmentKind, column_of
-from envkit.trajectory.sequence import Branch, Origin, TokenSequence, sequences_of
+from envkit.trajectory.sequence import (
+    Branch,
+    Origin,
+    TokenSequence,
+    branch_history,
+    sequences_of,
+)
 from envkit.trajectory.stop import FaultRecord, StopReason
 
 TIME_PARTS: Final = ("queue", "generate", "env", "encode")
@@ -172,10 +178,24 @@ class Trajectory:
         return int(sum(segment.array("loss_mask").sum() for segment in self.segments))
 
     @property
+    def own_segments(self) -> tuple[Segment, ...]:
+        """Segments that are not those of the trajectory that it was forked from."""
+        return self.segments if self.origin is None else self.segments[self.origin.segments :]
+
+    @property
+    def own_turns(self) -> tuple[TurnRecord, ...]:
+        """Turns that are not those of the trajectory that it was forked from."""
+        return self.turns if self.origin is None else self.turns[self.origin.turns :]
+
+    @property
+    def step_count(self) -> int:
+        """Replies that went to the environment, those before a fork included."""
+        return sum(turn.purpose is None for turn in self.turns)
+
+    @property
     def sampled_token_count(self) -> int:
         """Tokens that this episode sampled itself, summaries included, whatever their mask."""
-        first = 0 if self.origin is None else self.origin.segments
-        own = self.segments[first:]
+        own = self.own_segments
         return sum(segment.token_count for segment in own if segment.kind is SegmentKind.MODEL)
 
     def train_ids(self) -> tuple[int, ...]:
@@ -212,6 +232,24 @@ class Trajectory:
         """
         shared = 0 if self.origin is None else self.origin.segments
         return sequences_of(self.segments, self.branches, shared=shared)
+
+    def seen_at(self, turn: int) -> tuple[Message, ...]:
+        """Return the conversation as the model saw it, up to the reply of a turn.
+
+        Args:
+            turn: Index of the reply. What a rewrite before it dropped is left out, as far as the
+                record says what was.
+
+        Raises:
+            LedgerFault: A branch names a message that the trajectory does not have.
+        """
+        replies = [n for n, entry in enumerate(self.messages) if entry["role"] == "assistant"]
+        end = replies[turn] + 1 if turn < len(replies) else len(self.messages)
+        for branch in reversed(self.branches):
+            if self.segments[branch.segment].turn <= turn and branch.history:
+                rest = self.messages[branch.message_count or 0 : end]
+                return (*branch_history(branch, self.messages), *rest)
+        return self.messages[:end]
 
     def steps(self, *, merge: bool = False) -> tuple[Row, ...]:
         """Return training rows; none where the model sampled nothing (see `projection`).

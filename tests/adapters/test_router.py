@@ -5,6 +5,7 @@ import gc
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,3 +228,18 @@ async def test_killed_server_processes_take_no_episode_with_them() -> None:
     assert [one.reward for one in trajectories] == [1.0] * 64
     assert all(one.fault is None and one.env_restarts == 0 for one in trajectories)
     gc.collect()  # an unclosed connection would warn here, and warnings are errors
+
+
+async def test_fork_goes_to_the_server_of_its_tree() -> None:
+    servers = [FakeVLLM(reply) for _ in range(3)]
+    async with routed(*servers) as engine:
+        for tree in range(6):
+            await engine.generate(ask(10 * tree, (4, tree)))
+        for tree in range(6):  # other episodes would go to the least busy server
+            for fork in range(1, 4):
+                request = ask(10 * tree + fork, (4, tree, 20, 21, fork), 1)
+                await engine.generate(replace(request, root_id=f"episode-{10 * tree}"))
+    places = [Counter(body["token_ids"][1] for body in server.requests) for server in servers]
+    assert all(set(place.values()) == {4} for place in places)  # each tree whole
+    assert sum(map(len, places)) == 6
+    assert {len(set(server.sessions)) for server in servers} == {2}  # the header names the tree

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.evaluation import (
+from envkit.metrics.intervals import exact_p_value, mean_interval, pass_at_k
+from envkit.trajectory import StopReason, Trajectory, save
+from envkit_eval import (
     Price,
     Sample,
     check_pass_at,
@@ -23,8 +25,6 @@ from envkit.evaluation import (
     read_price,
     read_side,
 )
-from envkit.metrics.intervals import exact_p_value, mean_interval, pass_at_k
-from envkit.trajectory import StopReason, Trajectory, save
 
 # ---- the statistics
 

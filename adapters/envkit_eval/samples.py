@@ -8,7 +8,7 @@ from typing import Final
 from envkit.messages import images_of
 from envkit.metrics import EpisodeFacts
 from envkit.rollout.multi_agent import rollout_id_of
-from envkit.trajectory import Trajectory
+from envkit.trajectory import SegmentKind, TokenSequence, Trajectory
 
 TAGS: Final = ("family", "level")
 """What results are grouped by where an episode records it."""
@@ -166,8 +166,22 @@ def by_number(value: str) -> tuple[bool, float, str]:
         return (True, 0.0, value)
 
 
+def _images_read(sequence: TokenSequence) -> int:
+    """Return how many images the requests of a sequence's own turns had."""
+    sent = shown = 0
+    last: int | None = None
+    for number, segment in enumerate(sequence.segments):
+        shown += len(segment.images)
+        is_reply = segment.kind is SegmentKind.MODEL and number >= sequence.owned
+        if is_reply and segment.turn != last:  # an abort cuts a reply in two
+            sent, last = sent + shown, segment.turn
+    return sent
+
+
 def _images_sent(trajectory: Trajectory) -> int:
     sent = shown = 0
+    if trajectory.has_ledger:
+        return sum(map(_images_read, trajectory.sequences()))
     for entry in trajectory.messages:
         if entry["role"] == "assistant":
             sent += shown

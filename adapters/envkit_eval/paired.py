@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.evaluation.samples import by_number, tags_of
 from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import exact_p_value
 from envkit.rollout.run_folder import RUN_FILE, read_settings
@@ -14,6 +13,7 @@ from envkit.trajectory import read_trajectories
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow, episode_row
+from envkit_eval.samples import by_number, tags_of
 
 _SHOWN: Final = 60
 """Characters of a value that differs."""

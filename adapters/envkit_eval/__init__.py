@@ -1,9 +1,9 @@
 """Evaluations: what a model or policy achieves on fixed tasks, and how sure that is."""
 
-from envkit.evaluation.figures import Estimate, Line, check_pass_at, lines_of
-from envkit.evaluation.paired import Comparison, Difference, Flipped, Side, compare, read_side
-from envkit.evaluation.prices import Price, price_of, read_price
-from envkit.evaluation.samples import TAGS, Problem, Sample, episodes_of, problems_of
+from envkit_eval.figures import Estimate, Line, check_pass_at, lines_of
+from envkit_eval.paired import Comparison, Difference, Flipped, Side, compare, read_side
+from envkit_eval.prices import Price, price_of, read_price
+from envkit_eval.samples import TAGS, Problem, Sample, episodes_of, problems_of
 
 __all__ = [
     "TAGS",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.evaluation.samples import Sample
+from envkit_eval.samples import Sample
 
 _MILLION: Final = 1e6
 

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envkit.errors import ConfigurationError
-from envkit.evaluation.prices import Price
-from envkit.evaluation.samples import Problem, Sample, by_number, episodes_of, problems_of
 from envkit.metrics.intervals import Interval, mean_interval, pass_at_k
+from envkit_eval.prices import Price
+from envkit_eval.samples import Problem, Sample, by_number, episodes_of, problems_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
