@@ -2,9 +2,10 @@
 
 Both start from the built-in half-trained model and play `canary-v0` with three turns of one digit.
 GRPO plays four episodes per task and credits each with its reward minus the group's mean. The tree
-plays two trunks per task and forks each before turns 1 and 2: eight leaves, of which the last turns
-are new. A step ends when as many tokens were sampled as the budget says, less what earlier steps
-sampled over it; the update is one REINFORCE step, mean over tokens. The policy is evaluated on held-out tasks at temperature 1 before and after.
+plays two trunks per task and forks each before turns 1 and 2, which gives eight leaves. A step ends
+when as many tokens were sampled as the budget says, less what earlier steps sampled over it. The
+update is one REINFORCE step, mean over tokens, with the credit divided by its deviation. The policy
+is evaluated on held-out tasks at temperature 1 before and after.
 
     python benchmarks/tree.py [--steps 20] [--seeds 3] [--json FILE]
 """
