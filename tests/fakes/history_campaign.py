@@ -372,7 +372,7 @@ class Family:
         assert draft is not None
         observation = self.observation()
         draft.step = Step(
-            observation={"text": text_of(observation)},
+            observation={"text": text_of(observation), "images": (), "role": "user"},
             reward=self.rng.choice((0.0, 1.0)),
             terminated=False,
             truncated=False,
