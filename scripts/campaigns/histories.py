@@ -26,11 +26,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--operations", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first family")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     seed, shown = options.seed, 0.0
     started, busy = time.monotonic(), time.process_time()
     while (done := sum(counts[name] for name in OPERATIONS)) < options.operations:
+        if time.monotonic() - started > options.seconds:
+            break
         run_family(seed, counts)
         seed += 1
         if time.monotonic() - shown > 20:

@@ -18,7 +18,7 @@ def test_history_keeps_one_owner_for_each_token(seed: int, operations: int) -> N
 @pytest.mark.slow
 def test_history_keeps_one_owner_over_many_families() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(45):
+    for seed in range(300):
         run_family(seed, counts)
     assert all(counts[name] for name in OPERATIONS)
-    assert sum(counts[name] for name in OPERATIONS) >= 18_000
+    assert sum(counts[name] for name in OPERATIONS) >= 12_000

@@ -39,7 +39,7 @@ from envkit.trajectory import (
 
 FIRST_SAMPLED = 100_000
 """Sampled ids count up from here; ids of prompts and observations lie below."""
-MAX_EPISODES = 10
+MAX_EPISODES = 5
 """Of one family."""
 
 
@@ -372,7 +372,7 @@ class Family:
         assert draft is not None
         observation = self.observation()
         draft.step = Step(
-            observation={"text": text_of(observation)},
+            observation={"text": text_of(observation), "images": (), "role": "user"},
             reward=self.rng.choice((0.0, 1.0)),
             terminated=False,
             truncated=False,
@@ -481,7 +481,7 @@ class Family:
             self.counts["sequences"] += 1
 
 
-FAMILY_OPERATIONS = 400
+FAMILY_OPERATIONS = 50
 """Of one family."""
 OPERATIONS = ("append", "rewrite", "summary", "end", "abort", "resume", "fork", "store", "load")
 
