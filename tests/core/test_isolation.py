@@ -69,7 +69,7 @@ def worker(factory: Callable[[], Any], **options: Any) -> Generator[IsolatedEnv]
         ("say and exit", "exited with code 7; its last output:(.|\n)*last words on stderr"),
         ("segfault", "SIGSEGV(.|\n)*isolated_envs.py"),
         ("kill", "was killed by SIGKILL"),
-        ("junk", "not an answer"),
+        ("junk", "an invalid answer"),
         ("close descriptors", "exited with code 1|was killed by SIGKILL"),
     ],
 )
