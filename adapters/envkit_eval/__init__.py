@@ -1,4 +1,4 @@
-"""Evaluations: what a model or policy achieves on fixed tasks, and how sure that is."""
+"""Evaluations of models and policies on fixed tasks, with confidence intervals."""
 
 from envkit_eval.figures import Estimate, Line, check_pass_at, lines_of
 from envkit_eval.paired import Comparison, Difference, Flipped, Side, compare, read_side

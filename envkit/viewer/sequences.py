@@ -19,13 +19,12 @@ siblings. A sequence follows its parent in the list.
 
 from typing import Any, Final
 
-from envkit.images import Image
 from envkit.trajectory.plain import Keep
-from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.sequence import TEMPLATE, TokenSequence
 from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.conversation import Conversation
 
-_REWRITTEN: Final = "the chat template renders earlier replies differently"
+_REASONS: Final = {TEMPLATE: "the chat template renders earlier replies differently"}
 
 
 def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[dict[str, Any]]:
@@ -36,33 +35,29 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
         said: Its turns.
         keep: Called with each image of a prompt.
     """
-    groups = trajectory.sequences()
-    starts = [0, *(group[0].turn for group in groups[1:])]
-    ends = [*starts[1:], len(said.turns)]
     found: list[dict[str, Any]] = []
-    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        is_last = number == len(starts) - 1
+    tree = trajectory.sequences() or (TokenSequence(segments=(), owned=0),)
+    starts = [0, *(one.segments[one.at].turn for one in tree[1:])]
+    ends = [*starts[1:], len(said.turns)]
+    for number, (one, start, end) in enumerate(zip(tree, starts, ends, strict=True)):
+        reason = one.reason or ""
         found.append(
             {
-                "parent": number - 1 if number else None,
+                "parent": one.parent,
                 "branch_turn": start,
-                "reason": _REWRITTEN if number else "",
-                "prompt": _prompt(groups[number], keep) if number else None,
+                "reason": _REASONS.get(reason, reason.replace("_", " ")),
+                "prompt": _prompt(one, keep) if number and not one.at else None,
                 "reward": None,
                 "turns": said.turns[start:end],
-                "final": said.final if is_last else [],
+                "final": said.final if number == len(tree) - 1 else [],
             }
         )
     return found
 
 
-def _prompt(segments: tuple[Segment, ...], keep: Keep) -> dict[str, Any]:
+def _prompt(sequence: TokenSequence, keep: Keep) -> dict[str, Any]:
     """Return what a sequence was rendered from: its prompt alone, not what came later."""
-    rendered = [one for one in segments if one.kind is SegmentKind.PROMPT]
-    images: list[Image] = [image for one in rendered for image in one.images]
-    for image in images:
+    prompt = sequence.segments[0]
+    for image in prompt.images:
         keep(image)
-    return {
-        "images": [image.sha256 for image in images],
-        "tokens": sum(len(one.train_ids) for one in rendered),
-    }
+    return {"images": [image.sha256 for image in prompt.images], "tokens": prompt.token_count}

@@ -135,7 +135,7 @@ def test_folder_without_access_ends_in_one_line(monkeypatch: pytest.MonkeyPatch)
     ("arguments", "said"),
     [
         (("canary-v0", "--format", "verl", "-n", 2, "--out", "x.csv"), "must end in .jsonl or"),
-        (("canary-v0", "--format", "verl", "--out", "x.jsonl"), "say how many with -n"),
+        (("canary-v0", "--format", "verl", "--out", "x.jsonl"), "set the number with -n"),
         (("canaryy-v0", "--format", "verl", "-n", 2, "--out", "x.jsonl"), "Did you mean 'canary"),
         (("nowhere", "--format", "sft", "--out", "x.jsonl"), "there is no trajectory file"),
         (

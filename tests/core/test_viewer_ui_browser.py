@@ -278,7 +278,7 @@ def test_episode_shows_where_its_history_was_rewritten(tmp_path: Path, open_ui: 
         fold.locator("summary").focus()
         page.keyboard.press("Enter")
         fold.locator("img").first.wait_for()
-        prompt = rewritten().sequences()[1][0]
+        prompt = rewritten().sequences()[1].segments[0]
         assert str(prompt.train_ids[-1]) in fold.locator("pre").inner_text()
         assert fold.locator("img").count() == len(prompt.images)
 
