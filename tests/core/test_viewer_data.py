@@ -5,7 +5,6 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from envkit_conformance import shipped_recordings
 from fakes.marked_runs import CLICK, SIZE, click, grouped_run, marked, rewritten
 from fakes.trajectories import Context, Reply, build, example
 
@@ -19,6 +18,7 @@ from envkit.viewer.rows import COLUMNS, episode_row
 from envkit.viewer.run import RunData
 from envkit.viewer.search import search_pieces
 from envkit.viewer.search_text import SearchText
+from envkit_conformance import shipped_recordings
 
 
 def read(rows: list[Trajectory]) -> RunData:
