@@ -94,7 +94,7 @@ class Env(gymnasium.Env[Observation, str]):
     system_prompt: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     tasks: TaskSource | None = None
-    history_policy: str | Mapping[str, Any] | None = None
+    history_policy: ClassVar[str | Mapping[str, Any] | None] = None
     """Which history policy a rollout takes if it names none, such as
     `{"keep_last_images": {"keep": 3, "drop_at": 6}}`; None appends everything."""
     step_key: StepKey | None = None

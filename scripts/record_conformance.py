@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
 import numpy as np  # noqa: E402
+from conformance_branches import record_tree, with_sub_agent  # noqa: E402
 from fakes.envs import AdderEnv  # noqa: E402
 from fakes.playing import play_one  # noqa: E402
 from fakes.templates import image_processor, make_codec  # noqa: E402
@@ -46,7 +47,7 @@ from envkit.trajectory import StopReason, Trajectory, check_trajectory  # noqa: 
 from envkit_conformance import load_recordings, save_recordings  # noqa: E402
 from envkit_conformance.recordings import ABOUT_KEY, FILLER_KEY, NAME_KEY  # noqa: E402
 
-TARGET = ROOT / "envkit" / "conformance" / "recordings"
+TARGET = ROOT / "adapters" / "envkit_conformance" / "recordings"
 NO_RETRIES = RetryBudget(
     max_env_retries_per_turn=0,
     max_env_retries_per_episode=0,
@@ -160,6 +161,13 @@ def think(context: PolicyContext) -> str:
     return f"<think>\nThis is room {context.turn}.\n</think>\n\nThree areas in room {context.turn}."
 
 
+def work(context: PolicyContext) -> str:
+    """Policy: a summary if one is asked for, else a sentence that differs between forks."""
+    if "Summarise" in text_of(context.messages[-1]):
+        return f"So far I saw {context.turn} rooms."
+    return f"Room {context.turn}, view {context.seed % 97}:\n\nthree flat areas."
+
+
 def call_tool(context: PolicyContext) -> str:
     """Policy: a call that does not parse, a good one, the sum."""
     a, b = context.task["a"], context.task["b"]
@@ -181,6 +189,9 @@ class Scene:
     template: str = "qwen2.5-vl"
     policy: Policy = describe
     history: str = "keep"
+    """What the codec does with a template that rewrites earlier replies."""
+    policy_history: Mapping[str, Any] | None = None
+    """The rollout's history policy."""
     limits: Limits = field(default_factory=Limits)
     sampling: Sampling = field(default_factory=Sampling)
     engine_fails_at: int | None = None
@@ -257,6 +268,14 @@ SCENES = (
         env=text_room(),
         template="qwen2.5",
         limits=Limits(max_response_tokens=44),
+    ),
+    Scene(
+        name="sampled_tokens",
+        about="the second reply is cut by Limits.max_sampled_tokens",
+        stop=STOP.SAMPLED_TOKENS,
+        env=text_room(),
+        template="qwen2.5",
+        limits=Limits(max_sampled_tokens=30),
     ),
     Scene(
         name="context_tokens",
@@ -337,6 +356,21 @@ SCENES = (
         policy=think,
         history="rerender",
     ),
+    Scene(
+        name="compaction",
+        about="the history is summarised twice, each time by a reply that is trained",
+        stop=DONE,
+        env=text_room(turns=5),
+        template="qwen3",
+        policy=work,
+        policy_history={"summarise": {"at_tokens": 90, "max_tokens": 24}},
+    ),
+    Scene(
+        name="dropped_screenshot",
+        about="old images become text once there are more than two; Qwen2.5-VL",
+        stop=DONE,
+        policy_history={"keep_last_images": {"keep": 1, "drop_at": 2}},
+    ),
 )
 
 
@@ -373,6 +407,8 @@ async def record(scene: Scene) -> Trajectory:
         "sampling": scene.sampling,
         "retries": scene.retries,
     }
+    if scene.policy_history is not None:
+        settings["history"] = scene.policy_history
     filler = codec.stop_ids[0]
     facts: Mapping[str, Any] = {NAME_KEY: scene.name, ABOUT_KEY: scene.about, FILLER_KEY: filler}
     made = await play_one(
@@ -404,9 +440,23 @@ def without_times(made: Trajectory) -> Trajectory:
     return replace(made, turns=turns, duration_seconds=0.0, fault=fault)
 
 
+async def record_branches() -> list[Trajectory]:
+    """Play a tree of forks, and an episode with a sub-agent."""
+    codec = make_codec("qwen2.5")
+    engine = Recorder(codec, work, fails_at=None, latency=lambda _: 0.0)
+    tree = await record_tree(text_room(turns=4), engine, codec)
+    scene = Scene(name="main", about="", stop=DONE, env=text_room(turns=2), template="qwen2.5")
+    main, other = await record(scene), await record(replace(scene, name="other", policy=work))
+    made = [*map(without_times, tree), with_sub_agent(main, other, filler_id=codec.stop_ids[0])]
+    for one in made:
+        if problems := check_trajectory(one):
+            raise RuntimeError(f"{one.metadata[NAME_KEY]}: {problems}")
+    return [replace(one, env_id="gallery-v0") for one in made]
+
+
 async def record_all() -> list[Trajectory]:
     """Play every scene, one after the other."""
-    return [await record(scene) for scene in SCENES]
+    return [*[await record(scene) for scene in SCENES], *await record_branches()]
 
 
 def main(target: Path) -> None:

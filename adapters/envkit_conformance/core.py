@@ -13,9 +13,10 @@ from envkit_conformance.delivered import Content, DeliveredRow, Projection, Shap
 
 def _whole(trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
     ids = trajectory.train_ids()
-    kinds = [segment.kind for segment in trajectory.segments]
-    if SegmentKind.MODEL in kinds:
-        before = trajectory.segments[: kinds.index(SegmentKind.MODEL)]
+    segments, shared = trajectory.segments, len(trajectory.segments) - len(trajectory.own_segments)
+    kinds = [segment.kind for segment in segments]
+    if SegmentKind.MODEL in kinds[shared:]:
+        before = segments[: kinds.index(SegmentKind.MODEL, shared)]
         start = sum(segment.token_count for segment in before)
         columns = (ids[start:], trajectory.loss_mask()[start:], trajectory.logprobs()[start:])
     else:

@@ -279,7 +279,11 @@ def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
 def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN401
     """Return a codec with what the adapters use."""
     return SimpleNamespace(
-        decode=lambda _: "", stop_ids=(policy.filler_id,), media_ids=tuple(media_ids)
+        decode=lambda _: "",
+        stop_ids=(policy.filler_id,),
+        media_ids=tuple(media_ids),
+        history="keep",
+        rewrites_history=False,
     )
 
 

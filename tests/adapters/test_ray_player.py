@@ -497,7 +497,7 @@ async def test_tree_is_forked_by_workers(ray: FakeRay, env: type[Screens]) -> No
 
 
 async def test_tree_goes_on_although_a_worker_dies(ray: FakeRay) -> None:
-    make = partial(branching_player, RolloutConfig(), latency_s=0.02)
+    make = partial(branching_player, RolloutConfig(), latency_s=0.03)
     async with playing(make=make) as player:
         await player.start()
         growing = asyncio.create_task(
@@ -509,8 +509,8 @@ async def test_tree_goes_on_although_a_worker_dies(ray: FakeRay) -> None:
             )
         )
         for _ in range(2):
+            await asyncio.sleep(0.15)
             await until(lambda: any(actor.running for actor in ray.actors))
-            await asyncio.sleep(0.17)
             actor = next(actor for actor in ray.actors if actor.running)
             actor.die()
             asyncio.get_running_loop().call_later(0.05, actor.come_back)

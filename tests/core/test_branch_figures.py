@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from envkit.evaluation.samples import Sample
+from envkit_eval.samples import Sample
 from fakes.branching import IMAGES, SUMMARY, rewritten, tree
 
 from envkit.agents.rewards import with_total

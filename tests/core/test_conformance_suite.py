@@ -62,7 +62,8 @@ def test_core_agrees_with_itself_on_every_recording_and_shape() -> None:
     assert len(outcomes) == 3 * len(RECORDINGS)
     refused = [one for one in outcomes if one.verdict is Verdict.REFUSED]
     assert [(one.projection, one.recording) for one in refused] == [
-        ("core-whole", "thinking_rerender")
+        ("core-whole", name)
+        for name in ("thinking_rerender", "compaction", "dropped_screenshot", "sub_agent")
     ]
     assert all(one.verdict is Verdict.PASS for one in outcomes if one not in refused)
 
@@ -86,6 +87,20 @@ def test_recordings_cover_everything_that_is_promised() -> None:
     assert len(BY_NAME["thinking_keep"].trajectory.sequences()) == 1
     assert len(BY_NAME["thinking_rerender"].trajectory.sequences()) == 3
     assert BY_NAME["thinking_rerender"].contents == {Content.SEQUENCES}
+    assert _reasons("compaction") == ["summarise"] * 2
+    assert _reasons("dropped_screenshot") == ["keep_last_images"]
+    assert _reasons("sub_agent") == ["sub_agent", "main"]
+    leaves = [one.trajectory for one in RECORDINGS if one.name.startswith("fork_")]
+    assert [len(leaf.own_turns) for leaf in leaves] == [4, 3, 2, 2]
+    assert len({leaf.group_id for leaf in leaves}) == 1
+    for name in ("compaction", "dropped_screenshot", "sub_agent", "fork_first", "fork_of_fork"):
+        trajectory = BY_NAME[name].trajectory
+        rows = step_rows(trajectory, filler_id=0, merge=True)
+        assert sum(sum(row.loss_mask) for row in rows) == trajectory.sampled_token_count
+
+
+def _reasons(name: str) -> list[str]:
+    return [branch.reason for branch in BY_NAME[name].trajectory.branches]
 
 
 def test_recordings_are_sound_and_hold_their_features() -> None:
@@ -122,16 +137,17 @@ def test_recorded_rows_equal_what_the_file_says_by_hand() -> None:
         if len(starts) != 1 or len(segments) < 2:
             continue
         (row,) = core.deliver(BY_NAME[data["metadata"]["recording"]].trajectory, filler_id=0)
+        shared = data.get("origin", {}).get("segments", 1)  # of a fork: its parent's
         masks: list[int] = []
-        for segment in segments[1:]:
+        for segment in segments[shared:]:
             is_model = segment["kind"] == "model" and data["fault"] is None
             masks += [int(is_model)] * len(segment["train_ids"])
         if segments[-1]["kind"] == "observation":
             pytest.fail(f"{data['episode_id']} ends with an observation")
-        assert list(row.prompt_ids) == segments[0]["train_ids"]
-        assert list(row.response_ids) == [i for s in segments[1:] for i in s["train_ids"]]
+        assert list(row.prompt_ids) == [i for s in segments[:shared] for i in s["train_ids"]]
+        assert list(row.response_ids) == [i for s in segments[shared:] for i in s["train_ids"]]
         assert list(row.loss_mask) == masks
-        assert list(row.logprobs or ()) == [v for s in segments[1:] for v in s["logprobs"]]
+        assert list(row.logprobs or ()) == [v for s in segments[shared:] for v in s["logprobs"]]
         assert row.reward == data["reward"]
 
 

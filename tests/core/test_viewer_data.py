@@ -5,7 +5,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from envkit.conformance import shipped_recordings
+from envkit_conformance import shipped_recordings
 from fakes.marked_runs import CLICK, SIZE, click, grouped_run, marked, rewritten
 from fakes.trajectories import Context, Reply, build, example
 
