@@ -18,7 +18,11 @@ REWARDS = st.none() | st.sampled_from([0.0, 0.25, 1.0, -2.0])
 def leaf(
     name: str, reward: float | None, *, turns: int = 4, origin: tuple[str, int] | None = None
 ) -> Trajectory:
-    parent = None if origin is None else Origin(episode_id=origin[0], segments=1, turns=origin[1])
+    parent = (
+        None
+        if origin is None
+        else Origin(episode_id=origin[0], segments=1, turns=origin[1], root="trunk0")
+    )
     return Trajectory(
         episode_id=name,
         env_id="counter-v0",
