@@ -30,8 +30,10 @@ from envkit.trajectory.trajectory import Trajectory
 class Branching(Protocol):
     """Chooses where an episode is forked."""
 
-    width: int
-    """Continuations of a fork, the one that is there already included."""
+    @property
+    def width(self) -> int:
+        """Continuations of a fork, the one that is there already included."""
+        ...
 
     def turns_of(self, trunk: Trajectory) -> Sequence[int]:
         """Return before which turns of the trunk, counted from 0, in ascending order."""

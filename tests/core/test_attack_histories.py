@@ -20,7 +20,7 @@ from envkit.rollout import (
     RolloutConfig,
     ScriptedEngine,
 )
-from envkit.rollout.history import history_policy
+from envkit.rollout.history import HistoryPolicy, history_policy
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
 
 TURNS: Mapping[str, Any] = {"keep_last_turns": {"keep": 1, "drop_at": 2}}
@@ -88,7 +88,7 @@ def assert_sound(trajectory: Trajectory) -> None:
 
 @pytest.mark.parametrize("history", [SUMMARY, TURNS], ids=["summarise", "turns"])
 @pytest.mark.parametrize("env", [Screens, Tools])
-@pytest.mark.parametrize("template", ["gemma3", "qwen2.5", "qwen3", "phi4"])
+@pytest.mark.parametrize("template", ["gemma3", "mistral-7b", "qwen2.5", "qwen3"])
 async def test_rewrites_fit_templates(template: str, env: type[Screens], history: Any) -> None:
     trajectory = await run(history, env=env(), template=template)
     assert_sound(trajectory)
@@ -110,7 +110,10 @@ def twice(view: HistoryView) -> list[Message] | None:
 
 
 async def test_policy_may_show_one_message_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_policy.__module__ + "._imported", lambda _: twice)
+    def imported(_: str) -> HistoryPolicy:
+        return twice
+
+    monkeypatch.setattr(history_policy.__module__ + "._imported", imported)
     trajectory = await run("mine:policy", template="qwen3")
     assert_sound(trajectory)
     assert trajectory.branches
