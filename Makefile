@@ -55,10 +55,9 @@ $(VENV)/.dev: $(VENV)/.ready
 DEMO = $(BIN)/envkit rollout --temperature 0 --max-new-tokens 24 --seed 0 --overwrite
 WINDOWS = --env-kwargs level=1 --env-kwargs 'families=["move_window"]'
 
-demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then with blank and swapped images
+demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then with blank or swapped images
 	$(DEMO) canary-v0 -n 64 --out runs/demo-codes
 	$(DEMO) canary-v0 -n 32 --wrap blank-image --out runs/demo-codes-blank
-	$(DEMO) canary-v0 -n 32 --wrap swap-image --out runs/demo-codes-swapped
 	$(DEMO) computer-use-v0 $(WINDOWS) -n 16 --out runs/demo-windows
 	$(DEMO) computer-use-v0 $(WINDOWS) -n 16 --wrap swap-image --out runs/demo-windows-swapped
 	$(BIN)/envkit rollout geo3k-v0 --policy noisy-oracle -n 64 --group 4 --seed 0 --out runs/demo-noisy-oracle --overwrite

@@ -8,9 +8,11 @@ CPU time of the whole process, divided by turns; every turn has a new screenshot
 runs counts: others on a shared machine only add. The tensors of each finished episode are read, as
 a trainer does, or left alone, as an evaluation does.
 
+Forks: bytes that a fork in the middle of a long desktop episode allocates, and its parent's.
+
 Stages: what becomes of one new image, by itself. Pickling: an episode sent to another process.
 
-    python benchmarks/scale.py [--part ledger|turns|stages|pickle ...] [--json FILE]
+    python benchmarks/scale.py [--part ledger|turns|forks|stages|pickle ...] [--json FILE]
 """
 
 import argparse
@@ -23,6 +25,7 @@ import random
 import struct
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +35,13 @@ import numpy as np
 from PIL import Image as PilImage
 
 import envkit
+from envkit.env import PolicyContext
 from envkit.images import Image
-from envkit.rollout import Limits, RolloutConfig, ScriptedEngine, collect
+from envkit.rollout import EpisodeSpec, Limits, Player, RolloutConfig, ScriptedEngine, collect
 from envkit.tokens import ChatCodec, load_codec
 from envkit.tokens.encoded import Encoded
-from envkit.trajectory import Ledger, Trajectory
+from envkit.trajectory import Ledger, Trajectory, fork_before
+from envkit_actions.action import Action, ActionKind
 from envkit_desktop.policies import oracle
 from envkit_transformers import builtin_model_dir
 
@@ -122,6 +127,39 @@ def turns(codec: ChatCodec, lazy: ChatCodec, episodes: int) -> Figures:
     return figures
 
 
+def forks(codec: ChatCodec) -> Figures:
+    """Return bytes of an episode of a screenshot per turn, and of a fork before its last turn."""
+
+    def wait(context: PolicyContext) -> str:
+        env: Any = context.env.unwrapped
+        return env.dialect.write([Action(kind=ActionKind.WAIT)])
+
+    async def one() -> Trajectory:
+        player = Player(ScriptedEngine(codec, wait), codec, RolloutConfig(limits=LIMITS))
+        width, height = SIZES[1]
+        env = envkit.make("computer-use-v0", width=width, height=height, max_turns=20)
+        try:
+            (played,) = await player.play(env, EpisodeSpec(seed=3))
+        finally:
+            await player.aclose()
+        return played
+
+    parent = asyncio.run(one())
+    last = len(parent.turns) - 1
+    fork_before(parent, last, episode_id="warm-up")
+    tracemalloc.start()
+    fork = fork_before(parent, last, episode_id="fork")
+    gc.collect()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return {
+        "tokens shared with the parent": sum(one.token_count for one in fork.segments),
+        "images shared with the parent": fork.image_count,
+        "kB of the parent's segments": deep_size([parent.segments]) / 1e3,
+        "kB of the fork": taken / 1e3,
+    }
+
+
 def stages(codec: ChatCodec) -> Figures:
     """Return CPU milliseconds of what becomes of one new image."""
     figures: Figures = {}
@@ -193,7 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ("ledger", "turns", "stages", "pickle")
+    names = ("ledger", "turns", "forks", "stages", "pickle")
     parser.add_argument("--part", choices=names, action="append", help="default: all")
     parser.add_argument("--episodes", type=int, default=10, help="of each run of image turns")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
@@ -204,6 +242,7 @@ def main() -> None:
     parts: dict[str, Callable[[], Figures]] = {
         "ledger": ledger,
         "turns": lambda: turns(eager, lazy, options.episodes),
+        "forks": lambda: forks(eager),
         "stages": lambda: stages(eager),
         "pickle": lambda: sent(eager),
     }

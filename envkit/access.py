@@ -23,8 +23,22 @@ from envkit.errors import ConfigurationError
 
 _KEY_BYTES: Final = 24
 _SHORTEST_KEY: Final = 16
+_LAST_PORT: Final = 65_535
 _LOCAL_NAME: Final = "localhost"
 _LOCAL_ADDRESS: Final = "127.0.0.1"
+
+
+def check_port(port: int) -> None:
+    """Check the port of a server.
+
+    Args:
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigurationError: It is out of range.
+    """
+    if not 0 <= port <= _LAST_PORT:
+        raise ConfigurationError(f"port must be 0 to {_LAST_PORT}, got {port}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

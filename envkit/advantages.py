@@ -1,19 +1,22 @@
-"""Advantages: an episode against its group, and a turn against the same turn of the group.
+"""Advantages: an episode against its group, a turn against the group's, and leaves of a tree.
 
 GRPO compares the episodes of one prompt (Shao et al. 2024, "DeepSeekMath", section 4.1). A faulted
 episode has no reward, so it counts in neither mean nor deviation and its advantage is 0. Trainers
 that cannot leave a member out get the mean of the others as a stand-in.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envkit.errors import ConfigurationError
 from envkit.trajectory.projection import Row
+from envkit.trajectory.trajectory import Trajectory
 
 EPSILON: Final = 1e-6
 """Added to a deviation, as slime, miles, verl and SkyRL do."""
@@ -161,3 +164,113 @@ def turn_advantages(
                     returns[number][turn], is_scaled=is_scaled, epsilon=epsilon
                 )
     return found
+
+
+def tree_advantages(
+    leaves: Sequence[Trajectory], *, local_share: float = 0.5
+) -> dict[str, tuple[float, ...]]:
+    """Return the credit of each turn in a tree of forked episodes.
+
+    Forks cut an episode's own turns into spans. The value of a span is the mean reward of the
+    leaves that contain it, and the value of the root is the mean over all leaves. A turn is
+    credited with `(1 - local_share) * (V(span) - V(root)) + local_share * (V(span) - V(parent))`,
+    where the parent is the span before the latest fork. Episodes that begin anew, such as the
+    members of a GRPO group, are children of one root, so several trees of a task are compared
+    with each other. Without forks, and with forks before turn 0, this is the reward minus the
+    group's mean.
+
+    Values, the global and the local difference are those of TreeRL (Hou et al. 2025, "TreeRL: LLM
+    Reinforcement Learning with On-Policy Tree Search"). TreeRL adds the two differences; here they
+    are averaged, half of that, so that a tree and a group have one scale. TreeRL also divides by
+    the square root of the number of leaves below a span, because it trains a shared span once for
+    each of them; envkit trains it once, so nothing is divided.
+
+    Args:
+        leaves: Every leaf of one or more trees of one task, in any order. Those without a reward
+            (faulted or aborted) are left out, and their own turns get 0.0.
+        local_share: Weight of the local difference, from 0 to 1.
+
+    Returns:
+        By episode id, one number for each of the K turns: (K,). Turns that belong to the parent
+        get 0.0; the parent's entry has their credit.
+
+    Raises:
+        ConfigurationError: `local_share` is out of range, two leaves have one id, or an origin is
+            missing or circular.
+    """
+    if not 0.0 <= local_share <= 1.0:
+        raise ConfigurationError(f"local_share must be from 0 to 1, got {local_share}")
+    by_id = {leaf.episode_id: leaf for leaf in leaves}
+    if len(by_id) != len(leaves):
+        raise ConfigurationError("tree_advantages takes each leaf once, got an episode id twice")
+    rewarded = [leaf for leaf in leaves if leaf.reward is not None]
+    spans = _spans_of(rewarded, by_id)
+    values = _values_of(rewarded, spans)
+    credit = {leaf.episode_id: [0.0] * len(leaf.turns) for leaf in leaves}
+    for leaf in rewarded:
+        whole: list[_Span | None] = [None, *spans[leaf.episode_id]]
+        for parent, span in pairwise(whole):
+            if span is not None and span[0] == leaf.episode_id:
+                against = (1 - local_share) * values[None] + local_share * values[parent]
+                found = values[span] - against
+                credit[leaf.episode_id][span[1] : span[2]] = [found] * (span[2] - span[1])
+    return {name: tuple(one) for name, one in credit.items()}
+
+
+_Span = tuple[str, int, int]
+"""The episode that owns it, its first turn, and the turn after its last one."""
+
+
+def _path(leaf: Trajectory, by_id: Mapping[str, Trajectory]) -> Iterator[tuple[str, int]]:
+    """Yield the episodes that a leaf consists of, itself first, and the turn where each ends."""
+    end, here = len(leaf.turns), leaf
+    seen = {leaf.episode_id}
+    yield leaf.episode_id, end
+    while here.origin is not None:
+        parent = by_id.get(here.origin.episode_id)
+        if parent is None or parent.episode_id in seen:
+            raise ConfigurationError(
+                f"the origin {here.origin.episode_id!r} of leaf {here.episode_id!r} "
+                + ("is not among the leaves" if parent is None else "comes from it in turn")
+                + "; pass all leaves of the tree, as play_tree returned them"
+            )
+        seen.add(parent.episode_id)
+        end, here = min(end, here.origin.turns), parent
+        if end > _first_turn(parent) or parent.origin is None:  # else it shares none of its own
+            yield parent.episode_id, end
+
+
+def _spans_of(
+    leaves: Sequence[Trajectory], by_id: Mapping[str, Trajectory]
+) -> dict[str, list[_Span]]:
+    """Return the spans of each leaf from its first turn on; empty ones are left out."""
+    paths = {leaf.episode_id: list(_path(leaf, by_id)) for leaf in leaves}
+    forks: dict[str, set[int]] = {}
+    for path in paths.values():
+        for name, end in path[1:]:
+            forks.setdefault(name, set()).add(end)
+    found: dict[str, list[_Span]] = {}
+    for leaf, path in paths.items():
+        found[leaf] = []
+        for name, end in reversed(path):
+            first = _first_turn(by_id[name])
+            inside = {cut for cut in forks.get(name, ()) if first < cut < end}
+            found[leaf] += [(name, *pair) for pair in pairwise(sorted({first, end} | inside))]
+    return found
+
+
+def _values_of(
+    leaves: Sequence[Trajectory], spans: Mapping[str, Sequence[_Span]]
+) -> dict[_Span | None, float]:
+    """Return the mean reward of the leaves below each span; None is the root."""
+    rewards: dict[_Span | None, list[float]] = {}
+    for leaf in leaves:
+        assert leaf.reward is not None
+        for span in (None, *spans[leaf.episode_id]):
+            rewards.setdefault(span, []).append(leaf.reward)
+    return {span: fmean(known) for span, known in rewards.items()}
+
+
+def _first_turn(leaf: Trajectory) -> int:
+    """Return the first turn that a leaf owns."""
+    return 0 if leaf.origin is None else leaf.origin.turns

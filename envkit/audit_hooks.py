@@ -1,4 +1,4 @@
-"""What an environment may tell an audit about itself."""
+"""Optional hooks by which an environment supports an audit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from envkit.turns import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditHooks:
-    """Ways to guess and to grade. Each is optional, and adds a row to the audit."""
+    """Ways to guess and to grade. Each is optional and adds a row to the audit."""
 
     choices: Callable[[Task], Sequence[str]] | None = None
-    """The answers from which one can guess without solving: the options of a question, the numbers
-    of its text. Adds a random choice, and all choices in one reply."""
+    """Answers to guess from without solving: the options of a question, the numbers of its text.
+    Adds a random choice, and all choices in one reply."""
     answer: Callable[[str], str] | None = None
     r"""Writes the reply that gives an answer, such as `\boxed{...}`; None: the answer itself."""
     ask: Callable[[str], str] | None = None
-    """Writes the reply that has an answer scored without ending the episode, such as a tool call.
-    With `choices` and `heard_right` it adds guessing with the scorer."""
+    """Writes a reply that scores an answer without ending the episode, such as a tool call. With
+    `choices` and `heard_right` it adds guessing with the scorer."""
     heard_right: Callable[[Step], bool] | None = None
-    """Whether a step's answer says that the guess was right."""
+    """Whether a step reports that the guess was right."""
     closed_book: Callable[[Task], str] | None = None
     """Answers from the question alone: without the image, the search or the tool that the task is
     about. It must not read the task's answer."""
@@ -32,7 +32,7 @@ class AuditHooks:
     second_grade: Callable[[Task, str], float] | None = None
     """Another implementation of the grader, to compare with."""
     answers: Callable[[Task], Sequence[str]] | None = None
-    """Answers to compare the graders by: right ones in other forms, near misses, garbage."""
+    """Answers for comparing the graders: right ones in other forms, near misses, garbage."""
     shows: Callable[[Task, Sequence[Image]], bool] | None = None
     """Whether the first observation's images show this task: reads them, or draws the task again
     and compares. Finds an image that is blank or belongs to another task."""
@@ -66,9 +66,9 @@ class Audited(Protocol):
 
 @runtime_checkable
 class StatesChance(Protocol):
-    """An environment that knows what blind guessing earns."""
+    """An environment that states what blind guessing earns."""
 
     @property
     def chance_level(self) -> float:
-        """Mean reward of an episode of the best policy that does not look."""
+        """Mean episode reward of the best blind policy."""
         ...

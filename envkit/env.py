@@ -94,7 +94,7 @@ class Env(gymnasium.Env[Observation, str]):
     system_prompt: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     tasks: TaskSource | None = None
-    history_policy: str | Mapping[str, Any] | None = None
+    history_policy: ClassVar[str | Mapping[str, Any] | None] = None
     """Which history policy a rollout takes if it names none, such as
     `{"keep_last_images": {"keep": 3, "drop_at": 6}}`; None appends everything."""
     step_key: StepKey | None = None
@@ -129,7 +129,7 @@ class Env(gymnasium.Env[Observation, str]):
         """Start an episode.
 
         Args:
-            seed: Reseeds `np_random`; None goes on with the generator as it is.
+            seed: Reseeds `np_random`; None keeps the current generator.
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
 
         Raises:

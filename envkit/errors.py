@@ -20,7 +20,8 @@ The tree::
         └── LedgerFault                        the token record would no longer be exact
             └── HistoryFault                   a history policy failed
 
-A model's bad reply is none of these: it is an observation that says what was wrong, and a counter.
+A model's bad reply is not an error: it becomes an observation that says what was wrong, and a
+counter.
 """
 
 import difflib
@@ -44,8 +45,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         name: The name that was asked for.
         known: Every name that would have worked.
     """
-    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.4)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+    found = nearest(name, known)
+    return "" if found is None else f" Did you mean {found!r}?"
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.4) -> str | None:
+    """Return the known name most like a name; None where none reaches the cutoff, 0 to 1."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
 
 
 def describe(error: BaseException) -> str:

@@ -31,7 +31,7 @@ from envkit.errors import (
     UnknownNameError,
     did_you_mean,
 )
-from envkit.signature import known_arguments, takes
+from envkit.signature import known_arguments, takes, wrong_types
 
 NAMESPACE: Final = "envkit"
 ENTRY_POINT_GROUP: Final = "envkit.envs"
@@ -148,7 +148,7 @@ def register_plugins() -> None:
     _plugins.update(found)  # before the removals: another thread may be looking
     for gone in _plugins.keys() - found.keys():
         del _plugins[gone]
-        if gone not in _registered:  # else its class is here, and goes on working
+        if gone not in _registered:  # otherwise its class exists and keeps working
             gymnasium.registry.pop(_gym_id(gone), None)
     for name, points in found.items():
         if _gym_id(name) in gymnasium.registry:
@@ -267,25 +267,28 @@ def make(
     try:
         made = gymnasium.make(plain, disable_env_checker=disable_env_checker, **kwargs)
     except TypeError as error:
-        if isinstance(error, EnvkitError) or takes(creator, {**found.kwargs, **kwargs}):
+        if isinstance(error, EnvkitError):
             raise
-        raise _refused_arguments(found, creator, kwargs, error) from error
+        wrong = wrong_types(creator, kwargs)
+        if not wrong and takes(creator, {**found.kwargs, **kwargs}):
+            raise
+        raise _refused_arguments(found, creator, kwargs, wrong or str(error)) from error
     return _checked(made, found)
 
 
 def _refused_arguments(
-    found: EnvSpec, creator: Creator, given: Mapping[str, Any], error: TypeError
+    found: EnvSpec, creator: Creator, given: Mapping[str, Any], reason: str
 ) -> ConfigurationError:
-    known = known_arguments(creator)
+    known, typed = known_arguments(creator), " ".join(f"{name}={given[name]}" for name in given)
     unknown = [name for name in given if name not in known]
     if not unknown:
         return ConfigurationError(
-            f"{found.id} cannot be made with {dict(given)}: {error}. See `envkit info {found.id}`"
+            f"{found.id} cannot be made with {typed}: {reason}. See `envkit info {found.id}`"
         )
     names = ", ".join(map(repr, unknown))
     meant = "".join(did_you_mean(name, known) for name in unknown)
     return ConfigurationError(
-        f"{found.id} cannot be made with {dict(given)}: it takes no argument {names}.{meant} "
+        f"{found.id} cannot be made with {typed}: it takes no argument {names}.{meant} "
         f"It takes {', '.join(sorted(known)) or 'none'}; see `envkit info {found.id}`"
     )
 

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -85,6 +85,39 @@ def takes(maker: Any, names: Iterable[str]) -> bool:  # noqa: ANN401  # as above
     return given.keys() <= known_arguments(maker)
 
 
+def wrong_types(maker: Any, given: Mapping[str, Any]) -> str:  # noqa: ANN401  # as above
+    """Describe the arguments whose value contradicts their type hint; empty if none does.
+
+    Args:
+        maker: A class or a function.
+        given: Its arguments by name. Only plain hints are checked, such as `int | None`.
+    """
+    kinds = reversed(maker.__mro__) if isinstance(maker, type) else (maker,)
+    hints: dict[str, Any] = {}
+    for kind in kinds:
+        try:
+            hints |= get_type_hints(kind.__init__ if isinstance(kind, type) else kind)
+        except (NameError, TypeError, AttributeError):  # a name that only type checkers import
+            continue
+    found: list[str] = []
+    for name, value in given.items():
+        hint: Any = hints.get(name)
+        members: tuple[Any, ...] = get_args(hint) if _is_union(hint) else (hint,)
+        if not all(member in _PLAIN for member in members):
+            continue
+        accepted = {*members, int} if float in members else set(members)
+        if type(value) not in accepted:
+            kinds_named = " or ".join(
+                "None" if member is type(None) else member.__name__ for member in members
+            )
+            found.append(f"{name} must be {kinds_named}, got {value!r:.80}")
+    return "; ".join(found)
+
+
+def _is_union(hint: Any) -> bool:  # noqa: ANN401  # any type hint
+    return get_origin(hint) in (Union, types.UnionType)
+
+
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     parameters = list(inspect.signature(function).parameters.values())
     unnamed = (
@@ -112,7 +145,7 @@ def _schema_of(hint: Any, place: str) -> dict[str, Any]:  # noqa: ANN401  # any 
         return _enumeration([member.value for member in hint], place)
     if origin is Literal:
         return _enumeration(list(arguments), place)
-    if origin in (Union, types.UnionType):
+    if _is_union(hint):
         return _union(arguments, place)
     if origin in (list, Sequence):
         return {"type": "array", "items": _schema_of(arguments[0], place)}

@@ -83,6 +83,8 @@ def read_tasks(path: str | os.PathLike[str]) -> ListSource:
                 f"{str(path)!r}, line {number} must be a task, a JSON object, got {line:.80}"
             )
         rows.append(cast(Task, row))
+    if not rows:
+        raise DatasetError(f"{str(path)!r} must hold at least one task, got an empty file")
     return ListSource(rows)
 
 

@@ -6,8 +6,6 @@ from typing import Final
 
 import pytest
 
-from envkit.json_schema import jsonschema
-
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spin-waiting threads starve a shared machine
@@ -27,7 +25,11 @@ with contextlib.suppress(ImportError):
     settings.register_profile("fast", settings.get_profile("thorough"), max_examples=25)
     settings.load_profile("thorough")
 
-jsonschema()  # first here: a plain import, such as nbformat's, takes five seconds in each worker
+# A plain import, such as nbformat's, takes five seconds in each worker; this one is then there.
+with contextlib.suppress(ImportError):
+    from envkit.json_schema import jsonschema
+
+    jsonschema()
 
 _HEAVY: Final = frozenset({"gemma3", "gpt-oss", "mistral-nemo"})
 """Tokenizers that take seconds to load, in every process that tests share."""

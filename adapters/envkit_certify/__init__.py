@@ -1,4 +1,4 @@
-"""Show whether an environment is fit for training: one report with a verdict for each line."""
+"""Certify that an environment is fit for training: a report with a verdict per line."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What the lines of a certification share: the environment, its oracle's episodes, its hooks."""
+"""State shared by the lines of a certification: environment, oracle episodes, hooks."""
 
 import json
 import math
@@ -39,14 +39,14 @@ class Plan:
     episodes: int = 40
     seed: int = 0
     max_blind: float = 0.05
-    """Most that a policy which solves nothing may earn, as a share of the oracle's return."""
+    """Maximum return of a policy that solves nothing, as a fraction of the oracle's."""
     golden: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     """More blind policies, as `module:name`."""
 
 
 class Bench:
-    """An environment and what several lines need to know about it; each is found once."""
+    """An environment with cached facts that several lines need."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Bench:
 
     @property
     def limit(self) -> float:
-        """Most that a blind policy may earn."""
+        """Maximum return of a blind policy."""
         chance = float(self.env.chance_level) if isinstance(self.env, StatesChance) else 0.0
         return max(self.plan.max_blind * self.best_return, chance)
 
@@ -142,7 +142,7 @@ class Bench:
         return audit.report()
 
     def golden_files(self) -> list[Path]:
-        """Return the recordings named by the plan, else the one that lies where tests keep it."""
+        """Return the recordings named by the plan, else the default one of the tests."""
         if self.plan.golden:
             return [Path(name) for name in self.plan.golden]
         name = self.plan.target.removeprefix("envkit/").replace("/", "_")

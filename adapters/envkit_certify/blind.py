@@ -1,4 +1,4 @@
-"""Lines about what blind policies earn, and whether two graders agree."""
+"""Certification lines: what blind policies earn, and whether two graders agree."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -57,7 +57,7 @@ def _paid(
 
 
 def graders(bench: Bench) -> Line:
-    """Compare the grader, and what is paid, with a second grader."""
+    """Compare the grader and the rewards with a second grader."""
     report = bench.audit
     if not report.compared_answers:
         return skipped("graders", "no hooks 'grade', 'second_grade' and 'answers'")
@@ -72,7 +72,7 @@ def graders(bench: Bench) -> Line:
 
 
 def _paid_otherwise(bench: Bench) -> Iterator[str]:
-    """Yield answers that the environment pays and the second grader does not, or conversely."""
+    """Yield answers on which the environment's reward and the second grader disagree."""
     grade, answers = bench.hooks.second_grade, bench.hooks.answers
     assert grade is not None  # the report compared answers
     assert answers is not None

@@ -1,4 +1,4 @@
-"""Lines about how an environment plays: contract, determinism, oracle, replies, tools."""
+"""Certification lines: contract, determinism, oracle, replies, tools."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -147,7 +147,7 @@ def _state(env: object) -> dict[str, str]:
 
 
 def oracle(bench: Bench) -> Line:
-    """Let the oracle solve every task, by the contract."""
+    """Check that the oracle solves every task within the contract."""
     name = "oracle"
     if bench.oracle is None:
         return skipped(name, "it has no oracle")
@@ -178,7 +178,7 @@ def oracle(bench: Bench) -> Line:
 
 
 def replies(bench: Bench) -> Line:
-    """Play replies that solve nothing: none may raise, earn much, or earn despite an error."""
+    """Check that replies that solve nothing neither raise nor earn much."""
     kinds = _kinds(bench)
     problems: list[str] = []
     evidence: list[str] = []
@@ -208,7 +208,7 @@ def replies(bench: Bench) -> Line:
 
 
 def _returns(bench: Bench, kind: str, reply: Reply, problems: list[str]) -> list[float]:
-    """Return what a kind of reply earns on a few tasks, noting what is wrong."""
+    """Return what a kind of reply earns on a few tasks, recording problems."""
     returns: list[float] = []
     for seed in bench.few_seeds:
         try:
@@ -323,7 +323,7 @@ def _repeated(bench: Bench) -> Reply:
 
 
 def tools(bench: Bench) -> Line:
-    """Call tools in any order: it may neither raise nor earn much."""
+    """Check that calling tools in any order neither raises nor earns much."""
     specs = bench.env.tools
     if not specs:
         return skipped("tools", "it has no tools")

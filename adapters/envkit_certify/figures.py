@@ -1,4 +1,4 @@
-"""Lines about recordings, speed and memory."""
+"""Certification lines: recordings, speed and memory."""
 
 import gc
 import resource

@@ -12,7 +12,11 @@ from envkit.cli.options import EnvId, EnvKwargs, parse_env_kwargs
 from envkit.errors import StorageError
 
 
-@with_examples("golden canary-v0 --out tests/golden/canary-v0.json", group="Write an environment")
+@with_examples(
+    "golden canary-v0 --out tests/golden/canary-v0.json",
+    "golden geo3k-v0 --seeds 3 --out tests/golden/geo3k-v0.json",
+    group="Write an environment",
+)
 def golden(
     env_id: EnvId,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the recording goes.")],

@@ -44,7 +44,7 @@ class Certification:
             )
         for name in lines:
             if name not in LINES:
-                raise UnknownNameError(f"no line {name!r}{errors.did_you_mean(name, LINES)}")
+                raise UnknownNameError.suggest("certificate line", name, LINES)
         for place in plan.policies:
             load_policy(place)
         self._plan, self._limit_s = plan, limit_s
@@ -57,6 +57,7 @@ class Certification:
         A line whose process hangs, exits or dies fails, and the next one gets a new process.
 
         Raises:
+            ConfigurationError: No environment has the name, or it does not take the arguments.
             ContractError: The environment cannot be imported or made.
         """
         while left := self._names[len(self._lines) :]:
@@ -80,6 +81,7 @@ class Certification:
         """Wait until the environment is made.
 
         Raises:
+            ConfigurationError: No environment has the name, or it does not take the arguments.
             ContractError: It cannot be imported or made.
         """
         try:
@@ -91,6 +93,8 @@ class Certification:
             is_known = isinstance(kind, type) and issubclass(kind, EnvkitError)
             text: str = answer["error"]
             unknown = f"{self._plan.target} cannot be built: {text}"
+            if isinstance(kind, type) and issubclass(kind, ConfigurationError):
+                raise kind(text.partition(": ")[2])
             raise ContractError(text.partition(": ")[2] if is_known else unknown)
 
     def report(self) -> CertifyReport:

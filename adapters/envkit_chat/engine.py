@@ -72,7 +72,7 @@ class ChatEngine:
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """SAMPLED, though there are none: any temperature is fine."""
+        """SAMPLED, although a chat endpoint returns none: any temperature works."""
         return LogprobKind.SAMPLED
 
     async def generate(self, request: GenerateRequest) -> Generation:

@@ -12,7 +12,7 @@ from envkit_chat.failure import CallFailure
 from envkit_chat.refusals import answer_failure
 
 _MOST: Final = 1 << 40
-"""Token counts above it are none."""
+"""Larger token counts are treated as missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

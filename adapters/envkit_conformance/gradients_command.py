@@ -1,4 +1,4 @@
-"""Compares trainers' losses with the plain formula and each other, for `--gradient`."""
+"""Compare gradients of trainers' losses with the plain formula and each other."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -21,7 +21,9 @@ class ImportFormat(StrEnum):
 
 
 @with_examples(
-    "import dump.pt --from slime --model DIR --out runs/slime --allow-pickle", group="Train"
+    "import dump.pt --from slime --model DIR --out runs/slime --allow-pickle",
+    "import rollouts.jsonl --from verl --out runs/verl",
+    group="Train",
 )
 def import_dump(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The dump.")],
@@ -59,6 +61,8 @@ def import_dump(
     from envkit.trajectory.storage import FILE_NAME
     from envkit_exchange import DumpFormat, SlimeOptions, read_dump
 
+    if not file.exists():  # before what reads it asks for a package
+        raise StorageError(f"there is no dump {str(file)!r}")
     target = out / FILE_NAME
     if target.is_file() and target.stat().st_size and not overwrite:
         raise StorageError(f"{out} already holds a run: name another --out, or add --overwrite")

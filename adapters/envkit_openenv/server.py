@@ -14,7 +14,7 @@ from socket import socket
 from typing import Any, Final, Literal
 
 import envkit
-from envkit.access import Access
+from envkit.access import Access, check_port
 from envkit.env import Env, Observation, Step
 from envkit.errors import (
     EnvFault,
@@ -224,9 +224,10 @@ def serve(
         on_ready: Called with the server's address once it listens.
 
     Raises:
-        ConfigurationError: As `make_app` does.
+        ConfigurationError: As `make_app` does, or the port is out of range.
         ServiceError: The address cannot be listened on.
     """
+    check_port(port)
     bounds, host = limits or ServerLimits(), access.host
     app = make_app(env_id, env_kwargs, access=access, limits=bounds)
     settings = uvicorn.Config(

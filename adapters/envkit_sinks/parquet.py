@@ -20,9 +20,9 @@ METRICS_KEY: Final = "envkit.metrics"
 class ParquetSink:
     """One parquet file, `envkit_sinks.parquet_rows` says which columns.
 
-    Rows go to the disk in groups while the run goes on, under a temporary name beside the file: a
-    parquet file can be read only when it has its end. `close` writes the end and gives the file its
-    name, also after Ctrl-C. Without a trajectory there is no file.
+    Rows are written in groups during the run, under a temporary name beside the file: a parquet
+    file can be read only when it has its end. `close` writes the end and gives the file its name,
+    also after Ctrl-C. Without a trajectory there is no file.
     """
 
     def __init__(

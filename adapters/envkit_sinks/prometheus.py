@@ -1,10 +1,11 @@
-"""A run as Prometheus sees it: an HTTP endpoint that is there while the run goes on."""
+"""Prometheus metrics of a run: an HTTP endpoint that exists during the run."""
 
 import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
+from envkit.access import check_port
 from envkit.errors import MissingDependencyError, ServiceError
 from envkit.metrics import SOLVED_ABOVE
 from envkit.trajectory.segment import SegmentKind
@@ -43,8 +44,10 @@ class PrometheusSink:
 
         Raises:
             MissingDependencyError: prometheus_client is not installed.
+            ConfigurationError: The port is out of range.
             ServiceError: The port is taken, or may not be used.
         """
+        check_port(port)
         try:
             client: Any = import_module("prometheus_client")
         except ImportError as error:
@@ -63,7 +66,7 @@ class PrometheusSink:
             self._server, self._thread = client.start_http_server(
                 port, addr=address, registry=self._registry
             )
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ServiceError(
                 f"metrics cannot be served at {address}:{port}: {error}; name another port, or 0 "
                 "for a free one"

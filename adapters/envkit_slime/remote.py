@@ -79,6 +79,7 @@ class WorkerPlayer(Player):
         interrupt: Interrupt | None = None,
         limits: Limits | None = None,
         sampling: Sampling | None = None,
+        snapshots: dict[int, bytes] | None = None,
     ) -> tuple[Trajectory, ...]:
         """Resume the episode of a sample, as `Player.resume`."""
         with self._calling(interrupt, sampling, trajectory) as asked:
@@ -89,6 +90,7 @@ class WorkerPlayer(Player):
                 interrupt=asked,
                 limits=limits,
                 sampling=sampling,
+                snapshots=snapshots,
             )
 
     @contextmanager

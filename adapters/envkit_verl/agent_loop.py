@@ -4,14 +4,13 @@ Valid for verl 0.7.1 to 0.9.1 and for both workers: `AgentLoopWorker` (V0) and `
 (V1). It uses only what those releases have in common: see `run`.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
-from envkit.errors import ConfigurationError, EnvFault
+from envkit.errors import ConfigurationError, EnvFault, nearest
 from envkit.rollout import (
     ENVKIT_COLUMN,
     EnvSource,
@@ -153,10 +152,10 @@ def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
     for key in kwargs:
         if key in inner:
             raise ConfigurationError(f"put {key!r} under 'envkit:' in the loop's YAML entry")
-        nearest = difflib.get_close_matches(key, _OWN_KEYS, n=1, cutoff=0.8)
-        if nearest:
+        meant = nearest(key, _OWN_KEYS, cutoff=0.8)
+        if meant is not None:
             raise ConfigurationError(
-                f"the loop's YAML entry has no key {key!r}; did you mean {nearest[0]!r}?"
+                f"the loop's YAML entry has no key {key!r}; did you mean {meant!r}?"
             )
     places = [member.value for member in RewardPlacement]
     if rewards not in places:

@@ -1,4 +1,4 @@
-"""Several agents in one episode: the authors' contract, the joint episode, their rewards."""
+"""Several agents in one episode: the author's contract, the joint episode and the rewards."""
 
 from envkit.agents.env import MultiAgentEnv
 from envkit.agents.joint import JointEpisode, Verdict

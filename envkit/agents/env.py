@@ -1,13 +1,13 @@
-"""The contract of environments in which several roles share an episode.
+"""The contract of environments where several roles share an episode.
 
-The form is that of PettingZoo's parallel API: a hook says who speaks next and what each reads, and
-is called again when all of them have replied. A rollout gives every role its own conversation and
-its own trajectory (see `envkit.agents.joint`).
+The form is that of PettingZoo's parallel API: a hook says who speaks next and what each role reads,
+and is called again when all of them have replied. A rollout gives every role its own conversation
+and its own trajectory (see `envkit.agents.joint`).
 
-To everything else such an environment is an ordinary `Env` of *joint* replies: the observation is
-a JSON object of what each role reads, the reply a JSON object of what each role says, and a turn is
-one round. So checks, audits, golden files and fault injection need to know nothing about roles. A
-reply that is not such an object counts as what every role says.
+All other code sees an ordinary `Env` with *joint* replies: the observation is a JSON object of what
+each role reads, the reply is a JSON object of what each role says, and a turn is one round. So
+checks, audits, golden files and fault injection need no knowledge of roles. A reply that is not
+such an object is taken as the reply of every role.
 """
 
 import json
@@ -35,29 +35,29 @@ class MultiAgentEnv(Env):
     roles: tuple[str, ...] = ()
     """Names of the roles, in the order of records; `on_reset` may set it for each task."""
     prompts: Mapping[str, str] = {}
-    """System prompts by role; a role that is not named has none."""
+    """System prompts by role; roles that are not listed have none."""
 
     def __init__(self, *, max_turns: int = 8, render_mode: str | None = None) -> None:
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.conversations: dict[str, list[Message]] = {}
-        """What each role has read and said in the running episode; no system prompts."""
+        """Messages of each role in the current episode, without system prompts."""
         self._addressed: tuple[str, ...] = ()
         self._done: set[str] = set()
         self._left: set[str] = set()
 
     def on_reset(self, task: Task) -> Mapping[str, Turn]:  # type: ignore[override]  # one turn for each role
-        """Start the task and return what each role that speaks first reads.
+        """Start the task and return the first observations of the roles that speak first.
 
         Every turn needs reward 0.0 and done False: nobody has spoken yet.
         """
         raise ContractError(f"{type(self).__name__} must define on_reset(task)")
 
     def on_replies(self, replies: Replies) -> Mapping[str, Turn]:
-        """Take one reply of each role that was addressed; return who speaks next.
+        """Take one reply from each addressed role; return who speaks next.
 
         A turn's reward, done and info belong to the role's latest reply. A role that is done never
-        speaks again; one that is not in the mapping waits. The episode ends when nobody is left who
-        could speak: return {} for that. Never raise for a bad reply.
+        speaks again; a role missing from the mapping waits. To end the episode, return {} when no
+        role is left to speak. Never raise for a bad reply.
 
         Args:
             replies: By role. None for a role that left the episode because of one of its limits;
@@ -66,10 +66,10 @@ class MultiAgentEnv(Env):
         raise ContractError(f"{type(self).__name__} must define on_replies(replies)")
 
     def on_end(self) -> Mapping[str, float]:
-        """Return rewards that are known at the end only, by role; nothing by default.
+        """Return rewards that are known only at the end, by role; none by default.
 
-        They are added to each role's last reply, even if the role has long stopped speaking.
-        Called once, after the last `on_replies`, also when `max_turns` rounds ended the episode.
+        They are added to each role's last reply, even if the role stopped speaking earlier.
+        Called once, after the last `on_replies`, also if `max_turns` rounds ended the episode.
         """
         return {}
 
@@ -83,20 +83,22 @@ class MultiAgentEnv(Env):
 
     @property
     def addressed(self) -> tuple[str, ...]:
-        """Who speaks next, in the order of `roles`; empty when the episode is over."""
+        """Roles that speak next, in the order of `roles`; empty when the episode is over."""
         return self._addressed if self._running else ()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode; the arguments are those of `Env.reset`.
 
         Raises:
-            ContractError: `on_reset` addressed nobody, or an unknown role.
+            ContractError: `on_reset` addressed no role, or an unknown one.
         """
         task = self._prepare(seed, options)
         self._done, self._left, self.conversations = set(), set(), {}
         turns = self._checked(self.on_reset(task), "on_reset")
         if not turns or any(turn.done for turn in turns.values()):
-            raise ContractError(f"{type(self).__name__}.on_reset must address a role, done by none")
+            raise ContractError(
+                f"{type(self).__name__}.on_reset must address a role that is not done"
+            )
         return self._begin(self._joint(turns, {}))
 
     def step(self, action: str) -> Step:
@@ -123,7 +125,7 @@ class MultiAgentEnv(Env):
         return self._advance(action, self._joint(turns, late, done=is_over))
 
     def snapshot(self) -> bytes:
-        """Reject: what every role has read and said is not in it.
+        """Reject snapshots, which would not contain the roles' conversations.
 
         Raises:
             ContractError: Always; a recovery replays the replies of all roles instead.
@@ -173,8 +175,8 @@ class MultiAgentEnv(Env):
         for role, reward in late.items():
             if role not in self.roles:
                 name = type(self).__name__
-                raise ContractError(f"{name}.on_end rewards {role!r}, which is no role")
-            Turn("", reward=reward)  # refuses what is no finite number
+                raise ContractError(f"{name}.on_end rewards {role!r}, which is not a role")
+            Turn("", reward=reward)  # rejects a reward that is not a finite number
         return {role: float(reward) for role, reward in late.items()}
 
     def _joint(
@@ -210,7 +212,7 @@ def _as_info(turn: Turn) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one joint observation says to each role."""
+    """The observations of each role in one joint observation."""
 
     turns: Mapping[str, Turn]
     late: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -228,7 +230,7 @@ class Round:
         terminated: bool = False,
         truncated: bool = False,
     ) -> "Round":
-        """Read an observation and its info, as they came through any wrappers.
+        """Read an observation and its info, which may have passed through wrappers.
 
         Raises:
             ConfigurationError: A wrapper has rewritten the text or the reward.
@@ -248,14 +250,14 @@ class Round:
         total = sum(turn.reward for turn in turns.values()) + sum(info[_LATE].values())
         if not math.isclose(reward, total, abs_tol=1e-9):
             raise ConfigurationError(
-                "a wrapper changed the reward of an environment with several agents, which is one "
-                f"for each role (together {total}, got {reward}): use adjust_rewards instead"
+                "a wrapper changed the reward of an environment with several agents, which has one "
+                f"reward per role (total {total}, got {reward}): use adjust_rewards instead"
             )
         return cls(turns=turns, late=info[_LATE], terminated=terminated, truncated=truncated)
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody speaks any more."""
+        """Whether no role speaks any more."""
         return self.terminated or self.truncated
 
 
@@ -268,6 +270,6 @@ def _texts(text: str) -> dict[str, str]:
 
 def _rewritten() -> ConfigurationError:
     return ConfigurationError(
-        "a wrapper rewrote the joint observation of an environment with several agents, which only "
-        "wrappers of images and faults may go around: leave it out"
+        "a wrapper rewrote the joint observation of an environment with several agents, which "
+        "supports only wrappers of images and faults: leave this one out"
     )

@@ -1,9 +1,9 @@
 """The joint episode of several roles: who speaks, who waits, and how it ends for all of them.
 
-It calls the joint environment, one call at a time and never while a role that was addressed can
-still reply. Every role gets a `RoleEnv` when it is first addressed, which the rollout loop plays as
-an ordinary environment. A round is complete when each addressed role has replied or left; every
-role's play ends by a reply, a limit, a fault or a cancellation, so no round waits for ever.
+It makes one call to the joint environment at a time, and only after every addressed role has
+replied or left. When a role is first addressed it gets a `RoleEnv`, which the rollout loop plays as
+an ordinary environment. A round is complete when each addressed role has replied or left. Every
+role's play ends by a reply, a limit, a fault or a cancellation, so no round waits forever.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ PlayRole = Callable[[RoleEnv], Coroutine[None, None, Trajectory]]
 
 
 class StepResult(Protocol):
-    """What a step of the joint environment returns."""
+    """The result of a step of the joint environment."""
 
     @property
     def step(self) -> Step:
@@ -35,11 +35,11 @@ class StepResult(Protocol):
 
 
 class JointEnv(Protocol):
-    """The joint environment under its deadlines and retries."""
+    """The joint environment with its deadlines and retries."""
 
     @property
     def env(self) -> Env:
-        """The environment as it is now; a recovery may replace it."""
+        """The current environment; a recovery may replace it."""
         ...
 
     async def step(self, text: str) -> StepResult:
@@ -48,7 +48,7 @@ class JointEnv(Protocol):
 
 
 class StopSignal(Protocol):
-    """What ends the running replies of all roles; `envkit.rollout.Interrupt` is one."""
+    """Ends the running replies of all roles, as `envkit.rollout.Interrupt` does."""
 
     reason: StopReason | None
 
@@ -59,7 +59,7 @@ class StopSignal(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a whole episode ended early: for every role, whatever it had reached itself."""
+    """Why the whole episode ended early; it overrides the state of every role."""
 
     stop_reason: StopReason
     fault: FaultRecord | None
@@ -84,11 +84,11 @@ class JointEpisode:
         self.late: dict[str, float] = {}
         """Rewards for replies that their loop has recorded already, by role."""
         self.verdict: Verdict | None = None
-        """None while, and where, nothing ended the episode early."""
+        """None unless something ended the episode early."""
 
     @property
     def env(self) -> MultiAgentEnv:
-        """The joint environment as it is now."""
+        """The current joint environment."""
         return cast(MultiAgentEnv, self._joint.env)
 
     async def run(self, observation: Observation, info: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ class JointEpisode:
             info: What the environment's `reset` returned.
 
         Raises:
-            Exception: What the environment or a role's play raised other than an `EnvFault`.
+            Exception: Anything but an `EnvFault` that the environment or a role's play raised.
         """
         try:
             await self._rounds(Round.of(observation, info))
@@ -135,7 +135,7 @@ class JointEpisode:
         return self.verdict is not None or self._error is not None
 
     def _deliver(self, this: Round) -> None:
-        """Give the addressed roles their turns; start those that are new."""
+        """Deliver turns to the addressed roles; start the new ones."""
         self._truncated = this.truncated
         speakers = {role for role, turn in this.turns.items() if not turn.done}
         self._pending = set() if this.is_over else speakers
@@ -151,7 +151,7 @@ class JointEpisode:
         future = self._waiting.pop(role, None)
         if future is not None and not future.done():
             future.set_result(Delivery(turn=turn, is_truncated=this.truncated))
-        elif role in self._tasks:  # it has left; what it earned comes too late for its loop
+        elif role in self._tasks:  # it has left; its reward comes too late for its loop
             self._owe(role, turn.reward)
             self._pending.discard(role)
         elif not (this.is_over or turn.done):
@@ -162,7 +162,7 @@ class JointEpisode:
             self.late[role] = self.late.get(role, 0.0) + reward
 
     def _start(self, role: str, turn: Turn) -> None:
-        if self._interrupt.reason is not None:  # too late to begin
+        if self._interrupt.reason is not None:  # too late to start
             self._pending.discard(role)
             return
         env = RoleEnv(
@@ -190,7 +190,7 @@ class JointEpisode:
             self._complete.set()
 
     def _left(self, role: str, task: asyncio.Task[Trajectory]) -> None:
-        """Take note of a role whose play is over, for whatever reason."""
+        """Record that a role's play is over, for any reason."""
         if task.cancelled():
             self._stop(asyncio.CancelledError(f"the play of role {role!r} was cancelled"))
             return
@@ -223,13 +223,13 @@ class JointEpisode:
         self._stop()
 
     def _stop(self, error: BaseException | None = None) -> None:
-        """End the episode for everybody: running replies are aborted, waiting roles let go."""
+        """End the episode for all roles: abort running replies and release waiting roles."""
         self._error = self._error or error
         self._interrupt.fire(StopReason.ABORTED)
         self._complete.set()
 
     async def _finish(self) -> None:
-        """Let every waiting role go and wait for the plays to end."""
+        """Release every waiting role and wait for the plays to end."""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
@@ -241,7 +241,7 @@ class JointEpisode:
         except asyncio.CancelledError:
             await self._clear()
             raise
-        await asyncio.sleep(0)  # the callbacks of tasks that ended just now
+        await asyncio.sleep(0)  # let the callbacks of tasks that just ended run
         if self._error is not None:
             raise self._error
 

@@ -12,14 +12,14 @@ from envkit.errors import ConfigurationError
 from envkit.seeds import derive_seed
 
 RolePolicy = Callable[[MultiAgentEnv, str, PolicyContext], str]
-"""Writes a role's reply, given the shared environment, the role and the role's own context. While
-it runs nothing else changes the environment."""
+"""Writes a role's reply from the shared environment, the role and the role's own context. Nothing
+else changes the environment while it runs."""
 
 
 def by_role(write: RolePolicy) -> Policy:
-    """Return a policy that plays every role: one at a time in a rollout, or all in a joint reply.
+    """Return a policy that plays every role, one at a time or all in a joint reply.
 
-    The context's seed differs between the roles, its messages are those of the role.
+    Each role's context has its own seed and that role's messages.
     """
 
     def reply(context: PolicyContext) -> str:

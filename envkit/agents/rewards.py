@@ -1,7 +1,7 @@
-"""Rewards of roles: what the environment gave late, and what a user's function makes of them all.
+"""Rewards of roles: late rewards of the environment, and a user's adjustments.
 
-A reward is a sum over turns (in the turn records, in the ledger and in the certificate that is made
-of them), so a change goes to a turn: the last one that was rewarded.
+A reward is a sum over turns (in the turn records, in the ledger and in the certificate made from
+them), so a change is applied to one turn: the last rewarded one.
 """
 
 import math
@@ -15,12 +15,12 @@ from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
 AdjustRewards = Callable[[Mapping[str, Trajectory]], Mapping[str, float]]
-"""Gets the trajectories of one episode by role, rewarded by the environment, and returns the reward
-of each. A role that is not in the answer keeps its own. It is never called for an episode that
+"""Gets the trajectories of one episode by role, with the environment's rewards, and returns the new
+rewards. A role missing from the result keeps its reward. It is never called for an episode that
 faulted or was aborted. It runs on a thread."""
 
 UNADJUSTED = "unadjusted_reward"
-"""Key of `Trajectory.metadata`: the environment's own reward, where a function changed it."""
+"""Key of `Trajectory.metadata`: the environment's own reward, if a function changed it."""
 
 
 def credit(trajectory: Trajectory, amount: float) -> Trajectory:
@@ -31,10 +31,10 @@ def credit(trajectory: Trajectory, amount: float) -> Trajectory:
 
 
 def with_total(trajectory: Trajectory, total: float) -> Trajectory:
-    """Return the trajectory with another reward, in its record and in its ledger.
+    """Return the trajectory with another total reward in its record and ledger.
 
     The difference goes to the last turn that has a reward, else to the last one with a reply. A
-    trajectory without any reply has no token that could be rewarded and stays as it is.
+    trajectory without a reply has no token to reward and stays unchanged.
     """
     spoken = {s.turn for s in trajectory.segments if s.kind is SegmentKind.MODEL}
     turns = list(trajectory.turns)
@@ -54,10 +54,10 @@ def with_total(trajectory: Trajectory, total: float) -> Trajectory:
 
 
 def earned(trajectories: Mapping[str, Trajectory], adjust: AdjustRewards) -> dict[str, Trajectory]:
-    """Return the trajectories with the rewards that a user's function gives them.
+    """Return the trajectories with the rewards from a user's function.
 
     Raises:
-        ContractError: It returned no mapping of known roles to finite numbers.
+        ContractError: It did not return a mapping of known roles to finite numbers.
     """
     wanted: Any = adjust(trajectories)  # a user's function may return anything
     if not isinstance(wanted, Mapping):
@@ -79,25 +79,25 @@ def earned(trajectories: Mapping[str, Trajectory], adjust: AdjustRewards) -> dic
 
 
 def team_mean(trajectories: Mapping[str, Trajectory]) -> dict[str, float]:
-    """Give every role the mean of all: an `AdjustRewards` for roles that are one team."""
+    """Give every role the mean of all rewards: an `AdjustRewards` for a team."""
     rewards = [one.reward or 0.0 for one in trajectories.values()]
     return dict.fromkeys(trajectories, sum(rewards) / len(rewards))
 
 
 def team_last(trajectories: Mapping[str, Trajectory]) -> dict[str, float]:
-    """Give every role the reward of the last one, in the order of the environment's roles."""
+    """Give every role the reward of the last role in the environment's order."""
     return dict.fromkeys(trajectories, list(trajectories.values())[-1].reward or 0.0)
 
 
 TEAMS: Final[Mapping[str, AdjustRewards]] = {"team_mean": team_mean, "team_last": team_last}
-"""By the names that configurations use."""
+"""Functions by their names in configurations."""
 
 
 def load_adjust(place: str) -> AdjustRewards:
-    """Return a function by its name in `TEAMS`, or by its place `module:function`.
+    """Return a function by its name in `TEAMS` or its path `module:function`.
 
     Raises:
-        ConfigurationError: There is no such function.
+        ConfigurationError: The function does not exist.
     """
     if place in TEAMS:
         return TEAMS[place]
@@ -113,7 +113,7 @@ def load_adjust(place: str) -> AdjustRewards:
 
 
 def share_one_reward(trajectories: Sequence[Trajectory], who: str) -> None:
-    """Reject siblings that a trainer would give one advantage, but whose rewards differ.
+    """Reject siblings with different rewards that would share one advantage.
 
     Args:
         trajectories: The roles of one episode.
@@ -126,8 +126,8 @@ def share_one_reward(trajectories: Sequence[Trajectory], who: str) -> None:
     if any(not math.isclose(reward, rewards[0], abs_tol=1e-9) for reward in rewards):
         raise ConfigurationError(
             f"{who} compares episodes, not roles: agents of {trajectories[0].env_id} must share "
-            f"one reward, got {rewards}; set adjust_rewards to team_mean, team_last or a function "
-            "of your own"
+            f"one reward, got {rewards}; set adjust_rewards to team_mean, team_last or your own "
+            "function"
         )
 
 

@@ -12,7 +12,7 @@ from envkit.turns import Observation, Step, Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What a role gets for its reply."""
+    """The step result of one role."""
 
     turn: Turn
     is_truncated: bool = False
@@ -20,10 +20,10 @@ class Delivery:
 
 
 class RoleEnv(AsyncEnv):
-    """Plays one role: submits each reply and waits for what the role reads next.
+    """Plays one role: submits each reply and waits for the role's next observation.
 
-    The wait lasts as long as the siblings take, so a rollout plays a role without deadlines; the
-    caller of the joint environment keeps those.
+    The wait depends on the other roles, so a rollout plays a role without deadlines. The caller of
+    the joint environment enforces those.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class RoleEnv(AsyncEnv):
         """Take the role.
 
         Args:
-            role: Whose it is.
-            first: What the role reads first.
-            joint_env: Returns the joint environment as it is now; a recovery may replace it.
+            role: The role to play.
+            first: The role's first observation.
+            joint_env: Returns the current joint environment; a recovery may replace it.
             exchange: Submits a reply and waits for the answer.
         """
         super().__init__(max_turns=joint_env().max_turns)
@@ -54,11 +54,11 @@ class RoleEnv(AsyncEnv):
         return self._joint_env()
 
     async def on_areset(self, task: Task) -> Turn:
-        """Return what the role reads first."""
+        """Return the role's first observation."""
         return self._first
 
     async def astep(self, action: str) -> Step:
-        """Submit the reply and wait for what the role reads next, or for its end.
+        """Submit the reply and wait for the role's next observation or its end.
 
         Raises:
             EpisodeStateError: The role has stopped speaking.
@@ -72,9 +72,9 @@ class RoleEnv(AsyncEnv):
         return step
 
     def format_observation(self, observation: Observation) -> Message:
-        """Return the chat message, as the joint environment makes it."""
+        """Return the chat message built by the joint environment."""
         return self.joint_env.format_observation(observation)
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return a shorter form, as the joint environment makes it, or None."""
+        """Return a shorter form built by the joint environment, or None."""
         return self.joint_env.shorten(observation, tokens)

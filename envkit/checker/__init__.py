@@ -1,4 +1,4 @@
-"""Check that an environment keeps the contract: Gymnasium's rules and those of language models."""
+"""Check that an environment keeps the contract: Gymnasium's rules and envkit's."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _RULES: Final[MappingProxyType[str, Rule]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckReport:
-    """What a check that found no problem looked at; prints as a list of its rules."""
+    """Report of a check without problems; prints as a list of its rules."""
 
     name: str
     """The environment's id, or its class where it was not made by id."""
@@ -107,19 +107,20 @@ def check_env(
 ) -> CheckReport:
     """Play an environment through every rule of the contract.
 
-    Rules: Gymnasium's own checker; a step before reset or after the end is refused; no reply raises
-    and every value has the contract's type; info is JSON data; tool schemas and tasks survive JSON;
-    and, where the environment declares them, determinism down to image bytes, independent
-    instances, snapshots that go on byte by byte, exact replay, and an oracle that solves its tasks.
+    Rules: Gymnasium's own checker; a step before reset or after the end is rejected; no reply
+    raises and every value has the contract's type; info is JSON data; tool schemas and tasks
+    survive JSON; and, where the environment declares them, determinism down to image bytes,
+    independent instances, snapshots that continue byte by byte, exact replay, and an oracle that
+    solves its tasks.
 
     Args:
         env: The environment, wrapped or not; it is reset, and not closed.
         factory: Makes another instance. None makes it from `env.spec`, else by a deep copy.
         seed: The first seed to play with.
-        episodes: How many seeds the promises are tried with.
+        episodes: Seeds for testing declared capabilities.
         codec: Adds the rule that prompts only grow; needed for a token budget.
-        max_observation_pixels: Most pixels in one observation; None is unlimited.
-        max_observation_tokens: Most tokens in one observation; None is unlimited.
+        max_observation_pixels: Maximum pixels per observation; None is unlimited.
+        max_observation_tokens: Maximum tokens per observation; None is unlimited.
 
     Raises:
         ContractError: Lists every problem that was found.

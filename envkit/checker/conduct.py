@@ -36,7 +36,7 @@ BAD_REPLIES: Final = (
     "[" * 5_000,
     "word " * 5_000,
 )
-"""What a model may write. None of it may raise, hang or break a later turn."""
+"""Replies that a model may write. None may raise, hang or break a later turn."""
 
 
 def gymnasium_rule(subject: Subject) -> Iterator[str | Problem]:

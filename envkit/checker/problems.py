@@ -1,7 +1,7 @@
-"""What rules find wrong, with each mistake once.
+"""Problems that rules find, with each mistake reported once.
 
 Several rules may fail because of one mistake: an error in `on_turn` stops every rule that plays.
-Problems with the same cause are one mistake, told in the words of the rule that looks for it.
+Problems with the same cause are one mistake, reported in the words of the rule that checks for it.
 """
 
 import traceback
@@ -20,7 +20,7 @@ NOT_REPEATABLE: Final = "not repeatable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that a rule found."""
+    """A problem that a rule found."""
 
     text: str
     cause: str

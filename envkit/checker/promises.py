@@ -1,4 +1,4 @@
-"""Rules about what an environment promises: determinism, independence, snapshots, an oracle."""
+"""Rules for declared capabilities: determinism, independence, snapshots, an oracle."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -57,7 +57,7 @@ def independence_rule(subject: Subject) -> Iterator[Problem]:
 
 
 def snapshot_rule(subject: Subject) -> Iterator[str]:
-    """restore(snapshot()) goes on byte by byte as the original did, at every turn."""
+    """restore(snapshot()) continues byte by byte as the original, at every turn."""
     if not subject.env.capabilities.snapshot:
         raise Skip("capabilities.snapshot is not declared")
     for seed in (subject.seed, subject.seed + 1):  # one begins with a bad reply, one with a good

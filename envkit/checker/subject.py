@@ -1,4 +1,4 @@
-"""What the rules of the checker look at: an environment, and episodes played on it."""
+"""Subject of the checker's rules: an environment, and episodes played on it."""
 
 import copy
 import hashlib
@@ -24,7 +24,7 @@ class Ids(Protocol):
 
 
 class Codec(Protocol):
-    """What is used of a chat codec; `envkit.tokens.ChatCodec` is one."""
+    """The part of a chat codec that is used; `envkit.tokens.ChatCodec` has it."""
 
     def encode_prompt(self, messages: Sequence[Message]) -> Ids:
         """Encode a conversation up to the model's next reply."""
@@ -129,13 +129,13 @@ class Episode:
         return bool(self.steps) and (self.steps[-1].terminated or self.steps[-1].truncated)
 
     def rows(self) -> list[str]:
-        """Return what the caller saw, one line of JSON for the start and one for each step."""
+        """Return the episode as JSON lines: one for the start and one per step."""
         start = {"observation": _seen(self.start.observation), "info": self.start.info}
         return [_line(start), *(row(step) for step in self.steps)]
 
 
 def row(step: Step) -> str:
-    """Return what the caller saw of a step as one line of JSON."""
+    """Return a step as one line of JSON."""
     seen = step._asdict()
     return _line({**seen, "observation": _seen(step.observation)})
 

@@ -4,8 +4,13 @@ Importing this package imports no command and no foreign library; `main` does.
 """
 
 import os
+import signal
+import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    import typer
 
 # Read by OpenMP and the tokenizers when they are loaded: threads that spin while they wait starve
 # each other on a busy machine, and one thread costs decoding almost nothing. A user's own values
@@ -17,6 +22,42 @@ _THREAD_DEFAULTS: Final = {
 }
 
 
+_STREAMS: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+def _open_missing_streams() -> None:
+    """Replace standard streams that the caller closed, as in `envkit list >&-`.
+
+    Otherwise the first file that a command opens would take their descriptor.
+    """
+    for name, mode in _STREAMS.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open to the end
+
+
+def _load_app() -> "typer.Typer":
+    """Import the commands, which takes seconds on a busy machine.
+
+    An exception cannot end it cleanly: an extension module that is interrupted while it loads turns
+    KeyboardInterrupt into an ImportError.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_default = handler is signal.default_int_handler  # a shell's background job ignores it
+    if is_default:
+        signal.signal(signal.SIGINT, _leave)
+    from envkit.cli.app import app
+
+    if is_default:
+        signal.signal(signal.SIGINT, handler)
+    return app
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    del number, frame
+    os.write(2, b"envkit: interrupted\n")
+    os._exit(130)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its status; the entry point of the console script.
 
@@ -25,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     for name, value in _THREAD_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    from envkit.cli.app import EXIT_ERROR, app
+    _open_missing_streams()
+    app = _load_app()
+    from envkit.cli.app import EXIT_ERROR
     from envkit.cli.console import make_standard_error_printable, note_traceback
 
     make_standard_error_printable()

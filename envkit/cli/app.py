@@ -15,8 +15,7 @@ from envkit.cli.audit import audit
 from envkit.cli.catalog import info, list_environments
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
-from envkit.cli.eval import evaluate
-from envkit.cli.examples import EXAMPLES, epilog
+from envkit.cli.examples import EXAMPLES, epilog, help_text
 from envkit.cli.export import export
 from envkit.cli.filter_tasks import filter_tasks
 from envkit.cli.new import new
@@ -61,6 +60,19 @@ class _Commands(TyperGroup):
             args = ["--debug", *(a for a in args[:end] if a != "--debug"), *args[end:]]
         return super().parse_args(ctx, args)
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: Any = None,  # noqa: ANN401  # click's context
+        **extra: Any,  # noqa: ANN401  # click's settings of a context
+    ) -> Any:  # noqa: ANN401  # click's context
+        """Read the arguments; `--help` writes while they are read."""
+        try:
+            return super().make_context(info_name, args, parent=parent, **extra)
+        except OSError as error:
+            raise _ended(error) from error
+
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # click's context and result
         """Run the command and turn envkit's errors into a line and an exit code."""
         try:
@@ -77,11 +89,9 @@ class _Commands(TyperGroup):
             )
             raise typer.Exit(EXIT_USAGE if is_usage else EXIT_ERROR) from error
         except OSError as error:  # a file or folder that a command touches
-            if isinstance(error, BrokenPipeError) or ctx.params.get("debug"):
+            if ctx.params.get("debug"):
                 raise
-            place = "" if error.filename is None else f"{error.filename}: "
-            note(f"envkit: error: {printable(f'{place}{error.strerror or error}')}")
-            raise typer.Exit(EXIT_ERROR) from error
+            raise _ended(error) from error
         except SystemExit as error:  # raised by an environment or an engine, not by a command
             if isinstance(
                 error.__context__, BrokenPipeError
@@ -97,6 +107,15 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as error:
             note("envkit: interrupted")
             raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def _ended(error: OSError) -> Exception:
+    """Report an error of the file system, and return what ends the command."""
+    if isinstance(error, BrokenPipeError):  # `envkit ... | head`
+        return error
+    place = "" if error.filename is None else f"{error.filename}: "
+    note(f"envkit: error: {printable(f'{place}{error.strerror or error}')}")
+    return typer.Exit(EXIT_ERROR)
 
 
 def _meant(message: str) -> str:
@@ -141,7 +160,6 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Look": {"list": list_environments, "info": info, "play": play, "doctor": doctor},
     "Roll out": {
         "rollout": rollout,
-        "eval": evaluate,
         "ui": ui,
         "report": report,
         "view": view,
@@ -157,4 +175,9 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
 """Commands by help group, as in docs/command-line.md. Plugins come last."""
 for _group, _members in _COMMANDS.items():
     for _name, _command in _members.items():
-        app.command(_name, epilog=epilog(EXAMPLES[_name]), rich_help_panel=_group)(_command)
+        app.command(
+            _name,
+            help=help_text(_command),
+            epilog=epilog(EXAMPLES[_name]),
+            rich_help_panel=_group,
+        )(_command)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from envkit.cli.console import say, say_json, table
+from envkit.cli.console import note, say, say_json, table
 from envkit.cli.options import AsJson, EnvId, EnvKwargs, make_env, parse_env_kwargs
 
 if TYPE_CHECKING:
@@ -37,10 +37,12 @@ def list_environments(
         for name, owner in sorted(collections().items()):  # importing one may take seconds
             told = f"a collection: envkit list {name}"
             rows.append({"id": f"{name}/...", "from": owner, "description": told})
+    if not rows:
+        note(f"no environment of the collection {namespace!r} is installed")
+    elif not as_json:
+        table(("id", "from", "description"), [tuple(row.values()) for row in rows])
     if as_json:
         say_json(rows)
-    else:
-        table(("id", "from", "description"), [tuple(row.values()) for row in rows])
 
 
 def info(env_id: EnvId, env_kwargs: EnvKwargs = None, as_json: AsJson = False) -> None:

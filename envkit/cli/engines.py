@@ -274,7 +274,7 @@ def model_source(model: str | None, progress: Progress | None = None) -> str:
         ConfigurationError: The default engine's package has none.
         UnknownNameError: The default engine's package has no such model.
     """
-    name = model or _BUILTIN
+    name = _BUILTIN if model is None else model
     if not name.startswith(_BUILTIN) or "/" in name:
         return name
     load_engine(DEFAULT_ENGINE)

@@ -1,5 +1,6 @@
 """Examples for the help of each command."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -15,13 +16,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rollout canary-v0 --policy oracle --wrap blank-image",
         "rollout geo3k-v0 --policy noisy-oracle --tasks tasks.jsonl --group 8",
         "rollout canary-v0 --policy oracle --tensorboard board --parquet run.parquet --wandb",
-    ),
-    "eval": (
-        "eval geo3k-v0 canary-v0 --policy oracle -n 64 --out runs/oracle",
-        "eval search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR -k 8",
-        "eval geo3k-v0 --chat https://api.openai.com/v1 --model gpt-4.1-mini --prices prices.toml",
-        "eval --resume runs/oracle --by hops",
-        "eval runs/before runs/after --paired",
     ),
     "ui": ("ui", "ui runs --port 9000 --no-open"),
     "report": (
@@ -81,3 +75,9 @@ def epilog(lines: Sequence[str]) -> str | None:
     if not lines:
         return None
     return "\n\n".join(["Examples:", *(f"  envkit {line}" for line in lines)])
+
+
+def help_text(command: Callable[..., object]) -> str:
+    """Return a command's docstring, each paragraph on one line for the terminal to wrap."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

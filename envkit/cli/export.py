@@ -128,6 +128,7 @@ def export(
         from envkit.export.trajectory_rows import Selection
 
         _refuse(for_tasks, "trajectories")
+        _refuse_environment(source, kind)
         if steps and merge:
             raise ConfigurationError(
                 "--steps gives each turn its row and --merge joins them: name one"
@@ -157,6 +158,16 @@ def export(
         tasks=None if tasks is None else read_requests(tasks, source),
     ) as draw:
         _export_tasks(draw, out, kind, with_images=images, is_quiet=quiet)
+
+
+def _refuse_environment(source: str, kind: ExportFormat) -> None:
+    from envkit.registration import registry
+
+    if source in registry() and not Path(source).exists():
+        raise ConfigurationError(
+            f"--format {kind.value} takes a run or its file, got the environment {source!r}: roll "
+            f"it out first with envkit rollout {source}"
+        )
 
 
 def _export_trajectories(

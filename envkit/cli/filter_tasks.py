@@ -8,7 +8,7 @@ import typer
 from envkit.cli.console import note, say, say_json
 from envkit.cli.counting import CountingBar
 from envkit.cli.options import AsJson, SolvedAbove
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     from envkit.export.solve_rates import SolveRates
@@ -43,6 +43,8 @@ def filter_tasks(
     least = SOLVED_ABOVE if solved_above is None else solved_above
     with CountingBar("trajectories", is_quiet=quiet) as bar:
         rates = solve_rates(runs, solved_above=least, progress=bar.show)
+    if not rates.tasks:
+        raise StorageError(f"{', '.join(map(str, runs))}: no episode to filter, got an empty file")
     summary = rates.summary(above, below)
     if as_json:
         say_json(summary)

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from envkit.cli.console import printable
-from envkit.cli.examples import epilog, examples_of
+from envkit.cli.examples import epilog, examples_of, help_text
 from envkit.errors import ContractError, EnvkitError
 
 ENTRY_POINT_GROUP: Final = "envkit.commands"
@@ -84,7 +84,7 @@ def _command_of(name: str, function: Callable[..., Any], place: str) -> Any:  # 
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.command(name, epilog=epilog(examples_of(function)))(function)
+    app.command(name, help=help_text(function), epilog=epilog(examples_of(function)))(function)
     try:
         return typer.main.get_command(app)
     except (RuntimeError, TypeError, AssertionError) as error:  # typer refuses the signature so

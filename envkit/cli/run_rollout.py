@@ -276,12 +276,11 @@ def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run)
     if not run.undelivered:
         return
     ids = [one.episode_id for played in run.undelivered for one in played]
-    shown = ", ".join(ids[:_SHOWN_IDS])
     try:
-        where = f"are in {folder.rescue(run.undelivered)}"
+        error.add_note(f"{len(ids)} more are in {folder.rescue(run.undelivered)}")
     except StorageError:
-        where = "could not be written anywhere"
-    error.add_note(f"{len(ids)} more {where}: {shown}")
+        shown = ", ".join(ids[:_SHOWN_IDS])
+        error.add_note(f"{len(ids)} more could not be written anywhere: {shown}")
 
 
 async def _tell_outages(state: RolloutState, progress: Progress) -> None:

@@ -1,7 +1,7 @@
-"""How often the tasks of runs were solved, and the tasks that are worth training on.
+"""Solve rates of the tasks of runs, and a filter for the tasks worth training on.
 
-A group whose members all succeed or all fail has no advantage, so it teaches nothing. Dropping such
-tasks is the dynamic sampling of DAPO (https://arxiv.org/abs/2503.14476), here before training.
+A group whose members all succeed or all fail has no advantage and gives no gradient. Dropping such
+tasks is DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476), here done before training.
 """
 
 import math
@@ -23,21 +23,21 @@ from envkit.trajectory.storage import Source
 from envkit.trajectory.trajectory import role_of
 
 BUCKETS: Final = ("0", "0-0.25", "0.25-0.5", "0.5-0.75", "0.75-1", "1")
-"""Of the histogram of solve rates; the open ones hold their lower bound, but not 0."""
+"""Bins of the solve-rate histogram; open bins include their lower bound, except 0."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TaskRate:
-    """How one task went."""
+    """The results of one task."""
 
     request: EpisodeRequest
     episodes: int = 0
-    """Scored ones; faulted and aborted ones do not count."""
+    """Scored episodes; faulted and aborted ones are excluded."""
     solved: int = 0
 
     @property
     def rate(self) -> float:
-        """Solved share of the scored episodes; nan without any."""
+        """Share of the scored episodes that were solved; NaN without any."""
         return self.solved / self.episodes if self.episodes else math.nan
 
     @property
@@ -46,7 +46,7 @@ class TaskRate:
         return wilson_interval(self.solved, self.episodes)
 
     def row(self) -> dict[str, Any]:
-        """Return a dataset row: the request, and what was measured."""
+        """Return a dataset row: the request and the measurements."""
         bounds = self.interval
         return {
             ENVKIT_COLUMN: self.request.to_column(),
@@ -61,14 +61,14 @@ class TaskRate:
 
 @dataclass(slots=True, kw_only=True)
 class SolveRates:
-    """Solve rates of the tasks of runs, in the order in which the runs have them."""
+    """Solve rates of the tasks of runs, in the order of the runs."""
 
     tasks: list[TaskRate]
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """Episodes that say nothing about their task, by reason."""
+    """Number of excluded episodes by reason."""
 
     def kept(self, above: float, below: float) -> list[TaskRate]:
-        """Return the tasks whose rate lies between two bounds, which are themselves left out."""
+        """Return the tasks whose rate lies strictly between two bounds."""
         return [task for task in self.tasks if task.episodes and above < task.rate < below]
 
     def summary(self, above: float, below: float) -> dict[str, Any]:
@@ -98,17 +98,17 @@ def solve_rates(
 ) -> SolveRates:
     """Measure the tasks of finished or interrupted runs of one environment.
 
-    Episodes of the same task count together, whatever run they are of. A task is known by its data,
-    and by its seed where the environment has no tasks.
+    Episodes of the same task count together across runs. A task is identified by its data, or by its
+    seed if the environment has no tasks.
 
     Args:
         sources: Run directories or trajectory files.
-        solved_above: A higher reward counts as solved.
-        progress: Called with the trajectories read so far and their number.
+        solved_above: An episode counts as solved if its reward exceeds this.
+        progress: Called with the number of trajectories read so far and the total.
 
     Raises:
         StorageError: A file cannot be read.
-        ConfigurationError: The runs are of several environments or arguments, or of several agents.
+        ConfigurationError: The runs differ in environment or arguments or have several agents.
     """
     total = sum(contents_of(source).count for source in sources)
     found: dict[str, TaskRate] = {}
@@ -145,7 +145,7 @@ def _count(trajectory: Trajectory, task: TaskRate, left_out: Counter[str], above
 
 
 def _env_kwargs(source: Source) -> Mapping[str, Any]:
-    """Return the environment's arguments; a trajectory file alone does not know them."""
+    """Return the environment's arguments, which a bare trajectory file does not record."""
     folder = Path(source)
     if not (folder / RUN_FILE).is_file():
         return {}
@@ -155,14 +155,14 @@ def _env_kwargs(source: Source) -> Mapping[str, Any]:
 def _request(trajectory: Trajectory, arguments: Mapping[str, Any]) -> EpisodeRequest:
     if role_of(trajectory) is not None:
         raise ConfigurationError(
-            "solve rates are of episodes with one agent, got the record of the role "
+            "solve rates need episodes with one agent, got a record of the role "
             f"{role_of(trajectory)!r}"
         )
     task = dict(trajectory.task) or None
     if task is None and trajectory.seed is None:
         raise ConfigurationError(
-            f"episode {trajectory.episode_id!r} has neither task nor seed, so nothing can play its "
-            "task again"
+            f"episode {trajectory.episode_id!r} has neither task nor seed, so its task cannot be "
+            "replayed"
         )
     return EpisodeRequest(
         env_id=trajectory.env_id, env_kwargs=arguments, task=task, seed=trajectory.seed
@@ -176,7 +176,7 @@ def _check_alike(first: EpisodeRequest, request: EpisodeRequest) -> None:
     ):
         if one != other:
             raise ConfigurationError(
-                f"the runs must be of one environment with the same arguments, got the {name} "
+                f"the runs must have the same environment and arguments, got the {name} "
                 f"{str(one)[:200]} and {str(other)[:200]}; filter them one by one"
             )
 
@@ -191,7 +191,7 @@ def rows_of(rates: SolveRates, above: float, below: float) -> Iterator[dict[str,
     """Yield the rows of the kept tasks.
 
     Raises:
-        StorageError: No task is kept.
+        StorageError: No task remains.
     """
     kept = rates.kept(above, below)
     if not kept:

@@ -1,4 +1,4 @@
-"""Rows into JSON lines, parquet files and folders of the datasets library, whole or not at all."""
+"""Atomic writers of rows: JSON lines, parquet files and datasets-library folders."""
 
 import base64
 import importlib
@@ -21,22 +21,22 @@ SUFFIXES: Final = (".jsonl", ".parquet")
 def check_target(
     target: Path, *, is_folder: bool, overwrite: bool, suffixes: Sequence[str] = SUFFIXES
 ) -> None:
-    """Say early that a place cannot be written to.
+    """Check early that a target can be written.
 
     Args:
         target: The file or folder.
-        is_folder: Which of them it is to be.
-        overwrite: Whether one that is there may be replaced.
-        suffixes: Endings that a file may have.
+        is_folder: Whether the target is a folder.
+        overwrite: Whether an existing target may be replaced.
+        suffixes: Allowed file extensions.
 
     Raises:
-        ConfigurationError: A name without a known ending.
-        MissingDependencyError: A parquet file is asked for and pyarrow is not installed.
-        StorageError: Something is there, and may not be replaced.
+        ConfigurationError: The file extension is unknown.
+        MissingDependencyError: The target is a parquet file and pyarrow is not installed.
+        StorageError: The target exists and may not be replaced.
     """
     if not is_folder and target.suffix not in suffixes:
         raise ConfigurationError(
-            f"--out must end in {' or '.join(suffixes)}, which says the kind of file, "
+            f"--out must end in {' or '.join(suffixes)}, which selects the format, "
             f"got {str(target)!r}"
         )
     if is_folder or target.suffix == ".parquet":
@@ -46,21 +46,21 @@ def check_target(
     if target.is_file() and is_folder:
         raise StorageError(f"--out must name a folder, got the file {str(target)!r}")
     if not overwrite and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
-        raise StorageError(f"{target} is there already: name another --out, or add --overwrite")
+        raise StorageError(f"{target} already exists: choose another --out, or add --overwrite")
 
 
 def write_table(rows: Iterable[Row], target: Path, schema: Mapping[str, Any] | None = None) -> int:
     """Write a .jsonl or .parquet file and return its number of rows.
 
-    Bytes become data URIs in JSON lines, which have no bytes.
+    JSON lines cannot hold bytes, so bytes become data URIs there.
 
     Args:
-        rows: May be made while they are written; what they raise leaves nothing behind.
-        target: The file; one that is there is replaced when the new one is whole.
-        schema: Arrow types of columns that the first rows may leave open.
+        rows: Written as they are generated. If they raise, no file is left.
+        target: The file. An existing one is replaced once the new one is complete.
+        schema: Arrow types of columns whose type the first rows may not show.
 
     Raises:
-        StorageError: It cannot be written, or there is no row.
+        StorageError: It cannot be written, or there are no rows.
     """
     with storage_errors(f"cannot write {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -85,12 +85,12 @@ def write_folder(
 
     Args:
         rows: As for `write_table`.
-        target: The folder; one that is there is replaced when the new one is whole.
-        split: Name of the split that the rows are.
+        target: The folder. An existing one is replaced once the new one is complete.
+        split: Name of the rows' split.
         schema: As for `write_table`.
 
     Raises:
-        StorageError: It cannot be written, or there is no row.
+        StorageError: It cannot be written, or there are no rows.
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -122,7 +122,7 @@ def image_column(*, as_text: bool = False) -> dict[str, Any]:
     """Return the arrow type of the column `images`.
 
     Args:
-        as_text: Whether it holds data URIs, instead of PNG bytes as the datasets library has them.
+        as_text: Whether it holds data URIs instead of PNG bytes in the datasets library's form.
     """
     pa = arrow()
     if as_text:
@@ -139,7 +139,7 @@ class _Counted:
             self.count += 1
             yield row
         if not self.count:
-            raise StorageError("there is no row to write; nothing was written")
+            raise StorageError("there are no rows; nothing was written")
 
 
 def _write_parquet(rows: Iterable[Row], file: Path, types: dict[str, Any]) -> int:
@@ -157,7 +157,7 @@ def _write_parquet(rows: Iterable[Row], file: Path, types: dict[str, Any]) -> in
                 writer.write_table(pa.Table.from_pylist(batch, schema=schema))
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         raise StorageError(
-            f"row {counted.count} or one shortly before does not fit the columns of the first "
+            f"row {counted.count} or one just before it does not fit the columns of the first "
             f"rows: {error}; write .jsonl instead"
         ) from error
     finally:
@@ -175,7 +175,7 @@ def _schema(pa: Any, batch: list[dict[str, Any]], types: Mapping[str, Any]) -> A
 
 
 def _features(schema: Any) -> str | None:  # noqa: ANN401
-    """Return what tells the datasets library to decode `images`; None if there is no such."""
+    """Return the metadata that makes the datasets library decode `images`; None without them."""
     if "images" not in schema.names or schema.field("images").type != image_column()["images"]:
         return None
     features = {
@@ -188,7 +188,7 @@ def _features(schema: Any) -> str | None:  # noqa: ANN401
 
 
 def _feature(kind: Any) -> Any:  # noqa: ANN401
-    """Return an arrow type as the datasets library writes it."""
+    """Return an Arrow type in the datasets library's notation."""
     pa = arrow()
     if pa.types.is_list(kind):
         return {"feature": _feature(kind.value_type), "_type": "List"}

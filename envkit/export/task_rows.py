@@ -1,8 +1,8 @@
-"""Tasks as the dataset rows that trainers load: one pure function for each shape.
+"""Tasks as the dataset rows that trainers load: one pure function per format.
 
 Every row carries the request that an adapter plays as JSON text under `ENVKIT_COLUMN`. Prompts are
-for people and for length filters: the environment writes the real one when it is reset, so images
-are left out, noted as `IMAGE_NOTE`, unless they are asked for.
+only for people and length filters, because the environment writes the real one at reset. Images are
+therefore replaced by `IMAGE_NOTE` unless requested.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +16,9 @@ from envkit.messages import Message, images_of, text_of
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 
 IMAGE_NOTE: Final = "[image]"
-"""Stands in a prompt for an image that only the environment shows."""
+"""Placeholder in a prompt for an image that only the environment shows."""
 AGENT_NAME: Final = "envkit"
-"""Of verl's agent loop, in the column `agent_name`."""
+"""Name of verl's agent loop, in the column `agent_name`."""
 _MARK: Final = "<image>"
 _MARKS: Final = (_MARK, "<video>", "<audio>")
 _ANSWERS: Final = ("answer", "ground_truth", "label", "solution")
@@ -26,7 +26,7 @@ _EMPTY_PROMPT: Final = "The environment writes the prompt."
 
 
 class TaskFormat(StrEnum):
-    """Whose dataset loader reads the rows."""
+    """The dataset loader that the rows are for."""
 
     SLIME = "slime"
     MILES = "miles"
@@ -41,7 +41,7 @@ class TaskFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExample:
-    """One task, and what the model reads of it first."""
+    """One task and its first messages."""
 
     index: int
     """Position in the file."""
@@ -67,7 +67,7 @@ def slime_row(example: TaskExample, *, with_images: bool = False) -> dict[str, A
         "prompt": _marked(example.messages, with_images=with_images),
         "label": answer_of(example.request),
         "metadata": {ENVKIT_COLUMN: example.request.to_column()},
-        # Its reader takes a mapping for a whole content part, and text for an address.
+        # Its reader takes a mapping as a whole content part and a string as a URL.
         **({"images": [image.data_uri() for image in example.images]} if with_images else {}),
     }
 
@@ -92,7 +92,7 @@ def verl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, An
 def skyrl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
     """Return a row for SkyRL's `PromptDataset`.
 
-    Columns besides `prompt` and `env_class` become a sample's `env_extras`
+    Columns other than `prompt` and `env_class` become a sample's `env_extras`
     (skyrl/train/dataset/dataset.py, `__getitem__`). Images are data URIs in `image_url` parts,
     as in its own geometry example.
     """
@@ -124,7 +124,7 @@ def trl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any
 
 
 def plain_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
-    """Return a row for no trainer in particular: what the model reads first, and the request."""
+    """Return a generic row: the first messages and the request."""
     request = example.request
     return {
         "index": example.index,
@@ -150,7 +150,7 @@ ROW_BUILDERS: Final[Mapping[TaskFormat, Callable[..., dict[str, Any]]]] = Mappin
 
 
 def answer_of(request: EpisodeRequest) -> str:
-    """Return the answer that a task states, for trainers' tables; "" where it states none."""
+    """Return a task's answer for trainers' tables; "" if it has none."""
     for key in _ANSWERS:
         value = (request.task or {}).get(key)
         if isinstance(value, str | int | float):
@@ -164,7 +164,7 @@ def image_struct(image: Image) -> dict[str, Any]:
 
 
 def _opening(example: TaskExample, *, with_images: bool) -> dict[str, Any]:
-    """Return the first messages as text, their images beside them or noted in their place."""
+    """Return the first messages as text, with separate images or placeholders."""
     if not with_images:
         return {"prompt": _noted(example.messages)}
     prompt = [{"role": entry["role"], "content": text_of(entry)} for entry in example.messages]
@@ -176,7 +176,7 @@ def _images(example: TaskExample, with_images: bool) -> dict[str, Any]:
 
 
 def _noted(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Return the messages as text, a note in the place of each image."""
+    """Return the messages as text with a placeholder for each image."""
     return [
         {"role": entry["role"], "content": _text(entry, image=f"{IMAGE_NOTE}\n") or _EMPTY_PROMPT}
         for entry in messages
@@ -184,9 +184,9 @@ def _noted(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 def _marked(messages: Sequence[Message], *, with_images: bool) -> list[dict[str, str]]:
-    """Return the messages as text with `<image>` where an image goes, and nowhere else.
+    """Return the messages as text with `<image>` exactly where an image belongs.
 
-    A mark that an environment happens to write would be counted as an image by the readers.
+    Readers would count a literal `<image>` in an environment's text as an image.
     """
     image = _MARK if with_images else f"{IMAGE_NOTE}\n"
     return [

@@ -1,4 +1,4 @@
-"""The tasks of an environment, drawn for a dataset: seeded, and reset once for their prompts."""
+"""Tasks of an environment drawn for a dataset: seeded, and reset once for prompts."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ _DEFAULT_SPLIT: Final = "train"
 
 
 class TaskDraw(Closing):
-    """Draws tasks one after another; a context manager, because it holds an environment.
+    """Draws tasks in order; a context manager because it holds an environment.
 
-    A finite task source is taken in order, each task once. An endless one is drawn with each row's
-    own seed, which depends on the split, so that files of different splits share no seed. A row's
-    task and seed are written out: the members of a group start from the same state.
+    A finite task source is read in order, each task once. An endless one is drawn with a seed per
+    row that depends on the split, so files of different splits share no seed. Each row stores its
+    task and seed, so the members of a group start from the same state.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class TaskDraw(Closing):
 
         Args:
             env_id: A registered environment.
-            count: Rows; None takes every task of a finite source.
+            count: Number of rows; None takes every task of a finite source.
             start: Index of the first task or row; None is 0.
-            seed: Of the file.
-            split: Noted in the rows, and given to an environment that takes an argument `split`.
-                None is "train", and gives the environment nothing.
-            env_kwargs: Arguments of the environment.
-            tasks: Played instead of the environment's own, such as `read_requests` returns them;
-                their arguments apply where `env_kwargs` has none. None takes its own.
+            seed: Seed of the file.
+            split: Recorded in the rows, and passed to an environment that takes an argument
+                `split`. None records "train" and passes nothing.
+            env_kwargs: Constructor arguments of the environment.
+            tasks: Tasks to use instead of the environment's own, such as those of `read_requests`.
+                Their arguments apply unless `env_kwargs` overrides them. None takes its own.
 
         Raises:
-            ConfigurationError: No count for an endless source, more rows than tasks, or a split of
-                a finite source that the environment does not know how to divide.
+            ConfigurationError: An endless source has no count, there are more rows than tasks, or
+                the environment cannot split its finite source.
         """
         shared = tasks[0].env_kwargs if tasks else None
         self._arguments = {**(shared or {}), **(env_kwargs or {})}
@@ -71,7 +71,7 @@ class TaskDraw(Closing):
             own = self._env.tasks
             self._size = len(tasks) if tasks else None if own is None else own.size
             self.count: Final = self._counted(count)
-            """How many rows there will be."""
+            """Number of rows."""
             is_undivided = tasks is None and not takes_split and self._size is not None
             if split is not None and is_undivided and start is None:
                 raise ConfigurationError(
@@ -91,12 +91,15 @@ class TaskDraw(Closing):
             )
         if size is None:
             if count is None:
-                raise ConfigurationError(f"{self._env_id} has endless tasks: say how many with -n")
+                raise ConfigurationError(
+                    f"{self._env_id} has endless tasks: set the number with -n"
+                )
             return count
         rows = size - self._start if count is None else count
         if rows < 1 or self._start + rows > size:
             raise ConfigurationError(
-                f"{self._env_id} has {size} tasks, got a request for {rows} from task {self._start}"
+                f"{self._env_id} has {size} tasks, got a request for {rows} "
+                f"starting at task {self._start}"
             )
         return rows
 
@@ -106,7 +109,7 @@ class TaskDraw(Closing):
             yield self._example(index)
 
     def requests(self) -> Iterator[EpisodeRequest]:
-        """Yield the examples' episodes without a reset; endless tasks are left to the seeds."""
+        """Yield the episodes without a reset; endless tasks are determined by their seeds."""
         for index in range(self._start, self._start + self.count):
             yield self._request(index)
 
@@ -150,11 +153,11 @@ def export_tasks(
     """Write tasks as a dataset and return its number of rows.
 
     Args:
-        draw: The tasks.
+        draw: Draws the tasks.
         target: A .parquet or .jsonl file; for HF a folder.
-        kind: Whose loader reads it.
-        with_images: Whether the images of the first observation are written too.
-        progress: Called with the rows made so far and their number.
+        kind: The loader that reads it.
+        with_images: Whether to write the images of the first observation.
+        progress: Called with the number of rows written so far and the total.
 
     Raises:
         StorageError: It cannot be written.

@@ -1,4 +1,4 @@
-"""A trajectory file as a dataset: filtered, cut into rows, written once it is whole."""
+"""Export of a trajectory file as a dataset: filtered, split into rows, written atomically."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,34 +22,34 @@ from envkit.trajectory.storage import Source, trajectory_file
 
 _SPLIT: Final = "train"
 _IMAGE_FIELD: Final = b'"images":["'
-"""How the images of a segment begin in a trajectory file."""
+"""Start of a segment's images in a trajectory file."""
 
 
 class TrajectoryFormat(StrEnum):
-    """What becomes of trajectories."""
+    """Output formats for trajectories."""
 
     SFT = "sft"
-    """Chat rows with exact tokens, for supervised training. Faulted episodes are left out."""
+    """Chat rows with exact tokens, for supervised training. Faulted episodes are excluded."""
     PARQUET = "parquet"
-    """Everything that is known of a training row."""
+    """All fields of a training row."""
     HF = "hf"
-    """The same in a folder of the datasets library."""
+    """The same as a datasets-library folder."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ExportTally:
-    """What an export did."""
+    """The result of an export."""
 
     trajectories: int = 0
-    """How many were taken."""
+    """Number of exported trajectories."""
     rows: int = 0
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """How many were not taken, by reason."""
+    """Number of excluded trajectories by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a trajectory file holds, seen without decoding it."""
+    """Contents of a trajectory file, found without decoding it."""
 
     count: int
     """Trajectories."""
@@ -57,7 +57,7 @@ class Contents:
 
 
 def contents_of(source: Source) -> Contents:
-    """Look through a trajectory file.
+    """Scan a trajectory file.
 
     Raises:
         StorageError: It cannot be read.
@@ -84,13 +84,13 @@ def export_trajectories(
     Args:
         source: A trajectory file or a run directory.
         target: A .parquet or .jsonl file; for HF a folder.
-        kind: The shape of the rows.
-        selection: Which trajectories, and how they are cut.
-        progress: Called with the trajectories read so far and their number.
+        kind: The output format.
+        selection: Which trajectories to export, and how to split them.
+        progress: Called with the number of trajectories read so far and the total.
 
     Raises:
-        StorageError: Something cannot be read or written, or nothing is left to write.
-        ConfigurationError: A trajectory cannot be one row; see `Selection`.
+        StorageError: The source or target fails, or no trajectory is left to write.
+        ConfigurationError: A trajectory cannot become one row; see `Selection`.
         DatasetError: As `chat_row` raises it.
     """
     contents = contents_of(source)
@@ -126,7 +126,7 @@ def _rows(
     if not tally.trajectories:
         why = ", ".join(f"{count} {reason}" for reason, count in tally.left_out.items())
         raise StorageError(
-            f"none of the {contents.count} trajectories of {str(source)!r} is left to export"
+            f"all {contents.count} trajectories of {str(source)!r} were excluded; nothing to export"
             + (f": {why}" if why else "")
         )
 

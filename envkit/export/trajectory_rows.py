@@ -1,8 +1,8 @@
-"""Trajectories as dataset rows: exact tokens, mask and log-probabilities, and the chat beside them.
+"""Trajectories as dataset rows: exact tokens, mask, log-probabilities and the chat.
 
-`input_ids` are what a trainer forwards, image placeholders expanded, from the first prompt token to
-the row's last sampled one. The messages of a row end with the same reply, so that they say what the
-ids say; they are never tokenised again where ids are used.
+`input_ids` are the ids a trainer forwards, with image placeholders expanded, from the first prompt
+token to the row's last sampled one. The messages of a row end with the same reply and match the
+ids; they are never retokenized if ids are used.
 """
 
 from collections.abc import Iterator
@@ -19,26 +19,26 @@ from envkit.trajectory.plain import json_text
 from envkit.trajectory.trajectory import TAIL
 
 IGNORED: Final = -100
-"""The label of a token that is not trained, which PyTorch's losses leave out."""
+"""Label of untrained tokens, which PyTorch's losses ignore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which trajectories become rows, and how they are cut."""
+    """Which trajectories become rows, and how they are split."""
 
     min_reward: float | None = None
-    """Leaves out those below, and those without a reward."""
+    """Excludes trajectories with a lower reward or none."""
     only_terminated: bool = False
-    """Leaves out those that the environment did not end."""
+    """Excludes trajectories that the environment did not end."""
     only_trained: bool = False
-    """Leaves out those without a trained token: faults, and episodes without a reply."""
+    """Excludes trajectories without a trained token: faults and episodes without a reply."""
     steps: bool = False
-    """A row for each turn, everything before it as its prompt."""
+    """One row per turn, with everything before it as the prompt."""
     merge: bool = False
-    """A row for each run of turns whose prompts extend each other exactly."""
+    """One row per run of turns whose prompts extend each other exactly."""
 
     def refusal(self, trajectory: Trajectory) -> str | None:
-        """Return why a trajectory is left out; None if it is taken."""
+        """Return why a trajectory is excluded; None if it is kept."""
         if TAIL in trajectory.metadata:
             return "cut by the tail of their batch"
         if self.only_trained and trajectory.is_faulted:
@@ -48,7 +48,7 @@ class Selection:
         if self.min_reward is not None and trajectory.reward is None:
             return "without a reward"
         if self.min_reward is not None and (trajectory.reward or 0.0) < self.min_reward:
-            return "below the least reward"
+            return "below the minimum reward"
         return None
 
 
@@ -62,7 +62,7 @@ def rows_of_trajectory(trajectory: Trajectory, selection: Selection) -> tuple[Ro
     if not split and len(trajectory.sequences()) > 1:
         raise ConfigurationError(
             f"episode {trajectory.episode_id!r} is more than one sequence, because its history "
-            "was rewritten or branched; add --merge, or --steps for a row each turn"
+            "was rewritten or branched; add --merge, or --steps for one row per turn"
         )
     rows = trajectory.steps(merge=selection.merge or not selection.steps)
     if selection.only_trained:
@@ -74,9 +74,9 @@ def chat_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
     """Return a row for supervised training on exact tokens.
 
     Args:
-        trajectory: Where the row comes from.
+        trajectory: The source of the row.
         row: One of its training rows.
-        number: Position among them.
+        number: Its position among them.
         with_parts: Whether messages hold lists of parts, as they must in a file with images, or
             plain text.
 
@@ -99,13 +99,13 @@ def chat_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
 
 
 def full_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool) -> dict[str, Any]:
-    """Return everything that is known of a training row.
+    """Return all fields of a training row.
 
     Args:
         trajectory: As for `chat_row`.
         row: As for `chat_row`.
         number: As for `chat_row`.
-        with_parts: As for `chat_row`. Where the template rewrote the history, the messages may show
+        with_parts: As for `chat_row`. If the template rewrote the history, the messages may show
             more images than `images`, which are those of the ids.
     """
     return {

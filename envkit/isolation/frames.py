@@ -1,7 +1,7 @@
-"""What crosses between a caller and its worker: frames of JSON, in which images may stand.
+"""Frames between a caller and its worker: JSON that may contain images.
 
 A frame is a head with lengths, a JSON header that lists the images, JSON data, the images as PNG,
-and bytes. Data refers to an image by its hash, and its pixels cross once in an episode.
+and bytes. Data refers to an image by its hash, and its pixels are sent once per episode.
 """
 
 import json
@@ -17,20 +17,20 @@ from envkit.images import Image
 _HEAD: Final = struct.Struct("!4sIQQ")
 _MAGIC: Final = b"ekw2"
 _IMAGE: Final = "\0image"
-"""Key of the object that stands for an image."""
+"""Key of the JSON object that represents an image."""
 MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 MAX_BLOB_BYTES: Final = 256 * 1024 * 1024
-"""Of images, and of other bytes."""
+"""Limit on the bytes of images plus other bytes."""
 MAX_IMAGES: Final = 1024
 _MAX_FRAME_PIXELS: Final = 256 * 1024 * 1024
-"""Of all images of a frame: few bytes can decode to very many pixels."""
+"""Limit on the pixels of all images of a frame: a few bytes can decode to very many."""
 _CHUNK: Final = 1024 * 1024
 _PLAIN_HEADER: Final[dict[str, Any]] = {"starts_episode": False, "images": []}
-"""Stands for an empty header: most frames bring no new image."""
+"""An empty header: most frames carry no new image."""
 
 
 class FrameError(Exception):
-    """What arrived is not a frame, or not what the frame had to hold."""
+    """The received bytes are not a frame, or not the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Connection:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._sent = set[str]()
-        """Hashes of images that the other side has."""
+        """Hashes of images that the other side already has."""
         self._received: dict[str, Image] = {}
         self._mentioned: dict[str, Image] = {}
         """Images of the frame that is being written, by hash."""
@@ -61,7 +61,7 @@ class Connection:
         """Send a frame.
 
         Raises:
-            ContractError: It is not JSON, or larger than a frame may be; nothing was sent.
+            ContractError: It is not JSON data, or exceeds the frame limits; nothing was sent.
             OSError: The other side is gone.
         """
         images = self._mentioned = {}
@@ -102,8 +102,8 @@ class Connection:
         """Read a frame; `read(n)` returns 1 to n bytes.
 
         Raises:
-            FrameError: It is malformed, larger than a frame may be, or has an image that cannot be
-                decoded or has another hash than announced.
+            FrameError: It is malformed or too large, or has an image that cannot be decoded or does
+                not match its announced hash.
         """
         magic, *lengths = _HEAD.unpack(_read_exactly(read, _HEAD.size))
         if magic != _MAGIC or lengths[0] > MAX_JSON_BYTES or max(lengths[1:]) > MAX_BLOB_BYTES:
@@ -124,7 +124,7 @@ class Connection:
 
     def _take_images(self, listed: list[Any], data: bytes) -> None:
         if len(listed) > MAX_IMAGES:
-            raise FrameError(f"{len(listed)} images, at most {MAX_IMAGES} may come")
+            raise FrameError(f"{len(listed)} images, the limit is {MAX_IMAGES}")
         start = pixels = 0
         for digest, length in listed:
             if type(length) is not int or length < 1:
@@ -141,14 +141,14 @@ class Connection:
             raise FrameError(f"{len(data)} bytes for images of {start}")
 
     def _reference(self, value: object) -> dict[str, str]:
-        """Return the JSON object that stands for an image."""
+        """Return the JSON object that represents an image."""
         if not isinstance(value, Image):
             raise TypeError(f"got an object of type {type(value).__name__}")
         self._mentioned[value.sha256] = value
         return {_IMAGE: value.sha256}
 
     def _resolve(self, value: dict[str, Any]) -> object:
-        """Return a JSON object, or the image that it stands for."""
+        """Return a JSON object, or the image that it represents."""
         return self._received[value[_IMAGE]] if _IMAGE in value else value
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Worker processes as their caller sees them: start, calls and answers, death, and end.
+"""The caller's side of worker processes: start, calls, crashes and shutdown.
 
 Workers are forked by supervisors. The caller starts one supervisor for each set of imports.
 """
@@ -25,9 +25,9 @@ from envkit.isolation.supervisor import READY, SPAWN
 from envkit.isolation.values import error_in
 
 _CLOSE_S: Final = 3.0
-"""How long an environment may take to close."""
+"""Seconds that an environment may take to close."""
 _END_S: Final = 5.0
-"""How long a killed process and what it started may take to go."""
+"""Seconds that a killed process and its descendants may take to exit."""
 _REPORT_BYTES: Final = 64 * 1024
 _TAIL_BYTES: Final = 4096
 _START: Final = (
@@ -37,9 +37,9 @@ _START: Final = (
 _SINGLE_THREAD: Final = dict.fromkeys(
     ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""A process with threads cannot be forked safely, and workers share the cores among themselves."""
+"""A multi-threaded process cannot be forked safely, and workers share the cores."""
 _HASH_SEED: Final = str(random.SystemRandom().randrange(1, 2**32))
-"""Equal for all workers, so that a replay in a fresh one iterates sets in the same order."""
+"""The same for all workers: a replay in a new one iterates sets in the same order."""
 
 
 class WorkerProcess:
@@ -49,12 +49,12 @@ class WorkerProcess:
         """Start a worker and have it build its environment.
 
         Args:
-            key: What its supervisor imports, as JSON; workers of one key share a supervisor.
-            hello: Says what to build. The worker's answer replaces it in `hello`.
-            timeout_s: Of starting and building; None waits forever.
+            key: What its supervisor imports, as JSON; workers with the same key share a supervisor.
+            hello: What to build. The worker's answer replaces it in `hello`.
+            timeout_s: Limit on starting and building, in seconds; None waits forever.
 
         Raises:
-            EnvFault: It could not be built, or not in time.
+            EnvFault: The environment could not be built, or not in time.
             EnvkitError: What the environment's constructor raised.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -67,7 +67,7 @@ class WorkerProcess:
         try:
             self.hello = self._exchange(hello, deadline)
             pid = self.hello.data.get("pid")
-            if type(pid) is int and pid > 1:  # never signal every process there is
+            if type(pid) is int and pid > 1:  # never signal all processes
                 self.pid = pid
         except BaseException:
             self.close()
@@ -77,8 +77,8 @@ class WorkerProcess:
         """Send a call and return the answer.
 
         Raises:
-            EnvFault: The worker died, was closed, broke the protocol or did not answer in time; it
-                is of no use any more. Or the environment raised one.
+            EnvFault: The worker died, was closed, broke the protocol or did not answer in time,
+                and is now unusable; or the environment raised one.
             EnvkitError: What the environment raised.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -86,19 +86,19 @@ class WorkerProcess:
             return self._exchange(frame, deadline)
 
     def broken(self, error: Exception) -> EnvFault:
-        """Kill the worker, which sent something wrong, and return the fault to raise."""
+        """Kill the worker after a protocol error and return the fault to raise."""
         self.kill()
-        return _crashed(f"the environment's process sent something that is not an answer: {error}")
+        return _crashed(f"the environment's process sent an invalid answer: {error}")
 
     def kill(self) -> None:
-        """Have the worker and everything that it started killed; a running call then fails."""
+        """Kill the worker and its descendants; a running call fails."""
         self._is_killed = True
         for end, how in ((self._status, socket.SHUT_WR), (self._channel, socket.SHUT_RDWR)):
             with suppress(OSError):
                 end.shutdown(how)
 
     def close(self) -> None:
-        """Close the environment if it is idle, kill the worker, and wait until it is gone."""
+        """Close the environment if it is idle, kill the worker and wait for it to exit."""
         if self._lock.acquire(blocking=False):
             try:
                 with suppress(EnvkitError):
@@ -148,7 +148,7 @@ class WorkerProcess:
         raise _crashed(f"the environment's process {self._end()}")
 
     def _end(self) -> str:
-        """Wait until the worker is gone and return how it ended."""
+        """Wait for the worker to exit and return how it ended."""
         if self._end_text is None:
             with suppress(OSError):
                 self._status.shutdown(socket.SHUT_WR)
@@ -184,7 +184,7 @@ class _SupervisorProcess:
         """Start it and wait until it has imported the environment.
 
         Raises:
-            EnvFault: It ended before, or was not ready in time.
+            EnvFault: It exited first, or was not ready in time.
         """
         self._control, theirs = socket.socketpair()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the supervisor
@@ -237,22 +237,22 @@ class _SupervisorProcess:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Have it kill its workers and end."""
+        """Ask it to kill its workers and exit."""
         self._control.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_END_S)
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, if it still runs; its workers die with it."""
+        """Kill it if it still runs; its workers die with it."""
         self._control.close()
         self._process.kill()
         self._process.wait()
         self._output.close()
 
     def forget(self) -> None:
-        """Drop it in a fork of the caller, to which it does not belong."""
-        self._process.returncode = 0  # or it warns that it still runs
+        """Forget it in a fork of the caller, which does not own it."""
+        self._process.returncode = 0  # otherwise subprocess warns that it still runs
         self._output.close()
 
     def _tail(self) -> str:
@@ -263,19 +263,19 @@ class _SupervisorProcess:
 
 _supervisors: dict[str, _SupervisorProcess] = {}
 _sockets: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
-"""All that a fork of the caller must close, or a worker would outlive its caller."""
+"""File descriptors that a fork of the caller must close; else a worker outlives its caller."""
 _locks: dict[str, threading.Lock] = {}
 
 
 def close_supervisors() -> None:
-    """End every supervisor and with it every worker of this process."""
+    """Stop every supervisor of this process and its workers."""
     for key in list(_supervisors):
         with suppress(KeyError):
             _supervisors.pop(key).close()
 
 
 def _forget() -> None:
-    """Leave the workers to the process that was forked."""
+    """In a forked child, leave the workers to the parent."""
     for running in _supervisors.values():
         running.forget()
     for end in list(_sockets):
@@ -309,7 +309,7 @@ def _spawn(key: str, deadline: float | None) -> tuple[socket.socket, socket.sock
 
 
 def _wait(ends: list[socket.socket], deadline: float | None) -> list[socket.socket]:
-    """Return those that can be read, or none when the deadline has passed."""
+    """Return the readable ones, or none after the deadline."""
     poller = select.poll()
     for end in ends:
         if end.fileno() >= 0:
@@ -324,11 +324,11 @@ def _crashed(message: str) -> EnvFault:
 
 
 def _ending(code: int, reason: str, output: str) -> str:
-    """Say how a process ended, and the last it printed."""
+    """Describe how a process ended, with its last output."""
     text = f"exited with code {code}"
     if code < 0:
         text = f"was killed by signal {-code}"
         with suppress(ValueError):
             text = f"was killed by {signal.Signals(-code).name}"
-    printed = f"; the last it printed:\n{output.strip()}" if output.strip() else ""
+    printed = f"; its last output:\n{output.strip()}" if output.strip() else ""
     return text + reason + printed

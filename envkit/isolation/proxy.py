@@ -1,4 +1,4 @@
-"""Environments whose calls go to a worker process."""
+"""Proxies of environments that run in a worker process."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -19,46 +19,46 @@ from envkit.tools import ToolSpec
 from envkit.turns import Observation, Reset, Step
 
 _REPLY_S: Final = 10.0
-"""Deadline of a scripted reply, which a rollout waits for on its event loop."""
+"""Timeout of a scripted reply; the rollout's event loop waits for it."""
 
 
 class IsolatedEnv(Env):
-    """An environment in a worker process; everything but its policies looks as it does there.
+    """An environment in a worker process; all but its policies behave as they do there.
 
-    Calls block the calling thread only, and `close` may come from another thread: it kills the
-    worker and ends a call that hangs.
+    Calls block only the calling thread. Another thread may call `close`, which kills the worker
+    and ends a hanging call.
     """
 
     def __init__(self, worker: WorkerProcess, *, rebuild: Callable[..., Env]) -> None:
-        """Take what the worker says about its environment.
+        """Copy the worker's description of its environment.
 
         Args:
-            worker: Has built its environment.
+            worker: A worker that has built its environment.
             rebuild: Starts another worker like it.
         """
         told = worker.hello.data
         super().__init__()
         self._worker = worker
         self._formatted: tuple[Observation, Frame] | None = None
-        """The newest observation, and the answer that brought it with its message."""
+        """The latest observation, and the answer that carried it and its message."""
         self.capabilities = _capabilities(told["capabilities"])  # type: ignore[misc]  # each worker's own
         self.policies: Mapping[str, Callable[[], Policy]] = {
             str(name): partial(self._policy, str(name)) for name in told["policies"]
         }
         self._take_state(told["state"])
         if told["spec_id"] is not None:
-            # A rollout rebuilds an environment from its spec: the next one is isolated as well.
+            # A rollout rebuilds an environment from its spec, which must be isolated as well.
             self.spec = GymSpec(id=str(told["spec_id"]), entry_point=rebuild, order_enforce=False)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # only reached where nothing is found
-        """Explain that the attribute is in the worker.
+        """Reject access to an attribute that exists only in the worker.
 
         Raises:
             AttributeError: Always.
         """
         raise AttributeError(
-            f"{name!r} of the environment is in its worker process; only what a rollout needs is "
-            "here. A scripted policy must come from the isolated environment: isolated(...)()"
+            f"{name!r} of the environment is in its worker process; this proxy has only what a "
+            "rollout needs. Get a scripted policy from the isolated environment: isolated(...)()"
             ".oracle() or .policies"
         )
 
@@ -93,7 +93,7 @@ class IsolatedEnv(Env):
         return Step(observation, reward, *flags, info)
 
     def format_observation(self, observation: Observation) -> Message:
-        """Return the chat message, as the environment or a wrapper around it makes it."""
+        """Return the chat message built by the environment or its wrappers."""
         if self._formatted is not None and self._formatted[0] is observation:
             answer = self._formatted[1]
         else:
@@ -104,7 +104,7 @@ class IsolatedEnv(Env):
             return answer.data["message"]
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return a shorter form, as the environment or a wrapper around it makes it, or None."""
+        """Return a shorter form built by the environment or its wrappers, or None."""
         call = {"call": "shorten", "observation": observation, "tokens": int(tokens)}
         answer = self._call(call)
         with self._reading():
@@ -116,26 +116,26 @@ class IsolatedEnv(Env):
         return self._call({"call": "snapshot"}).blob
 
     def restore(self, data: bytes) -> None:
-        """Put back a state that `snapshot` returned."""
+        """Restore a state that `snapshot` returned."""
         answer = self._worker.call(Frame({"call": "restore"}, data))
         with self._reading():
             self._take_state(answer.data["state"])
             self.task = _mapping(answer.data["task"])
 
     def oracle(self) -> Policy:
-        """Return a policy whose replies the environment's own oracle writes, in the worker."""
+        """Return a policy backed by the environment's oracle in the worker."""
         return self._policy("oracle")
 
     def close(self) -> None:
-        """Close the environment, kill the worker, and wait until it is gone."""
+        """Close the environment, kill the worker and wait for it to exit."""
         self._worker.close()
 
     def kill(self) -> None:
-        """Have the worker killed without waiting; a running call fails. From any thread."""
+        """Kill the worker without waiting; a running call fails. Callable from any thread."""
         self._worker.kill()
 
     def reply(self, name: str, context: PolicyContext, role: str | None = None) -> str:
-        """Return the reply of a scripted policy, written in the worker."""
+        """Return the reply of a scripted policy that runs in the worker."""
         call = {
             "call": "reply",
             "name": name,
@@ -160,10 +160,10 @@ class IsolatedEnv(Env):
 
     @contextmanager
     def _reading(self) -> Generator[None]:
-        """Turn what goes wrong while an answer is read into a fault; the worker is of no use then.
+        """Turn an error in reading an answer into a fault; the worker is then unusable.
 
         Raises:
-            EnvFault: The answer is not what the call asked for.
+            EnvFault: The answer does not fit the call.
         """
         try:
             yield
@@ -187,8 +187,8 @@ class IsolatedEnv(Env):
 class IsolatedMultiAgentEnv(IsolatedEnv, MultiAgentEnv):
     """An environment with several agents in a worker process.
 
-    `conversations` and `addressed` stay empty: what needs them, such as a scripted policy, runs in
-    the worker.
+    `conversations` and `addressed` stay empty: code that needs them, such as a scripted policy,
+    runs in the worker.
     """
 
     def tools_of(self, role: str) -> tuple[ToolSpec, ...]:
@@ -229,7 +229,7 @@ def _reply(name: str, context: PolicyContext) -> str:
 
 
 def _capabilities(told: Any) -> Capabilities:  # noqa: ANN401  # from a process that may send anything
-    """Return the environment's promises; where its calls run is the proxy's own matter."""
+    """Return the capabilities the environment declares, except for where its calls run."""
     defaults = Capabilities()
     found: dict[str, Any] = {}
     for entry in fields(Capabilities):

@@ -1,4 +1,4 @@
-"""What workers build, and how one is started."""
+"""The source of an environment that workers build."""
 
 import json
 import os
@@ -21,25 +21,25 @@ class IsolatedSource:
     """Builds environments in worker processes; equal sources build equal environments."""
 
     env_id: str | None = None
-    """Of a registered environment; None for what a pickled factory returns."""
+    """Id of a registered environment; None for a pickled factory."""
     arguments: str = "{}"
     """Keyword arguments of a registered environment as JSON."""
     pickled: bytes = b""
     modules: tuple[str, ...] = ()
     """What a pickled factory imports."""
     memory_mb: int | None = None
-    """MiB of address space that the worker and each process that it starts may take beyond what it
-    needs before the environment is built; None is unlimited."""
+    """MiB of address space that the worker and each of its child processes may use on top of what
+    the worker uses before building the environment; None means no limit."""
     start_timeout_s: float | None = 120.0
-    """Deadline of starting and building; None waits forever."""
+    """Timeout of starting and building, in seconds; None waits forever."""
 
     @property
     def key(self) -> str:
-        """What workers of one supervisor share, as JSON: what it imports."""
+        """What the supervisor imports, as JSON; workers with the same value share a supervisor."""
         return json.dumps({"env_id": self.env_id, "modules": self.modules})
 
     def __call__(self) -> IsolatedEnv:
-        """Start a worker and return the proxy of its environment.
+        """Start a worker and return a proxy of its environment.
 
         Raises:
             EnvFault: The process died or was not ready in time, or the environment failed to start.
@@ -70,16 +70,16 @@ class IsolatedSource:
 
 @lru_cache(maxsize=64)
 def _registered_for(env_id: str | None, known_ids: frozenset[str]) -> list[dict[str, Any]]:
-    """Return what a worker must register first: what this process registered at run time.
+    """Return the run-time registrations of this process, which a worker must repeat.
 
     Args:
-        env_id: The environment that is wanted, if it is a registered one.
-        known_ids: Makes the cache notice new environments. Reading what is installed takes longer
-            than starting a worker.
+        env_id: The requested environment, if it is registered.
+        known_ids: Part of the cache key, so new environments are noticed. Reading the installed
+            packages takes longer than starting a worker.
 
     Raises:
-        ConfigurationError: The environment that is wanted cannot be imported in another process.
-        UnknownNameError: No such environment is registered.
+        ConfigurationError: The environment cannot be imported in another process.
+        UnknownNameError: The environment is not registered.
     """
     known = registry()
     wanted = (env_id or "").removeprefix("envkit/")

@@ -1,12 +1,12 @@
 """The supervisor: forks the workers of one environment and cleans up after them.
 
-It imports what the environment needs once, stays on a single thread, and runs no environment, so
-forking it is safe and quick. A caller asks for a worker by sending two sockets: the worker's
-channel and a status socket. Closing the status socket kills the worker. When a worker is gone, for
-whatever reason, everything that it started is killed, and the status socket says how it ended.
+It imports the environment's modules once, stays single-threaded and runs no environment, so forking
+it is safe and fast. A caller requests a worker by sending two sockets: the worker's channel and a
+status socket. Closing the status socket kills the worker. When a worker exits for any reason, the
+supervisor kills all of its descendants and reports on the status socket how it ended.
 
-Orphans of a living worker become children of the worker (it is a subreaper); when the worker dies
-they become children of the supervisor, which has no other children that it does not know.
+Orphans of a living worker become children of the worker, which is a subreaper. When the worker dies
+they become children of the supervisor, where any child that is not a worker is such an orphan.
 """
 
 import fcntl
@@ -29,15 +29,15 @@ from envkit.isolation.worker import CHANNEL_FD, become_subreaper, run_worker
 from envkit.registration import spec
 
 MAX_PROCESSES: Final = 256
-"""How many processes a worker may have started that run at once."""
+"""How many descendants of a worker may run at once."""
 IDLE_S: Final = 60.0
-"""A supervisor without workers ends after this time."""
+"""A supervisor without workers exits after this many seconds."""
 SPAWN: Final = b"s"
 READY: Final = b"r"
 _WATCH_S: Final = 0.2
 _SWEEP_S: Final = 0.01
 _SWEEP_PATIENCE_S: Final = 2.0
-"""How long a report waits for descendants that are killed and do not go."""
+"""Seconds that a report waits for killed descendants to exit."""
 _TAIL_BYTES: Final = 4096
 _MOST_READS: Final = 16
 _COLD_START: Final = (
@@ -51,11 +51,11 @@ class _Worker:
     pid: int
     status: socket.socket
     output: int
-    """Where the worker's standard output and error are read; -1 when closed."""
+    """File descriptor of the worker's standard output and error; -1 when closed."""
     tail: bytes = b""
     is_killed: bool = False
     reason: str = ""
-    """Why it was killed, where that was the supervisor's decision."""
+    """Why the supervisor killed it, if it did."""
     exit_code: int | None = None
     """Negative for a signal; None while it lives."""
     ended_at: float = field(default=0.0)
@@ -69,14 +69,14 @@ def main() -> None:
     become_subreaper()
     _preload(json.loads(sys.argv[3]))
     gc.collect()
-    gc.freeze()  # forks share what later collections do not touch
+    gc.freeze()  # keeps pages shared with forks: later collections skip frozen objects
     with suppress(OSError):
         control.sendall(READY)
         _Supervisor(control).run()
 
 
 def _preload(wanted: Mapping[str, Any]) -> None:
-    """Import the environment; what is wrong with it is said by the worker, which imports it too."""
+    """Import the environment; the worker imports it again and reports any error."""
     with suppress(BaseException):
         if wanted["env_id"] is not None:
             place = spec(wanted["env_id"]).entry_point
@@ -100,7 +100,7 @@ class _Supervisor:
         self._watched_at = 0.0
 
     def run(self) -> None:
-        """Serve until the caller is gone, or idle, and no worker is left."""
+        """Serve until no worker is left and the caller is gone or idle."""
         while True:
             if not self._workers and self._is_closing:
                 return
@@ -196,7 +196,7 @@ class _Supervisor:
                 self._report(worker)
 
     def _sweep(self) -> bool:
-        """Kill what dead workers left: every child that is not a worker. False if none was."""
+        """Kill leftovers of dead workers: every non-worker child. False if there was none."""
         found = False
         for pid in children_of(os.getpid()):
             if self._is_orphan(pid):
@@ -240,11 +240,11 @@ class _Supervisor:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Do nothing: the signal has its effect through the wake-up pipe."""
+    """Do nothing: the signal takes effect through the wake-up pipe."""
 
 
 def _spawn_cold(channel: int, written: int, supervisor: int) -> int:
-    """Start a worker in a Python of its own: something that was imported has started threads."""
+    """Start a worker in a new interpreter because an import started threads."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
         return os.posix_spawn(
@@ -271,7 +271,7 @@ def _is_single_threaded() -> bool:
 
 
 def _read_output(worker: _Worker) -> None:
-    """Keep the end of what the worker printed."""
+    """Keep the tail of the worker's output."""
     if worker.output < 0:
         return
     try:
@@ -281,7 +281,7 @@ def _read_output(worker: _Worker) -> None:
                 break
             worker.tail = (worker.tail + data)[-_TAIL_BYTES:]
         else:
-            return  # it prints faster than one visit can read
+            return  # it prints faster than one call can read
     except BlockingIOError:
         return
     except OSError:
@@ -304,7 +304,7 @@ def _kill_group(pid: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the child processes of a process; none where /proc does not list them."""
+    """Return the child processes of a process; empty if /proc does not list them."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -314,7 +314,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants(pid: int, *, limit: int) -> Iterator[int]:
-    """Yield up to `limit` processes that a process and its children started and that live."""
+    """Yield up to `limit` live descendants of a process."""
     waiting, count = children_of(pid), 0
     while waiting and count < limit:
         child = waiting.pop()

@@ -1,8 +1,8 @@
-"""What crosses to and from a worker, as JSON data: observations, messages, outcomes and errors.
+"""JSON forms of the observations, messages, outcomes and errors of workers.
 
-What goes out is checked as the contract of environments says; what comes in is checked as data of a
-process that may send anything. Errors of envkit keep their type. Everything else becomes an
-`EnvFault`, so a worker can make its caller build nothing but these.
+Outgoing values are checked against the environment contract. Incoming values are checked as
+untrusted data. envkit's errors keep their type and any other error becomes an `EnvFault`, so a
+worker cannot make its caller build anything else.
 """
 
 import math
@@ -46,10 +46,10 @@ _TRACEBACK_CHARACTERS: Final = 8000
 def observation_of(
     value: object, source: str, refusal: type[Exception] = ContractError
 ) -> Observation:
-    """Return a value as the observation that it is.
+    """Check that a value is an observation, and return it.
 
     Args:
-        value: What should be one.
+        value: The value to check.
         source: Where it comes from, such as "MyEnv.step".
         refusal: Raised if it is not one.
     """
@@ -67,7 +67,7 @@ def observation_of(
 
 
 def outcome_out(value: object, size: int, source: str) -> dict[str, Any]:
-    """Return what `reset` (two values) or `step` (five) returned as data of a frame.
+    """Convert the result of `reset` (two values) or `step` (five) to frame data.
 
     Raises:
         ContractError: It is neither.
@@ -120,7 +120,7 @@ def error_out(error: BaseException, where: str) -> dict[str, Any]:
 
 
 def error_in(data: Any) -> EnvkitError:  # noqa: ANN401  # from a process that may send anything
-    """Return the exception that a worker describes; only errors of envkit are ever built."""
+    """Build the exception that a worker describes; only envkit's errors are built."""
     match data:
         case {"type": str(name), "message": str(message), "kind": str(kind), **rest}:
             pass

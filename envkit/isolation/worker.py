@@ -1,7 +1,7 @@
-"""The worker: one process that has one environment and answers its calls, one at a time.
+"""The worker: a process with one environment that answers calls one at a time.
 
-It runs in a fork of its supervisor, or in a Python of its own where a fork is not safe. Its channel
-is its own socket, so what the environment prints cannot damage an answer.
+It runs in a fork of its supervisor, or in a new interpreter if forking is unsafe. Its channel is a
+separate socket, so output that the environment prints cannot corrupt an answer.
 """
 
 import ctypes
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from envkit.agents import MultiAgentEnv
 
 CHANNEL_FD: Final = 3
-"""Where a worker finds its channel."""
+"""File descriptor of a worker's channel."""
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _RESET_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
 def run_worker(supervisor: int) -> None:
-    """Answer calls until the channel closes; the process ends here.
+    """Answer calls until the channel closes, then exit the process.
 
     Args:
         supervisor: Process id of the supervisor; the worker dies with it.
@@ -62,7 +62,7 @@ def run_worker(supervisor: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Have orphaned descendants become children of this process instead of process 1."""
+    """Make orphaned descendants children of this process instead of process 1."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -72,7 +72,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _settle(supervisor: int) -> None:
-    """Make the process one that dies with its supervisor and disturbs nobody else."""
+    """Tie the process to its supervisor and isolate it from other processes."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _RESET_SIGNALS:
@@ -83,7 +83,7 @@ def _settle(supervisor: int) -> None:
     become_subreaper()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")  # where memory runs out, the kernel ends a worker, not the run
+        file.write("1000")  # if memory runs out, the kernel kills a worker, not the run
     faulthandler.enable(file=2, all_threads=False)
 
 
@@ -116,7 +116,7 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _leave_if_forked(worker: int) -> None:
-    """End a child that the environment forked and that came back here: it would answer as well."""
+    """Exit in a child forked by the environment, which would otherwise answer as well."""
     if os.getpid() != worker:
         os._exit(0)
 
@@ -127,7 +127,7 @@ def _build(call: Frame) -> AnyEnv:
     os.environ.update(data["environ"])
     sys.path[:] = data["path"]
     os.chdir(data["directory"])
-    np.random.seed()  # the old generator, whose state a fork shares
+    np.random.seed()  # the legacy generator, whose state forks share
     if data["memory_mb"] is not None:
         _limit_memory(data["memory_mb"])
     for entry in data["registered"]:
@@ -143,7 +143,7 @@ def _build(call: Frame) -> AnyEnv:
 
 
 def _limit_memory(megabytes: int) -> None:
-    """Bound the address space to what is in use plus the given amount."""
+    """Limit the address space to current use plus the given amount."""
     used = 0
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
@@ -152,7 +152,7 @@ def _limit_memory(megabytes: int) -> None:
 
 
 class ServedEnv:
-    """An environment, and what its caller knows about it."""
+    """An environment and the state its caller already has."""
 
     def __init__(self, outer: AnyEnv) -> None:
         """Take an environment, possibly in wrappers."""
@@ -286,7 +286,7 @@ class ServedEnv:
         return self._env.system_prompt, self._env.tools, self._env.max_turns
 
     def _state(self) -> dict[str, Any]:
-        """Return what the environment says about itself, which a reset may change."""
+        """Return the environment's description of itself, which a reset may change."""
         env = self._env
         self._told = self._facts()
         state: dict[str, Any] = {
@@ -306,13 +306,13 @@ class ServedEnv:
 
 
 def _spoken(prompt: str | None) -> object:
-    """Return a system prompt as a message, which says what of it is trusted."""
+    """Return a system prompt as a message, which marks the trusted parts."""
     return message("system", prompt) if isinstance(prompt, str) else prompt
 
 
 def _joint_in(env: Env) -> "MultiAgentEnv | None":
     """Return the environment if it has several agents."""
-    if "envkit.agents" not in sys.modules:  # not worth importing: nothing can have subclassed it
+    if "envkit.agents" not in sys.modules:  # not imported, so no subclass can exist
         return None
     from envkit.agents import MultiAgentEnv
 

@@ -1,4 +1,4 @@
-"""From trajectories to flat metrics, one trajectory at a time."""
+"""Streaming aggregation of trajectories into flat metrics."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ _TURN_COUNTS: Final = (
     "clamped_logprobs",
     "neutralised",
 )
-"""Facts that are added up over episodes under their own name."""
+"""Facts summed over episodes under their own name."""
 
 
 class Aggregator:
     """Collects the metrics of a run without keeping its trajectories.
 
-    Memory grows with the number of different groups (a few numbers each), not with episodes. The
+    Memory grows with the number of distinct groups (a few numbers each), not with episodes. The
     names are described in `envkit.metrics.names.METRICS`.
     """
 
@@ -40,13 +40,13 @@ class Aggregator:
         self._groups: defaultdict[str, Moments] = defaultdict(Moments)
         self._terms: defaultdict[str, Moments] = defaultdict(Moments)
         self._tails: defaultdict[str, Moments] = defaultdict(Moments)
-        """Sampled tokens and rewards, by what the tail did."""
+        """Sampled tokens and rewards by tail handling."""
         self._versions: set[str] = set()
 
     def add(self, episode: Trajectory | EpisodeFacts) -> None:
-        """Take one episode. A faulted or aborted one never counts in the reward.
+        """Add one episode. A faulted or aborted one is excluded from the reward.
 
-        One that the batch's tail has cut counts for nothing but the tail's own metrics.
+        An episode cut from the batch's tail counts only in the tail metrics.
         """
         facts = episode if isinstance(episode, EpisodeFacts) else EpisodeFacts.of(episode)
         if facts.tail is not None:
@@ -71,8 +71,8 @@ class Aggregator:
         """Return the metrics so far, in the order of `METRICS`.
 
         Args:
-            elapsed_seconds: Wall-clock time of the run, for its throughput; None leaves that out,
-                since episodes overlap and their durations do not tell it.
+            elapsed_seconds: Wall-clock time of the run, for throughput. None omits throughput: the
+                durations of overlapping episodes do not determine it.
         """
         return {
             **self._episode_metrics(),
@@ -105,7 +105,7 @@ class Aggregator:
             self._terms[name].add(value)
 
     def _add_parked(self, facts: EpisodeFacts) -> None:
-        """Keep apart how those that were parked differ from those that were not."""
+        """Track parked and unparked episodes separately."""
         kind = "resumed" if facts.times_parked else "straight"
         self._tails[f"{kind} tokens"].add(facts.response_tokens)
         if facts.reward is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 EXACT_VALUES: Final = 2048
-"""So many different values are kept as they are; beyond that, in buckets 2% wide."""
+"""Number of distinct values kept exactly; beyond that, buckets are 2% wide."""
 _LOG_GROWTH: Final = math.log(1.02)
 _TINY: Final = 1e-9
 """Magnitudes below this fall into the bucket of 0."""
@@ -18,12 +18,12 @@ class Histogram:
     """Counts of values between edges."""
 
     edges: tuple[float, ...]
-    """One more than counts, ascending; the last bin includes its upper edge."""
+    """Bin edges, one more than counts, ascending; the last bin includes its upper edge."""
     counts: tuple[int, ...]
 
 
 class Moments:
-    """Count, total, extremes, mean and deviation of numbers, one at a time."""
+    """Streaming count, total, extremes, mean and standard deviation."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -34,7 +34,7 @@ class Moments:
         self._squares = 0.0
 
     def add(self, value: float) -> None:
-        """Take one number."""
+        """Add one number."""
         self.count += 1
         self.total += value
         self.minimum = min(self.minimum, value)
@@ -50,15 +50,15 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the values themselves (divided by their number); 0 without any."""
+        """Population standard deviation (divided by the count); 0 without values."""
         return math.sqrt(max(0.0, self._squares) / self.count) if self.count else 0.0
 
 
 class Distribution(Moments):
-    """The moments, and percentiles and a histogram besides.
+    """Moments plus percentiles and a histogram.
 
-    Percentiles are exact while there are at most `EXACT_VALUES` different values (always so for
-    turn counts); after that they are within 1% of the value.
+    Percentiles are exact for up to `EXACT_VALUES` distinct values (always the case for turn
+    counts); beyond that they are within 1% of the value.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Distribution(Moments):
         self._is_exact = True
 
     def add(self, value: float) -> None:
-        """Take one finite number; others are ignored, since no statistic survives them."""
+        """Add one number; non-finite numbers are ignored."""
         if not math.isfinite(value):
             return
         super().add(value)
@@ -90,7 +90,7 @@ class Distribution(Moments):
         return 0.0
 
     def histogram(self, *, bins: int = 20) -> Histogram:
-        """Return counts in bins of equal width; whole numbers get a bin each where they fit."""
+        """Return counts in bins of equal width; integers get one bin each if they fit."""
         if not self.count:
             return Histogram(edges=(0.0, 1.0), counts=(0,))
         edges = self._edges(bins)

@@ -1,4 +1,4 @@
-"""What the metrics need of one episode, as plain data that travels with a trainer's sample."""
+"""Facts of one episode for the metrics, as plain data in a trainer's sample."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class EpisodeFacts:
 
     env_id: str = ""
     role: str | None = None
-    """Of an environment with several agents."""
+    """Role in an environment with several agents."""
     group_id: str | None = None
     stop_reason: str
     """A `StopReason`."""
@@ -55,25 +55,25 @@ class EpisodeFacts:
     observation_tokens: int = 0
     trained_tokens: int = 0
     stale_tokens: int = 0
-    """Masked because their weights were too old."""
+    """Sampled tokens masked because their weights were too old."""
     prompt_tokens: int = 0
-    """Of all turns' contexts."""
+    """Tokens of all turns' contexts."""
     cached_tokens: int = 0
-    """How many of those a prefix cache held."""
+    """Context tokens served from a prefix cache."""
     clamped_logprobs: int = 0
     neutralised: int = 0
     sanity: Mapping[str, int] = field(default_factory=dict[str, int])
     retries: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By `FaultKind`, and "engine", "resample" and "restart"."""
+    """Retries by `FaultKind`, and "engine", "resample" and "restart"."""
     seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
-    """By part of `TIME_PARTS`, one for each turn."""
+    """Durations by part of `TIME_PARTS`, one per turn."""
     duration_seconds: float = 0.0
     weight_versions: tuple[str, ...] = ()
-    """Those that sampled, each once."""
+    """Distinct versions of the weights that sampled."""
     tail: str | None = None
     """How the batch's tail cut it, "drop" or "park"; None for an episode of the batch."""
     times_parked: int = 0
-    """By how many earlier batches."""
+    """Number of earlier batches that parked it."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> "EpisodeFacts":
@@ -129,10 +129,10 @@ class EpisodeFacts:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "EpisodeFacts":
-        """Read what `to_json` returned; keys that are not facts are left out.
+        """Read the result of `to_json`; unknown keys are ignored.
 
         Raises:
-            ConfigurationError: No facts, or a stop reason that does not exist.
+            ConfigurationError: The data is not facts, or has an unknown stop reason.
         """
         known = {entry.name for entry in fields(cls)}
         try:
@@ -154,7 +154,7 @@ class EpisodeFacts:
 
     @property
     def is_aborted(self) -> bool:
-        """Whether somebody stopped it."""
+        """Whether it was aborted."""
         return self.stop_reason == StopReason.ABORTED.value
 
     @property

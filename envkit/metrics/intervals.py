@@ -1,6 +1,6 @@
-"""Confidence intervals and tests for evaluations, with the task as the unit of chance.
+"""Confidence intervals and tests for evaluations, with tasks as the sampling unit.
 
-Samples of one task are not independent, so every interval resamples tasks and never samples. Axis:
+Samples of one task are not independent, so every interval resamples tasks, never samples. Axis:
 P problems (tasks).
 """
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 4000
 FEWEST: Final = 5
-"""Problems below which resampling says too little: of two, an interval would hold the true mean
-only half of the time."""
+"""Minimum number of problems for resampling: with two, an interval would cover the true mean only
+half of the time."""
 _BLOCK: Final = 1 << 20
-"""Values that are resampled at once: 8 MiB."""
+"""Number of values resampled at once: 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The ends of a confidence interval."""
+    """The bounds of a confidence interval."""
 
     low: float
     high: float
@@ -45,15 +45,15 @@ def mean_interval(
     sqrt((n - 1) / n) and by the normal quantile where Student's belongs.
 
     Args:
-        values: One for each problem, (P,), in any order.
-        is_share: Whether the values are shares of successes. Where all of them are 0 or all are 1,
-            resampling cannot vary them; the other end is then the exact binomial bound.
-        confidence: Share of such intervals that hold the true mean.
-        resamples: How often the problems are drawn anew.
+        values: One per problem, (P,), in any order.
+        is_share: Whether the values are success rates. If all are 0 or all are 1, resampling cannot
+            vary them; the other bound is then the exact binomial bound.
+        confidence: Share of such intervals that contain the true mean.
+        resamples: Number of bootstrap resamples.
         seed: The same values and seed give the same interval.
 
     Returns:
-        None for fewer than `FEWEST` problems, and for equal values that are not such shares.
+        None for fewer than `FEWEST` problems, and for equal values that are not all 0 or 1 rates.
     """
     column = np.sort(np.asarray(values, dtype=np.float64))  # episodes finish in any order
     count = len(column)
@@ -81,7 +81,7 @@ def _resampled_means(column: NDArray[np.float64], resamples: int, seed: int) -> 
 
 
 def _expanded_tail(tail: float, count: int) -> float:
-    """Return the percentile to take instead of `tail` for so many problems."""
+    """Return the percentile to use instead of `tail` for this many problems."""
     quantile = _student_quantile(1 - tail, count - 1) * math.sqrt(count / (count - 1))
     return NormalDist().cdf(-quantile)
 
@@ -89,8 +89,8 @@ def _expanded_tail(tail: float, count: int) -> float:
 def _student_quantile(share: float, freedom: int) -> float:
     """Return a quantile of Student's distribution.
 
-    The Cornish-Fisher expansion of Abramowitz and Stegun, 26.7.5: from 4 degrees of freedom on it
-    is within 1%.
+    The Cornish-Fisher expansion of Abramowitz and Stegun, 26.7.5, is within 1% for at least 4
+    degrees of freedom.
     """
     z, v = NormalDist().inv_cdf(share), float(freedom)
     return (
@@ -116,7 +116,7 @@ def wilson_interval(solved: int, samples: int, *, confidence: float = CONFIDENCE
     Args:
         solved: Successes.
         samples: Trials; without any the interval is 0 to 1.
-        confidence: Share of such intervals that hold the true rate.
+        confidence: Share of such intervals that contain the true rate.
     """
     if not samples:
         return Interval(low=0.0, high=1.0)
@@ -124,21 +124,21 @@ def wilson_interval(solved: int, samples: int, *, confidence: float = CONFIDENCE
     rate, weight = solved / samples, z * z / samples
     middle = rate + weight / 2
     spread = z * math.sqrt(rate * (1 - rate) / samples + weight / (4 * samples))
-    # At 0 and at all successes a bound is exact; rounding must not move it.
+    # With no or all successes one bound is exact; rounding must not move it.
     low = 0.0 if solved == 0 else max(0.0, (middle - spread) / (1 + weight))
     high = 1.0 if solved == samples else min(1.0, (middle + spread) / (1 + weight))
     return Interval(low=low, high=high)
 
 
 def pass_at_k(samples: int, solved: int, k: int) -> float:
-    """Return the chance that at least one of `k` samples of a task solves it.
+    """Return the probability that at least one of `k` samples solves a task.
 
     The unbiased estimator 1 - C(n - c, k) / C(n, k) of Chen et al., Evaluating Large Language
     Models Trained on Code (2021), as a product that cannot overflow.
 
     Args:
-        samples: How many were drawn, n >= k.
-        solved: How many of them solved the task, c.
+        samples: Number drawn, n >= k.
+        solved: Number that solved the task, c.
         k: At least 1.
     """
     if samples - solved < k:
@@ -157,8 +157,8 @@ def exact_p_value(better: int, worse: int) -> float:
         worse: Pairs that only the first side solved.
 
     Returns:
-        The chance of a split at least as uneven if both directions were equally likely; 1.0 without
-        any such pair.
+        The probability of a split at least as uneven if both directions were equally likely; 1.0
+        without any such pair.
     """
     count, fewer = better + worse, min(better, worse)
     tail = sum(math.comb(count, n) for n in range(fewer + 1))

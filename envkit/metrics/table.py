@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from envkit.metrics.aggregate import aggregate
 from envkit.trajectory.trajectory import Trajectory
 
-if TYPE_CHECKING:  # rich is slow to import and only a terminal needs it
+if TYPE_CHECKING:  # rich is slow to import, and only terminals need it
     from rich.table import Table
 
 Metrics = Mapping[str, float]
@@ -31,7 +31,7 @@ def summary_table(run: Metrics | Iterable[Trajectory]) -> "Table":
 
 
 def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:
-    """Return what the summary says: label and text of each line that has something to say."""
+    """Return the label and text of each non-empty line of the summary."""
     rows = (
         ("episodes", _episodes(metrics)),
         ("reward", _reward(metrics)),
@@ -67,13 +67,13 @@ def _episodes(metrics: Metrics) -> str:
     text = _number(metrics.get("episodes", 0))
     for kind in ("faulted", "aborted"):
         if count := metrics.get(f"episodes/{kind}", 0):
-            text += f", {_number(count)} {kind} (no reward, not in the mean)"
+            text += f", {_number(count)} {kind} (no reward, excluded from the mean)"
     return text
 
 
 def _reward(metrics: Metrics) -> str:
     if "reward/mean" not in metrics:
-        return "no episode has one"
+        return "no episode has a reward"
     low, high = _number(metrics["reward/min"]), _number(metrics["reward/max"])
     return (
         f"mean {metrics['reward/mean']:.3f} ± {metrics['reward/std']:.3f}, {low} to {high}; "
@@ -108,7 +108,7 @@ def _tokens(metrics: Metrics) -> str:
     ]
     if not parts:
         return ""
-    text = f"{', '.join(parts)} an episode; {_number(metrics['tokens/trained'])} trained in all"
+    text = f"{', '.join(parts)} per episode; {_number(metrics['tokens/trained'])} trained in all"
     if cached := metrics.get("tokens/cached_share", 0.0):
         text += f"; {_percent(cached)} of prompts from cache"
     return text
@@ -118,7 +118,7 @@ def _images(metrics: Metrics) -> str:
     if not metrics.get("images/total"):
         return ""
     return (
-        f"{_number(metrics['images/mean'])} an episode, {_number(metrics['images/total'])} in all"
+        f"{_number(metrics['images/mean'])} per episode, {_number(metrics['images/total'])} in all"
     )
 
 
@@ -137,7 +137,7 @@ def _calls(metrics: Metrics) -> str:
         return ""
     mean, rate = metrics["tool_calls/mean"], metrics["parse_error/rate"]
     count = _number(metrics["parse_error/count"])
-    return f"{_number(mean)} an episode; {count} replies not understood ({_percent(rate)} of turns)"
+    return f"{_number(mean)} per episode; {count} replies not parsed ({_percent(rate)} of turns)"
 
 
 def _seconds(metrics: Metrics) -> str:
@@ -153,9 +153,11 @@ def _seconds(metrics: Metrics) -> str:
 def _speed(metrics: Metrics) -> str:
     parts: list[str] = []
     if "throughput/tokens_per_second" in metrics:
-        parts.append(f"{_number(metrics['throughput/tokens_per_second'])} sampled tokens a second")
+        parts.append(
+            f"{_number(metrics['throughput/tokens_per_second'])} sampled tokens per second"
+        )
     if stream := metrics.get("throughput/tokens_per_second_per_stream"):
-        parts.append(f"{_number(stream)} in each stream")
+        parts.append(f"{_number(stream)} per stream")
     return ", ".join(parts)
 
 

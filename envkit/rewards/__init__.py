@@ -1,4 +1,4 @@
-"""Rewards made of named terms with weights and gates.
+"""Rewards composed of named terms with weights and gates.
 
     rewards = Rewards(
         Term(name="format", score=is_boxed, weight=0.1),

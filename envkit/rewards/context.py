@@ -1,4 +1,4 @@
-"""What a reward is computed from."""
+"""The inputs of a reward function."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from envkit.tasks import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardContext:
-    """A finished episode, or the part of it that is scored."""
+    """A finished episode, or the scored part of it."""
 
     task: Task
     answer: str
@@ -18,4 +18,4 @@ class RewardContext:
     messages: Sequence[Message] = ()
     """The conversation so far, the last reply included."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What else the environment counted; its documentation names the keys."""
+    """Other counts from the environment; its documentation names the keys."""

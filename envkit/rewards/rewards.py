@@ -1,7 +1,7 @@
 """Several terms as one reward.
 
-Order: a term's gate is decided before its score is computed. Asynchronous terms whose gates are
-decided run at the same time.
+A term's gate is decided before its score is computed. Asynchronous terms whose gates are decided
+run concurrently.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from envkit.rewards.term import Gate, Score, Term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """A reward and what it is made of."""
+    """A reward and its terms."""
 
     terms: dict[str, float]
     """Weighted scores by name, for `info["reward_terms"]`; 0.0 if a gate was closed."""
@@ -31,14 +31,14 @@ class Reward:
 
 
 class Rewards:
-    """Terms that add up. Stateless: any number of episodes may share it."""
+    """A sum of terms. Stateless, so any number of episodes may share it."""
 
     def __init__(self, *terms: Term) -> None:
         """Take the terms in order; a gate names an earlier one.
 
         Raises:
-            ConfigurationError: There is no term, or two share a name.
-            UnknownNameError: A gate names no earlier term.
+            ConfigurationError: There are no terms, or two share a name.
+            UnknownNameError: A gate does not name an earlier term.
         """
         if not terms:
             raise ConfigurationError("a reward needs at least one term, got none")
@@ -53,10 +53,10 @@ class Rewards:
 
     @classmethod
     def of(cls, reward: "Rewards | Score | Term | Sequence[Term]") -> "Rewards":
-        """Return a function, a term or some terms as rewards; a function's name names its term.
+        """Build rewards from a function, a term or several; a function's name names its term.
 
         Raises:
-            ConfigurationError: It is none of these, or see the class.
+            ConfigurationError: It is none of these, or the terms are invalid.
         """
         if isinstance(reward, Rewards):
             return reward
@@ -67,7 +67,7 @@ class Rewards:
             for term in cast(Sequence[object], reward):
                 if not isinstance(term, Term):
                     raise ConfigurationError(
-                        f"rewards are a list of Term, got {type(term).__name__} in it"
+                        f"rewards must be a list of Term, got {type(term).__name__} in it"
                     )
             return cls(*terms)
         if not callable(cast(object, reward)):
@@ -83,7 +83,7 @@ class Rewards:
         Raises:
             ConfigurationError: A term is asynchronous.
             EnvFault: A term could not be computed; kind GRADER.
-            ContractError: A term returned no finite number.
+            ContractError: A term did not return a finite number.
         """
         scores: dict[str, float | None] = {}
         for term in self.terms:
@@ -97,7 +97,7 @@ class Rewards:
 
         Raises:
             EnvFault: A term could not be computed; kind GRADER. The other terms are cancelled.
-            ContractError: A term returned no finite number.
+            ContractError: A term did not return a finite number.
         """
         scores: dict[str, float | None] = {}
         waiting = list(self.terms)
@@ -113,7 +113,7 @@ class Rewards:
         return self  # stateless, and a judge's connections cannot be copied
 
     async def _together(self, terms: Sequence[Term], context: RewardContext) -> dict[str, float]:
-        import asyncio  # here, because it is a fifth of the time of `import envkit`
+        import asyncio  # lazy: it would take a fifth of the time of `import envkit`
 
         if not terms:
             return {}
@@ -130,7 +130,7 @@ class Rewards:
         try:
             value = term.score(context)
             if inspect.iscoroutine(value):
-                value.close()  # it never began, and Python would warn
+                value.close()  # it never started, and Python would warn
                 raise _async_refusal(term)
             return term.checked(value)
         except Exception as error:

@@ -16,11 +16,11 @@ Score = Callable[[RewardContext], float | Awaitable[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Opens when an earlier term's score is high enough; a gated term does not open it."""
+    """Opens when an earlier term's score is high enough. A closed term never opens a gate."""
 
     term: str
     at_least: float = 1.0
-    """Of the score, before its weight."""
+    """Threshold on the score, before its weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +30,9 @@ class Term:
     name: str
     score: Score
     weight: float = 1.0
-    """What the score is multiplied by; negative for a penalty."""
+    """Factor of the score; negative for a penalty."""
     gate: Gate | Callable[[RewardContext], bool] | None = None
-    """Where it is closed the term is worth 0.0 and its score is not computed. None is always
-    open."""
+    """If it is closed, the term is 0.0 and its score is not computed. None means always open."""
 
     def __post_init__(self) -> None:
         """Check the name and the numbers.
@@ -60,7 +59,7 @@ class Term:
         """Return a score that the function returned, as a finite float.
 
         Raises:
-            ContractError: It is none; a NaN would poison the advantages of a whole group.
+            ContractError: It is not finite; a NaN would poison the advantages of a whole group.
         """
         if not isinstance(score, Real) or not math.isfinite(score):
             raise ContractError(
@@ -70,7 +69,7 @@ class Term:
         return float(score)
 
     def failure(self, error: Exception) -> Exception:
-        """Return what to raise for an exception of the score: envkit's own, or a GRADER fault."""
+        """Return the error to raise for a failed score: envkit's own, or a GRADER fault."""
         if isinstance(error, EnvkitError):
             return error
         return EnvFault(

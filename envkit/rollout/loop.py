@@ -174,17 +174,14 @@ class Episode:
         record, ledger = self.record, self.record.ledger
         ended = self._stop_before_turn()
         if ended is not None:
+            if ledger.reply_ids(record.turn):  # aborted again before the reply was continued
+                self._take_reply(self._new_draft(), ledger.segments[-1])
             return ended
         room = self._room()
         known = ledger.whole_reply(record.turn)  # an abort came between a reply and its step
         if known is None and room.tokens < 1:
             return room.reason or StopReason.TURN_TOKENS
-        partial = len(ledger.reply_ids(record.turn))  # of a reply that an abort had cut in two
-        draft = record.draft = TurnDraft(
-            turn=record.turn,
-            prompt_tokens=ledger.train_length - partial,
-            response_tokens=partial,
-        )
+        draft = self._new_draft()
         while True:
             if known is not None:
                 self._take_reply(draft, known)
@@ -196,6 +193,17 @@ class Episode:
             if not await self._rejected(draft, step):
                 return await self._after_step(draft, step, entry)
             known, room = None, self._room()
+
+    def _new_draft(self) -> TurnDraft:
+        """Begin the turn, with what an abort left of its reply."""
+        record, ledger = self.record, self.record.ledger
+        partial = len(ledger.reply_ids(record.turn))
+        record.draft = TurnDraft(
+            turn=record.turn,
+            prompt_tokens=ledger.train_length - partial,
+            response_tokens=partial,
+        )
+        return record.draft
 
     def _stop_before_turn(self) -> StopReason | None:
         limits = self._setup.limits
@@ -278,7 +286,7 @@ class Episode:
         self.record.say(message("assistant", draft.response_text))
 
     def _take_reply(self, draft: TurnDraft, last: Segment) -> None:
-        """Take a reply that the ledger holds in full already, as `_reply` takes a sampled one."""
+        """Take a reply that the ledger holds already, as `_reply` takes a sampled one."""
         draft.finish_reason = last.finish_reason or ""
         draft.weight_version = last.weight_version
         self._add_text(draft)

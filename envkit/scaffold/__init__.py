@@ -1,4 +1,4 @@
-"""A new environment's package, written from templates: the work of `envkit new`."""
+"""Templates and writer of a new environment's package, for `envkit new`."""
 
 from envkit.scaffold.package import PackageName, write_package
 

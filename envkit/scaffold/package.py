@@ -1,4 +1,4 @@
-"""Fill the templates in and write them as a folder."""
+"""Fill in the templates and write them to a folder."""
 
 import importlib.util
 import keyword
@@ -32,7 +32,7 @@ class PackageName:
     """A name in all the forms that a package needs."""
 
     name: str
-    """Of the project, such as "count-dots"."""
+    """Project name, such as "count-dots"."""
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None or keyword.iskeyword(self.module):
@@ -43,32 +43,32 @@ class PackageName:
 
     @property
     def module(self) -> str:
-        """What is imported, such as "count_dots"."""
+        """Module name, such as "count_dots"."""
         return self.name.replace("-", "_")
 
     @property
     def class_name(self) -> str:
-        """Such as "CountDotsEnv"."""
+        """Class name, such as "CountDotsEnv"."""
         return "".join(word.capitalize() for word in self.name.split("-")) + "Env"
 
     @property
     def env_id(self) -> str:
-        """Such as "count-dots-v0"."""
+        """Environment id, such as "count-dots-v0"."""
         return f"{self.name}-v0"
 
 
 def write_package(name: PackageName, parent: Path) -> list[Path]:
-    """Write the package of a new environment into a folder of its name.
+    """Write the package of a new environment to a folder with its name.
 
     Args:
-        name: Of the package.
-        parent: Where the folder goes; made where it is missing.
+        name: Package name.
+        parent: The parent folder, created if missing.
 
     Returns:
         The files.
 
     Raises:
-        ConfigurationError: The name is taken, by a module or by an environment.
+        ConfigurationError: A module or an environment already has the name.
         StorageError: The folder exists, or cannot be written.
     """
     _refuse_taken(name)
@@ -103,8 +103,8 @@ def _filled(template: str | None, values: dict[str, str]) -> str:
 def _refuse_taken(name: PackageName) -> None:
     if name.module in sys.stdlib_module_names or importlib.util.find_spec(name.module) is not None:
         raise ConfigurationError(
-            f"a package must not hide another: there is a module {name.module!r} already, got "
+            f"a package must not shadow another: a module {name.module!r} already exists, got "
             f"{name.name!r}"
         )
     if name.env_id in registry():
-        raise ConfigurationError(f"there is an environment {name.env_id!r} already")
+        raise ConfigurationError(f"an environment {name.env_id!r} already exists")

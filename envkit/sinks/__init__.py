@@ -1,4 +1,4 @@
-"""Where finished trajectories and metrics go."""
+"""Sinks for finished trajectories and metrics."""
 
 from envkit.sinks.guarded import GuardedSinks, SinkFailures
 from envkit.sinks.jsonl import JsonlSink

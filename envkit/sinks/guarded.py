@@ -1,4 +1,4 @@
-"""Sinks beside the record of a run: one that fails costs neither a trajectory nor the run."""
+"""Additional sinks whose failures cost neither a trajectory nor the run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from envkit.sinks.sink import Sink
 from envkit.trajectory.trajectory import Trajectory
 
 PATIENCE: Final = 3
-"""So many failures in a row, and a sink is given nothing more: each may have waited for a server
-that is gone."""
+"""A sink is disabled after this many consecutive failures, since each may have waited for a dead
+server."""
 
 
 @dataclass(slots=True)
 class SinkFailures:
-    """What a sink did not take."""
+    """Failures of one sink."""
 
     name: str
     first: str
@@ -23,10 +23,10 @@ class SinkFailures:
     failed: int = 0
     """Calls that raised."""
     skipped: int = 0
-    """Trajectories and metrics that it was not given any more."""
+    """Trajectories and metrics skipped after the sink was disabled."""
 
     def __str__(self) -> str:
-        skipped = f", and {self.skipped} left out after that" if self.skipped else ""
+        skipped = f", and {self.skipped} skipped after that" if self.skipped else ""
         return f"{self.name}: {self.failed} writes failed{skipped}: {self.first}"
 
 
@@ -40,9 +40,9 @@ class _Guarded:
 class GuardedSinks(Closing):
     """Several sinks as one, which never raises.
 
-    What a sink raises is told once and counted in `failures`. The others go on, and so does this
-    one, until it has failed `PATIENCE` times in a row. Write a trajectory to the run's own record
-    first::
+    The first failure of a sink is reported; all are counted in `failures`. The other sinks
+    continue, and so does this one until it has failed `PATIENCE` times in a row. Write a trajectory
+    to the run's own record first::
 
         with JsonlSink("run") as record, GuardedSinks({"parquet": ParquetSink("run.parquet")}) as s:
             async for trajectory in collect(...):
@@ -56,30 +56,30 @@ class GuardedSinks(Closing):
         """Guard the sinks.
 
         Args:
-            sinks: By the name that a failure is told under.
-            tell: Gets a line at the first failure of each sink; None leaves it at `failures`.
+            sinks: Sinks by the name used in reports.
+            tell: Gets a line at the first failure of each sink; None only records `failures`.
         """
         self._guarded: Final = [_Guarded(name, sink) for name, sink in sinks.items()]
         self.tell = tell
-        """May be changed while the sinks are in use."""
+        """Reports failures; may be reassigned while the sinks are in use."""
 
     @property
     def failures(self) -> tuple[SinkFailures, ...]:
-        """What did not arrive, for each sink that failed; empty when all is well."""
+        """Failures of each failed sink; empty if all succeeded."""
         return tuple(one.failures for one in self._guarded if one.failures is not None)
 
     def write(self, trajectory: Trajectory) -> None:
-        """Give every sink the trajectory."""
+        """Write the trajectory to every sink."""
         for one in self._guarded:
             self._call(one, lambda sink: sink.write(trajectory))
 
     def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Give every sink the metrics."""
+        """Write the metrics to every sink."""
         for one in self._guarded:
             self._call(one, lambda sink: sink.write_metrics(metrics, step))
 
     def close(self) -> None:
-        """Close every sink, those that failed too."""
+        """Close every sink, including failed ones."""
         for one in self._guarded:
             self._call(one, lambda sink: sink.close(), always=True)
 
@@ -100,5 +100,5 @@ class GuardedSinks(Closing):
         if one.failures is None:
             one.failures = SinkFailures(one.name, message)
             if self.tell is not None:
-                self.tell(f"sink {one.name} failed, the run goes on: {message}")
+                self.tell(f"sink {one.name} failed; the run continues: {message}")
         one.failures.failed += 1

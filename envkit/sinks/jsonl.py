@@ -24,7 +24,7 @@ class JsonlSink(Closing):
         """Open the directory; the arguments are those of `TrajectoryWriter`.
 
         Raises:
-            StorageError: The directory cannot be written, or holds trajectories already.
+            StorageError: The directory cannot be written, or already holds trajectories.
         """
         self._writer = TrajectoryWriter(directory, mode=mode, durable=durable)
         self._metrics = Path(directory) / METRICS_FILE
@@ -33,16 +33,16 @@ class JsonlSink(Closing):
         """Append one trajectory.
 
         Raises:
-            StorageError: It cannot be written; the file is as it was before.
+            StorageError: It cannot be written; the file is unchanged.
         """
         self._writer.write(trajectory)
 
     def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Replace metrics.json; with a step, its number is the key "step".
+        """Replace metrics.json; a step is stored under the key "step".
 
         Raises:
-            StorageError: It cannot be written; the one that was there stays.
-            ConfigurationError: A metric that is no finite number.
+            StorageError: It cannot be written; the existing file is kept.
+            ConfigurationError: A metric is not a finite number.
         """
         row = dict(metrics) if step is None else {"step": step, **metrics}
         try:

@@ -1,1 +1,1 @@
-"""Daemon threads that run blocking calls for an event loop, and survive the ones that hang."""
+"""Daemon threads that run blocking calls for an event loop and tolerate hung calls."""

@@ -1,4 +1,4 @@
-"""Let callers in a few at a time, and those queued after slow ones a little later."""
+"""Admission control: a few callers at a time, with patience for slow ones."""
 
 import asyncio
 import contextlib
@@ -9,19 +9,19 @@ _PATIENCE_S: Final = 0.01
 
 
 class Admission:
-    """A queue before work that may compute or may wait; nobody can tell before.
+    """A queue for work that may be CPU-bound or may wait; which one is unknown.
 
-    Hundreds of threads that start and compute at once keep the event loop from its turn. So few are
-    let in together; and where these only wait, one more follows every ten milliseconds.
+    Hundreds of threads that compute at once starve the event loop. So only a few are admitted
+    together. If these only wait, one more follows every ten milliseconds.
     """
 
     def __init__(self, few: int, *, patience_s: float = _PATIENCE_S) -> None:
         """Open the queue.
 
         Args:
-            few: How many are let in together.
-            patience_s: Seconds that the first in the queue waits for one of these to leave, before
-                it goes in all the same.
+            few: How many are admitted together.
+            patience_s: Seconds that the first in the queue waits for one of them to leave before
+                it is admitted anyway.
         """
         self._patience_s = patience_s
         self._free = asyncio.Semaphore(few)
@@ -29,7 +29,7 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
-        """Wait for a turn, and hold it for the block."""
+        """Wait for admission and hold it for the block."""
         async with self._first:
             is_counted = await self._wait()
         try:

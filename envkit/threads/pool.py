@@ -1,8 +1,8 @@
-"""Threads that share the blocking calls of a rollout: as few as the calls need.
+"""A pool that runs a rollout's blocking calls on as few threads as they need.
 
-Waking a thread costs more than a quick call. So one thread works through the calls as they come,
-and another is woken only when a call has waited for a few milliseconds: a slow call delays
-none of the calls queued after it.
+Waking a thread costs more than a quick call. So one thread takes the calls in order, and another is
+woken only when a call has waited for a few milliseconds. A slow call therefore delays none of the
+calls queued after it.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from envkit.threads.workers import DeadlineError, Mailbox, deliver, outcome
 T = TypeVar("T")
 
 DEFAULT_MAX_THREADS: Final = 256
-"""They mostly wait, so there are far more than cores."""
+"""The threads mostly wait, so there are far more of them than cores."""
 FEW_THREADS: Final = max(2, min(4, os.cpu_count() or 2))
-"""For calls that compute: each may keep the event loop waiting for a switch interval, 5 ms."""
+"""For CPU-bound calls: each may delay the event loop by a switch interval, 5 ms."""
 _PATIENCE_S: Final = 0.002
-"""How long a call may wait for another before a further thread takes it."""
+"""Seconds a call may wait in the queue before another thread takes it."""
 _numbers = itertools.count()
 
 
 class _Call(Generic[T]):
-    """One call and where its result goes. Its fields change under the pool's lock."""
+    """One call and its future. Its fields change under the pool's lock."""
 
     __slots__ = ("abandoned", "finished", "function", "future", "started_at")
 
@@ -46,7 +46,7 @@ class WorkerPool:
     def __init__(self, max_threads: int = DEFAULT_MAX_THREADS) -> None:
         self.mailbox = Mailbox()
         self.starting = Admission(FEW_THREADS)
-        """Before the first call on a `Worker`."""
+        """Called before the first call on a `Worker`."""
         self._loop = asyncio.get_running_loop()
         self._max_threads = max_threads
         self._lock = threading.Lock()
@@ -54,24 +54,24 @@ class WorkerPool:
         self._idle: list[threading.Semaphore] = []
         self._awake = 0
         self._stuck = 0
-        """Threads whose call was abandoned; they end when it returns, and others replace them."""
+        """Threads whose call was abandoned. They exit when it returns; others replace them."""
         self._closed = False
         self._check: asyncio.TimerHandle | None = None
         self._computing: WorkerPool | None = None
 
     @property
     def computing(self) -> "WorkerPool":
-        """The few threads for calls that compute, whatever number waits on the others."""
+        """The few threads for CPU-bound calls, separate from the calls that wait."""
         if self._computing is None:
             self._computing = WorkerPool(FEW_THREADS)
         return self._computing
 
     async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """Run a function on a thread; one that hangs or is abandoned costs the pool nothing.
+        """Run a function on a thread; a hung or abandoned call costs the pool nothing.
 
         Args:
             function: The blocking call.
-            timeout_s: Seconds it may take, counted from its start; None waits for ever.
+            timeout_s: Seconds it may take, counted from its start; None waits forever.
 
         Raises:
             DeadlineError: It did not return in time.
@@ -91,7 +91,7 @@ class WorkerPool:
                 timer.cancel()
 
     def close(self) -> None:
-        """End the threads when they are idle."""
+        """Stop the threads once they are idle."""
         if self._computing is not None:
             self._computing.close()
         with self._lock:
@@ -103,7 +103,7 @@ class WorkerPool:
             wake.release()
 
     def expire(self, call: "_Call[Any]", timeout_s: float) -> float:
-        """Give up on a call whose time is over; return the seconds it still has, if any."""
+        """Abandon a call whose time is over; return its remaining seconds, if any."""
         with self._lock:
             if call.started_at is None:
                 return timeout_s
@@ -113,7 +113,7 @@ class WorkerPool:
         return left
 
     def _abandon(self, call: "_Call[Any]") -> bool:
-        """Stop waiting for a call. False when it has finished already."""
+        """Stop waiting for a call. False if it has already finished."""
         with self._lock:
             if call.finished:
                 return False
@@ -131,7 +131,7 @@ class WorkerPool:
             self._check = self._loop.call_later(_PATIENCE_S, self._grow)
 
     def _grow(self) -> None:
-        """Add threads when calls have waited: all that wait need one, as far as there may be."""
+        """Add a thread for each waiting call, up to the limit."""
         self._check = None
         with self._lock:
             waiting = len(self._calls)

@@ -1,7 +1,7 @@
-"""A thread that runs blocking calls for the event loop; a call that hangs is abandoned.
+"""A thread that runs blocking calls for the event loop and can abandon hung calls.
 
-`concurrent.futures` cannot forget a hung call: its threads are joined at exit. A worker here is a
-daemon thread; when a call outlives its deadline the worker is abandoned, and a clean-up runs on it
+`concurrent.futures` cannot abandon a hung call: its threads are joined at exit. A worker here is a
+daemon thread. When a call misses its deadline the worker is abandoned, and a clean-up runs on it
 if the call ever returns.
 """
 
@@ -26,10 +26,10 @@ class DeadlineError(Exception):
 
 
 class Mailbox:
-    """Brings results of threads to one event loop, many with a single wake-up.
+    """Delivers results from threads to one event loop, batched into few wake-ups.
 
-    Waking a loop costs a system call on each side; under load, results that arrive before the loop
-    gets to the first share it.
+    Waking a loop costs a system call on each side. Under load, results that arrive before the loop
+    handles the first one share its wake-up.
     """
 
     def __init__(self) -> None:
@@ -38,12 +38,14 @@ class Mailbox:
         self._posts: list[Callable[[], None]] = []
 
     def post(self, message: Callable[[], None]) -> None:
-        """Have a function called on the loop. From any thread."""
+        """Schedule a function on the loop, from any thread."""
         with self._lock:
             self._posts.append(message)
             if len(self._posts) > 1:
-                return  # the loop is already on its way
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                return  # a wake-up is already pending
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the loop is closed, so nothing waits for the result
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
@@ -68,7 +70,7 @@ class Worker:
         """Run the function on the thread and return its result.
 
         Raises:
-            DeadlineError: It did not return in time. The worker is then of no use any more: call
+            DeadlineError: It did not return in time. The worker is then unusable: call
                 `abandon`.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -85,19 +87,19 @@ class Worker:
                 return await future
         except TimeoutError:
             if future.done() and not future.cancelled():
-                return future.result()  # just in time, or a TimeoutError of its own
+                return future.result()  # just in time, or its own TimeoutError
             raise DeadlineError(timeout_s) from None
 
     def abandon(self, clean_up: Callable[[], None]) -> asyncio.Future[None]:
-        """Give up on a hung call; `clean_up` runs on the thread if the call ever returns.
+        """Abandon a hung call; `clean_up` runs on the thread if the call ever returns.
 
         Returns:
-            Done once the clean-up has run, whatever came of it. Nobody needs to await it.
+            A future that is done once the clean-up has run or failed. It need not be awaited.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def last() -> None:
-            outcome(clean_up)  # nobody is left to tell of an error
+            outcome(clean_up)  # nothing is left to report an error to
             self._mailbox.post(lambda: deliver(future, None, None))
 
         self._calls.put(last)
@@ -105,7 +107,7 @@ class Worker:
         return future
 
     def stop(self) -> None:
-        """End the thread after the calls that are queued."""
+        """Stop the thread after the queued calls."""
         self._calls.put(None)
 
     @property
@@ -129,10 +131,10 @@ def outcome(function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 
 def deliver(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
-    """Settle a future, unless somebody gave it up. On the event loop."""
+    """Settle a future on the event loop, unless it was abandoned."""
     if future.done():
         return  # abandoned in the meantime
     if error is None:
-        future.set_result(result)  # type: ignore[arg-type]  # None is T's own value then
+        future.set_result(result)  # type: ignore[arg-type]  # here None is a value of T
     else:
         future.set_exception(error)

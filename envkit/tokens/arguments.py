@@ -1,4 +1,4 @@
-"""What a caller gives to a codec, checked and in the form that the codec uses."""
+"""Check and convert the arguments of a codec."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def tool_schemas(tools: Sequence[ToolSpec | Mapping[str, Any]]) -> ToolSchemas:
-    """Return tools as templates read them, None for none."""
+    """Return tools in the templates' form, None for none."""
     schemas = [tool.to_json() if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]
     return schemas or None
 
@@ -49,7 +49,7 @@ def all_stop_ids(tokenizer: Tokenizer, given: Sequence[int] | None) -> tuple[int
     """Return the given ids and the tokenizer's own end of text.
 
     Raises:
-        ConfigurationError: There are none.
+        ConfigurationError: There are no stop ids.
     """
     own = tokenizer.eos_token_id
     ends = list(own) if isinstance(own, (list, tuple)) else [] if own is None else [own]

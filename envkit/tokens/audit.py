@@ -1,6 +1,6 @@
-"""The verdict on a template: what is exact, what is refused, and which policy is needed.
+"""The verdict on a template: what is exact, what is rejected, and which policy is needed.
 
-`envkit.tokens.audit_page` writes it out for people.
+`envkit.tokens.audit_page` prints it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,9 +15,9 @@ class RoleStatus(StrEnum):
     """Whether observations of a role can be encoded."""
 
     EXACT = "exact"
-    """Their ids equal those that a full render has after the last reply."""
+    """Their ids equal those after the last reply in a full render."""
     REFUSED = "refused"
-    """They raise `TemplateError`; the reason says why."""
+    """They raise `TemplateError` with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class RoleAudit:
     role: str
     status: RoleStatus
     reason: str = ""
-    """Why it is refused; empty when exact."""
+    """Why it is rejected; empty if exact."""
     depends_on: tuple[str, ...] = ()
-    """What must be supplied besides the observation; see `Dependency`."""
+    """What is needed in addition to the observation; see `Dependency`."""
     closer: str = ""
     """The token that ends a reply in history."""
     closer_id: int | None = None
@@ -53,7 +53,7 @@ class RoleAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAudit:
-    """What a stop id does to a reply."""
+    """Effect of a stop id on a reply."""
 
     token_id: int
     token: str
@@ -67,7 +67,7 @@ class StopAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateAudit:
-    """What calibration proved about a template with its tokenizer, variables and stop ids."""
+    """Results of calibrating a template with its tokenizer, variables and stop ids."""
 
     roles: dict[str, RoleAudit]
     """By role: "user" and "tool"."""
@@ -82,9 +82,9 @@ class TemplateAudit:
     policy_required: bool
     """Whether `history` matters: the same as `rewrites_history`."""
     drops_text_beside_call: bool
-    """A structured tool call loses the text beside it in a full render."""
+    """A full render drops the text next to a structured tool call."""
     trims_replies: bool
-    """White space at the edges of a reply is changed in a full render."""
+    """A full render changes white space at the edges of a reply."""
     renders_tool_calls: bool
     groups_tool_results: bool
     supports_images: bool
@@ -95,17 +95,17 @@ class TemplateAudit:
     needs_history: bool
     stop_ids: tuple[int, ...]
     stops: tuple[StopAudit, ...]
-    """The same ids, and what each does."""
+    """The same ids, with the effect of each."""
     rewritten: tuple[str, ...]
     """What a full render changes in earlier replies; empty if nothing."""
     neutralised: tuple[str, ...]
     """Control tokens that the text of environments and users cannot produce."""
     neutralised_by: str
-    """How; empty if they are not neutralised."""
+    """Character that neutralises them; empty if none."""
     verified: int
     """Canned conversations whose delta equalled the end of the full render, on ids."""
     notes: tuple[str, ...]
-    """Warnings, and the template's own words where it refused a probe."""
+    """Warnings, and the template's messages for rejected probes."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the audit as JSON data."""
@@ -121,15 +121,15 @@ def make_audit(
     neutralised: Iterable[str],
     neutralised_by: str,
 ) -> TemplateAudit:
-    """Draw the verdict from what calibration found.
+    """Build the audit from a calibration.
 
     Args:
-        calibration: What was proven.
+        calibration: Proven properties of the template.
         history: The codec's policy.
         placeholder: How images are written; None if they are not.
         names: Texts of the added tokens, by id.
         neutralised: Control tokens that text cannot produce.
-        neutralised_by: The character that is put into them; empty if none is.
+        neutralised_by: The character inserted into them; empty if none.
     """
     linearity, rules = calibration.linearity, calibration.rules
     roles = {
@@ -199,7 +199,7 @@ def _stop(identity: int, name: str, rules: Mapping[str, RoleRule]) -> StopAudit:
 
 
 def _rewritten(linearity: Linearity, stands_in: bool) -> Iterator[str]:
-    """Say what a full render changes; a plain reply that changes makes the rest redundant."""
+    """Describe what a full render changes; a changed plain reply makes the rest redundant."""
     if not linearity.plain_then_user:
         yield "replies before a user message"
     elif not linearity.thinking_then_user:

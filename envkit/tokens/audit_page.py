@@ -1,4 +1,4 @@
-"""An audit as one screen of text, and the measured cost of a delta."""
+"""Print an audit on one screen, and measure the cost of a delta."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ _WIDTH: Final = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaCost:
-    """What encoding an observation takes on top of tokenizing its text, in microseconds."""
+    """Overhead of encoding an observation on top of tokenizing its text, in microseconds."""
 
     role: str
     turn: int
@@ -38,7 +38,7 @@ def measure_cost(codec: ChatCodec) -> tuple[DeltaCost, ...]:
     """Encode a plain observation of about 200 tokens after a short and a long history.
 
     Args:
-        codec: Whose roles are measured, refused ones left out.
+        codec: The codec whose roles are measured, except rejected ones.
     """
     roles = [one.role for one in codec.audit().roles.values() if one.status is RoleStatus.EXACT]
     found = [_measure(codec, role, turn) for role in roles for turn in _TURNS]
@@ -49,7 +49,7 @@ def describe_join(codec: ChatCodec) -> str:
     """Return how the tensors of several images are joined, proven on probe images.
 
     Args:
-        codec: One without a processor refuses images.
+        codec: The codec; one without a processor rejects images.
     """
     try:
         rules = codec.image_rules()
@@ -107,7 +107,7 @@ def _measure(codec: ChatCodec, role: str, turn: int) -> DeltaCost | None:
 
     try:
         ids = encode()
-    except TemplateError:  # a template that needs structured calls in every tool round
+    except TemplateError:  # for a template that needs structured calls in every tool round
         return None
     text = codec.decode_all(ids)
     pairs: list[tuple[float, float]] = []

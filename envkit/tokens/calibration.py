@@ -1,8 +1,8 @@
-"""Learning how one template writes observations; done once and kept.
+"""Learn how a template writes observations, once per template.
 
-The order: which content it renders, images, then for each role a way to write the stand-in reply,
-the closer, what the tail depends on, the check against full renders, and the short way to write it.
-A probe that the template refuses is kept as a note, never dropped.
+In order: which content it renders, images, then for each role a way to write the stand-in reply,
+the closer, what the tail depends on, the check against full renders, and the shortcut for writing
+it. Rejected probes are kept as notes, never dropped.
 """
 
 import threading
@@ -42,7 +42,7 @@ _KEPT = 24
 
 
 class Calibrated:
-    """A calibration with the renderer that it was made with: they share the marks."""
+    """A calibration with its renderer: they share the marks."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Calibrated:
     ) -> None:
         self.controls = controls
         self.tools = tools
-        """As templates read them, neutralised if the codec does that."""
+        """Tool schemas in the templates' form, neutralised if the codec does that."""
         self.renderer = renderer
         self.template = renderer.template
         self.writer = renderer.writer
@@ -73,7 +73,7 @@ def calibrate(
     placeholder_id: int | None,
     neutralise: bool,
 ) -> Calibrated:
-    """Return the calibration of a template, from the cache where it is known; thread-safe.
+    """Return the calibration of a template, from the cache if known; thread-safe.
 
     Raises:
         TemplateError: There is no template, or it cannot render [user, assistant, user].
@@ -81,7 +81,11 @@ def calibrate(
     text = template_text(tokenizer, kwargs.get("chat_template"), with_tools=bool(tools))
     size = len(tokenizer)  # tokens may have been added
     settings = repr((sorted(kwargs.items()), tools, stop_ids, placeholder_id, neutralise, size))
-    key = (id(tokenizer), text, settings)  # what is kept holds the tokenizer, so its id stays its
+    key = (
+        id(tokenizer),
+        text,
+        settings,
+    )  # the cache keeps the tokenizer alive, so its id is not reused
     with _lock:
         known = _cache.get(key)
         if known is None:
@@ -124,10 +128,10 @@ class Calibrator:
         """Probe everything.
 
         Args:
-            controls: What foreign text must not become; kept with the result.
+            controls: Tokens that foreign text must not become; kept with the result.
 
         Raises:
-            TemplateError: User observations cannot be made exact.
+            TemplateError: User observations cannot be encoded exactly.
         """
         calls = self._call_variant()
         cases = Cases(self.template, self.writer, self.tools, calls)
@@ -218,7 +222,7 @@ class Calibrator:
         return result
 
     def _compare_forms(self, rules: dict[str, RoleRule], after_calls: dict[str, RoleRule]) -> None:
-        """Note where the form of the reply changes what follows it."""
+        """Record where the form of the reply changes what follows it."""
         for role in _ROLES:
             plain, calling = rules.get(role), after_calls.get(role)
             if plain is None or calling is None or plain is calling:
@@ -311,7 +315,7 @@ class Calibrator:
         return fallback
 
     def _call_parts(self, rule: RoleRule) -> frozenset[Dependency]:
-        """Return which parts of a call are written with its result, or asked of it."""
+        """Return which parts of a call the template writes or checks with its result."""
         base = self._tail_of_call(rule, "f", CALL_ID)
         others = {
             Dependency.CALL_NAME: self._tail_of_call(rule, "g", CALL_ID),
@@ -401,7 +405,7 @@ class Calibrator:
         return opened[shared:]
 
     def _all_stop_ids(self, *rules: RoleRule) -> tuple[int, ...]:
-        """Return the stop ids with what ends a reply although it is none of them."""
+        """Return the stop ids plus closers that are not among them."""
         missing = [
             rule.closer_id
             for rule in rules

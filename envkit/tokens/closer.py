@@ -1,4 +1,4 @@
-"""What closes a reply before an observation, and how a reply ends that is the last message."""
+"""Find what closes a reply before an observation, and how a final reply ends."""
 
 from collections.abc import Sequence
 
@@ -80,7 +80,7 @@ class CloserFinder:
         inside: Sequence[tuple[int, int, int]],
         user: RoleRule | None,
     ) -> tuple[int, int, int]:
-        """Return the closer although no stop id marks it, where that is safe."""
+        """Return the closer if no stop id marks it but it is safe."""
         if inside:
             name = between[inside[-1][0] : inside[-1][1]]
             if role == "user" or (user is not None and user.closer == name):
@@ -97,7 +97,7 @@ class CloserFinder:
         )
 
     def _last_reply(self, variant: Variant) -> str | None:
-        """Return the text after a reply that is the last message; None if that is refused."""
+        """Return the text after a final reply; None if the template rejects it."""
         reply = self.writer.reply(variant, [("f", CALL_ID)])
         try:
             text = self.template.render(
@@ -118,7 +118,7 @@ def _opens(
     """Return whether the first special token after a reply begins the next message.
 
     It does if a last reply has no end at all, or if a stop token ends a last reply while in history
-    this token alone stands between reply and observation: something must name the next role.
+    this token alone stands between reply and observation: something must mark the next role.
     """
     if not specials or specials[0][0] != 0:
         return False
@@ -129,6 +129,6 @@ def _opens(
 
 
 def shared_length(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

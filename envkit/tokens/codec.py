@@ -1,12 +1,12 @@
 """The chat codec: messages to token ids exactly as the model's chat template writes them.
 
 Sampled ids are never encoded again. A prompt is one full render; an observation is a delta, whose
-ids equal those that a full render has after the last reply, at a cost that does not grow with the
-history. See `envkit.tokens.calibration` for how that is found out and proven for a template.
+ids equal those after the last reply in a full render, at a cost independent of the history.
+`envkit.tokens.calibration` proves this for each template.
 
-Making a codec costs 20 to 300 ms the first time for a template and tokenizer (jinja compiles, some
-hundred short renders), and about a millisecond afterwards: calibrations are kept per tokenizer. All
-methods are synchronous and thread-safe; a codec has no state of a conversation.
+Creating a codec takes 20 to 300 ms the first time for a template and tokenizer (compiling jinja, a
+few hundred short renders), and about a millisecond afterwards: calibrations are cached per
+tokenizer. All methods are synchronous and thread-safe; a codec holds no conversation state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ HistoryPolicy = Literal["keep", "rerender"]
 StopMismatch = Literal["accept", "append", "raise"]
 _PLAIN_KEYS = frozenset({"role", "content", "name", "tool_call_id"})
 _CHECKED_IMAGES: Final = 8
-"""A check of a longer conversation leaves out the processor, which works on all their pixels."""
+"""Images above which a check skips the processor, which works on all their pixels."""
 
 
 class ChatCodec:
@@ -63,14 +63,14 @@ class ChatCodec:
         lazy_features: bool = False,
         vocabulary_size: int | None = None,
     ) -> None:
-        """Calibrate the template, or take the kept calibration.
+        """Calibrate the template, or use the cached calibration.
 
         Args:
             tokenizer_or_processor: A Hugging Face tokenizer, or a processor that has one.
             tools: The tools that prompts offer to the model.
             template_kwargs: Variables for the chat template, such as {"enable_thinking": False}.
             stop_ids: Every id that the engine stops on, as in generation_config.json; the
-                tokenizer's own end of text is added. None takes that alone.
+                tokenizer's own end of text is added. None takes only that.
             history: For templates that rewrite earlier replies. "keep": the ledger keeps what was
                 sampled. "rerender": the loop renders each prompt in full and starts a new sequence
                 where it no longer continues the ledger.
@@ -78,17 +78,18 @@ class ChatCodec:
                 `AutoImageProcessor.from_pretrained(folder, backend="pil")`.
             stop_mismatch: When another stop token than the template's ended a reply: "accept" lets
                 it stand in, "append" adds the template's, "raise" raises.
-            neutralise: Break control tokens in every text but the model's own replies and what an
-                author trusts (`envkit.messages.Trusted`). False takes text as it is.
-            lazy_features: Process an image only when its tensors are read, for engines and
-                trainers that process images themselves. How many tokens it has is taken from
-                the first image of its size, which is processed at once.
-            vocabulary_size: How many ids the model can sample, padding of its embeddings included
-                (`vocab_size` of config.json). None takes the tokenizer's, added tokens included.
+            neutralise: Break control tokens in every text except the model's own replies and
+                trusted text (`envkit.messages.Trusted`). False leaves text unchanged.
+            lazy_features: Process an image only when its tensors are read, for engines and trainers
+                that process images themselves. Its token count comes from the first image of its
+                size, which is processed immediately.
+            vocabulary_size: Number of ids the model can sample, including padding of its embeddings
+                (`vocab_size` of config.json). None takes the tokenizer's, including added tokens.
 
         Raises:
-            ConfigurationError: An argument is none of its choices, or no tokenizer was given.
-            TemplateError: The template cannot be made exact; says why and what to do.
+            ConfigurationError: An argument has an unknown value, or no tokenizer was given.
+            TemplateError: The template cannot be encoded exactly; the message says why and what to
+                do.
         """
         processor, tokenizer = split_processor(tokenizer_or_processor)
         check_choice("history", history, get_args(HistoryPolicy))
@@ -143,7 +144,7 @@ class ChatCodec:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Every id that ends a reply; what engines stop on by default."""
+        """Ids that end a reply; engines stop on them by default."""
         return self._calibration.stop_ids
 
     @property
@@ -153,7 +154,7 @@ class ChatCodec:
 
     @property
     def vocabulary_size(self) -> int:
-        """Every id that a model may sample is below it."""
+        """Upper bound of the ids that the model can sample."""
         return self._vocabulary_size
 
     @property
@@ -168,16 +169,16 @@ class ChatCodec:
 
     @property
     def neutralised(self) -> tuple[str, ...]:
-        """The control tokens that foreign text cannot become; empty without `neutralise`."""
+        """Control tokens that foreign text cannot form; empty without `neutralise`."""
         return self._texts.controls.names if self._texts.neutralise else ()
 
     @property
     def breaker(self) -> str:
-        """The character that is put into them, for people, such as "U+200B ZERO WIDTH SPACE"."""
+        """Name of the character inserted into them, such as "U+200B ZERO WIDTH SPACE"."""
         return self._texts.controls.breaker_name
 
     def audit(self) -> TemplateAudit:
-        """Return what calibration proved about the template."""
+        """Return the audit of the template."""
         return self._audit
 
     def image_rules(self) -> ImageRules:
@@ -191,8 +192,8 @@ class ChatCodec:
     def readable(self, entry: Message) -> Message:
         """Return a message in a role that the template renders.
 
-        A tool message becomes a user message where the template has no tool role (Gemma 3,
-        Mistral 7B), or drops the images of tool messages.
+        A tool message becomes a user message if the template has no tool role (Gemma 3, Mistral
+        7B), or drops images of tool messages.
         """
         if entry["role"] != "tool":
             return entry
@@ -212,11 +213,11 @@ class ChatCodec:
         """Render messages in full and encode them, ready for a reply.
 
         Args:
-            messages: A conversation that ends with what the model is to answer.
-            tools: Instead of the codec's own; None takes those.
+            messages: A conversation that ends with the message to answer.
+            tools: Replaces the codec's own tools; None uses those.
 
         Raises:
-            TemplateError: The template refuses the messages, or they cannot be exact.
+            TemplateError: The template rejects the messages, or they cannot be encoded exactly.
             ImageError: An image cannot be read or processed.
         """
         text, neutralised = self._full_text(messages, tools)
@@ -232,18 +233,18 @@ class ChatCodec:
         tools: Sequence[ToolSpec | Mapping[str, Any]] | None = None,
         previous_images: int | None = None,
     ) -> Encoded:
-        """Encode everything between a reply and the next one: what to append to the ledger.
+        """Encode everything between a reply and the next, to append to the ledger.
 
         Args:
             messages: All messages that follow the reply, in one call: either user messages, or tool
                 results with user messages after them.
             sampled_ids: The reply as the engine returned it; only its last id is read, to see
                 whether the model closed its turn itself.
-            history: Every earlier message, the reply included; read only if the audit says that
-                the template depends on it.
-            tools: Instead of the codec's own; None takes those.
-            previous_images: How many images the ledger has already; None counts those of
-                `history`. Read only if the template or the processor numbers images.
+            history: All earlier messages, including the reply; read only if the audit says that the
+                template depends on it.
+            tools: Replaces the codec's own tools; None uses those.
+            previous_images: Number of images already in the ledger; None counts those of `history`.
+                Read only if the template or the processor numbers images.
 
         Raises:
             TemplateError: The template cannot express the messages here, or needs `history`.
@@ -281,7 +282,7 @@ class ChatCodec:
         return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
 
     def image_features(self, images: Sequence[Image]) -> tuple[ImageFeatures, ...]:
-        """Return what the processor makes of some images, such as those of a stored ledger.
+        """Return the processor's features of images, such as those of a stored ledger.
 
         Raises:
             TemplateError: The codec has no image processor.
@@ -297,21 +298,21 @@ class ChatCodec:
         )
 
     def encode_reply(self, text: str) -> tuple[int, ...]:
-        """Encode a reply as the model would sample it, its stop token included.
+        """Encode a reply as the model would sample it, including its stop token.
 
-        For scripted replies only: what an engine sampled is never encoded again.
+        Only for scripted replies: sampled ids are never encoded again.
         """
         anchor, head, closer = self._reply_frame
         first, *others = self._texts.spoken_pieces(text)
         whole = self._template.encode(anchor + first)
         ids = whole[len(head) :] if whole[: len(head)] == head else self._template.encode(first)
-        for piece in others:  # a placeholder that the text spells out, which nobody can sample
+        for piece in others:  # a placeholder spelled out in the text, which cannot be sampled
             ids += self._template.encode(piece)
         return (*ids, closer)
 
     @cached_property
     def _reply_frame(self) -> tuple[str, list[int], int]:
-        """What stands before a reply, as text and ids, and the id that ends it."""
+        """Text and ids before a reply, and the id that ends it."""
         rule = self._calibration.rules["user"]
         anchor = self._calibration.generation_prompt or rule.closer
         closer = self._calibration.stop_ids[0]
@@ -328,11 +329,11 @@ class ChatCodec:
         return self.decode_all(token_ids)
 
     def decode_all(self, token_ids: Sequence[int]) -> str:
-        """Return token ids as text to look at: special tokens and a stop token at the end kept."""
+        """Return token ids as text for display, keeping special tokens and the final stop token."""
         return self._template.decode(token_ids)
 
     def encode_text(self, text: str) -> list[int]:
-        """Return a text's ids as the tokenizer alone makes them, without any neutralising."""
+        """Return a text's ids from the tokenizer alone, without neutralising."""
         return self._template.encode(text)
 
     # ---- checking
@@ -352,10 +353,10 @@ class ChatCodec:
         proves.
 
         Args:
-            messages: What follows the reply, as given to `encode_observation`.
-            encoded: What that returned.
+            messages: The messages after the reply, as given to `encode_observation`.
+            encoded: The result of `encode_observation`.
             sampled_ids: As for `encode_observation`.
-            history: Every message up to the reply, the reply last.
+            history: All messages up to and including the reply.
             tools: As for `encode_observation`.
 
         Raises:
@@ -392,7 +393,7 @@ class ChatCodec:
     def _full_text(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec | Mapping[str, Any]] | None
     ) -> tuple[str, int]:
-        """Return a conversation as the template writes it, and how many texts were changed."""
+        """Render a conversation, and count the changed texts."""
         check_prompt(messages)
         given = self._given(tools)
         return self._texts.render(
@@ -400,7 +401,7 @@ class ChatCodec:
         )
 
     def _direct_tail(self, rule: RoleRule, message: Message) -> tuple[str, int] | None:
-        """Return what an observation of a proven shape becomes, and how many texts were changed.
+        """Write an observation of a proven shape, and count the changed texts.
 
         None to render it.
         """
@@ -417,7 +418,7 @@ class ChatCodec:
         return None if tail is None else (tail, int(clean is not text))
 
     def _given(self, tools: Sequence[ToolSpec | Mapping[str, Any]] | None) -> ToolSchemas:
-        """Return tools as templates read them, None for none; given None, the codec's own."""
+        """Return tools in the templates' form, None for none; given None, the codec's own."""
         if tools is None:
             return self._tools
         schemas = tool_schemas(tools)
@@ -440,7 +441,7 @@ class ChatCodec:
         history: Sequence[Message],
         given: int | None,
     ) -> int:
-        """Return how many images came before, where that changes what follows; else 0."""
+        """Return the number of earlier images if it changes what follows, else 0."""
         if given is not None or not images:
             return given or 0
         encoder = self._image_encoder
@@ -466,7 +467,7 @@ class ChatCodec:
         """Expand the placeholders.
 
         Args:
-            text: What was rendered.
+            text: The rendered text.
             ids: Its ids, as they go into the ledger.
             images: Its images.
             neutralised: How many of its texts were changed.

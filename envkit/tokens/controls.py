@@ -1,10 +1,10 @@
-"""Which tokens a text from outside must never become, and what breaks them.
+"""Control tokens that foreign text must never form, and the character that breaks them.
 
 Control tokens are the tokenizer's special tokens, the stop tokens, every added token that the chat
 template writes (whole, or built from pieces such as `'<|' + role + '|>'`), every added token that
 looks like one (`<|...|>`, `<think>`, `</tool_call>`), and the placeholders of images and other
-media. One character inside the token breaks it: the model reads nearly the same words, and the
-tokenizer sees no token. The character is tried on the tokenizer itself.
+media. One character inside the token breaks it: the model reads nearly the same words, but the
+tokenizer finds no token. The character is tested on the tokenizer itself.
 """
 
 import re
@@ -26,7 +26,7 @@ _LOOKS_LIKE_ONE: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"[0-9]+")
 _PIECE: Final = 8
-"""Longest constant from which a template is taken to build a token, in characters."""
+"""Longest constant that a template is assumed to build tokens from, in characters."""
 _CHANGERS: Final = frozenset(
     [
         *("replace", "split", "rsplit", "partition", "rpartition", "removeprefix", "removesuffix"),
@@ -34,11 +34,11 @@ _CHANGERS: Final = frozenset(
         *("striptags", "truncate", "format"),
     ]
 )
-"""Filters and methods with which a template makes other text of a text."""
+"""Filters and methods by which a template changes a text."""
 
 
 class TokenSearch:
-    """Finds tokens in a text by their names, as fast as one search of a regular expression."""
+    """Finds tokens in a text by name, with a single regular expression."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
@@ -51,7 +51,7 @@ class TokenSearch:
         return self._pattern.search(text) is not None
 
     def find(self, text: str) -> list[tuple[int, int]]:
-        """Return start and end of the longest token at every place where one starts.
+        """Return start and end of the longest token at every position where one starts.
 
         Tokens may overlap, because breaking one would otherwise reveal another.
         """
@@ -75,8 +75,7 @@ class Controls:
 
         Args:
             template: The template with its tokenizer.
-            ids: Tokens that count whatever they look like: those that end a reply, and the
-                placeholder of the processor.
+            ids: Tokens that always count: those that end a reply, and the processor's placeholder.
 
         Raises:
             TemplateError: No character breaks the tokens of this tokenizer.
@@ -85,7 +84,7 @@ class Controls:
         self.search = TokenSearch(self.names)
         self.breaker = _breaker(template, self.search)
         self.changes_text = _changes_text(template)
-        """Whether the template may take something out of a text, or write it in other letters."""
+        """Whether the template may cut or transform a text."""
         self._normalize = _normalizer(template, self.names)
         self._normalized = TokenSearch(_normalized(self.names, self._normalize))
         self._is_plain_safe = _keeps_ascii(self._normalize, self.names)
@@ -101,7 +100,7 @@ class Controls:
 
     @property
     def breaker_name(self) -> str:
-        """The character that breaks the tokens, for people."""
+        """Readable name of the character that breaks the tokens."""
         return f"U+{ord(self.breaker):04X} {unicodedata.name(self.breaker, '')}"
 
     def is_hidden_in(self, text: str) -> bool:
@@ -111,7 +110,7 @@ class Controls:
         return bool(self._normalized.find(self._normalize(text)))
 
     def is_open(self, text: str) -> bool:
-        """Whether a text may become part of a token together with what stands around it."""
+        """Return whether a text may form a token together with its surroundings."""
         tail, head = text.rstrip()[-self._longest :], text.lstrip()[: self._longest]
         if any(first in tail for first in self.search.firsts) and any(
             tail[start:] in self._heads for start in range(len(tail))
@@ -190,7 +189,7 @@ def _fixed_texts(template: ChatTemplate) -> list[str]:
 
 
 def _is_markup(name: str) -> bool:
-    """Whether an added token is no word and no punctuation, such as a run of spaces or `}}`."""
+    """Return whether an added token is neither a word nor punctuation nor a run of spaces."""
     return not name.isalnum() and any(character.isalpha() for character in name)
 
 
@@ -217,7 +216,7 @@ def _changes_text(template: ChatTemplate) -> bool:
 
 
 def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
-    """Return the first character with which the tokenizer sees none of the tokens."""
+    """Return the first character with which the tokenizer finds none of the tokens."""
     ids = {identity for identity, name in template.added.items() if name in search.names}
     kinds = list({_kind(name): name for name in sorted(search.names)}.values())
     # alone in a row, between spaces and right after words, for tokens that look around
@@ -228,7 +227,7 @@ def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
             return candidate
     raise TemplateError(
         f"none of {list(BREAKERS)} inside the control tokens keeps this tokenizer from seeing "
-        "them; pass neutralise=False to take every text as it is"
+        "them; pass neutralise=False to leave every text unchanged"
     )
 
 

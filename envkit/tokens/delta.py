@@ -1,4 +1,4 @@
-"""From observations to the text that follows a reply, and from there to the ids to append."""
+"""Render observations as the text after a reply, and encode the ids to append."""
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -42,9 +42,9 @@ class DeltaRenderer:
         """Return the text right after the stand-in reply.
 
         Args:
-            rule: How this role follows a reply; says which of the rest is read.
+            rule: The role's rule; decides which other arguments are read.
             observations: Every message up to the next reply.
-            history: Every earlier message, the reply included.
+            history: All earlier messages, including the reply.
             tools: Tool schemas.
             earlier_images: How many images came before.
             generation_prompt: Whether the next reply's header follows.
@@ -67,10 +67,10 @@ class DeltaRenderer:
         return text[self.writer.after_reply(text) :]
 
     def tail(self, rule: RoleRule, observations: Sequence[PlainMessage], **context: Any) -> str:  # noqa: ANN401
-        """Return the text from the closer on, the closer included; arguments as `after_reply`.
+        """Return the text from the closer on, inclusive; arguments as `after_reply`.
 
         Raises:
-            TemplateError: As `after_reply`, or the closer is not where calibration saw it.
+            TemplateError: As `after_reply`, or the closer is not where calibration found it.
         """
         text = self.after_reply(rule, observations, **context)
         cut = text.find(rule.closer)
@@ -89,7 +89,7 @@ class DeltaRenderer:
         if depends & CONTEXT_PARTS and not history:
             needed = ", ".join(sorted(depends & CONTEXT_PARTS))
             raise TemplateError(
-                f"after {rule.role} observations this chat template writes what depends on the "
+                f"after {rule.role} observations this chat template depends on the "
                 f"{needed} of the conversation; pass history= with every earlier message"
             )
         if depends & {Dependency.HISTORY, Dependency.RECENT}:
@@ -112,7 +112,7 @@ class DeltaRenderer:
         return self.writer.reply(rule.variant, calls)
 
     def with_calls(self, history: Sequence[PlainMessage]) -> list[PlainMessage]:
-        """Return the history with the calls that its plain replies spell out, where needed."""
+        """Return the history with the calls spelled out in its plain replies, if needed."""
         result = list(history)
         if self.call_variant is None:
             return result
@@ -164,13 +164,13 @@ def join(
     stop_ids: frozenset[int],
     mismatch: str,
 ) -> list[int]:
-    """Return what to append after the sampled ids; only the last of them is read.
+    """Return the ids to append after the sampled ids, of which only the last is read.
 
     Args:
         template: Encodes the text between content and closer, if there is some.
-        rule: Says what the closer is.
+        rule: The rule with the closer.
         ids: The encoded tail; its first id is the closer.
-        sampled_ids: What the engine returned for the reply.
+        sampled_ids: The reply's ids from the engine.
         stop_ids: Every id that the engine stops on.
         mismatch: "accept": another stop token stands in for the closer; "append": the closer
             follows it; "raise".

@@ -1,4 +1,4 @@
-"""What a chat codec returns: the two id sequences of some messages and their image tensors.
+"""Results of a chat codec: two id sequences of messages, and their image tensors.
 
 Axes: N images, P patches of one image. Wire ids hold one placeholder per image and go to an engine
 together with the images; train ids hold the expanded placeholders and go to a trainer.
@@ -24,7 +24,7 @@ class ImageFeatures:
     tensors: Mapping[str, NDArray[Any]]
     """The processor's per-image outputs, such as pixel_values (P, D) and image_grid_thw (1, 3)."""
     token_count: int
-    """How many tokens the image becomes in train ids."""
+    """Number of tokens of the image in train ids."""
     joining: Joining = CONCATENATION
     """How the processor joins this image's tensors with those of others."""
 
@@ -33,7 +33,7 @@ class ImageFeatures:
 class Encoded:
     """Some messages as token ids.
 
-    Masks are not here: everything a codec encodes is context, mask 0.
+    There is no mask: everything a codec encodes is context, mask 0.
     """
 
     wire_ids: tuple[int, ...]
@@ -49,7 +49,7 @@ class Encoded:
 
     @cached_property
     def tensors(self) -> Tensors:
-        """The tensors of all images as the processor returns them in one call; else empty."""
+        """Tensors of all images, as from one call of the processor; empty without images."""
         return join_features(self.features)
 
 

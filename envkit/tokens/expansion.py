@@ -2,7 +2,7 @@
 
 An observation is expanded alone, but the model must see what the processor writes in the whole
 conversation. Three ways are tried against the processor's own ids of a text in two pieces, and the
-cheapest that agrees is taken. A processor that agrees with none is refused.
+cheapest match is used. A processor that matches none is rejected.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Expansion(StrEnum):
     """How placeholders become image tokens."""
 
     IDS = "ids"
-    """Each placeholder id becomes the ids of its image, whatever stands around it."""
+    """Each placeholder id becomes the ids of its image, in any context."""
     TEXT = "text"
     """The processor expands the text of each observation: image text merges with its neighbours."""
     NUMBERED = "numbered"
@@ -55,7 +55,7 @@ def prove(
         anchor: The special token that every observation starts with.
 
     Raises:
-        TemplateError: What it does for several images does not follow from single ones.
+        TemplateError: Its output for several images does not follow from single ones.
     """
     try:
         return _prove(call, template, syntax, anchor)
@@ -134,7 +134,7 @@ def expand_text(
 
 
 def _stands_alone(template: ChatTemplate, syntax: ImageSyntax, images: Sequence[Processed]) -> bool:
-    """Whether the tokens of an image cannot merge with text beside it, whatever that is."""
+    """Return whether the tokens of an image can never merge with adjacent text."""
     ids = {identity for one in images for identity in (one.ids[0], one.ids[-1])}
     if ids == {syntax.placeholder_id}:
         return True

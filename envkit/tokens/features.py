@@ -1,10 +1,9 @@
-"""A model's image processor, run once per image and remembered.
+"""Run a model's image processor once per image, with a cache.
 
 Thread-safe: two threads that need the same image wait for one computation. Tensors live in one
-cache, bounded by bytes and keyed by the image's hash. Ledgers and rows only refer to them, so the
-members of a group share them, and a trajectory that is kept keeps none in memory: tensors that the
-cache has dropped are computed again when they are read. Prompts and observations use the same
-processor settings because they use the same object.
+cache, bounded by bytes and keyed by the image's hash. Ledgers and rows only refer to them, so group
+members share them and stored trajectories hold none in memory: evicted tensors are recomputed when
+read. Prompts and observations use the same processor settings because they use the same object.
 """
 
 import threading
@@ -35,7 +34,7 @@ _PLANNED_FROM: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Known:
-    """What an image becomes in a ledger."""
+    """Token ids of an image in a ledger."""
 
     features: ImageFeatures
     ids: tuple[int, ...]
@@ -54,7 +53,7 @@ class _Size:
 
 
 class ImageEncoder:
-    """Turns images into the tensors and the tokens that a model's processor gives them."""
+    """Converts images to their tensors and tokens with a model's processor."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class ImageEncoder:
             template: Encodes text as the codec does.
             syntax: The placeholder.
             anchor: The special token that every observation starts with.
-            cache_bytes: How much to remember.
+            cache_bytes: Size of the cache.
             is_lazy: Process an image when its tensors are first read. The first image of each
                 size is processed at once, and tells the tokens of all others of that size.
         """
@@ -87,7 +86,7 @@ class ImageEncoder:
         self._running: dict[str, Future[Processed]] = {}
         self._bytes = 0
         self.computed = 0
-        """How many images were processed, for tests and figures."""
+        """Number of images processed, for tests and benchmarks."""
 
     @property
     def rules(self) -> ImageRules:
@@ -102,13 +101,13 @@ class ImageEncoder:
             return self._rules
 
     def is_quick(self, image: Image) -> bool:
-        """Whether an image that is ready can be encoded without work on its pixels."""
+        """Return whether an image can be encoded without work on its pixels."""
         if self._rules is None or self._rules.expansion is not Expansion.IDS:
             return False
         return image.sha256 in self._kept or self._sizes[image.size].ids is not None
 
     def features(self, image: Image) -> ImageFeatures:
-        """Return one image's features, computed at most once while they are kept.
+        """Return one image's features, computed at most once while cached.
 
         Raises:
             ImageError: The image cannot be decoded or processed.
@@ -151,9 +150,9 @@ class ImageEncoder:
         return train, share_count(features, len(train) - len(wire_ids))
 
     def whole(self, images: Sequence[Image], text: str) -> WholeImages | None:
-        """Return what the processor gives for a whole conversation in one call.
+        """Return the processor's output for a whole conversation in one call.
 
-        None for an image processor alone, which knows no text.
+        None for a bare image processor, which takes no text.
 
         Raises:
             ImageError: An image cannot be processed.
@@ -176,7 +175,7 @@ class ImageEncoder:
         return _Known(features=features, ids=ids)
 
     def processed(self, image: Image) -> Processed:
-        """Return what the processor makes of an image, from the cache if it is there.
+        """Return the processor's output for an image, from the cache if possible.
 
         Raises:
             ImageError: The image cannot be decoded or processed.
@@ -225,9 +224,9 @@ class ImageEncoder:
 
 
 class _Tensors(Mapping[str, NDArray[Any]]):
-    """The tensors of an image that is known to have these tokens, wherever the cache has them.
+    """Lazy tensors of an image with known tokens.
 
-    Small ones, such as grids, are kept: engines ask for them at every turn.
+    Small ones, such as grids, are kept: engines read them every turn.
     """
 
     def __init__(

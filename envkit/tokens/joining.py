@@ -1,9 +1,9 @@
-"""How the tensors of single images become the tensors of a conversation.
+"""Join the tensors of single images to the tensors of a conversation.
 
 Most processors concatenate what they return for each image along the first axis. Some pad first,
-because their images differ in size; some join along another axis. Nothing is assumed: the rule of
-each tensor is the first of a few that gives what the processor itself returns for three images of
-different sizes in one call.
+because their images differ in size; some join along another axis. The rule of each tensor is the
+first of a few that reproduces the processor's own output for three images of different sizes in one
+call.
 """
 
 import json

@@ -1,9 +1,10 @@
 """A tokenizer and an image processor from a model's files alone, without transformers.
 
 Scripted policies need ids and image tokens but no weights, so they must not need transformers and
-torch. Only models whose files say everything are read: a tokenizer of the class
-`PreTrainedTokenizerFast`, which adds no code to its tokenizer.json, and the image processor of
-Qwen2-VL (`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors equal those of
+torch. It supports only models whose files are sufficient: a tokenizer of the class
+`PreTrainedTokenizerFast`, which transformers 5 also calls `TokenizersBackend` and which adds no
+code to its tokenizer.json, and the image processor of Qwen2-VL
+(`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors equal those of
 transformers; tests/core/test_tokens_light.py compares them.
 """
 
@@ -23,7 +24,7 @@ from envkit.errors import ConfigurationError, ImageError, MissingDependencyError
 from envkit.smart_resize import SmartResize
 from envkit.tokens.patches import PatchPlan
 
-_PLAIN_CLASS: Final = "PreTrainedTokenizerFast"
+_PLAIN_CLASSES: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _IMAGE_CLASSES: Final = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast")
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 _BYTES: Final = 256
@@ -43,7 +44,7 @@ _BOUNDS: Final = frozenset({"shortest_edge", "longest_edge"})
 
 
 class LightTokenizer:
-    """What a codec needs of a Hugging Face tokenizer, over the package `tokenizers` alone."""
+    """The part of a Hugging Face tokenizer that a codec needs, using only `tokenizers`."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Any], chat_template: str | None
@@ -214,7 +215,7 @@ class Qwen2VLImages:
 
 
 def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  # noqa: ANN401  # a tokenizer, or a processor that has one
-    """Return what a codec needs of a model folder.
+    """Return a model folder's tokenizer, or a processor that has one.
 
     Args:
         folder: The model's.
@@ -225,7 +226,7 @@ def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  
         MissingDependencyError: Only transformers can read it.
     """
     settings, images = read("tokenizer_config.json"), read("preprocessor_config.json")
-    is_light = settings.get("tokenizer_class") == _PLAIN_CLASS
+    is_light = settings.get("tokenizer_class") in _PLAIN_CLASSES
     if (
         not (is_light and (not images or _is_plain(images)))
         or not (folder / "tokenizer.json").is_file()

@@ -1,4 +1,4 @@
-"""Whether a full render keeps what the model said: asked of the template, answered on ids.
+"""Test whether a full render keeps the model's replies, comparing ids.
 
 A ledger is append-only when the ids of every prompt begin with the ids of the prompt before it and
 the reply to it. Templates break that by stripping earlier reasoning, by writing an empty thought
@@ -20,7 +20,7 @@ _THOUGHT = "hm, 2+2\n</think>\n\nIt is four."
 def measure_linearity(
     renderer: DeltaRenderer, rules: Mapping[str, RoleRule], tools: ToolSchemas
 ) -> Linearity:
-    """Play short conversations and see whether each prompt continues the one before."""
+    """Render short conversations and test whether each prompt continues the previous one."""
     return _Measure(renderer, rules, tools).run()
 
 

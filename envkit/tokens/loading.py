@@ -1,4 +1,4 @@
-"""Loading a codec from a model folder or a hub name."""
+"""Load a codec from a model folder or a hub name."""
 
 import importlib
 import json
@@ -21,19 +21,19 @@ def load_codec(
     stop_ids: Sequence[int] | None = None,
     **options: Any,  # noqa: ANN401  # passed on to ChatCodec, which types them
 ) -> ChatCodec:
-    """Load a model's tokenizer, its processor where it reads images, and its stop ids.
+    """Load a model's tokenizer, its processor if it reads images, and its stop ids.
 
     Args:
         path_or_name: A model folder, or a name on the Hugging Face hub.
         tools: The tools that prompts offer to the model.
-        stop_ids: More ids that the engine stops on, besides the model's own.
+        stop_ids: Stop ids of the engine in addition to the model's own.
         options: Anything else that `ChatCodec` takes.
 
     Raises:
         ConfigurationError: It is not a model folder, or no such model can be loaded.
-        MissingDependencyError: transformers is not installed, and the model's files do not say
-            everything (see `envkit.tokens.light`).
-        TemplateError: The model's chat template cannot be made exact.
+        MissingDependencyError: transformers is not installed, and the model's files are not
+            sufficient (see `envkit.tokens.light`).
+        TemplateError: The model's chat template cannot be encoded exactly.
     """
     name = str(path_or_name)
     folder = Path(name).expanduser()

@@ -1,10 +1,10 @@
-"""The arithmetic of patch processors, done at once for a size of image after it is proven.
+"""A fast, proven implementation of patch processors, per image size.
 
 What Qwen2-VL's image processor and its relatives compute is a resize by Pillow, a function of each
 byte, and a reordering into patches (`image_processing_pil_qwen2_vl.py` of transformers 5). Their
 own code converts the full image to an array and back, and every step makes a copy: for a small
 model most of an image's time. A `PatchPlan` does the three steps directly. It exists for a size
-only if it gives every bit of the processor's own output for an image of noise of that size.
+only if it reproduces the processor's output bit for bit on a noise image of that size.
 """
 
 from dataclasses import dataclass, replace

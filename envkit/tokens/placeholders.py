@@ -1,4 +1,4 @@
-"""How a template writes images, and how a placeholder becomes the model's image tokens."""
+"""Image placeholders: how a template writes them, and how they expand to image tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The conversations that a rule is proven on: every pair of what may change what follows a reply.
+"""Conversations that prove a rule: all pairs of factors that may affect the text after a reply.
 
 Factors are the system prompt, the tools, the rounds before, the form of the last reply and what
 follows it. Every earlier course is combined with and without a system prompt, and each of those

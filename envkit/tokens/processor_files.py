@@ -1,4 +1,4 @@
-"""Building a model's whole processor from its files, without its video and audio parts.
+"""Build a model's processor from its files, without its video and audio parts.
 
 transformers builds all parts of a processor or none, and the video part needs torchvision. The
 codec sends text and images only, so the other parts are stand-ins that hold their settings.
@@ -19,7 +19,7 @@ ReadJson = Callable[[str], Mapping[str, Any]]
 
 
 class Unavailable:
-    """Stands in for a processor that cannot be loaded; the first image is refused with the reason.
+    """Placeholder for a processor that cannot be loaded; rejects images with the reason.
 
     The model can still be used without images.
     """

@@ -1,4 +1,4 @@
-"""Calling a model's processor: images and text in, ids and numpy arrays out."""
+"""Call a model's processor: images and text in, ids and NumPy arrays out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _FAILURES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """What a processor returns for some text and images."""
+    """A processor's output for text and images."""
 
     ids: tuple[int, ...]
     """The expanded text."""

@@ -1,9 +1,9 @@
-"""Which rule is right: the cheapest whose tails equal those of full renders, on ids.
+"""Find the cheapest rule whose tails equal those of full renders, on ids.
 
 Every conversation of `probes` is rendered once in full. A rule is tried with nothing but the
 observation, then with tools, with the system prompt, with both, with the turns since the last user
 message, and with the whole history; the first that agrees on every conversation is taken. The last
-reply carries a marker, so a rule that cuts anywhere else is found out.
+reply carries a marker, which exposes a rule that cuts anywhere else.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What calibration learned about a template: one rule per observation role, and the rest."""
+"""Results of calibrating a template: one rule per observation role, and more."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Mapping[str, Any])
 
 
 class Dependency(StrEnum):
-    """What the ids after an observation depend on, besides the observation."""
+    """What the ids after an observation depend on, other than the observation."""
 
     TOOLS = "tools"
     """The template repeats or counts the tool schemas after the last reply."""
@@ -33,7 +33,7 @@ class Dependency(StrEnum):
     CALL_ID = "call id"
     """The call's id is written with its result, or compared with the result's."""
     IMAGES = "images"
-    """Pictures are numbered through the conversation."""
+    """Images are numbered through the conversation."""
 
 
 CALL_KEYS: Final = {Dependency.CALL_NAME: "name", Dependency.CALL_ID: "tool_call_id"}

@@ -28,7 +28,7 @@ _SAMPLES = (
 
 
 class Tokenizer(Protocol):
-    """What a codec needs of a tokenizer; every Hugging Face tokenizer has it."""
+    """The tokenizer interface of a codec, which every Hugging Face tokenizer has."""
 
     @property
     def eos_token_id(self) -> int | list[int] | None:
@@ -57,10 +57,10 @@ class Tokenizer(Protocol):
 
 
 class ChatTemplate:
-    """One template with its tokenizer, its extra variables and nothing of a conversation."""
+    """One template with its tokenizer and extra variables, without conversation state."""
 
     def __init__(self, tokenizer: Tokenizer, text: str, *, kwargs: Mapping[str, Any]) -> None:
-        """Compile the template and prove the short ways to render and to encode.
+        """Compile the template and prove the shortcuts for rendering and encoding.
 
         Args:
             tokenizer: A Hugging Face tokenizer, or anything that behaves like one.

@@ -1,12 +1,11 @@
-"""What a text inside a message may become: words, never a control token or an image.
+"""Make texts in messages safe: they may never form a control token or an image.
 
 Text of environments, tools, datasets and users is foreign. Every control token in it is broken by
 one character (see `envkit.tokens.controls`), unless its author wrapped it in
-`envkit.messages.Trusted`.
-Assistant text is the model's own and stays as it was sampled. In every text, trusted and sampled
-ones included, three things are replaced: a literal placeholder of an image, which would be counted
-as an image; a lone surrogate, which no tokenizer takes; and the codec's own mark. NUL is replaced
-in foreign text.
+`envkit.messages.Trusted`. Assistant text is the model's own and stays as sampled. In every text,
+trusted and sampled ones included, three things are replaced: a literal placeholder of an image,
+which would be counted as an image; a lone surrogate, which no tokenizer takes; and the codec's own
+mark. NUL is replaced in foreign text.
 
 A template can join what was harmless apart: two parts, a text and the template's own words, or the
 two sides of something that it cuts out. So where that is possible, the rendered text is compared
@@ -55,7 +54,7 @@ class _Pass:
 
 
 class TextPolicy:
-    """Makes the text of messages harmless, and counts what it changed."""
+    """Neutralises the text of messages, and counts the changes."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The stand-in conversation that an observation is rendered after, and marks in real ones.
+"""Write stand-in conversations before an observation, and marks in real ones.
 
 `[user "u", assistant MARK, observation]`: MARK is a random word, so the end of the reply can be
 found in the rendered text. A reply with structured calls carries a second mark as an argument, and

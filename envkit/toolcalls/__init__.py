@@ -1,7 +1,7 @@
 """Find the tool calls in a model's reply, in the formats that open models write.
 
-Nothing a model writes raises: what cannot be read becomes a sentence in `ParsedReply.errors`, which
-an environment returns as the next observation. The time is linear in the length of the reply.
+No model output raises: a call that cannot be read becomes a sentence in `ParsedReply.errors`, which
+an environment returns as the next observation. Time is linear in the length of the reply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class ToolCallFormat(StrEnum):
     """How a model family writes its calls."""
 
     AUTO = "auto"
-    """Whichever of the others has its mark in the reply; no calls where none has."""
+    """Detect the format by the first marker in the reply; without a marker there are no calls."""
     HERMES = "hermes"
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen2.5, Qwen3."""
     QWEN_XML = "qwen_xml"
@@ -51,18 +51,18 @@ def parse_tool_calls(
     tools: Sequence[ToolSpec] = (),
     tags: Mapping[str, str] | None = None,
 ) -> ParsedReply:
-    """Take a reply apart into calls, errors and the text around them.
+    """Split a reply into calls, errors and the surrounding text.
 
     Args:
         text: The reply; any string.
         format: A `ToolCallFormat` or its value.
-        tools: Their schemas say which values of Qwen3-Coder calls are numbers or lists; arguments
-            are not validated here, see `call_errors`.
+        tools: Their schemas say which values of Qwen3-Coder calls are numbers or lists. Arguments
+            are not validated here; see `call_errors`.
         tags: For the tags format: the name of the argument for each tag.
 
     Raises:
-        UnknownNameError: There is no such format.
-        ConfigurationError: The tags format was asked for without tags.
+        UnknownNameError: The format is unknown.
+        ConfigurationError: The format is `tags` but no tags were given.
     """
     known = [member.value for member in ToolCallFormat]
     if format not in known:
@@ -77,9 +77,9 @@ def parse_tool_calls(
 
 
 def _split_thinking(text: str) -> tuple[str, str]:
-    """Return the thoughts and the rest.
+    """Split a reply into its thinking and the rest.
 
-    A reply that begins with a call has no thoughts: `</think>` is then part of an argument.
+    A reply that begins with a call has no thinking: `</think>` is then part of an argument.
     """
     marks = (BLOCK_OPEN, FUNCTION_OPEN, MISTRAL_OPEN, PYTHON_TAG)
     thoughts, mark, rest = text.partition(_THINKING_END)
@@ -89,7 +89,7 @@ def _split_thinking(text: str) -> tuple[str, str]:
 
 
 def _detect(text: str, tags: Mapping[str, str]) -> ToolCallFormat:
-    """Return the format whose mark comes first: an argument may quote another format's mark."""
+    """Return the format whose marker comes first; arguments may quote another marker."""
     marks = {
         BLOCK_OPEN: ToolCallFormat.HERMES,
         FUNCTION_OPEN: ToolCallFormat.QWEN_XML,

@@ -18,14 +18,14 @@ _MISTRAL_NAME: Final = re.compile(
     r"\s*+([\w.-]{1,64}+)\s*+(?:\[CALL_ID\]\s*+(\w*+)\s*+)?(?:\[ARGS\]\s*+)?(?=\{)"
 )
 _REREADS: Final = 4
-"""How often a reply may be read past a closing tag that stands inside a JSON string. More would
-make the time of a hostile reply quadratic."""
+"""How many closing tags inside JSON strings may be skipped per reply. Without a limit, a hostile
+reply would take quadratic time."""
 
 
 def read_blocks(out: Collector) -> None:
     """Read `<tool_call>` blocks: JSON as Hermes and Qwen write it, or Qwen3-Coder's functions.
 
-    A block that is not closed counts when its JSON is complete.
+    An unclosed block counts if its JSON is complete.
     """
     text, at, close = out.text, 0, 0
     rereads = _Budget(_REREADS)
@@ -49,13 +49,13 @@ class _Budget:
         self._left = left
 
     def spend(self) -> bool:
-        """Whether one more is allowed; it is then spent."""
+        """Use up one skip; False if none is left."""
         self._left -= 1
         return self._left >= 0
 
 
 def _read_block(out: Collector, body: int, limit: int, rereads: _Budget) -> int:
-    """Read the JSON block whose closing tag is at `limit`; return where to go on."""
+    """Read the JSON block whose closing tag is at `limit`; return where reading continues."""
     text = out.text
     try:
         value, end = _decode_block(text, body, limit, rereads)
@@ -78,7 +78,7 @@ def _decode_block(text: str, body: int, limit: int, rereads: _Budget) -> tuple[A
     try:
         return decode_prefix(text, body, limit)
     except MalformedJson as error:
-        # The closing tag may stand inside a string of the JSON, which then continues after it.
+        # The closing tag may be inside a JSON string, which then continues after it.
         if not error.is_open_string or limit == len(text) or not rereads.spend():
             raise
         try:
@@ -115,7 +115,7 @@ def read_llama(out: Collector) -> None:
 
 
 def _has_arguments(value: object) -> bool:
-    """Whether an object is a call and not an answer that happens to have a name."""
+    """Whether an object is a call rather than an answer that happens to have a name."""
     return isinstance(value, dict) and not {"parameters", "arguments", "function"}.isdisjoint(value)  # pyright: ignore[reportUnknownArgumentType]  # any JSON
 
 

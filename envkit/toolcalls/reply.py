@@ -1,4 +1,4 @@
-"""What a parsed reply consists of: tool calls, errors and the text around them."""
+"""The parts of a parsed reply: tool calls, errors and the surrounding text."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from envkit.tools import ToolSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call that a model wrote. Its arguments are JSON data, not validated yet."""
+    """One call that a model wrote, with unvalidated JSON arguments."""
 
     name: str
     arguments: dict[str, Any]
     id: str
-    """The model's own, else `call00000`, `call00001`, ... within the reply: nine letters and
-    digits, which is what Mistral's templates demand."""
+    """The model's own id, else `call00000`, `call00001`, ... within the reply: nine letters and
+    digits, as Mistral's templates require."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the call as plain JSON data, for `info["tool_call"]`."""
@@ -35,19 +35,19 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedReply:
-    """A reply taken apart."""
+    """A reply split into calls, errors, text and thinking."""
 
     text: str
     """The reply without its calls and without its thinking, stripped."""
     calls: tuple[ToolCall, ...] = ()
     errors: tuple[str, ...] = ()
-    """One sentence for each call that cannot be read, fit to be shown to the model."""
+    """One sentence per call that cannot be read, suitable for showing to the model."""
     thinking: str = ""
-    """What stands before `</think>`, stripped. Calls inside it are thoughts, not calls."""
+    """The text before `</think>`, stripped. Calls inside it are not run."""
 
 
 def call_errors(call: ToolCall, tools: Sequence[ToolSpec]) -> list[str]:
-    """Return what is wrong with a call, one sentence each: an unknown tool or bad arguments."""
+    """Return the problems of a call, one sentence each: an unknown tool or bad arguments."""
     for spec in tools:
         if spec.name == call.name:
             return [f"{call.name}: {error}" for error in spec.validate(call.arguments)]
@@ -56,7 +56,7 @@ def call_errors(call: ToolCall, tools: Sequence[ToolSpec]) -> list[str]:
 
 
 class Collector:
-    """Gathers the calls and errors of one reply while a format reader walks over it."""
+    """Collects the calls and errors of one reply while a format reader scans it."""
 
     def __init__(self, text: str, tools: Sequence[ToolSpec]) -> None:
         self.text = text
@@ -67,7 +67,7 @@ class Collector:
         self._kept_to = 0
 
     def cut(self, start: int, end: int) -> None:
-        """Take text[start:end] out of the reply's text; cuts come in order."""
+        """Remove text[start:end] from the reply's text; cuts must come in order."""
         self._kept.append(self.text[self._kept_to : start])
         self._kept_to = end
 
@@ -82,7 +82,7 @@ class Collector:
         self._calls.append(ToolCall(name=name, arguments=arguments, id=given))
 
     def payload(self, value: object) -> None:
-        """Record the call, or the list of calls, that a JSON payload stands for."""
+        """Record the call, or the list of calls, in a JSON payload."""
         if not isinstance(value, list):
             self._one(value)
             return
@@ -107,7 +107,7 @@ class Collector:
             self.call(name.strip(), arguments, fields.get("id"))
 
     def finish(self, thinking: str) -> ParsedReply:
-        """Return what was gathered."""
+        """Return the parsed reply."""
         self.cut(len(self.text), len(self.text))
         return ParsedReply(
             text="".join(self._kept).strip(),
@@ -118,13 +118,13 @@ class Collector:
 
 
 def arguments_of(fields: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return a call's arguments, or a sentence about why they are none."""
+    """Return a call's arguments, or a sentence that says why they are invalid."""
     value: Any = fields.get("arguments", fields.get("parameters"))
     if isinstance(value, str) and value.strip():  # JSON inside a JSON string
         try:
             value = decode(value)
         except MalformedJson as error:
-            return f"its arguments are a string that holds no JSON: {error}"
+            return f"its arguments are a string that is not valid JSON: {error}"
     if value is None or value == "":
         return {}
     if not isinstance(value, dict):

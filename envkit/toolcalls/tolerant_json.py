@@ -1,13 +1,13 @@
-r"""Read the JSON that models write: strict where it matters, forgiving where the intent is clear.
+r"""Read the JSON that models write, accepting mistakes whose intent is clear.
 
-Forgiven: a trailing comma, single quotes, Python's True/False/None, raw line breaks in strings, and
-single LaTeX backslashes. `"\frac{5}{2}"` is legal JSON for a form feed and `rac{5}{2}`, so a right
-answer would be graded wrong; `"\sqrt{2}"` is no legal JSON at all. Both read as the LaTeX that was
-meant, while `\n`, `\t`, `\"` and `\u00e9` keep their JSON meaning.
+Accepted: a trailing comma, single quotes, Python's True/False/None, raw line breaks in strings, and
+single LaTeX backslashes. `"\frac{5}{2}"` is valid JSON for a form feed and `rac{5}{2}`, so a right
+answer would be graded wrong; `"\sqrt{2}"` is not valid JSON. Both are read as the intended LaTeX,
+while `\n`, `\t`, `\"` and `\u00e9` keep their JSON meaning.
 
-Refused, with a sentence: NaN and infinities, duplicate keys, nesting beyond `MAX_DEPTH`, numbers
-beyond a float. Lone surrogates become U+FFFD, because no tokenizer or file takes them. The time is
-linear in the length of the text, and nothing here raises anything but `MalformedJson`.
+Rejected with a message: NaN and infinities, duplicate keys, nesting beyond `MAX_DEPTH`, and numbers
+out of float range. Lone surrogates become U+FFFD because no tokenizer or file accepts them. Time is
+linear in the length of the text. The only exception raised is `MalformedJson`.
 """
 
 import math
@@ -15,11 +15,11 @@ import re
 from typing import Any, Final
 
 MAX_DEPTH: Final = 64
-"""Deepest nesting of lists and objects."""
+"""Maximum nesting depth of lists and objects."""
 
 # LaTeX commands that begin with a JSON escape letter. \n and \t are common in real arguments, so
-# a command that could as well be a line break or a tab before a word (\nu, \ne, \not, \to) is left
-# out.
+# a command that could also be a line break or a tab before a word (\nu, \ne, \not, \to) is
+# excluded.
 _COMMANDS: Final = (
     "beta|begin|bar|bigg?|binom|boldsymbol|bot|boxed|bullet|"
     "fbox|flat|forall|frac|"
@@ -49,11 +49,11 @@ _WORDS: Final[dict[str, bool | None]] = {
     "None": None,
 }
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_MAX_DIGITS: Final = 400  # a longer integer is no argument of any tool, and slow to convert
+_MAX_DIGITS: Final = 400  # no tool takes a longer integer, and converting it is slow
 
 
 class MalformedJson(ValueError):
-    """The text is not valid JSON, not even a forgivable one."""
+    """The text is not valid JSON, even with the accepted deviations."""
 
     def __init__(self, what: str, position: int, *, is_open_string: bool = False) -> None:
         super().__init__(f"{what} at character {position}")
@@ -63,7 +63,7 @@ class MalformedJson(ValueError):
 
 
 def decode(text: str) -> Any:  # noqa: ANN401  # any JSON
-    """Return the value of a text that is one JSON value and nothing else.
+    """Parse a text that holds exactly one JSON value.
 
     Raises:
         MalformedJson: It is not.
@@ -76,21 +76,21 @@ def decode(text: str) -> Any:  # noqa: ANN401  # any JSON
 
 
 def decode_prefix(text: str, start: int = 0, limit: int | None = None) -> tuple[Any, int]:
-    """Return the JSON value that begins at `start`, and the position after it.
+    """Parse the JSON value that begins at `start`; return it and the position after it.
 
     Args:
         text: The text around the value.
-        start: Where the value, or white space before it, begins.
+        start: Where the value, or whitespace before it, begins.
         limit: The value must end before this position; None is the text's end.
 
     Raises:
-        MalformedJson: None begins there.
+        MalformedJson: No value begins there.
     """
     return _Reader(text, start, len(text) if limit is None else limit).read()
 
 
 def skip_space(text: str, start: int) -> int:
-    """Return the position of the first character from `start` on that is no white space."""
+    """Return the position of the first non-whitespace character at or after `start`."""
     found = _SPACE.match(text, start)
     return start if found is None else found.end()
 
@@ -201,7 +201,7 @@ class _Reader:
 
 
 def unescape(body: str) -> str:
-    r"""Return what a JSON string's body means, with single LaTeX backslashes kept.
+    r"""Decode the body of a JSON string, keeping single LaTeX backslashes.
 
     >>> unescape(r"\frac{5}{2}\n\u00e9")
     '\\frac{5}{2}\né'
@@ -209,7 +209,7 @@ def unescape(body: str) -> str:
     if "\\" not in body:
         return scrub(body)
     text = _ESCAPE.sub(_unescape_one, body)
-    if _SURROGATE.search(text):  # two escapes may have made one character of a pair
+    if _SURROGATE.search(text):  # two escapes may have formed a surrogate pair
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 

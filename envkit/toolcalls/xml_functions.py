@@ -18,8 +18,8 @@ _HEAD: Final = re.compile(r"([^<>\n]{1,200})>")
 def read_functions(out: Collector, start: int = 0, end: int | None = None) -> None:
     """Read Qwen3-Coder calls between two positions.
 
-    Values are text. One that its tool declares to be a number, a boolean, a list or an object is
-    decoded; where that fails it stays text, and validation says what is wrong.
+    Values are text. A value that the tool's schema declares as a number, boolean, list or object is
+    decoded. If that fails it stays text, and validation reports the problem.
     """
     text = out.text
     limit = len(text) if end is None else end
@@ -47,7 +47,7 @@ def _read_function(out: Collector, name: str, body: str) -> None:
             return
         parameter = key.group(1).strip()
         if parameter in arguments:
-            out.error(f"parameter {parameter[:40]!r} is there twice")
+            out.error(f"parameter {parameter[:40]!r} appears twice")
             return
         value = piece[key.end() :].partition(_PARAMETER_CLOSE)[0]
         arguments[parameter] = _value(_trim(value), types.get(parameter))
@@ -55,7 +55,7 @@ def _read_function(out: Collector, name: str, body: str) -> None:
 
 
 def _trim(value: str) -> str:
-    """Drop the one line break that the format puts on either side of a value."""
+    """Strip one line break from each end, which the format adds around a value."""
     return value.removeprefix("\n").removesuffix("\n")
 
 
@@ -76,7 +76,7 @@ def _value(text: str, schema: Any) -> Any:  # noqa: ANN401  # JSON in, JSON out
 
 
 def _takes_text(schema: Mapping[str, Any]) -> bool:
-    """Whether a string would be valid, or nothing says otherwise."""
+    """Whether the schema accepts a string, or does not constrain the type."""
     if "anyOf" in schema:
         return any(_takes_text(option) for option in schema["anyOf"])
     declared: Any = schema.get("type", "string")
@@ -84,11 +84,11 @@ def _takes_text(schema: Mapping[str, Any]) -> bool:
 
 
 def read_tags(out: Collector, tags: Mapping[str, str]) -> None:
-    """Read `<search>what to look for</search>` and the like.
+    """Read plain tags such as `<search>what to look for</search>`.
 
     Args:
         out: The collector over the reply.
-        tags: The argument's name for each tag, such as {"search": "query"}.
+        tags: The argument name for each tag, such as {"search": "query"}.
     """
     opening = re.compile("<(" + "|".join(re.escape(tag) for tag in tags) + ")>")
     text, at = out.text, 0

@@ -1,9 +1,9 @@
 """Run the tools that a model calls.
 
-`ToolSet` says which tools there are and under which limits; a `ToolRunner` runs the calls of a
-reply; `load_tools` reads a set from a Python file or a configuration. Whatever a model writes and
-whatever a tool raises becomes a `ToolResult` for the next observation. Only a `Fault` goes through:
-that is a tool's way to say that its backend, and not the call, failed.
+A `ToolSet` holds tools and their limits, a `ToolRunner` runs the calls of a reply, and `load_tools`
+reads a set from a Python file or a configuration. Bad calls and exceptions of tools become a
+`ToolResult` for the next observation. Only a `Fault` propagates: a tool raises it to report that
+its backend, not the call, failed.
 """
 
 from envkit.toolset.loading import load_tools

@@ -1,8 +1,8 @@
 """Read a tool set from a Python file or from a configuration in YAML or JSON.
 
-A Python file gives every public tool in it, or what one name in it holds::
+A Python file provides all of its public tools, or the value of one name::
 
-    tools.py            every @envkit.tool, in the order of the file
+    tools.py            every @envkit.tool, in file order
     tools.py:web        a tool, a function, a list of them, a ToolSet, or a function that makes one
 
 A configuration names Python files, relative to itself, and sets limits::
@@ -18,7 +18,7 @@ A configuration names Python files, relative to itself, and sets limits::
     is_sequential: false
     max_characters: 20000
 
-Both run the code of the files that they name.
+Both run the code of the named files.
 """
 
 import hashlib
@@ -60,8 +60,8 @@ def load_tools(place: str | os.PathLike[str]) -> ToolSet:
         place: `FILE.py`, `FILE.py:NAME`, or a configuration: `FILE.yaml`, `FILE.yml`, `FILE.json`.
 
     Raises:
-        ConfigurationError: The file is missing or broken, or what it holds is no tool set.
-        MissingDependencyError: A YAML file, and PyYAML is not installed.
+        ConfigurationError: The file is missing or invalid, or does not hold a tool set.
+        MissingDependencyError: It is a YAML file and PyYAML is not installed.
     """
     text = os.fspath(place)
     if match := _PYTHON.fullmatch(text):
@@ -84,7 +84,7 @@ def _from_python(path: Path, name: str | None) -> ToolSet:
         ]
         if not found:
             raise ConfigurationError(
-                f"{str(path)!r} holds no tool: decorate its functions with @envkit.tool"
+                f"{str(path)!r} defines no tools: decorate its functions with @envkit.tool"
             )
         return ToolSet(specs=tuple(found))
     if name not in vars(module):
@@ -108,7 +108,7 @@ def _as_set(value: object, place: str) -> ToolSet:
 
 
 def _is_factory(value: Callable[..., Any]) -> bool:
-    """Whether a function says that it returns tools rather than being one."""
+    """Whether a function's annotation says that it returns tools."""
     returned: object = getattr(value, "__annotations__", {}).get("return")
     return "ToolS" in (returned if isinstance(returned, str) else repr(returned))
 
@@ -123,7 +123,7 @@ def _made(factory: Callable[..., Any], place: str) -> object:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigurationError(f"there is no Python file {str(path)!r} to read tools from")
-    # A name of its own: two files called tools.py must not replace one another.
+    # A unique name: two files called tools.py must not replace each other.
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     spec = importlib.util.spec_from_file_location(f"envkit_tools_{digest}", path)
     if spec is None or spec.loader is None:
@@ -157,14 +157,14 @@ def _read_config(path: Path) -> object:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{str(path)!r} is no YAML: {error}") from error
+        raise ConfigurationError(f"{str(path)!r} is not valid YAML: {error}") from error
 
 
 def _from_config(config: object, path: Path) -> ToolSet:
     fields = _checked(config, {"tools": (list,), **_LIMITS}, f"the tool set {path.name!r}")
     entries = cast(list[object], fields.pop("tools", []))
     if not entries:
-        raise ConfigurationError(f"the tool set {path.name!r} needs 'tools', a list, and got none")
+        raise ConfigurationError(f"the tool set {path.name!r} needs 'tools', a list, but has none")
     specs: list[ToolSpec] = []
     timeouts: dict[str, float] = {}
     for number, entry in enumerate(entries, start=1):
@@ -190,8 +190,8 @@ def _entry(
     if renamed:
         if len(specs) != 1:
             raise ConfigurationError(
-                f"{where}: a name or a description is for one tool, but {fields['use']!r} gives "
-                f"{len(specs)}: write FILE.py:NAME"
+                f"{where}: a name or a description applies to one tool, but {fields['use']!r} "
+                f"provides {len(specs)}: write FILE.py:NAME"
             )
         specs = (replace(specs[0], **renamed),)
     if "timeout_s" in fields:
@@ -201,7 +201,7 @@ def _entry(
 
 
 def _checked(value: object, allowed: Mapping[str, tuple[type, ...]], where: str) -> dict[str, Any]:
-    """Return a mapping whose keys and types are those allowed."""
+    """Check that a value is a mapping with allowed keys and types, and return it."""
     if not isinstance(value, dict):
         raise ConfigurationError(f"{where} must be a mapping, got {type(value).__name__}")
     fields = cast(dict[Any, Any], value)

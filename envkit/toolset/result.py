@@ -1,4 +1,4 @@
-"""What a call led to: text and images for the model, and a status to count."""
+"""The result of a call: text and images for the model, and a status for metrics."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from envkit.images import Image
 from envkit.toolcalls.tolerant_json import scrub
 
 MAX_IMAGES: Final = 8
-"""Most images of one result; a chat template's context does not hold more for long."""
+"""Maximum images per result; more would soon fill a model's context."""
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -24,9 +24,9 @@ class CallStatus(StrEnum):
     OK = "ok"
     """The tool returned."""
     INVALID = "invalid"
-    """The model's mistake: an unknown tool or arguments against the schema. Nothing was run."""
+    """The model's mistake: an unknown tool or arguments that violate the schema. Nothing ran."""
     CRASHED = "crashed"
-    """The tool raised, or returned what cannot be shown."""
+    """The tool raised, or returned a value that cannot be shown."""
     TIMEOUT = "timeout"
     """The tool did not return in time."""
 
@@ -43,14 +43,14 @@ class ToolResult:
 
 
 def shown(value: object) -> tuple[str, tuple[Image, ...]]:
-    """Return a tool's return value as text and images, the images decoded.
+    """Convert a tool's return value to text and decoded images.
 
-    Text stays, an image (envkit's or Pillow's) is shown, a list or tuple with images in it is
-    text and images in turn, anything else is written as JSON.
+    Text is kept, an image (envkit's or Pillow's) is shown, a list or tuple that contains images
+    becomes text and images in order, and anything else is written as JSON.
 
     Raises:
-        ContractError: It is none of these, or has too many images.
-        ImageError: An image's bytes are broken.
+        ContractError: The value has another type, or too many images.
+        ImageError: An image's bytes cannot be decoded.
     """
     parts = _parts(value)
     images = tuple(_image(part) for part in parts if isinstance(part, Image | PilImage))
@@ -59,7 +59,7 @@ def shown(value: object) -> tuple[str, tuple[Image, ...]]:
             f"a tool may return at most {MAX_IMAGES} images at once, got {len(images)}"
         )
     for image in images:
-        # Here, because it is slow on the event loop.
+        # Decode here, on the tool's thread: it is slow on the event loop.
         _ = image.sha256, image.encoded(image.file_format)
     texts = [_text(part) for part in parts if not isinstance(part, Image | PilImage)]
     return "\n".join(texts), images
@@ -90,9 +90,9 @@ def _text(part: object) -> str:
 
 
 def plain(text: str, limit: int) -> str:
-    """Return text from outside at a readable length, with lone surrogates replaced.
+    """Return external text, truncated, with lone surrogates replaced.
 
-    Control tokens in it are left to the codec, which knows those of the model.
+    The codec handles control tokens, since it knows the model's.
     """
     if len(text) > limit:
         text = f"{text[:limit]}\n[{len(text) - limit} more characters were left out]"
@@ -100,7 +100,7 @@ def plain(text: str, limit: int) -> str:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Return an exception as a sentence without memory addresses, which differ from run to run."""
+    """Describe an exception without memory addresses, which differ between runs."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  # a foreign exception's own __str__ may raise

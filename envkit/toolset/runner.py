@@ -1,4 +1,4 @@
-"""Runs the calls of a reply: validated, at the same time, under deadlines, off the event loop."""
+"""Runs the calls of a reply: validated, concurrent, with deadlines, off the event loop."""
 
 import asyncio
 import inspect
@@ -28,9 +28,10 @@ class _LateError(Exception):
 
 
 class ToolRunner:
-    """Runs calls for one environment. Synchronous functions run on threads of its own.
+    """Runs calls for one environment. Synchronous functions run on its own threads.
 
-    A synchronous function that hangs keeps its thread, which another replaces; nothing can stop it.
+    A synchronous function that hangs cannot be stopped: it keeps its thread, and another
+    replaces it.
     """
 
     def __init__(self, tools: ToolSet) -> None:
@@ -42,10 +43,10 @@ class ToolRunner:
     async def run(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
         """Run the calls of one reply and return their results in the order of the calls.
 
-        Calls beyond the set's `max_calls` are not run and have no result.
+        Calls beyond the set's `max_calls` are skipped and have no result.
 
         Raises:
-            Fault: A tool raised it: a backend failed. The other calls are cancelled.
+            Fault: A tool raised it because a backend failed. The other calls are cancelled.
             MissingDependencyError: A tool needs a package that is not installed.
         """
         tools = self.tools
@@ -53,7 +54,7 @@ class ToolRunner:
         return tuple(await (_in_turn(wanted) if tools.is_sequential else _at_once(wanted)))
 
     async def aclose(self) -> None:
-        """End the threads; safe to call twice, and a later call starts new ones."""
+        """Stop the threads. Safe to call twice; a later call starts new ones."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -118,7 +119,7 @@ class ToolRunner:
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """A value that was made fit for the model on the thread that computed it."""
+    """A value that its own thread has already converted for the model."""
 
     shown: Shown
 
@@ -146,7 +147,7 @@ async def _in_turn(work: Sequence[Awaitable[ToolResult]]) -> list[ToolResult]:
         except BaseException:
             for later in work[place + 1 :]:
                 if inspect.iscoroutine(later):
-                    later.close()  # it never began, and Python would warn
+                    later.close()  # it never started, and Python would warn
             raise
     return results
 

@@ -1,4 +1,4 @@
-"""Which tools there are, and under which limits they run."""
+"""A set of tools and the limits of their calls."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,27 +12,27 @@ DEFAULT_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSet:
-    """Some tools and the limits of their calls."""
+    """Tools and the limits of their calls."""
 
     specs: tuple[ToolSpec, ...]
     timeout_s: float | None = DEFAULT_TIMEOUT_S
-    """Seconds that one call may take; None is unlimited."""
+    """Timeout per call in seconds; None means no limit."""
     timeouts: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
-    """Other limits for some tools, by name, in seconds."""
+    """Timeouts for individual tools by name, in seconds; they override `timeout_s`."""
     max_calls: int = 8
-    """Calls of one reply that are run; the model is told how many were left out."""
+    """Maximum calls run per reply; the model is told how many were skipped."""
     is_sequential: bool = False
-    """Whether the calls of one reply run one after another, for tools that share a state.
-    Otherwise they run at the same time."""
+    """Whether the calls of a reply run one after another, for tools that share state. Otherwise
+    they run concurrently."""
     max_characters: int = 20_000
-    """Longest text of one result; the rest is cut off, and the model is told."""
+    """Maximum characters per result; longer text is cut off, and the model is told."""
 
     def __post_init__(self) -> None:
-        """Check names, schemas and limits now, not at the first call.
+        """Check names, schemas and limits up front rather than at the first call.
 
         Raises:
-            ConfigurationError: Two tools share a name, one has no function or a broken schema, or a
-                limit is out of range.
+            ConfigurationError: Two tools share a name, a tool has no function or an invalid schema,
+                or a limit is out of range.
         """
         names = [spec.name for spec in self.specs]
         for name in names:
@@ -58,28 +58,28 @@ class ToolSet:
 
     @classmethod
     def of(cls, tools: "ToolSet | Sequence[ToolSpec | Callable[..., Any]]") -> "ToolSet":
-        """Build a set with the default limits from tools or functions; a set stays as it is.
+        """Build a set with default limits from tools or functions; return a set unchanged.
 
         Raises:
-            ConfigurationError: A tool is neither, or see the class.
+            ConfigurationError: A tool has the wrong type, or the set is invalid.
         """
         if isinstance(tools, ToolSet):
             return tools
         return cls(specs=tuple(_spec(tool) for tool in tools))
 
     def timeout_of(self, name: str) -> float | None:
-        """Return the seconds that a call of this tool may take; None is unlimited."""
+        """Return the timeout of this tool's calls in seconds; None means no limit."""
         return self.timeouts.get(name, self.timeout_s)
 
     def resolve(self, definitions: object) -> "ToolSet":
-        """Return the set that a task asks for: its definitions, with this set's functions.
+        """Return the set that a task asks for: its definitions with this set's functions.
 
         Args:
-            definitions: A list of names, or of JSON schemas, whose descriptions and parameters are
-                what the model sees and what its arguments are held to.
+            definitions: A list of names or JSON schemas. The model sees the descriptions and
+                parameters of a schema, and its arguments are validated against them.
 
         Raises:
-            DatasetError: It is not a list, a definition is broken, or names no tool of this set.
+            DatasetError: It is not a list, or a definition is invalid or names an unknown tool.
         """
         if not isinstance(definitions, list):
             raise DatasetError(
@@ -108,7 +108,7 @@ def _spec(tool: object) -> ToolSpec:
     if callable(tool):
         return ToolSpec.from_function(tool)
     raise ConfigurationError(
-        f"a tool must be a function or made by @envkit.tool, got {type(tool).__name__}"
+        f"a tool must be a function or come from @envkit.tool, got {type(tool).__name__}"
     )
 
 

@@ -66,6 +66,8 @@ class LiveRun:
         """When the trajectories were last written, in seconds since 1970; 0 without any."""
         self.settings: Mapping[str, Any] = {}
         """As the rollout recorded them; empty without."""
+        self._was_locked = self._has_grown = False
+        """Whether a writer had the file, and whether the file grew, since it is watched."""
         self._is_there = True
         self._problem = ""
         """Why the file cannot be read; empty if it can, or is not there yet."""
@@ -153,15 +155,22 @@ class LiveRun:
             if self._file.is_replaced(stream, found):
                 self._replaced()
             self.revision += self.modified != found.st_mtime
+            self._has_grown |= self.modified not in (0.0, found.st_mtime)
             self.modified = found.st_mtime
             for line in self._file.read(stream, found, budget_s):
                 self._take(line)
         self._set_live(self._has_writer(found))
 
     def _has_writer(self, found: os.stat_result) -> bool:
-        """Whether a rollout writes the file: by its lock, or because it grew a moment ago."""
-        if is_locked(found):
-            return True
+        """Whether a rollout writes the file.
+
+        Its lock tells. A writer whose lock this machine does not list, on another one, is known by
+        the growth of its file.
+        """
+        is_held = is_locked(found)
+        self._was_locked |= is_held
+        if is_held or self._was_locked or not self._has_grown:
+            return is_held
         is_done = self.expected is not None and len(self._data.rows) >= self.expected
         return time.time() - found.st_mtime < _RECENT_S and not is_done
 

@@ -120,7 +120,8 @@ def _read(source: RunSource, name: str | None, document: Document, max_episodes:
         run.add(stored.trajectory, found.row)
     if not run.rows:
         reason = f": {run.notes[0]}" if run.notes else ""
-        raise StorageError(f"{source.origin} holds no readable episode{reason}")
+        place = source.given if isinstance(source.given, (str, os.PathLike)) else source.origin
+        raise StorageError(f"{place!s} holds no readable episode{reason}")
     if len(run.rows) > max_episodes:
         run.notes.insert(
             0,

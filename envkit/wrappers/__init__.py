@@ -1,7 +1,7 @@
-"""Gymnasium wrappers of environments, and one environment made of several.
+"""Gymnasium wrappers, and a mixture of several environments.
 
-A wrapper changes what a model sees or what a trainer gets; the environment inside keeps its tasks,
-tools and promises.
+A wrapper changes what a model sees or what a trainer gets. The wrapped environment keeps its tasks,
+tools and capabilities.
 """
 
 from envkit.wrappers.budget_text import BudgetText

@@ -1,4 +1,4 @@
-"""Keeps what an environment says within a budget, and says what it left out."""
+"""Truncates observations to a budget and marks the omitted part."""
 
 import re
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from envkit.errors import ConfigurationError
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
 INFO_KEY: Final = "left_out_characters"
-"""Key of info that says how many characters shorter an observation is; absent where it is whole."""
+"""Key of info with the number of omitted characters; absent if the observation is complete."""
 _TEMPLATE_TOKENS: Final = 16
-"""What a chat template may put around a message, when a rollout says how much room there is."""
+"""Tokens reserved for the chat template around a message."""
 _CHARACTERS_PER_TOKEN: Final = 2
-"""For an estimate without a tokenizer. English has about four characters a token, code and numbers
-about two; a careful estimate cuts too much, and a bold one ends the episode."""
+"""For estimates without a tokenizer. English has about four characters per token, code and numbers
+about two. A low value cuts too much; a high one lets the episode end."""
 
 _GAP: Final = re.compile(r"\n\[\.\.\. (\d{1,9}) characters left out \.\.\.\]\n")
 
@@ -24,10 +24,10 @@ CountTokens = Callable[[str], int]
 class BudgetText(EnvWrapper):
     """Cuts long observations in the middle.
 
-    The beginning and the end stay, and a line in between tells the model how much is missing, so
-    that it can ask for less. Images stay as they are. Where a rollout has too little room left
-    for an observation, it is cut to half of that room, unless the environment's own `shorten` has a
-    shorter form: the episode then goes on where it would have ended.
+    The beginning and end are kept, with a line between them that says how much is missing. The
+    model can then ask for less. Images are unchanged. If an observation does not fit the remaining
+    context, it is cut to half of that room unless the environment's own `shorten` returns a shorter
+    form. The episode then continues instead of ending.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class BudgetText(EnvWrapper):
 
         Args:
             env: An `envkit.Env`, wrapped or not.
-            max_characters: Most characters of one observation's text; None is unlimited.
-            max_tokens: Most tokens of it, without those of the chat template; None is unlimited.
+            max_characters: Limit on the text of one observation, in characters; None means no limit.
+            max_tokens: The same limit in tokens, excluding the chat template; None means no limit.
             count_tokens: Counts the tokens of a text, such as
-                `lambda text: len(tokenizer.encode(text))`. None estimates two characters a token.
+                `lambda text: len(tokenizer.encode(text))`. None assumes two characters per token.
 
         Raises:
-            ConfigurationError: A budget too small for the line that says what is missing.
+            ConfigurationError: A budget is too small for the line that marks the omission.
         """
         super().__init__(
             env, max_characters=max_characters, max_tokens=max_tokens, count_tokens=count_tokens
@@ -74,7 +74,7 @@ class BudgetText(EnvWrapper):
         return shorter, _told(observation, shorter, info)
 
     def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Play one reply; a long answer is cut."""
+        """Play one reply; a long observation is cut."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         shorter = self._within(observation)
         return shorter, reward, terminated, truncated, _told(observation, shorter, info)
@@ -86,9 +86,9 @@ class BudgetText(EnvWrapper):
         )
         if inner is not None:
             return self._within(inner)
-        room = (tokens - _TEMPLATE_TOKENS) // 2  # the other half is for what comes after it
+        room = (tokens - _TEMPLATE_TOKENS) // 2  # the other half is for later turns
         if observation["images"] or self._count(_gap(len(observation["text"]))) > room:
-            return None  # what an image takes is known to the model's processor alone
+            return None  # only the model's processor knows an image's tokens
         return {**observation, "text": cut(observation["text"], room, self._count)}
 
     def _within(self, observation: Observation) -> Observation:
@@ -106,16 +106,16 @@ def _told(whole: Observation, shorter: Observation, info: dict[str, Any]) -> dic
 
 
 def cut(text: str, budget: int, measure: Callable[[str], int]) -> str:
-    """Return the text, or its beginning and end around a line that says what is missing.
+    """Return the text, or its two ends around a line that says how much is missing.
 
     Args:
-        text: To cut.
-        budget: Most that `measure` may say of the result; at least that of the line alone.
-        measure: Length of a text; longer texts must not measure less.
+        text: The text to cut.
+        budget: Maximum measured length of the result; at least that of the line alone.
+        measure: Returns the length of a text; must not decrease for longer texts.
     """
     if measure(text) <= budget:
         return text
-    low, high = 0, len(text) - 1  # characters kept; by bisection, as no tokenizer tells it
+    low, high = 0, len(text) - 1  # characters kept, found by bisection
     while low < high:
         middle = (low + high + 1) // 2
         if measure(_around_gap(text, middle)) <= budget:
@@ -126,9 +126,9 @@ def cut(text: str, budget: int, measure: Callable[[str], int]) -> str:
 
 
 def _around_gap(text: str, kept: int) -> str:
-    head = (2 * kept + 2) // 3  # the beginning says what the rest is
+    head = (2 * kept + 2) // 3  # the beginning usually describes the rest
     end = len(text) - (kept - head)
-    # What an earlier cut left out is missing here too; its line is within what goes now.
+    # Add the omissions of earlier cuts; their lines are inside the part removed now.
     earlier = sum(int(gap[1]) - len(gap[0]) for gap in _GAP.finditer(text, head, end))
     return text[:head] + _gap(end - head + earlier) + text[end:]
 

@@ -1,4 +1,4 @@
-"""Harder tasks for a policy that succeeds, easier ones for one that fails."""
+"""A curriculum: harder tasks after success, easier ones after failure."""
 
 import itertools
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 from envkit.wrappers.level_progress import Level, LevelProgress
 
 INFO_KEY: Final = "curriculum_level"
-"""Key of the reset's info with the level; absent where a task was given."""
+"""Key of reset info with the level; absent if a task was given."""
 _ATTEMPTS: Final = 512
-"""Tasks that are looked at for one of the wanted level."""
+"""Maximum tasks drawn to find one of the requested level."""
 _serials = itertools.count()
 
 
 class Curriculum(EnvWrapper):
-    """Plays tasks of the level that a shared `LevelProgress` is at.
+    """Plays tasks at the current level of a shared `LevelProgress`.
 
-    Either by an argument of the environment, with an instance for each level, or by a filter of its
-    tasks. A task that is given to `reset` is played as it is and does not count, so a recorded
-    episode replays whatever the level is now. An episode counts when it ends in the environment,
-    not when a fault or a token limit ends it.
+    The level is set either by a constructor argument, with one instance per level, or by filtering
+    tasks. A task passed to `reset` is played unchanged and does not count, so a recorded episode
+    replays at any level. An episode counts if the environment ends it, not if a fault or a token
+    limit does.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class Curriculum(EnvWrapper):
         """Wrap an environment.
 
         Args:
-            env: An `envkit.Env`, wrapped or not; by argument, one that was made by its id.
+            env: An `envkit.Env`, wrapped or not. With `argument` it must have been made by its id.
             progress: Shared by all environments of a rollout.
-            argument: Of the environment's constructor, which takes a level.
-            level_of: Returns a task's level; tasks of the environment's source are then chosen by
-                it, and `argument` is not used.
-            solved_above: A higher sum of an episode's rewards counts as solved.
+            argument: The constructor argument that takes a level.
+            level_of: Returns a task's level. Tasks are then chosen from the environment's source by
+                level, and `argument` is not used.
+            solved_above: An episode counts as solved if its total reward exceeds this.
 
         Raises:
-            ConfigurationError: The environment has no spec to make it at another level by, or no
+            ConfigurationError: The environment has no spec for making it at another level, or no
                 task source to choose from.
         """
         super().__init__(
@@ -63,7 +63,7 @@ class Curriculum(EnvWrapper):
         name = type(self.inner).__name__
         if level_of is None and env.spec is None:
             raise ConfigurationError(
-                f"a curriculum by the argument {argument!r} makes {name} once for each level: "
+                f"a curriculum by the argument {argument!r} makes one {name} per level: "
                 "make it by its id, or pass level_of"
             )
         if level_of is None and self.inner.capabilities.max_sessions == 1:
@@ -83,7 +83,7 @@ class Curriculum(EnvWrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode at the level that its seed has.
+        """Start an episode at the level of its seed.
 
         Raises:
             ConfigurationError: No task of that level was found.
@@ -103,7 +103,7 @@ class Curriculum(EnvWrapper):
         return observation, {**info, INFO_KEY: level}
 
     def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Play one reply; the last one of an episode counts its result."""
+        """Play one reply; count the result at the end of the episode."""
         turn = self.inner.turn
         answer = self.env.step(action)
         if self._level is not None:
@@ -152,6 +152,6 @@ class Curriculum(EnvWrapper):
             if level_of(task) == level:
                 return task
         raise ConfigurationError(
-            f"no task of level {level!r} among {_ATTEMPTS} drawn ones of "
-            f"{type(self.inner).__name__}; does level_of return the values of levels?"
+            f"found no task of level {level!r} in {_ATTEMPTS} draws from "
+            f"{type(self.inner).__name__}; check that level_of returns one of levels"
         )

@@ -1,11 +1,11 @@
 """The base of envkit's wrappers.
 
-A rollout takes snapshots of the environment itself, rebuilds a wrapped one from its spec after a
-crash, and replays episodes in it. So a wrapper keeps no state of an episode that such a recovery
-would lose: what it does is a function of its arguments and of what passes through it. What several
-instances share, such as a fault plan, is an argument that every instance gets.
+A rollout takes snapshots of the unwrapped environment, rebuilds a wrapped one from its spec after a
+crash, and replays episodes in it. So a wrapper keeps no per-episode state that such a recovery
+would lose: its behaviour is a function of its arguments and of the data that passes through it.
+Shared objects, such as a fault plan, are arguments that every instance gets.
 
-An `AsyncEnv` inside a wrapper is played by its synchronous methods, on its own thread.
+A wrapped `AsyncEnv` is played through its synchronous methods on its own thread.
 """
 
 from typing import Any, cast
@@ -21,11 +21,11 @@ AnyEnv = gymnasium.Env[Observation, str]
 
 
 class EnvWrapper(gymnasium.Wrapper[Observation, str, Observation, str], RecordConstructorArgs):
-    """A Gymnasium wrapper of an `envkit.Env`: by itself it changes nothing.
+    """A Gymnasium wrapper of an `envkit.Env` that changes nothing by itself.
 
     A rollout calls `reset`, `step`, `format_observation` and `shorten` of the outermost wrapper
     that defines them. Tools, system prompt, tasks, capabilities, oracle and snapshots are those of
-    the environment inside.
+    the wrapped environment.
     """
 
     def __init__(self, env: AnyEnv, **recorded: Any) -> None:  # noqa: ANN401  # arguments of subclasses
@@ -33,11 +33,11 @@ class EnvWrapper(gymnasium.Wrapper[Observation, str, Observation, str], RecordCo
 
         Args:
             env: An `envkit.Env`, wrapped or not.
-            recorded: Arguments of the subclass, kept in the spec, from which a rollout rebuilds
-                the wrapped environment after a crash.
+            recorded: Arguments of the subclass, kept in the spec. A rollout rebuilds the wrapped
+                environment from the spec after a crash.
 
         Raises:
-            ContractError: It is no envkit environment.
+            ContractError: It is not an envkit environment.
         """
         if not isinstance(env.unwrapped, Env):
             raise ContractError(
@@ -48,5 +48,5 @@ class EnvWrapper(gymnasium.Wrapper[Observation, str, Observation, str], RecordCo
 
     @property
     def inner(self) -> Env:
-        """The environment itself, without wrappers."""
+        """The unwrapped environment."""
         return cast(Env, self.unwrapped)

@@ -1,8 +1,8 @@
-"""Wrappers that replace every image on its way to the model, and leave the text as it is.
+"""Wrappers that replace every image the model sees and leave the text unchanged.
 
-A wrapper is a pure function of the image and its own arguments, so it keeps no state that a
-snapshot, a replay or another process could lose: an episode that is resumed in a fresh environment
-shows the same images.
+A wrapper is a pure function of the image and its own arguments. It has no state that a snapshot, a
+replay or another process could lose, so an episode resumed in a fresh environment shows the same
+images.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from envkit.messages import Message
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
 INFO_KEY = "image_wrapper"
-"""Key of the reset's info, and so of a record's `reset_info`, that names the wrapper."""
+"""Key of reset info, and so of a record's `reset_info`, that names the wrapper."""
 
 
 class ImageWrapper(EnvWrapper):
-    """The base: subclasses say what an image is replaced by.
+    """The base class: subclasses define the replacement of an image.
 
-    Everything that shows the model something goes through it: `reset`, `step`, and the
-    environment's own `format_observation` and `shorten`, of which the rollout calls the outermost.
-    Rewards, info, tasks and the environment's own state are those of the environment.
+    Every observation passes through it: `reset`, `step`, and the environment's own
+    `format_observation` and `shorten`, of which the rollout calls the outermost. Rewards, info,
+    tasks and state are unchanged.
     """
 
     label: ClassVar[str] = ""
-    """What the record calls the wrapper."""
+    """The wrapper's name in the record."""
 
     def replace(self, image: Image, index: int) -> Image:
-        """Return what the model sees instead of an image.
+        """Return the image that the model sees instead.
 
         Args:
             image: The environment's own image.
@@ -48,7 +48,7 @@ class ImageWrapper(EnvWrapper):
         return self._changed(observation), {**info, INFO_KEY: self.label}
 
     def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Play one reply and replace the images of the answer."""
+        """Play one reply and replace the images of the next observation."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._changed(observation), reward, terminated, truncated, info
 
@@ -83,9 +83,9 @@ class ImageWrapper(EnvWrapper):
 
 
 class BlankImage(ImageWrapper):
-    """Shows a plain grey image of the same size and mode instead of every image.
+    """Replaces every image with a plain grey one of the same size and mode.
 
-    A policy that scores as well with it does not need the images.
+    A policy that scores as well with it does not use the images.
     """
 
     label: ClassVar[str] = "blank"

@@ -1,4 +1,4 @@
-"""Makes an environment fail by plan, to see that a set-up survives it."""
+"""Planned failures of an environment, to test that a set-up survives them."""
 
 import time
 from collections.abc import Sequence
@@ -10,19 +10,19 @@ from envkit.faults import ANY_SCOPE, RETRYABLE_KINDS, FaultPlan
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
 DELAY: Final = "delay"
-"""The call is answered, `delay_s` later; longer than a deadline, this is a hang."""
+"""The call succeeds `delay_s` later; a delay longer than the deadline is a hang."""
 _KINDS: Final = (*(kind.value for kind in FaultKind), DELAY)
 
 
 class InjectFaults(EnvWrapper):
-    """Raises the faults of a `FaultPlan` from `reset` and `step`, as a real backend's would come.
+    """Raises the faults of a `FaultPlan` from `reset` and `step`, as a real backend would.
 
-    Scopes are "reset" and "step"; the keys are `(seed,)` and `(seed, turn)`, so the same seed meets
-    the same faults in every run. A step that fails has taken effect in half of the cases, because
-    an answer that is lost on its way back is what a retry must not play twice. The attempt is the
-    rollout's own count if there is one; else the plan counts.
+    Scopes are "reset" and "step"; the keys are `(seed,)` and `(seed, turn)`, so the same seed gets
+    the same faults in every run. Half of the failed steps take effect before they fail, as when an
+    answer is lost on the way back; a retry must not play them twice. The attempt is the rollout's
+    own count if it has one; otherwise the plan counts.
 
-    The reward, the observation and info of a call that does not fail are untouched.
+    Successful calls are unchanged.
     """
 
     def __init__(
@@ -39,15 +39,16 @@ class InjectFaults(EnvWrapper):
 
         Args:
             env: An `envkit.Env`, wrapped or not.
-            plan: What fails; its kinds are those of `FaultKind`, and "delay". Share one plan
-                between the instances of a rollout. None makes one of the next three arguments.
+            plan: Decides which calls fail. Its kinds are those of `FaultKind` and "delay". Share
+                one plan between the instances of a rollout. None builds one from `rate`, `seed`
+                and `kinds`.
             rate: Share of the calls that fail.
             seed: Another seed fails other calls.
-            kinds: What to draw from.
+            kinds: The kinds of fault to draw from.
             delay_s: Seconds that a "delay" takes.
 
         Raises:
-            ConfigurationError: A kind that no environment can fail with, or a negative delay.
+            ConfigurationError: A kind is not a fault of environments, or the delay is negative.
         """
         plan = plan if plan is not None else FaultPlan(rate, seed=seed, kinds=kinds)
         super().__init__(env, plan=plan, delay_s=delay_s)
@@ -69,10 +70,10 @@ class InjectFaults(EnvWrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode, or fail to.
+        """Start an episode, or fail as planned.
 
         Raises:
-            EnvFault: The plan says so.
+            EnvFault: The plan injects a fault.
         """
         self._seed = seed
         self._fail(self.plan.draw("reset", seed), f"reset with seed {seed}")
@@ -82,7 +83,7 @@ class InjectFaults(EnvWrapper):
         """Play one reply, or fail before or after it.
 
         Raises:
-            EnvFault: The plan says so.
+            EnvFault: The plan injects a fault.
         """
         key = (self._seed, self.inner.turn)
         step_key = self.inner.step_key

@@ -1,4 +1,4 @@
-"""Which difficulty comes next, by the success rate at the present one."""
+"""The difficulty level of a curriculum, adjusted by success rate."""
 
 import json
 import threading
@@ -14,24 +14,24 @@ from envkit.files import replace_file
 Level = int | float | str
 """A value of an environment's level argument, or of a task's level."""
 _REMEMBERED: Final = 4096
-"""Seeds whose level, and episodes whose rewards, are kept."""
+"""Limit on remembered seeds with their levels and episodes with their rewards."""
 
 
 @dataclass(slots=True)
 class _Episode:
-    """What an unfinished or newly finished episode earned."""
+    """Rewards of an unfinished or recently finished episode."""
 
     rewards: dict[int, float] = field(default_factory=dict[int, float])  # by turn
     is_counted: bool = False
 
 
 class LevelProgress:
-    """A level that moves up and down with the success rate of the last results at it.
+    """A level that moves up and down with the recent success rate.
 
     When the window is full, a rate of at least `up` moves one level up and a rate of at most `down`
-    one level down; a move empties the window, and results that come late, from another level, count
-    no more. The sequence of results decides everything. One instance is shared by all environments
-    of a rollout, on any thread; a copy of it is itself.
+    moves one level down. A move empties the window; late results from another level are ignored.
+    The level depends only on the sequence of results. All environments of a rollout share one
+    instance, on any thread; copying it returns the same object.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class LevelProgress:
         up: float = 0.75,
         down: float = 0.25,
     ) -> None:
-        """Begin at a level.
+        """Start at a level.
 
         Args:
             levels: From the easiest to the hardest.
             start: The first level; None takes the easiest.
-            window: How many results at a level decide about it.
-            up: Success rate from which on it gets harder.
-            down: Success rate up to which it gets easier; below 0 it never does.
+            window: Number of results at a level that decide a move.
+            up: Success rate at or above which the level goes up.
+            down: Success rate at or below which the level goes down; below 0, never.
 
         Raises:
-            ConfigurationError: Repeated levels, an unknown start, or rates in the wrong order.
+            ConfigurationError: Levels repeat, the start is unknown, or the rates are out of order.
         """
         if not levels or len(set(levels)) != len(levels):
-            raise ConfigurationError(f"levels must be different ones, got {list(levels)}")
+            raise ConfigurationError(f"levels must be distinct, got {list(levels)}")
         if start is not None and start not in levels:
             raise ConfigurationError(f"start must be one of {list(levels)}, got {start!r}")
         if window < 1 or not down < up <= 1:
@@ -68,7 +68,7 @@ class LevelProgress:
         self._place = 0 if start is None else self.levels.index(start)
         self._results: deque[bool] = deque(maxlen=window)
         self.count = 0
-        """Results that counted so far."""
+        """Number of results counted so far."""
         self.moves: list[tuple[int, Level]] = []
         """`(count, level)` of each move."""
         self._by_seed: OrderedDict[int, Level] = OrderedDict()
@@ -77,19 +77,19 @@ class LevelProgress:
 
     @property
     def level(self) -> Level:
-        """The present level."""
+        """The current level."""
         return self.levels[self._place]
 
     @property
     def success_rate(self) -> float | None:
-        """Of the results in the window; None before the first."""
+        """Success rate in the window; None before the first result."""
         return sum(self._results) / len(self._results) if self._results else None
 
     def level_for(self, seed: int) -> Level:
-        """Return the level of a seed's episodes: the present one when the seed is first seen.
+        """Return the level of a seed's episodes: the current one when first seen.
 
-        The last few thousand seeds keep theirs, so that the members of a group, a retry and a
-        replay play the same task although the level has moved on in between.
+        The last few thousand seeds keep their level. The members of a group, a retry and a replay
+        therefore play the same task even if the level has changed in between.
         """
         with self._lock:
             level = self._by_seed.setdefault(seed, self.level)
@@ -99,10 +99,9 @@ class LevelProgress:
             return level
 
     def add_reward(self, episode: str, turn: int, reward: float) -> float:
-        """Note a step's reward and return the episode's sum; a repeated turn replaces the old one.
+        """Record a step's reward and return the episode's total; a repeated turn overwrites.
 
-        Kept here and not in the environment, which a rollout may replace in the middle of an
-        episode.
+        Rewards are kept here because a rollout may replace the environment during an episode.
         """
         with self._lock:
             found = self._episodes.setdefault(episode, _Episode())
@@ -114,12 +113,12 @@ class LevelProgress:
             return sum(found.rewards.values())
 
     def record(self, level: Level, is_success: bool, *, episode: str | None = None) -> None:
-        """Count a result and move where the rate says so.
+        """Count a result and change the level if the rate requires it.
 
         Args:
-            level: That the episode was played at.
+            level: The level of the episode.
             is_success: Whether it was solved.
-            episode: Counts this episode once, however often its end is reached; None counts always.
+            episode: Counts this episode once, even if its end is replayed; None always counts.
         """
         with self._lock:
             if episode is not None:
@@ -144,7 +143,7 @@ class LevelProgress:
             self.moves.append((self.count, self.level))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole state as JSON data; episodes that run are not part of it."""
+        """Return the state as JSON data, without running episodes."""
         with self._lock:
             return {
                 "levels": list(self.levels),
@@ -160,7 +159,7 @@ class LevelProgress:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_json`; the same results then lead to the same levels."""
+        """Rebuild from `to_json`; the same results lead to the same levels."""
         made = cls(
             data["levels"],
             start=data["level"],
@@ -175,7 +174,7 @@ class LevelProgress:
         return made
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, whole or not at all.
+        """Write the state to a file atomically.
 
         Raises:
             StorageError: It cannot be written.
@@ -187,7 +186,7 @@ class LevelProgress:
         """Read what `save` wrote.
 
         Raises:
-            StorageError: It cannot be read, or is no such file.
+            StorageError: It cannot be read, or was not written by `save`.
         """
         try:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))

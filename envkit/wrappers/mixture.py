@@ -1,4 +1,4 @@
-"""One environment made of several, for training on a mixture of tasks."""
+"""A mixture of several environments for training on varied tasks."""
 
 import base64
 import bisect
@@ -17,7 +17,7 @@ from envkit.seeds import derive_seed
 from envkit.tasks import ENDLESS_INDEX_LIMIT, Task
 
 INFO_KEY: Final = "member"
-"""Key of info, and of a task, with the name of the member that is played."""
+"""Key of info, and of a task, with the name of the active member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,13 @@ class Member:
     """One environment of a mixture."""
 
     id: str
-    """Of a registered environment."""
+    """Id of a registered environment."""
     weight: float = 1.0
-    """Its share of the episodes is this over the sum of all weights."""
+    """Its share of the episodes is its weight over the sum of all weights."""
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """Arguments of its constructor."""
+    """Constructor arguments."""
     name: str | None = None
-    """What tasks and info call it; None takes the id. The same id may come twice by two names."""
+    """Name in tasks and info; None takes the id. An id may appear twice under different names."""
 
     def __post_init__(self) -> None:
         if not (self.weight > 0 and math.isfinite(self.weight)):
@@ -50,11 +50,11 @@ class MixedTasks:
 
     @property
     def size(self) -> int | None:
-        """None: there is a task for every index."""
+        """None: every index has a task."""
         return None
 
     def task(self, index: int) -> Task:
-        """Return the task of this index; that of a member without a task source is empty."""
+        """Return the task of this index; it is empty for a member without a task source."""
         rng = random.Random(derive_seed("mixture", index))
         place = bisect.bisect_right(self._bounds, rng.random() * self._bounds[-1])
         name = self._names[min(place, len(self._names) - 1)]
@@ -66,37 +66,37 @@ class MixedTasks:
 
 
 class MixEnv(Env):
-    """Plays each episode in one of its members, drawn by weight with the seed.
+    """Plays each episode in one member, drawn by weight with the seed.
 
     Task: `{"member": name, "task": a task of that member}`.
-    Observation, action, reward, episode end and budget: those of the member. `info["member"]` names
+    Observation, action, reward, episode end and budget are the member's. `info["member"]` names
         it. System prompt, tools and `max_turns` change with every reset; before the first one there
-        are no tools and no prompt, and `max_turns` is the greatest of all.
+        are no tools and no prompt, and `max_turns` is the maximum over members.
 
-    It promises what all members promise. Members that are asynchronous are played by their
-    synchronous methods, on the thread of the mixture.
+    It declares the capabilities that all members share. Asynchronous members are played through
+    their synchronous methods on the thread of the mixture.
     """
 
     def __init__(
         self, members: Sequence[Member | Mapping[str, Any]], *, render_mode: str | None = None
     ) -> None:
-        """Make the members.
+        """Create the members.
 
         Args:
-            members: What to mix; a mapping has the fields of `Member`, so that the list can stand
-                in a spec: `[{"id": "canary-v0"}, {"id": "geo3k-v0", "weight": 3.0}]`.
+            members: The environments to mix. A mapping has the fields of `Member`, so the list can
+                be part of a spec: `[{"id": "canary-v0"}, {"id": "geo3k-v0", "weight": 3.0}]`.
             render_mode: As for every environment.
 
         Raises:
-            ConfigurationError: No member, two of one name, or an unknown field.
+            ConfigurationError: There is no member, two share a name, or a field is unknown.
             UnknownNameError: An id is not registered.
         """
         chosen = [_member(entry) for entry in members]
         names = [member.name or member.id for member in chosen]
         if not names or len(set(names)) != len(names):
             raise ConfigurationError(
-                f"members must be one or more with different names, got {names}; name= tells two "
-                "of one id apart"
+                f"members must be one or more with different names, got {names}; set name= to use "
+                "an id twice"
             )
         extra = {} if render_mode is None else {"render_mode": render_mode}
         self._envs: dict[str, Env] = {}
@@ -111,24 +111,24 @@ class MixEnv(Env):
 
     @property
     def active(self) -> Env:
-        """The member that plays; the first one before `reset`."""
+        """The active member; the first one before `reset`."""
         return self._active
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode in the member that the task names.
+        """Start an episode in the member named by the task.
 
         Raises:
-            DatasetError: The task names no member.
+            DatasetError: The task does not name a member.
         """
         task = self._prepare(seed, options)
         name, inner = self._parts(task)
         self._activate(name)
         env = self._active
-        # Drawn whether or not the task was given, so that a recorded task replays by its seed.
+        # Draw even if a task was given, so a recorded task replays with its seed.
         drawn = int(self.np_random.integers(2**31))
         given = {"task": inner} if inner or env.tasks is not None else None
         observation, info = env.reset(seed=drawn, options=given)
-        self._activate(name)  # an environment may set its prompt and tools by its task
+        self._activate(name)  # an environment may set its prompt and tools per task
         self.turn, self._running = 0, True
         return Reset(observation, {**info, INFO_KEY: name})
 
@@ -155,15 +155,15 @@ class MixEnv(Env):
         return self._active.shorten(observation, tokens)
 
     def render(self) -> Any:  # noqa: ANN401  # the member's
-        """Return what the member shows."""
+        """Render the member."""
         return self._active.render()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the member's snapshot; the task says whose it is."""
+        """Return the member's snapshot; the task names the member."""
         return {"inner": base64.b64encode(self._active.snapshot()).decode() if self.task else None}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put the member's snapshot back."""
+        """Restore the member's snapshot."""
         if state["inner"] is not None:
             name, _ = self._parts(self.task)
             self._activate(name)
@@ -171,7 +171,7 @@ class MixEnv(Env):
             self._activate(name)
 
     def oracle(self) -> Policy:
-        """Return a policy that asks the oracle of the member that plays.
+        """Return a policy that calls the oracle of the active member.
 
         Raises:
             ConfigurationError: A member has no oracle.

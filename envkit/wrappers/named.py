@@ -1,4 +1,4 @@
-"""The wrappers by the names that commands know them by."""
+"""Wrappers by their command-line names."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from envkit.wrappers.shape_reward import RescaleReward
 from envkit.wrappers.swap_image import SwapImage
 
 Wrap = Callable[[AnyEnv], AnyEnv]
-"""Puts an environment into a wrapper."""
+"""Wraps an environment."""
 
 
 def _curriculum(**arguments: Any) -> Wrap:  # noqa: ANN401  # those of two constructors
@@ -43,8 +43,8 @@ WRAPPERS: Final[Mapping[str, Callable[..., Wrap]]] = MappingProxyType(
         "swap-image": partial(partial, SwapImage),
     }
 )
-"""Name -> what takes the wrapper's arguments and returns what wraps. What the environments of a
-rollout share, a fault plan or a curriculum's progress, is made once, with the arguments."""
+"""Name -> a function that takes the wrapper's arguments and returns a `Wrap`. State that the
+environments of a rollout share, such as a fault plan or curriculum progress, is created once."""
 
 _TAKERS: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
     {
@@ -57,18 +57,18 @@ _TAKERS: Final[Mapping[str, tuple[type, ...]]] = MappingProxyType(
         "swap-image": (SwapImage,),
     }
 )
-"""Name -> what takes its arguments."""
+"""Name -> the callable that takes its arguments."""
 
 IMAGE_WRAPPERS: Final = ("blank-image", "swap-image")
-"""Those that change nothing if no image is shown."""
+"""Wrappers that have no effect unless an image is shown."""
 
 
 def wrapping(name: str, arguments: Mapping[str, Any]) -> Wrap:
-    """Return what wraps an environment.
+    """Return the function that wraps an environment.
 
     Raises:
         UnknownNameError: No wrapper has the name.
-        ConfigurationError: It does not take the arguments.
+        ConfigurationError: The wrapper does not accept the arguments.
     """
     if name not in WRAPPERS:
         raise UnknownNameError.suggest("wrapper", name, WRAPPERS)

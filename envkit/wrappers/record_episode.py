@@ -1,4 +1,4 @@
-"""Films episodes: an animated image of what the model saw and wrote."""
+"""Recordings of episodes: an animated image of what the model saw and wrote."""
 
 import io
 import re
@@ -16,17 +16,16 @@ from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 FORMATS: Final = ("webp", "gif")
 _UNSAFE: Final = re.compile(r"[^\w.-]")
 _COLOURS: Final = 128
-"""Of a GIF, which has no more than 256; text and drawings need few."""
+"""Colours of a GIF, which has at most 256; text and drawings need few."""
 
 
 class RecordEpisode(EnvWrapper):
-    """Writes one film for each episode, a frame for its start and one for each turn.
+    """Records one film per episode, with a frame for the start and one per turn.
 
-    A frame is a page with the newest text, the model's reply above the environment's answer, and
-    the newest images so far: what wrappers inside made of them. A film is written when its
-    episode ends, or when a later reset or `close` cuts it off. In a rollout a film is named after
-    its episode, so that a retried one replaces itself; elsewhere films are numbered. Nothing that
-    the model or the trainer gets is changed.
+    A frame is a page with the latest text, the model's reply above the environment's answer, and
+    the latest images, as changed by inner wrappers. A film is written when its episode ends, or
+    when a later reset or `close` cuts it off. In a rollout a film is named after its episode, so a
+    retry overwrites it; elsewhere films are numbered. The model and trainer get unchanged data.
     """
 
     def __init__(
@@ -42,13 +41,13 @@ class RecordEpisode(EnvWrapper):
 
         Args:
             env: An `envkit.Env`, wrapped or not.
-            folder: Where films go; made when the first one is written.
-            format: "webp" or "gif". A WebP is lossless and smaller.
-            seconds: How long a frame stays.
-            every: Records the first of this many episodes of the instance.
+            folder: The output folder, created when the first film is written.
+            format: "webp" or "gif". WebP is lossless and smaller.
+            seconds: Duration of a frame.
+            every: Records one of this many episodes of the instance, starting with the first.
 
         Raises:
-            ConfigurationError: An unknown format, or a number out of range.
+            ConfigurationError: The format is unknown, or a number is out of range.
         """
         if format not in FORMATS:
             raise ConfigurationError(f"format must be one of {list(FORMATS)}, got {format!r}")
@@ -72,7 +71,7 @@ class RecordEpisode(EnvWrapper):
         """Start an episode and its film.
 
         Raises:
-            StorageError: The film of the episode before cannot be written.
+            StorageError: The film of the previous episode cannot be written.
         """
         self._write()
         observation, info = self.env.reset(seed=seed, options=options)
@@ -92,7 +91,7 @@ class RecordEpisode(EnvWrapper):
         answer = self.env.step(action)
         observation, reward, terminated, truncated, _ = answer
         if self._is_recorded:
-            # A turn that is played again, after a fault, replaces what came of it before.
+            # A turn replayed after a fault overwrites its earlier frames.
             del self._frames[turn + 1 :]
             del self._shown[turn + 1 :]
             del self._said[2 * turn + 1 :]
@@ -105,7 +104,7 @@ class RecordEpisode(EnvWrapper):
         return answer
 
     def close(self) -> None:
-        """Write the film of an episode that did not end, and close the environment.
+        """Write the film of an unfinished episode and close the environment.
 
         Raises:
             StorageError: The film cannot be written.
@@ -120,7 +119,7 @@ class RecordEpisode(EnvWrapper):
         return (self._episodes - 1) % self.every == 0
 
     def _film(self, observation: Observation, addition: str = "") -> None:
-        from envkit.transcript import draw_page  # here: fonts are slow to import
+        from envkit.transcript import draw_page  # lazy: fonts are slow to import
 
         self._said.append(observation["text"] + addition)
         self._shown.append(observation["images"])
@@ -142,7 +141,7 @@ class RecordEpisode(EnvWrapper):
     def _encoded(self, frames: list[PilImage.Image]) -> bytes:
         is_gif = self.format == "gif"
         shown = [frame.quantize(_COLOURS) for frame in frames] if is_gif else frames
-        # Effort 2 of 6 takes a third of the time, for a tenth more bytes.
+        # Effort 2 of 6 takes a third of the time and a tenth more bytes.
         options: dict[str, Any] = {} if is_gif else {"lossless": True, "quality": 20, "method": 2}
         stream = io.BytesIO()
         shown[0].save(

@@ -1,6 +1,6 @@
-"""Rewards changed on their way to the trainer: potentials, scale, bounds.
+"""Wrappers that change rewards: potentials, scale and bounds.
 
-Every change is a term of `info["reward_terms"]`, which keeps adding up to the reward where the
+Every change is a term of `info["reward_terms"]`. The terms still sum to the reward if the
 environment's own terms did.
 """
 
@@ -13,8 +13,8 @@ from envkit.errors import ConfigurationError, ContractError
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
 Potential = Callable[[Env], float]
-"""How promising the environment's present state is. A function of that state alone, so that a
-replayed or restored episode gets the same rewards."""
+"""Value of the environment's current state. It must depend on that state alone, so a replayed or
+restored episode gets the same rewards."""
 
 SHAPING_TERM: Final = "shaping"
 RESCALED_TERM: Final = "rescaled"
@@ -23,11 +23,10 @@ RESCALED_TERM: Final = "rescaled"
 class ShapeReward(EnvWrapper):
     """Adds `gamma * potential(after) - potential(before)` to every reward.
 
-    The potential of an episode's end is 0, even if it is truncated. So with gamma 1 the return
-    of an episode changes by minus the potential of its start: the same for a whole group, whose
-    best policy and whose advantages by episode stay as they were, while each turn is credited for
-    the progress it made (Ng, Harada and Russell, 1999: policy invariance under reward
-    transformations).
+    The potential at the end of an episode is 0, even if it is truncated. So with gamma 1 an
+    episode's return changes by minus the potential of its start, which is the same for a whole
+    group. The group's best policy and episode advantages do not change, while each turn is credited
+    for its progress (Ng, Harada and Russell, 1999: policy invariance under reward transformations).
     """
 
     def __init__(self, env: AnyEnv, potential: Potential, *, gamma: float = 1.0) -> None:
@@ -35,7 +34,7 @@ class ShapeReward(EnvWrapper):
 
         Args:
             env: An `envkit.Env`, wrapped or not.
-            potential: Called before and after each step with the environment without wrappers.
+            potential: Called before and after each step with the unwrapped environment.
             gamma: The trainer's discount, 0 to 1.
 
         Raises:
@@ -47,10 +46,10 @@ class ShapeReward(EnvWrapper):
         self.potential, self.gamma = potential, gamma
 
     def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Play one reply and add the difference of the potentials.
+        """Play one reply and add the difference in potential.
 
         Raises:
-            ContractError: A potential is no finite number.
+            ContractError: A potential is not a finite number.
         """
         before = self._measured()
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -67,7 +66,7 @@ class ShapeReward(EnvWrapper):
 
 
 class RescaleReward(EnvWrapper):
-    """Multiplies every reward, adds a constant, and keeps the result within bounds."""
+    """Scales and shifts every reward, then clips it to bounds."""
 
     def __init__(
         self,
@@ -83,12 +82,12 @@ class RescaleReward(EnvWrapper):
         Args:
             env: An `envkit.Env`, wrapped or not.
             scale: Factor of each step's reward.
-            shift: Added to each step's reward after the factor, also to one of 0.
-            low: Least reward of a step; None is unbounded.
-            high: Greatest reward of a step; None is unbounded.
+            shift: Added to each step's reward after scaling, including a reward of 0.
+            low: Lower bound of a step's reward; None means unbounded.
+            high: Upper bound of a step's reward; None means unbounded.
 
         Raises:
-            ConfigurationError: A number that is not finite, or bounds in the wrong order.
+            ConfigurationError: A number is not finite, or the bounds are out of order.
         """
         if not all(map(math.isfinite, (scale, shift, low or 0.0, high or 0.0))):
             raise ConfigurationError(
@@ -115,6 +114,6 @@ def _number(reward: Any) -> float:  # noqa: ANN401  # Gymnasium's SupportsFloat
 
 
 def _with_term(info: dict[str, Any], name: str, value: float) -> dict[str, Any]:
-    """Return info with a term added, beside one of the same name from a wrapper inside."""
+    """Return info with a term added, keeping a term of the same name from an inner wrapper."""
     terms = cast("dict[str, float]", info["reward_terms"])
     return {**info, "reward_terms": {**terms, name: terms.get(name, 0.0) + value}}

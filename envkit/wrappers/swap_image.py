@@ -1,4 +1,4 @@
-"""Shows images of other tasks: the text stays right, the images are wrong."""
+"""Swaps images between tasks: the text is right, the images are wrong."""
 
 import copy
 from typing import Any, ClassVar, Final, cast
@@ -13,18 +13,18 @@ from envkit.wrappers.env_wrapper import AnyEnv
 from envkit.wrappers.image_wrapper import ImageWrapper
 
 _ATTEMPTS: Final = 32
-"""Tasks that are looked at for one image that differs."""
+"""Maximum tasks searched for a different image."""
 
 
 class SwapImage(ImageWrapper):
-    """Shows an image that another task of the same environment starts with.
+    """Replaces images with the first image of another task of the same environment.
 
-    The model gets a plausible image that does not belong to the question. Which one is a function
-    of the seed and the true image, so a group sees the same wrong images and a replay shows
-    them again. The wrong image keeps its own size.
+    The model gets a plausible image that does not belong to the question. It is a function of
+    the seed and the true image, so a group sees the same wrong images and a replay shows them
+    again. The wrong image keeps its own size.
 
-    The other task may ask the same by chance: a policy without use of its eyes stays at the
-    environment's chance level, and does not fall below it.
+    The other task may happen to have the same answer. A policy that ignores images therefore stays
+    at the environment's chance level rather than falling below it.
     """
 
     label: ClassVar[str] = "swap"
@@ -33,11 +33,11 @@ class SwapImage(ImageWrapper):
         """Wrap an environment.
 
         Args:
-            env: An `envkit.Env`, wrapped or not; a second instance of it is made on first use.
+            env: An `envkit.Env`, wrapped or not; a second instance is created on first use.
             seed: Chooses the other images.
 
         Raises:
-            ConfigurationError: Only one instance of the environment may live at once.
+            ConfigurationError: The environment allows only one live instance.
         """
         super().__init__(env, seed=seed)
         self.seed = seed
@@ -46,14 +46,14 @@ class SwapImage(ImageWrapper):
                 f"SwapImage takes its images from a second {type(self.inner).__name__}, which "
                 "declares max_sessions=1; use BlankImage"
             )
-        # A copy is made now, before an episode leaves anything open in what is copied.
+        # Copy now, before an episode opens resources in the original.
         self._donor: Env | None = _copy(self.inner) if self.inner.spec is None else None
 
     def replace(self, image: Image, index: int) -> Image:
         """Return another task's image.
 
         Raises:
-            ConfigurationError: No task starts with an image that differs.
+            ConfigurationError: No task starts with a different image.
         """
         if self._donor is None:
             self._donor = _remade(self.inner) if self.inner.spec else _copy(self.inner)

@@ -4,11 +4,11 @@ Reading ignores case, `_` and `-` and accepts any column and alias, because mode
 Writing uses the family's own column.
 """
 
-import difflib
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from envkit.errors import nearest
 from envkit_actions.malformed import MalformedActionError, quoted
 
 MAX_KEYS: Final = 6
@@ -155,8 +155,8 @@ def canonical_key(name: str) -> str:
     known = _NAMES.get(_folded(name[:32])) if len(name) <= 32 else None
     if known is not None:
         return known
-    nearest = difflib.get_close_matches(_folded(name[:32]), TABLE, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"such as {', '.join(list(TABLE)[:7])}"
+    meant = nearest(_folded(name[:32]), TABLE, cutoff=0.5)
+    hint = f"did you mean {meant!r}?" if meant else f"such as {', '.join(list(TABLE)[:7])}"
     raise MalformedActionError(
         f"there is no key {quoted(name)}; a key is one character or a name: {hint}"
     )

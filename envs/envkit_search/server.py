@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from envkit.access import Access
+from envkit.access import Access, check_port
 from envkit.errors import ConfigurationError, EnvFault, ServiceError
 from envkit_search.contents import contents_of
 from envkit_search.document import Hit, SearchBackend
@@ -217,6 +217,7 @@ async def serve(
         ConfigurationError: `default_topk` or the port is out of range.
         ServiceError: The address cannot be listened on.
     """
+    check_port(port)
     host, bounds = access.host, limits or ServerLimits()
     runner = web.AppRunner(
         create_app(backend, access=access, default_topk=default_topk, limits=bounds),
@@ -229,8 +230,6 @@ async def serve(
         site = web.TCPSite(runner, host, port)
         try:
             await site.start()
-        except OverflowError as error:
-            raise ConfigurationError(f"port must be 0 to 65535, got {port}") from error
         except OSError as error:
             raise ServiceError(f"cannot listen on {host}:{port}: {error}") from error
         name, taken = cast(tuple[str, int], runner.addresses[0][:2])

@@ -15,7 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 KINDS: Final = ("*.py", "*.md", "*.tmpl", "*.ipynb", "*.js", "*.css", "*.toml", "Makefile")
-UNREAD: Final = frozenset({"CHANGELOG.md", "scripts/docs/phrases.py"})
+UNREAD: Final = frozenset({"scripts/docs/phrases.py"})
 _THING: Final = (
     "JSON|valid|date|number|mapping|list|function|file|folder|class|integer|id|object|model|path"
     "|string|text|trajectory|image|PNG|part of"
@@ -39,6 +39,28 @@ PHRASES: Final = {
     r"\b(?:the|a) [Ss]eat\b": "slot, or who it is",
     r"\bnobody came\b": "no ... replied",
 }
+PAGE_PHRASES: Final = {
+    r"\b(?:edits|episodes|images|problems|queries|requests|steps|tokens|turns) a second\b": "per",
+    r"\b(?:line|one|placeholders?|rows?) a (?:reply|row|sample|step|trajectory|turn)\b": "per",
+    r"\ban? (?:environment|page|row|trajectory) of (?:its|your) own\b": "its/your own ...",
+    r"\bpages of your own\b": "your own pages",
+    r"\bfor ever\b": "forever",
+    r"\bas it stands\b": "unchanged",
+    r"\banew\b": "again, or the verb with re-",
+    r"\bput back\b": "restore",
+    r"\bplayed on\b": "continue, or resume",
+    r"\bgo(?:es)? on (?:at|from|with)\b": "continue",
+    r"\bgiven up\b": "abandon",
+    r"\bwhatever (?:its|that|the|their|your)\b": "for any ..., regardless of ...",
+    r"\bnobody\b": "say who acts",
+    r"\b(?:are|is) told\b": "say who tells whom: the observation says ...",
+    r"\btold apart\b": "distinguish",
+    r"\bas far as (?:it|they|the)\b": "say what is missing",
+    r"\bdigits? off\b": "in",
+    r"\bwhat (?:becomes|comes) of\b": "what happens to",
+    r"\bwithout eyes\b": "blind",
+}
+"""Looked for in pages and notebooks alone."""
 _ALLOWED: Final = "phrases: allow"
 
 
@@ -50,12 +72,13 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.stdout.splitlines() if name not in UNREAD]
 
 
-def findings(text: str) -> Iterator[tuple[int, str, str]]:
+def findings(text: str, *, is_page: bool) -> Iterator[tuple[int, str, str]]:
     """Yield line number, what was found and what to write instead."""
+    phrases = {**PHRASES, **PAGE_PHRASES} if is_page else PHRASES
     for number, line in enumerate(text.splitlines(), 1):
         if _ALLOWED in line:
             continue
-        for phrase, better in PHRASES.items():
+        for phrase, better in phrases.items():
             found = re.search(phrase, line)
             if found is not None:
                 yield number, found[0], better
@@ -65,7 +88,8 @@ def main() -> int:
     """Print what was found; returns the exit status."""
     is_clean = True
     for path in [Path(name) for name in sys.argv[1:]] or tracked():
-        for number, found, better in findings(path.read_text(encoding="utf-8")):
+        text, is_page = path.read_text(encoding="utf-8"), path.suffix in {".md", ".ipynb"}
+        for number, found, better in findings(text, is_page=is_page):
             is_clean = False
             shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
             sys.stdout.write(f'{shown}:{number}: "{found}": {better}\n')

@@ -50,14 +50,17 @@ class CountedEngine(SGLangEngine):
             self.running -= 1
 
 
-async def restart(server: FakeSGLang, engine: CountedEngine, *, after: int) -> None:
+async def restart(server: FakeSGLang, engine: CountedEngine, *, after: int) -> float:
+    """Restart the server after so many requests; return the seconds that it was away."""
     while len(server.payloads()) < after:
         await asyncio.sleep(0.005)
-    engine.is_down = True
+    now = asyncio.get_running_loop().time
+    engine.is_down, stopped = True, now()
     await server.stop()
     await asyncio.sleep(0.5)
     await server.start()
     engine.is_down = False
+    return now() - stopped
 
 
 @pytest.mark.parametrize("episodes", [64, pytest.param(256, marks=pytest.mark.slow)])
@@ -76,12 +79,12 @@ async def test_server_restart_faults_no_running_episode(episodes: int) -> None:
                 retries=PATIENT,
             )
         ]
-        await restarting
+        away_s = await restarting
         await engine.aclose()
     assert [one.reward for one in trajectories] == [1.0] * episodes
     assert all(one.fault is None and one.env_restarts == 0 for one in trajectories)
     assert engine.requests <= episodes  # on their way when the server went down; no episode twice
-    assert 1 <= engine.probes <= 0.5 / 0.016 + 10  # one prober, 16 ms apart at least
+    assert 1 <= engine.probes <= away_s / 0.016 + 10  # one prober, 16 ms apart at least
     assert engine.most_probes_at_once == 1
     assert sum(turn.engine_retries for one in trajectories for turn in one.turns) > 0
 

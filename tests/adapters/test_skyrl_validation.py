@@ -89,7 +89,7 @@ def test_a_sound_output_passes() -> None:
         (put("trajectory_ids", 2, IDS[0]), r"missing: \['a_1'\]"),
         (
             replace("trajectory_ids", [IDS[0], IDS[1], IDS[0]]),
-            "its rows adjacent; missing",
+            "with adjacent rows; missing",
         ),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.access import Access, bearer, choose_access, is_loopback
+from envkit.access import Access, bearer, check_port, choose_access, is_loopback
 from envkit.errors import ConfigurationError
 
 KEY = "correct-horse-battery"
@@ -150,3 +150,9 @@ def test_client_keeps_an_authorization_of_its_own() -> None:
     own = {"authorization": "Basic abc", "X-Trace": "1"}
     assert bearer(KEY, own) == own
     assert bearer(KEY, {"X-Trace": "1"})["Authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_out_of_range_is_a_configuration_error(port: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"port must be 0 to 65535, got {port}"):
+        check_port(port)

@@ -106,7 +106,7 @@ def test_what_was_left_out_is_said() -> None:
     save([example(0), faulted], "run.jsonl")
     outcome = run_envkit("export", "run.jsonl", "--format", "sft", "--out", "r.jsonl")
 
-    assert (outcome.code, outcome.err) == (0, "left out 1 faulted\n")
+    assert (outcome.code, outcome.err) == (0, "skipped 1 faulted\n")
     assert outcome.out == "r.jsonl: 1 rows of 1 trajectories\n"
 
 
@@ -135,7 +135,7 @@ def test_folder_without_access_ends_in_one_line(monkeypatch: pytest.MonkeyPatch)
     ("arguments", "said"),
     [
         (("canary-v0", "--format", "verl", "-n", 2, "--out", "x.csv"), "must end in .jsonl or"),
-        (("canary-v0", "--format", "verl", "--out", "x.jsonl"), "say how many with -n"),
+        (("canary-v0", "--format", "verl", "--out", "x.jsonl"), "set the number with -n"),
         (("canaryy-v0", "--format", "verl", "-n", 2, "--out", "x.jsonl"), "Did you mean 'canary"),
         (("nowhere", "--format", "sft", "--out", "x.jsonl"), "there is no trajectory file"),
         (
@@ -242,7 +242,7 @@ def test_a_damaged_dump_leaves_no_run() -> None:
 def test_an_empty_dump_is_an_error() -> None:
     torch.save({"samples": []}, "0.pt")
 
-    assert "holds no sample" in run_envkit("import", "0.pt", "--from", "miles", "--out", "r").err
+    assert "has no samples" in run_envkit("import", "0.pt", "--from", "miles", "--out", "r").err
 
 
 @pytest.mark.parametrize(("is_quiet", "is_shown"), [(False, True), (True, False)])

@@ -85,8 +85,8 @@ def test_a_failing_sink_loses_no_trajectory_and_is_told_of(
     assert shown.code == 1
     assert len(load("run")) == 6
     assert (Path("run") / "report.html").is_file()
-    assert "sink parquet failed, the run goes on: the disk is gone" in shown.err
-    assert "sink parquet: 3 writes failed, and 4 left out after that" in shown.err
+    assert "sink parquet failed; the run continues: the disk is gone" in shown.err
+    assert "sink parquet: 3 writes failed, and 4 skipped after that" in shown.err
     board = EventAccumulator("board")
     board.Reload()
     assert len(board.Tensors("episode/reward")) == 6

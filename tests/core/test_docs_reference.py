@@ -17,6 +17,7 @@ ADAPTERS = (
     "envkit_certify",
     "envkit_chat",
     "envkit_conformance",
+    "envkit_eval",
     "envkit_exchange",
     "envkit_judges",
     "envkit_miles",

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.evaluation import (
+from envkit.metrics.intervals import exact_p_value, mean_interval, pass_at_k
+from envkit.trajectory import StopReason, Trajectory, save
+from envkit_eval import (
     Price,
     Sample,
     check_pass_at,
@@ -23,8 +25,6 @@ from envkit.evaluation import (
     read_price,
     read_side,
 )
-from envkit.metrics.intervals import exact_p_value, mean_interval, pass_at_k
-from envkit.trajectory import StopReason, Trajectory, save
 
 # ---- the statistics
 
@@ -218,10 +218,10 @@ def test_cost_counts_cached_tokens_and_every_image_of_a_request(tmp_path: Path) 
     [
         ("[m]\ninput = 1\n", r"missing \['output'\]"),
         ("[m]\ninput = 1\noutput = 2\noutptu = 3\n", r"unknown \['outptu'\]"),
-        ("[m]\ninput = -1\noutput = 2\n", "input must be a number from 0, got -1"),
-        ('[m]\ninput = "1"\noutput = 2\n', "input must be a number from 0, got '1'"),
-        ("[m]\ninput = nan\noutput = 2\n", "input must be a number from 0, got nan"),
-        ("[m]\ninput = true\noutput = 2\n", "input must be a number from 0, got True"),
+        ("[m]\ninput = -1\noutput = 2\n", "input must be a number >= 0, got -1"),
+        ('[m]\ninput = "1"\noutput = 2\n', "input must be a number >= 0, got '1'"),
+        ("[m]\ninput = nan\noutput = 2\n", "input must be a number >= 0, got nan"),
+        ("[m]\ninput = true\noutput = 2\n", "input must be a number >= 0, got True"),
         ("m = 3\n", "a price is a table"),
         ("", "must map models to their prices"),
         ("[m\n", "cannot read the prices"),

@@ -186,7 +186,7 @@ def mixed() -> list[Trajectory]:
             SFT,
             {"min_reward": 0.5},
             ["good", "cut"],
-            {"faulted": 1, "without a reward": 1, "below the least reward": 1},
+            {"faulted": 1, "without a reward": 1, "below the minimum reward": 1},
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_faulted_row_trains_nothing(tmp_path: Path) -> None:
 
 
 def test_nothing_left_says_why_and_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"none of the 1 .* 1 below the least reward"):
+    with pytest.raises(StorageError, match=r"all 1 .* 1 below the minimum reward"):
         exported([example()], tmp_path, min_reward=5.0)
 
     assert not list(tmp_path.glob("*rows*"))

@@ -188,7 +188,7 @@ def test_a_resumed_run_plays_the_tasks_of_its_file() -> None:
         stream.write('{"word": "new"}\n')
     refused = run_envkit("rollout", "--resume", "run", "--quiet")
     assert refused.code == 2
-    assert "were changed after the run began" in refused.err
+    assert "changed after the run began" in refused.err
 
 
 def test_task_files_are_read_with_their_requests() -> None:

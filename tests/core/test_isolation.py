@@ -66,10 +66,10 @@ def worker(factory: Callable[[], Any], **options: Any) -> Generator[IsolatedEnv]
     ("reply", "expected"),
     [
         ("exit", "exited with code 0"),
-        ("say and exit", "exited with code 7; the last it printed:(.|\n)*last words on stderr"),
+        ("say and exit", "exited with code 7; its last output:(.|\n)*last words on stderr"),
         ("segfault", "SIGSEGV(.|\n)*isolated_envs.py"),
         ("kill", "was killed by SIGKILL"),
-        ("junk", "not an answer"),
+        ("junk", "an invalid answer"),
         ("close descriptors", "exited with code 1|was killed by SIGKILL"),
     ],
 )

@@ -203,7 +203,7 @@ def test_summary_says_what_happened() -> None:
     rows = [example(0), example(1, stop_reason=StopReason.ENV_FAULT)]
     text = _printed(rows)
     assert text == _printed(aggregate(rows))
-    assert "2, 1 faulted (no reward, not in the mean)" in text
+    assert "2, 1 faulted (no reward, excluded from the mean)" in text
     assert "mean 1.000" in text
     assert "above 0 in 100% of 1" in text
     assert "terminated 1, env_fault 1" in text
@@ -212,7 +212,7 @@ def test_summary_says_what_happened() -> None:
 
 def test_summary_without_rewards_says_so() -> None:
     text = _printed([example(stop_reason=StopReason.ENV_FAULT)])
-    assert "no episode has one" in text
+    assert "no episode has a reward" in text
     assert "mean 0" not in text
 
 

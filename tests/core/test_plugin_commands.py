@@ -104,7 +104,7 @@ def test_error_of_a_plugin_is_one_line(install: Install) -> None:
         ("no_such_plugin:run", "fails to import: ModuleNotFoundError"),
         ("greeting_plugin.words:missing", "fails to import: AttributeError"),
         ("greeting_plugin.words:number", "must be a function, got int"),
-        ("greeting_plugin.words:odd", "has a signature that is no command"),
+        ("greeting_plugin.words:odd", "has a signature that typer rejects"),
         ("needy_plugin:run", "pip install 'envkit-rl[things]'"),
     ],
 )

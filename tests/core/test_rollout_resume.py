@@ -13,7 +13,15 @@ from fakes.playing import play_one
 from envkit.env import Capabilities, Env, Turn
 from envkit.errors import ConfigurationError
 from envkit.images import Image
-from envkit.rollout import GenerateRequest, Interrupt, RetryBudget, ScriptedEngine, play, resume
+from envkit.rollout import (
+    GenerateRequest,
+    Interrupt,
+    Player,
+    RetryBudget,
+    ScriptedEngine,
+    play,
+    resume,
+)
 from envkit.tasks import Task
 from envkit.trajectory import (
     SegmentKind,
@@ -105,6 +113,26 @@ async def test_resume_completes_an_episode_aborted_anywhere(
     assert check_trajectory(partial) == check_trajectory(whole) == ()
     assert whole.train_ids()[: len(partial.train_ids())] == partial.train_ids()
     assert whole.turns[-1].info["said"] == [turn.response_text for turn in whole.turns]
+
+
+@pytest.mark.parametrize("sampling", [True, False])
+async def test_resume_that_is_aborted_at_once_keeps_the_turn_of_its_cut_reply(
+    sampling: bool,
+) -> None:
+    codec, interrupt = vision_codec(), Interrupt()
+    partial, engine = await aborted_at(Pictures, 1, sampling=sampling)
+    interrupt.fire()
+    player = Player(engine, codec)
+    (again,) = await player.resume(partial, Pictures, interrupt=interrupt)
+    await player.aclose()
+    assert again.stop_reason is StopReason.ABORTED
+    assert check_trajectory(again) == ()
+    assert [turn.response_text for turn in again.turns] == [
+        turn.response_text for turn in partial.turns
+    ]
+    assert again.messages == partial.messages
+    whole = await resume(again, Pictures, engine, codec)
+    assert whole.reward == 2.0
 
 
 async def test_resume_continues_a_reply_in_its_middle_with_both_parts_trained() -> None:

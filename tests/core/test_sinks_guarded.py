@@ -46,7 +46,7 @@ def test_the_others_get_everything_and_the_failure_is_told_once() -> None:
         sinks.write_metrics({"episodes": 5.0})
     assert len(good.rows) == 5
     assert [row.episode_id for row in bad.rows] == ["episode-0", "episode-2", "episode-4"]
-    assert told == ["sink bad failed, the run goes on: no space for call 2"]
+    assert told == ["sink bad failed; the run continues: no space for call 2"]
     (failures,) = sinks.failures
     assert str(failures) == "bad: 2 writes failed: no space for call 2"
     assert (bad.closed, good.closed) == (1, 1)
@@ -62,7 +62,7 @@ def test_a_sink_that_only_fails_is_left_alone_and_closed() -> None:
     assert bad.calls == PATIENCE
     (failures,) = sinks.failures
     assert (failures.failed, failures.skipped) == (PATIENCE, 11 - PATIENCE)
-    assert "and 8 left out after that" in str(failures)
+    assert "and 8 skipped after that" in str(failures)
     assert bad.closed == 1
 
 

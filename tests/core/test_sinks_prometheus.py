@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from envkit.errors import ServiceError
+from envkit.errors import ConfigurationError, ServiceError
 from envkit.metrics import aggregate
 from envkit.trajectory import StopReason, Trajectory
 from envkit_sinks import PrometheusSink
@@ -129,3 +129,8 @@ def test_a_port_in_use_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ServiceError, match=f"127.0.0.1:{port}.*name another port"):
             PrometheusSink(port=port)
+
+
+def test_a_port_out_of_range_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="port must be 0 to 65535, got 65536"):
+        PrometheusSink(port=65_536)

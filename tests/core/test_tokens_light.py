@@ -68,6 +68,23 @@ def test_light_tokenizer_encodes_and_decodes_as_transformers_does(text: str, ful
     assert tokenizer.decode(ids) == full.decode(ids, skip_special_tokens=False)
 
 
+@pytest.mark.parametrize(
+    "name", ["gpt-oss", "llama3.2", "mistral-nemo", "phi3", "qwen2.5", "smollm2"]
+)
+def test_light_tokenizer_reads_real_models_as_transformers_does(name: str) -> None:
+    full = load_tokenizer(name)
+    tokenizer: LightTokenizer = light(Path(full.name_or_path))
+
+    for text in TEXTS:
+        ids = full.encode(text, add_special_tokens=False)
+        assert tokenizer.encode(text, add_special_tokens=False) == ids
+        assert tokenizer.decode(ids) == full.decode(ids, skip_special_tokens=False)
+    assert tokenizer.encode("a", add_special_tokens=True) == full.encode("a")
+    assert tokenizer.get_added_vocab() == full.get_added_vocab()
+    assert len(tokenizer) == len(full)
+    assert tokenizer.eos_token_id == full.eos_token_id
+
+
 def test_light_tokenizer_has_the_facts_that_a_codec_reads(full: Any) -> None:
     tokenizer: LightTokenizer = light().tokenizer
     assert len(tokenizer) == len(full)

@@ -223,7 +223,7 @@ def test_latex_survives_arguments_inside_a_string() -> None:
     [
         ('{"name": "f", "arguments": [1]}', "must be an object, got a list"),
         ('{"name": "f", "arguments": "5"}', "must be an object, got 5"),
-        ('{"name": "f", "arguments": "no json"}', "holds no JSON"),
+        ('{"name": "f", "arguments": "no json"}', "is not valid JSON"),
         ('{"name": {}, "arguments": {}}', "'name' must be a tool's name"),
         ('{"arguments": {}}', "'name' must be a tool's name, got nothing"),
         ('{"name": "f", "arguments": {"a": NaN}}', "got 'NaN"),
@@ -329,7 +329,7 @@ def test_qwen_xml_reads_unclosed_parameters_and_refuses_doubled_ones() -> None:
     doubled = parse_tool_calls("<function=f><parameter=a>1<parameter=a>2</function>")
 
     assert unclosed.calls[0].arguments == {"a": "1", "b": "2"}
-    assert "is there twice" in doubled.errors[0]
+    assert "appears twice" in doubled.errors[0]
 
 
 def test_an_unclosed_tag_is_an_error() -> None:

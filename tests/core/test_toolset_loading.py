@@ -169,7 +169,7 @@ def test_a_loaded_set_plays(folder: Path) -> None:
         ("tools.py:shot", "Did you mean 'shout'"),
         ("tools.py:NUMBER", "must be a tool, a list of tools or a ToolSet, got int"),
         ("tools.py:broken", "RuntimeError: no key"),
-        ("empty.py", "holds no tool"),
+        ("empty.py", "defines no tools"),
         ("crash.py", "cannot import the tools in .*ZeroDivisionError"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_wrong_place_says_why(folder: Path, place: str, sentence: str) -> None
         ({"tools": ["tools.py"], "max_calls": True}, "'max_calls' must be int, got True"),
         ({"tools": ["tools.py"], "max_calls": 0}, "at least 1"),
         ({"tools": ["tools.py", "tools.py:shout"]}, "two tools are named 'shout'"),
-        ({"tools": [{"use": "tools.py", "name": "x"}]}, "is for one tool"),
+        ({"tools": [{"use": "tools.py", "name": "x"}]}, "applies to one tool"),
         ({"tools": [{"use": "tools.py:shout", "name": "a b"}]}, "a tool name must have"),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_wrong_configuration_says_why(folder: Path, config: Any, sentence: str
 
 
 def test_broken_yaml_says_why(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is no YAML"):
+    with pytest.raises(ConfigurationError, match="is not valid YAML"):
         load_tools(write(folder, "tools: [", "set.yml"))
 
 

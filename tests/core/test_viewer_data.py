@@ -5,12 +5,12 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from fakes.marked_runs import CLICK, SIZE, click, grouped_run, marked
+from fakes.marked_runs import CLICK, SIZE, click, grouped_run, marked, rewritten
 from fakes.trajectories import Context, Reply, build, example
 
 from envkit.messages import images_of, message
 from envkit.metrics.intervals import mean_interval
-from envkit.trajectory import StopReason, Trajectory
+from envkit.trajectory import SegmentKind, StopReason, Trajectory
 from envkit.viewer.bundle import asset, bundled
 from envkit.viewer.episodes import episode
 from envkit.viewer.figures import distribution
@@ -18,6 +18,7 @@ from envkit.viewer.rows import COLUMNS, episode_row
 from envkit.viewer.run import RunData
 from envkit.viewer.search import search_pieces
 from envkit.viewer.search_text import SearchText
+from envkit_conformance import shipped_recordings
 
 
 def read(rows: list[Trajectory]) -> RunData:
@@ -95,10 +96,42 @@ def test_figures_count_what_the_list_leaves_out() -> None:
     assert index["figures"]["episodes"] == 5
 
 
-def test_episode_is_a_list_of_sequences() -> None:
+def test_episode_without_a_rewrite_is_one_sequence() -> None:
     (only,) = episode(example(0), None, number=1).data["sequences"]
-    assert (only["parent"], only["branch_turn"]) == (None, None)
+    assert (only["parent"], only["branch_turn"], only["reason"], only["prompt"]) == (
+        None,
+        0,
+        "",
+        None,
+    )
     assert len(only["turns"]) == 3
+
+
+def test_episode_with_a_rewritten_history_says_where_and_what_the_model_saw() -> None:
+    one = rewritten()
+    data = episode(one, None, number=1).data
+    first, second = data["sequences"]
+    assert [len(part["turns"]) for part in (first, second)] == [2, 2]
+    assert (second["parent"], second["branch_turn"]) == (0, 2)
+    assert "template" in second["reason"]
+    prompt = next(s for s in one.segments if s.kind is SegmentKind.PROMPT and s.turn == 2)
+    assert second["prompt"]["images"] == [image.sha256 for image in prompt.images]
+    context = second["turns"][0]["tokens"]["context"]
+    assert context[: second["prompt"]["tokens"]] == list(prompt.train_ids)
+    assert (first["final"], [said["text"] for said in second["final"]]) == (
+        [],
+        ["The task is over."],
+    )
+    assert set(second["prompt"]["images"]) <= set(data["pictures"])
+
+
+def test_episode_that_was_played_with_a_rewriting_template_shows_each_sequence() -> None:
+    (one,) = (
+        found.trajectory for found in shipped_recordings() if found.name == "thinking_rerender"
+    )
+    parts = episode(one, None, number=1).data["sequences"]
+    assert [(part["parent"], part["branch_turn"]) for part in parts] == [(None, 0), (0, 1), (1, 2)]
+    assert sum(len(part["turns"]) for part in parts) == len(one.turns)
 
 
 def test_episode_marks_stand_on_the_image_before_the_reply() -> None:

@@ -76,10 +76,29 @@ def test_run_grows_with_its_writer(tmp_path: Path) -> None:
             assert run.refresh(1)
             assert (run.is_live, run.count) == (True, count)
         assert not run.refresh(1)
+    run.refresh(1)
+    assert not run.is_live  # at once, however it ended
+    assert run.index()["live"] is False
+
+
+def test_run_of_a_writer_elsewhere_is_live_while_its_file_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlisted(found: os.stat_result) -> bool:
+        return False
+
+    monkeypatch.setattr("envkit.viewer.live_run.is_locked", unlisted)
+    run = opened(tmp_path)
+    with TrajectoryWriter(tmp_path) as writer:
+        writer.write(example(1))
+        run.refresh(1)
+        assert not run.is_live  # it may have ended just before
+        writer.write(example(2))
+        run.refresh(1)
+        assert run.is_live
     os.utime(tmp_path / FILE_NAME, (LONG_AGO, LONG_AGO))
     run.refresh(1)
     assert not run.is_live
-    assert run.index()["live"] is False
 
 
 def test_run_says_that_it_is_read_although_its_last_line_used_up_the_time(

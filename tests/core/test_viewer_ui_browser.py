@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from fakes.chromium import Watched, needs_chromium, running_chromium
 from fakes.command import start_envkit
-from fakes.marked_runs import CLICK, SIZE, grouped_run
+from fakes.marked_runs import CLICK, SIZE, grouped_run, rewritten
 from fakes.served import served
 from fakes.trajectories import Reply, build
 
@@ -23,7 +23,7 @@ from envkit.viewer.growing_file import Line
 from envkit.viewer.live_run import LiveRun
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -266,6 +266,53 @@ def test_comparison_follows_a_run_that_grows(tmp_path: Path, open_ui: Open) -> N
         assert page.get_by_role("searchbox").input_value() == "row 1"
         page.get_by_role("searchbox").fill("")
         until(page, "document.querySelectorAll('tbody .taskcell a').length === 12")
+
+
+def test_episode_shows_where_its_history_was_rewritten(tmp_path: Path, open_ui: Open) -> None:
+    save(rewritten(), tmp_path / "run" / FILE_NAME)
+    with served(tmp_path) as address:
+        page = open_ui(address, "#/run/e/1?t=3")
+        assert page.locator(".turns li").nth(2).locator(".rewrote").count() == 1
+        assert page.locator(".rewrote").count() == 1
+        fold = page.locator(".turn").nth(2).locator("details.rewrite")
+        fold.locator("summary").focus()
+        page.keyboard.press("Enter")
+        fold.locator("img").first.wait_for()
+        prompt = rewritten().sequences()[1].segments[0]
+        assert str(prompt.train_ids[-1]) in fold.locator("pre").inner_text()
+        assert fold.locator("img").count() == len(prompt.images)
+
+
+def test_branches_of_an_episode_are_listed_and_compared(tmp_path: Path, open_ui: Open) -> None:
+    save(rewritten(), tmp_path / "run" / FILE_NAME)
+
+    def forked(route: "Route") -> None:
+        data = route.fetch().json()
+        trunk, branch = data["sequences"]
+        branch["reward"] = 0.25
+        other = {**branch, "reward": 0.75, "prompt": None, "reason": "fork"}
+        other["turns"] = [{**turn, "words": ["wait"]} for turn in branch["turns"][:1]]
+        route.fulfill(json={**data, "sequences": [trunk, branch, other]})
+
+    with served(tmp_path) as address:
+        page = open_ui(address)
+        page.route("**/api/episode?*", forked)
+        page.evaluate("location.hash = '#/run/e/1'")
+        page.get_by_role("group", name="Branches").wait_for()
+        assert page.locator(".turns button").count() == 4  # three turns and the end
+        page.get_by_role("link", name="branch 1").click()
+        until(page, "document.querySelectorAll('.turns button').length === 5")
+        page.keyboard.press("c")
+        until(page, "document.querySelectorAll('.lane').length === 2")
+        heads = page.locator(".lanehead").all_inner_texts()
+        assert [head.split()[:3] for head in heads] == [
+            ["Branch", "1", "0.25"],
+            ["Branch", "2", "0.75"],
+        ]
+        page.reload()
+        page.wait_for_timeout(300)
+        until(page, "document.querySelectorAll('.lane').length === 2")
+        assert page.locator(".turns .fork").count() >= 1
 
 
 @pytest.mark.usefixtures("slow_reading")

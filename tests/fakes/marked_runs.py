@@ -10,7 +10,7 @@ from PIL import ImageDraw
 
 from envkit.images import Image
 from envkit.messages import message
-from envkit.trajectory import StopReason, Trajectory
+from envkit.trajectory import SegmentKind, StopReason, Trajectory
 
 SIZE = (672, 448)
 CLICK = (409, 257)
@@ -118,3 +118,16 @@ def grouped_run(groups: int = 3, members: int = 4) -> list[Trajectory]:
                 )
             )
     return found
+
+
+def rewritten() -> Trajectory:
+    """Return an episode of four turns whose third was sampled from a history rendered anew."""
+    turns = [[click(*CLICK)], [click(100, 90)], [{"kind": "type", "text": "row 1"}], []]
+    one = marked(turns, rewards=[0.0, 0.0, 0.0, 1.0], episode_id="rewritten", seed=9)
+    segments = [
+        replace(segment, kind=SegmentKind.PROMPT)
+        if segment.turn == 2 and segment.kind is SegmentKind.OBSERVATION
+        else segment
+        for segment in one.segments
+    ]
+    return replace(one, segments=tuple(segments))

@@ -1,4 +1,4 @@
-"""What an environment pays a policy that does not solve it, and whether its grader is right."""
+"""Audit what an environment pays policies that do not solve it, and its grader."""
 
 from envkit_certify.audit.report import AuditReport, Disagreement, PolicyResult
 from envkit_certify.audit.run import Audit, audit_env

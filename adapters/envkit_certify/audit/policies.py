@@ -1,4 +1,4 @@
-"""Policies that solve nothing: what they earn is what an environment gives away."""
+"""Policies that solve nothing: their return is what an environment gives away."""
 
 import itertools
 import json
@@ -18,12 +18,12 @@ from envkit.turns import Step
 T = TypeVar("T")
 CONSTANTS: Final = ("1", "yes")
 _LONGEST_COPY: Final = 8000
-"""Characters of a reply that repeats what was said."""
+"""Maximum characters of a reply that repeats an observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What a trivial policy may look at."""
+    """The inputs of a trivial policy."""
 
     env: Env
     task: Task
@@ -36,7 +36,7 @@ class Moment:
     seed: int
     """The episode's own."""
     rng: random.Random
-    """Goes on through the episode."""
+    """Random generator that continues through the episode."""
 
 
 Reply = Callable[[Moment], str]
@@ -52,7 +52,7 @@ class TrivialPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unplayed:
-    """A policy that cannot be played here."""
+    """A policy that does not apply, with the reason."""
 
     name: str
     reason: str
@@ -60,7 +60,7 @@ class Unplayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What can be learned from an oracle's episodes on other tasks."""
+    """Statistics of an oracle's episodes on other tasks."""
 
     frequent: Sequence[str]
     """The most frequent reply by turn."""
@@ -73,7 +73,7 @@ class Lessons:
 def trivial_policies(
     env: Env, hooks: AuditHooks, lessons: Lessons | None
 ) -> tuple[list[TrivialPolicy], list[Unplayed]]:
-    """Return the policies that suit an environment, and those that do not, each with the reason.
+    """Return the policies that apply to an environment, and the others with the reason.
 
     Args:
         env: After a reset, so that tools which come with a task are there.
@@ -128,7 +128,7 @@ def _reply_to_similar(questions: Sequence[tuple[str, Sequence[str]]]) -> Reply:
 
 
 def most_similar(known: Sequence[tuple[str, T]]) -> Callable[[str], T | None]:
-    """Return a function that finds what belongs to the text most like a given one.
+    """Return a function that looks up the value of the most similar text.
 
     Texts are alike if they share many of their distinct runs of four characters (Jaccard index).
 
@@ -158,7 +158,7 @@ def _overlap(left: set[str], right: set[str]) -> float:
 
 
 def _frequent_with_scorer(env: Env, hooks: AuditHooks, answers: Sequence[str]) -> Reply | str:
-    """Return a policy that has frequent answers scored in turn, then gives the right one."""
+    """Return a policy that scores frequent answers in turn, then gives the right one."""
     ask = hooks.ask or _scorer(env)
     if ask is None:
         return "no hook 'ask', and no tool takes one string"

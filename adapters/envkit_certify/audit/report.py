@@ -1,4 +1,4 @@
-"""What an audit found, as data and as a table."""
+"""Results of an audit."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from envkit_certify.audit.policies import Unplayed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyResult:
-    """What one policy earned."""
+    """Returns of one policy."""
 
     name: str
     returns: tuple[float, ...]
     """Sum of rewards of each episode, in the order of the seeds."""
     faults: int = 0
-    """Episodes that infrastructure failed; they have no return."""
+    """Episodes with an infrastructure fault; they have no return."""
     problem: str | None = None
     """The first exception of another kind, which no reply may cause; None without one."""
 
@@ -27,7 +27,7 @@ class PolicyResult:
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean; None for less than two episodes."""
+        """Standard error of the mean; None for fewer than two episodes."""
         count, mean = len(self.returns), self.mean
         if mean is None or count < 2:
             return None
@@ -36,7 +36,7 @@ class PolicyResult:
 
     @property
     def paid_share(self) -> float | None:
-        """Share of the episodes with a return above 0; None if no episode has one."""
+        """Fraction of episodes with a return above 0; None if no episode has one."""
         count = len(self.returns)
         return sum(value > 0 for value in self.returns) / count if count else None
 
@@ -56,7 +56,7 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """An answer that two graders see differently."""
+    """An answer that two graders score differently."""
 
     task_index: int
     """Which of the audit's tasks, in the order of its seeds."""
@@ -74,7 +74,7 @@ class AuditReport:
     """That each policy was to play."""
     seed: int
     policies: tuple[PolicyResult, ...]
-    """Trivial ones, the best paid first."""
+    """Trivial policies, best paid first."""
     unplayed: tuple[Unplayed, ...]
     oracle: PolicyResult | None
     """What solving earns; None without an oracle."""
@@ -86,7 +86,7 @@ class AuditReport:
     disagreements: tuple[Disagreement, ...]
     """The first twenty."""
     is_complete: bool
-    """False when it was stopped early; the figures are those of what was played."""
+    """False if it was stopped early; the figures cover the played episodes."""
 
     @property
     def best(self) -> PolicyResult | None:

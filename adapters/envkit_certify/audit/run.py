@@ -1,4 +1,4 @@
-"""Plays the trivial policies of an audit, one after the other, on the same seeded tasks."""
+"""Play the trivial policies of an audit on the same seeded tasks."""
 
 import random
 from collections import Counter
@@ -27,7 +27,7 @@ ORACLE: Final = "(oracle)"
 _LONGEST_EPISODE: Final = 64
 _KEPT_DISAGREEMENTS: Final = 20
 _FREQUENT: Final = 8
-"""Frequent answers that are tried with the scorer."""
+"""Maximum frequent answers tried with the scorer."""
 _LESSONS: Final = 500
 """Most episodes of the oracle from which the most frequent reply is learned."""
 
@@ -53,7 +53,7 @@ def audit_env(
     policies: Mapping[str, Policy] | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Return what trivial policies earn, and where two graders differ.
+    """Measure what trivial policies earn, and where two graders differ.
 
     Args:
         env: An environment without wrappers; it is reset, and not closed.
@@ -73,7 +73,7 @@ def audit_env(
 
 
 class Audit:
-    """An audit whose report can be had before it is over."""
+    """An audit whose partial report is available while it runs."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Audit:
         self._is_complete = True
 
     def report(self) -> AuditReport:
-        """Return what was found so far."""
+        """Return the results so far."""
         results = {
             name: PolicyResult(
                 name=name,
@@ -197,7 +197,7 @@ class Audit:
         return steps
 
     def _lessons(self, oracle: Reply) -> Lessons:
-        """Return what the oracle's episodes on other tasks teach."""
+        """Return the statistics of the oracle's episodes on other tasks."""
         counts: list[Counter[str]] = []
         answers: Counter[str] = Counter()
         questions: list[tuple[str, list[str]]] = []
@@ -249,7 +249,7 @@ class Audit:
 
 
 def _silent(done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 def _oracle_of(env: Env) -> Reply | None:

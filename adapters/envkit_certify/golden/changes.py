@@ -1,4 +1,4 @@
-"""Replays golden episodes and names what is not as it was."""
+"""Replay golden episodes and report differences."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -12,12 +12,12 @@ from envkit_certify.golden.recording import Progress, plain, play
 
 _EXCERPT: Final = 60
 _SETTINGS: Final = ("system_prompt", "tools", "max_turns")
-"""What is the same in most episodes, and therefore told without one."""
+"""Facts shared by most episodes, reported without naming an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that is not as it was recorded."""
+    """One difference from the recording."""
 
     where: str
     """Such as "oracle, seed 3, turn 2: reward"."""
@@ -34,11 +34,11 @@ def changes(
     make: Callable[[], Env] | None = None,
     progress: Progress | None = None,
 ) -> list[Change]:
-    """Replay a golden file and return what is not as it was, in order.
+    """Replay a golden file and return the differences, in order.
 
     An episode whose seed draws another task is played with the recorded task too, so that a changed
-    draw does not hide a changed game. Only the first difference of an episode's turns is told, as
-    later ones follow from it.
+    draw does not hide a changed game. Only the first difference of an episode's turns is reported,
+    as later ones follow from it.
 
     Args:
         golden: What `record` returned.

@@ -14,7 +14,7 @@ def load(path: str | Path) -> dict[str, Any]:
     """Read a golden file.
 
     Raises:
-        StorageError: It cannot be read, or is no golden file of this format.
+        StorageError: It cannot be read, or is not a golden file of this format.
     """
     try:
         content: object = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Plays scripted policies and writes down what an environment says."""
+"""Play scripted policies and record the environment's outputs."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

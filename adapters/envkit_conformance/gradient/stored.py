@@ -70,7 +70,7 @@ def load_gradients(directory: str | os.PathLike[str]) -> tuple[Stored, ...]:
     """Read all files of a folder.
 
     Raises:
-        StorageError: There is none, or one cannot be read.
+        StorageError: There are no stored gradients, or one cannot be read.
     """
     files = sorted(Path(directory).glob(f"*{_SUFFIX}"))
     if not files:

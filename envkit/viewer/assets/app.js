@@ -31,9 +31,9 @@ export function start(source, home) {
     return runs.get(name);
   }
   function update(old) {  // the page shows a run as it was before
-    const now = runs.get(old.name), isAnother = old.epoch !== now.epoch || old.isGrouped !== now.isGrouped;
+    const now = runs.get(old.name), isAnother = old.epoch !== now.epoch || (page.tab !== undefined && old.isGrouped !== now.isGrouped);
     if (current === now.name) chrome(now, page);
-    if (page.changed && !isAnother) page.changed(now); else if (page.tab !== undefined || old.epoch !== now.epoch) redraw();
+    if (page.changed && !isAnother) page.changed(now); else if (page.tab !== undefined || isAnother) redraw();
   }
   const context = {
     source, runOf, newest,
@@ -73,7 +73,7 @@ export function start(source, home) {
   // What is not there may still come: a run that starts, an episode that is not read yet.
   function missing(text, href = "#/") {
     let stop = null;
-    return { name: "lost", title: "Not found", node: h("p.pad", {}, text, " ", h("a", { href }, "Go back")),
+    return { name: "lost", title: "Not found", node: [h("h1.vh", {}, "Not found"), h("p.pad", {}, text, " ", h("a", { href }, "Go back"))],
       enter(since) { stop = source.watch(null, redraw, since); }, leave() { stop?.(); } };
   }
 

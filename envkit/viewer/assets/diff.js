@@ -16,7 +16,7 @@ function means(diff) {
 }
 function outcomes({ outcomes: { kinds, counts } }, names) {
   return h("section.card", {}, h("h2", {}, "Outcomes"), h("p.muted", {}, `Rows: ${plain(names[0])}. Columns: ${plain(names[1])}.`),
-    table(["", ...kinds], kinds.map((kind, i) => [kind, ...counts[i].map((n, k) => h(i === k ? "span.muted" : n ? "b" : "span", {}, num(n)))])));
+    table(["outcome", ...kinds], kinds.map((kind, i) => [kind, ...counts[i].map((n, k) => h(i === k ? "span.muted" : n ? "b" : "span", {}, num(n)))])));
 }
 function row(pair, names, hit, query) {
   const { first, second } = pair, change = (a, b) => b === a ? num(b) : [h("span.muted", {}, `${num(a)} → `), num(b)];

@@ -7,29 +7,30 @@ import { chip } from "./parts.js";
 import { icon, shot, summary } from "./marks.js";
 import { factList, inspector } from "./inspector.js";
 import { heard, turnCard } from "./turn.js";
+import { branchList, branchName, ends, pathTo } from "./branches.js";
 import { enlarge, isEnlarged, shrink } from "./lightbox.js";
 
 const NARROW = matchMedia("(max-width: 1180px)"), CALM = matchMedia("(prefers-reduced-motion: reduce)");
 const FRAME_MS = 900;
 
-// What the pages need of an episode. Its data is a list of sequences, so it can be a tree; the one
-// without a parent is shown.
-function viewOf(source, row, data, run) {
-  const trunk = data.sequences.find(one => one.parent === null) ?? data.sequences[0];
-  const view = { row, data, run, turns: trunk.turns, final: trunk.final, pictures: trunk.pictures, ending: stopWords(data.stop) };
+// What the pages need of an episode: one path through its tree, the last one unless another is named.
+function viewOf(source, row, data, run, wanted) {
+  const all = ends(data.sequences), named = parseInt(wanted, 10), at = all.includes(named) ? named : all.at(-1);
+  const view = { row, data, run, at, isBranched: all.length > 1, ...pathTo(data.sequences, at), ending: stopWords(data.stop) };
   view.draw = (sha, marks, options = {}) => shot(source, run, sha, data.sizes[sha], marks, { onopen: () => view.onopen?.(sha, marks, options), ...options });
   return view;
 }
-const nameOf = (view, isOther, other) => view.run !== other?.run ? plain(view.run) : view.row.of.members.length > 1 ? `Member ${view.row.place}` : `Episode ${view.row.number}`;
+const nameOf = (view, other) => view.isBranched && view.row === other?.row ? `Branch ${ends(view.data.sequences).indexOf(view.at) + 1}` : view.run !== other?.run ? plain(view.run) : view.row.of.members.length > 1 ? `Member ${view.row.place}` : `Episode ${view.row.number}`;
 
 export async function episodePage(context, number, query) {
   const { source, run } = context, row = run.byNumber.get(number), data = await source.episode(run.name, number);
   if (!row || !data) return null;
-  const view = viewOf(source, row, data, run.name), other = await otherView(context, query, number);
+  const view = viewOf(source, row, data, run.name, query.b), other = await otherView(context, query, number, view);
   const state = { now: 1, timer: null, quiet: 0, touched: -Infinity }, total = view.turns.length;
   const steps = Math.max(total, other?.turns.length ?? 0) + 1;  // the last step is the end
   const around = context.visible(run), place = around.indexOf(row), members = row.of.members;
-  const partner = () => other ? { vs: other.row.number, in: other.run === run.name ? "" : other.run } : {};
+  const own = () => query.b ? { b: view.at } : {};
+  const partner = () => other ? { vs: other.row.number, in: other.run === run.name ? "" : other.run, vb: other.row === row ? other.at : "" } : {};
   const to = (n, extra = {}) => go([run.name, "e", n], extra);
 
   const cards = [], items = [], slot = h("aside.side", { "aria-label": "The chosen turn", tabindex: 0 }), pane = h("div.conv");
@@ -75,7 +76,7 @@ export async function episodePage(context, number, query) {
       }
     }
     if (isEnlarged()) enlargeNow();
-    go([run.name, "e", number], { t: now > 1 ? now : "", ...partner() }, true);
+    go([run.name, "e", number], { ...own(), t: now > 1 ? now : "", ...partner() }, true);
     if (isScrolled) say(turn ? `Turn ${now}. ${summary(turn).text}` : "End");
   }
   function toggle() {
@@ -124,7 +125,7 @@ export async function episodePage(context, number, query) {
       else if (k === "]" && i + 1 < members.length) to(members[i + 1].number);
       else if (k === "n" && around[place + 1]) to(around[place + 1].number);
       else if (k === "p" && place > 0) to(around[place - 1].number);
-      else if (k === "c" && (other || heading.nearest)) to(number, { t: state.now, ...(other ? {} : { vs: heading.nearest.number }) });
+      else if (k === "c" && (other || heading.nearest)) to(number, { ...own(), t: state.now, ...(other ? {} : heading.nearest) });
       else if (k === "z") { if (isEnlarged()) shrink(); else enlargeNow(); }
       else if (k === "Enter" && (event.target === document.body || event.target.id === "main")) enlargeNow();
       else if (k === "Escape" && !isEnlarged()) context.back(run);
@@ -133,9 +134,10 @@ export async function episodePage(context, number, query) {
     },
   };
 }
-async function otherView({ source, run, runOf }, query, number) {
+async function otherView({ source, run, runOf }, query, number, view) {
   const wanted = parseInt(query.vs, 10);
-  if (!Number.isInteger(wanted) || (wanted === number && !query.in)) return null;
+  if (wanted === number && !query.in) return query.vb && view.isBranched ? viewOf(source, view.row, view.data, run.name, query.vb) : null;
+  if (!Number.isInteger(wanted)) return null;
   const theirs = query.in ? await runOf(query.in) : run, row = theirs?.byNumber.get(wanted);
   const data = row && await source.episode(theirs.name, wanted);
   return data ? viewOf(source, row, data, theirs.name) : null;
@@ -146,7 +148,7 @@ const systemPrompt = view => {
 };
 function lane(view, now, other) {
   const turn = view.turns[now - 1], data = view.data;
-  return h("section.lane", { "aria-label": nameOf(view, false, other) }, h("h2.lanehead", {}, nameOf(view, false, other), " ", chip(view.row), h("span.muted", {}, ` ${many(view.turns.length, "turn")} · ${view.ending}`)),
+  return h("section.lane", { "aria-label": nameOf(view, other) }, h("h2.lanehead", {}, nameOf(view, other), " ", chip({ reward: view.data.sequences[view.at].reward ?? view.row.reward }), h("span.muted", {}, ` ${many(view.turns.length, "turn")} · ${view.ending}`)),
     turnCard(view, now, { isCompared: true, isEager: true }), turn ? h("details.fold.facts2", {}, h("summary", {}, "Tokens, time, info"), inspector(data, turn, now, view.turns.length)) : null);
 }
 function turnList(view, other, steps, items, choose) {
@@ -156,6 +158,7 @@ function turnList(view, other, steps, items, choose) {
     // Actions are compared, not replies: other words for the same click are no difference.
     const acts = one => one ? (one.words.length ? one.words.join("\n") : one.reply.trim()) : null, isFork = other && (turn || their) && acts(turn) !== acts(their);
     const item = h("button", { type: "button", onclick: () => choose(i + 1), title: what.text }, h("b.n", {}, turn || their ? String(i + 1) : ""), turn || isEnd ? icon(what.kind) : null,
+      turn?.starts ? h("span.rewrote", { title: turn.starts.prompt ? "history rewritten" : "branch starts" }, "⟲", h("span.vh", {}, turn.starts.prompt ? "history rewritten" : "branch starts")) : null,
       h("span.cut", { dir: "auto" }, what.text, isFork ? h("span.theirs", {}, theirs) : null), turn?.reward ? h("i.dotscore", { vars: gain(turn.reward), role: "img", "aria-label": `reward ${num(turn.reward)}`, title: `reward ${num(turn.reward)}` }) : null,
       what.isBad ? h("span.flag", { title: "not understood" }, icon("bad"), h("span.vh", {}, "not understood")) : null, isFork ? h("em.fork", { title: "the actions differ" }, "≠") : null);
     items.push(item);
@@ -184,16 +187,18 @@ function identity(view) {
 }
 function episodeHead(context, view, other, { t }) {
   const { run } = context, { row, data } = view, members = row.of.members, rest = members.filter(m => m !== row), isOwn = !other || other.run === run.name;
-  const nearest = rest.find(m => m.solved !== row.solved) ?? rest[0];
+  const siblings = view.isBranched ? ends(data.sequences).filter(end => end !== view.at) : [], member = rest.find(m => m.solved !== row.solved) ?? rest[0];
+  const nearest = siblings.length ? { vs: row.number, vb: siblings.at(-1) } : member && { vs: member.number }, isSelf = other?.row === row;
   const standing = row.advantage === null ? null : row.of.isFlat ? "equal rewards in its group" : `advantage ${signed(row.advantage)}`;
   const facts = [view.ending, many(view.turns.length, "turn"), row.family && plain(row.family.replaceAll("_", " ")), row.role && `role ${plain(row.role)}`, standing].filter(Boolean).join(" · ");
   const chips = members.length > 1 ? h("div.switch", { role: "group", "aria-label": "Members of the group" }, members.map(m => h("a", { href: link([run.name, "e", m.number]), "aria-current": m === row ? "page" : null, title: `member ${m.place}: ${stopWords(m.stop)}` }, `${m.place} `, chip(m)))) : null;
-  const compare = rest.length || other ? h("select", { "aria-label": "Compare with another episode", onchange: event => go([run.name, "e", row.number], { t: t(), vs: event.target.value }) },
+  const compare = rest.length || other || siblings.length ? h("select", { "aria-label": "Compare with another episode", onchange: event => { const [vs, vb] = event.target.value.split(" "); go([run.name, "e", row.number], { b: view.isBranched ? view.at : "", t: t(), vs, vb }); } },
     h("option", { value: "" }, other ? "stop comparing" : "compare with …"), other && !isOwn ? h("option", { value: other.row.number, selected: true }, `${plain(other.run)} · reward ${num(other.row.reward)}`) : null,
+    siblings.map(end => h("option", { value: `${row.number} ${end}`, selected: isSelf && end === other.at }, `${branchName(data, end)} · reward ${num(data.sequences[end].reward ?? data.reward)}`)),
     rest.map(m => h("option", { value: m.number, selected: isOwn && m === other?.row }, `member ${m.place} · reward ${num(m.reward)}`))) : null;
   const problems = [...data.problems.map(p => `${p.rule}: ${p.message}`), ...(data.certificate.kind === "bad" ? [`certificate ${data.certificate.status}`] : [])];
   const node = h("div.ephead", {}, h("h1", { dir: "auto" }, plain(data.title)),
-    h("div.line", {}, chip(row), h("span.muted", {}, facts), h("span.grow"), chips, compare),
+    h("div.line", {}, chip(row), h("span.muted", {}, facts), h("span.grow"), chips, branchList(view, run.name), compare),
     data.fault ? h("p.error", {}, icon("bad"), `Fault in ${plain(data.fault.where)} (${plain(data.fault.kind)}): `, plain(data.fault.message)) : null,
     problems.length ? h("p.error", {}, icon("bad"), "Do not train on this episode. ", plain(problems.join("; "))) : null,
     data.has_ledger ? null : h("p.note", {}, "No token ledger: the engine recorded text only."));

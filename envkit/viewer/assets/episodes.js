@@ -72,7 +72,7 @@ export function episodesPage(context, query) {
     context.list(run, shown);
     drawn = 0;
     body.replaceChildren(rows.length ? h(`table.grid.episodes.${isList() ? "list" : "groups"}`, {}, h("thead", {}, h("tr", {}, columns.map(header))), h("tbody"))
-      : h("p.pad", {}, "Nothing matches. ", h("a", { href: link([run.name, "episodes"]) }, "Show all episodes")));
+      : run.episodes.length === 0 ? h("p.pad.muted", {}, "No episode yet.") : h("p.pad", {}, "Nothing matches. ", h("a", { href: link([run.name, "episodes"]) }, "Show all episodes")));
     grow();
     tally.textContent = `${many(shown.length, "episode")}${isList() ? "" : ` in ${many(rows.length, "group")}`}`;
     if (isQuiet !== true) say(tally.textContent);

@@ -27,8 +27,8 @@ function groupStrip(run, eps) {
       h("b", {}, `${g.solved}/${g.members.length}`), h("span.tasktext", { dir: "auto" }, plain(g.task))))));
 }
 function times(f) {
-  if (!f.times.length) return null;
-  const all = f.times.reduce((sum, [, mean]) => sum + mean, 0) || 1;
+  const all = f.times.reduce((sum, [, mean]) => sum + mean, 0);
+  if (!all) return null;
   return [h("h2", {}, "Time of a turn"), stack(f.times.map(([k, mean]) => [k, mean]), all), h("ul.legend", {}, f.times.map(([k, mean, p95], i) => h("li", {}, h(`i.s${i}`), h("span", {}, k), h("b", {}, seconds(mean)), h("span.muted.wider", {}, `95\u2009% ${seconds(p95)}`))))];
 }
 export function notes(list) {
@@ -41,7 +41,9 @@ export function runPage({ run }) {
   const broken = f.broken ? [`Episodes that break a rule of the ledger: ${f.broken}. Do not train on them.`] : [];
   return { name: "run", title: run.name, tab: 0, node: [
     h("div.head", {}, h("h1", {}, plain(f.environments.join(", ") || run.name)), h("p.muted", {}, plain([`${many(f.episodes, "episode")}${groups}`, f.engines.length && `engine ${f.engines.join(", ")}`, isNumber(f.seconds) && `${seconds(f.seconds)} per episode`, run.live && "still running"].filter(Boolean).join(" · ")))),
-    notes([...broken, ...run.notes]), headline(f, eps), groupStrip(run, eps),
+    notes([...broken, ...run.notes]), f.episodes ? null : h("p.pad.muted", {}, run.live ? "No episode is finished yet. This page shows them as they come." : "This run holds no readable episode."),
+    ...f.episodes ? facts() : []] };
+  function facts() { return [headline(f, eps), groupStrip(run, eps),
     h("div.two", {},
       h("section.card", {}, h("h2", {}, "What ended the episodes"), stack(stops, f.episodes), legend(stops, f.episodes),
         terms.length ? [h("h2", {}, "Reward terms"), table(["term", "mean per episode", "episodes with it"], terms.map(([k, mean, n]) => [plain(k), num(mean), num(n)]))] : null),
@@ -49,6 +51,6 @@ export function runPage({ run }) {
     f.families.length > 1 ? h("section.card", {}, h("h2", {}, "By family"), h("ul.families", {}, f.families.map(([name, solved, n]) =>
       h("li", {}, h("a", { href: eps({ q: name }) }, plain(name.replaceAll("_", " "))), h("span.bar", { vars: { "--n": solved / n } }), h("span", {}, `${num(solved)} of ${num(n)}`))))) : null,
     f.slowest.length ? h("section.card", {}, h("h2", {}, "Slowest episodes"), h("ul.slow", {}, f.slowest.map(([number, task, time, what]) => h("li", {}, h("a.cut", { href: link([run.name, "e", number]) }, plain(task)), h("b", {}, seconds(time)), h("span.muted", {}, plain(what)))))) : null,
-    folded("All figures", h("div.two", {}, table(["what", ""], f.summary.map(([k, v]) => [k, plain(v)])), table(["metric", "value"], f.metrics.map(([k, v]) => [plain(k), num(v, 4)])))),
-  ] };
+    folded("All figures", h("div.two", {}, table(["what", "value"], f.summary.map(([k, v]) => [k, plain(v)])), table(["metric", "value"], f.metrics.map(([k, v]) => [plain(k), num(v, 4)])))),
+  ]; }
 }

@@ -12,10 +12,12 @@ export function interval(low, mid, high, top = 1, bottom = 0) {
     isNumber(low) && isNumber(high) ? s("line", { x1: x(low), x2: Math.max(x(high), x(low) + .8), y1: 6, y2: 6, class: "span" }) : null,
     s("line", { x1: x(mid), x2: x(mid), y1: 1, y2: 11, class: "mid" }));
 }
+// Six colours; what comes after them is grey, not one of the first again.
+export const colourAt = i => `s${i < 6 ? i : 4}`;
 export const stack = (pairs, total) => h("div.stack", { role: "img", "aria-label": pairs.map(([k, n]) => `${k}: ${n}`).join(", ") },
-  pairs.map(([key, n], i) => h(`span.s${i % 6}`, { vars: { "--n": n / (total || 1) }, title: `${key}: ${num(n)}` })));
+  pairs.map(([key, n], i) => h(`span.${colourAt(i)}`, { vars: { "--n": n / (total || 1) }, title: `${key}: ${num(n)}` })));
 export const legend = (pairs, total) => h("ul.legend", {}, pairs.map(([key, n, href], i) =>
-  h("li", {}, h(`i.s${i % 6}`), href ? h("a", { href }, key) : h("span", {}, key), h("b", {}, num(n, 0)), h("span.muted", {}, percent(n / (total || 1))))));
+  h("li", {}, h(`i.${colourAt(i)}`), href ? h("a", { href }, key) : h("span", {}, key), h("b", {}, num(n, 0)), h("span.muted", {}, percent(n / (total || 1))))));
 
 export function figure(label, value, note, { extra, isBad } = {}) {
   return h(`div.fig${isBad ? ".warn" : ""}`, {}, h("div.label", {}, label), h("div.value", {}, value), extra || null, h("div.note", {}, note));

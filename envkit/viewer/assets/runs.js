@@ -3,7 +3,7 @@
 import { h, num, many, plain, isNumber } from "./dom.js";
 import { link, go, say } from "./address.js";
 import { hue, stopWords } from "./model.js";
-import { interval } from "./parts.js";
+import { colourAt, interval } from "./parts.js";
 import { METRICS, byName, environmentsOf, fixed, joined, named, overRunsText, prefixOf, scaleOf, shownMetric, spark, split, stateBadge, stopOrder, stopsBar } from "./charts.js";
 import { documents } from "./documents.js";
 
@@ -81,7 +81,7 @@ export function runsPage(context, found, query) {
       h("thead", {}, h("tr", {}, h("th.pick", { scope: "col" }, h("span.vh", {}, "Compare")), header("name", "Run", true), columns.map(key => header(key, RUN_COLUMNS[key][0], RUN_COLUMNS[key][1])))),
       [...sets].map(([label, members]) => h("tbody", {}, by ? groupHead(label, members) : null, members.map(run => rowOf(run, tools))))) : empty(wanted));
     if (focused) [...body.querySelectorAll("[data-run]")].find(box => box.dataset.run === focused)?.focus();
-    colours.replaceChildren(...(columns.includes("stops") && tools.order.length ? [h("ul.legend.across", { "aria-label": "Colours of what ended the episodes" }, tools.order.map((key, i) => h("li", {}, h(`i.s${i % 6}`), stopWords(key))))] : []));
+    colours.replaceChildren(...(columns.includes("stops") && tools.order.length ? [h("ul.legend.across", { "aria-label": "Colours of what ended the episodes" }, tools.order.map((key, i) => h("li", {}, h(`i.${colourAt(i)}`), stopWords(key))))] : []));
     tally.textContent = many(kept.length, "run");
     count();
   }

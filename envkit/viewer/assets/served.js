@@ -79,7 +79,7 @@ export function served() {
     run,
     async episode(name, number) {
       const found = await ask("episode", { name, number });
-      for (const sequence of found?.sequences ?? []) for (const sha256 of sequence.pictures) if (found.sizes[sha256]) missing.delete(sha256); else missing.add(sha256);
+      for (const sha256 of found?.pictures ?? []) if (found.sizes[sha256]) missing.delete(sha256); else missing.add(sha256);
       return found;
     },
     image: (sha256, name) => HASH.test(sha256) && !missing.has(sha256) ? `/image/${sha256}?${new URLSearchParams({ name })}` : "",

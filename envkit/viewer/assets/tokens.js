@@ -34,7 +34,7 @@ function listed(entries, label, describe) {
   const rest = entries.length > FIRST ? h("button.button", { type: "button", onclick: event => { event.currentTarget.remove(); box.append(...nodes(FIRST)); } }, `Show ${num(entries.length - FIRST, 0)} more tokens`) : null;
   return [box, rest, read];
 }
-const textOf = (id, vocabulary) => vocabulary ? plain(vocabulary[id] ?? `#${id}`) || "∅" : `${id} `;
+export const textOf = (id, vocabulary) => vocabulary ? plain(vocabulary[id] ?? `#${id}`) || "∅" : `${id} `;
 
 function sampled({ ids, mask, logprobs }, vocabulary) {
   return ids.map((id, i) => ({ id, text: textOf(id, vocabulary), mask: mask[i], logprob: numeric(logprobs[i]), count: 1 }));

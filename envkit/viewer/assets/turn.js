@@ -3,6 +3,7 @@
 import { h, num, many, plain, folded, isNumber } from "./dom.js";
 import { icon, isDrawn, penAfter, shot, summary } from "./marks.js";
 import { rewardChip } from "./inspector.js";
+import { rewritten } from "./branches.js";
 
 const LONG = 1400;
 function long(text) {
@@ -32,7 +33,7 @@ function pictures(view, n, options) {
   const { turns, data } = view, turn = turns[n - 1], fresh = turn.heard.flatMap(m => m.images), shown = turn.shown;
   const named = turn.marks.filter(m => m.on && m.on !== shown).map(m => m.on);
   const names = [...new Set([...named, ...fresh, shown].filter(Boolean))];
-  const earlier = turns.slice(0, n - 1).flatMap(t => t.marks), pen = fresh.length ? penAfter(earlier) : penAfter(earlier);
+  const earlier = turns.slice(0, n - 1).flatMap(t => t.marks), pen = penAfter(earlier);
   const draw = (sha, extra = {}) => view.draw(sha, turn.marks.filter(m => (m.on ?? shown) === sha), { pen: sha === shown ? pen : null, ...options, ...extra });
   return { names, fresh, draw };
 }
@@ -45,7 +46,7 @@ export function turnCard(view, n, { isCompared = false, isEager = false } = {}) 
   const what = summary(turn);
   return h("article.turn", { "aria-label": `Turn ${n}` },
     h("h2", {}, h("b.n", {}, String(n)), h("span.cut", { dir: "auto" }, what.text), rewardChip(turn)),
-    heard(turn.heard, n === 1 ? data.title : null), names.map(sha => isNew || sha !== turn.shown ? draw(sha) : unchanged(sha)), reply(turn),
+    rewritten(view, turn), heard(turn.heard, n === 1 ? data.title : null), names.map(sha => isNew || sha !== turn.shown ? draw(sha) : unchanged(sha)), reply(turn),
     turn.images?.length ? turn.images.map(sha => view.draw(sha, [])) : null);
 }
 function endCard(view, n) {

@@ -331,7 +331,7 @@ def test_trl_one_prompt_for_two_requests_is_an_error(bench: MakeBench) -> None:
         }
         for seed in range(4)
     ]
-    with pytest.raises(ConfigurationError, match="one prompt and different requests"):
+    with pytest.raises(ConfigurationError, match="the same prompt but different requests"):
         bench(dataset=Dataset.from_list(rows)).train()
 
 

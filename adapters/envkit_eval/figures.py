@@ -1,13 +1,13 @@
-"""The figures of an evaluation: success, reward, pass@k and what they cost, line by line."""
+"""Results of an evaluation: success, reward, pass@k and cost per line."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envkit.errors import ConfigurationError
-from envkit.evaluation.prices import Price
-from envkit.evaluation.samples import Problem, Sample, by_number, episodes_of, problems_of
 from envkit.metrics.intervals import Interval, mean_interval, pass_at_k
+from envkit_eval.prices import Price
+from envkit_eval.samples import Problem, Sample, by_number, episodes_of, problems_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,15 +16,15 @@ class Estimate:
 
     mean: float
     interval: Interval | None
-    """None if the tasks do not tell: fewer than five, or all with the same reward."""
+    """None for fewer than five tasks, or if all have the same reward."""
     tasks: int
 
     @classmethod
     def of(cls, values: Sequence[float], *, is_share: bool) -> "Estimate | None":
-        """Return the estimate from one value for each task; None without any.
+        """Return the estimate from one value per task; None without any.
 
         Args:
-            values: One for each task.
+            values: One per task.
             is_share: As for `mean_interval`.
         """
         if not values:
@@ -38,39 +38,38 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The figures of an environment, or of one family, level or role of it.
+    """The results of an environment, or of one of its families, levels or roles.
 
-    Faulted and aborted episodes have no reward: they are counted and left out of every mean. Means
-    are over the other episodes.
+    Faulted and aborted episodes have no reward. They are counted but excluded from every mean.
     """
 
     env_id: str
     tag: str | None = None
     """"family", "level", "role" or another tag; None for the whole environment."""
     value: str | None = None
-    """Of the tag."""
+    """Value of the tag."""
     tasks: int
-    """With at least one rewarded episode."""
+    """Tasks with at least one rewarded episode."""
     episodes: int
     """Rewarded ones."""
     faulted: int
     aborted: int
     success: Estimate | None
-    """Share of a task's samples that solved it; the same as pass@1."""
+    """Share of a task's samples that solved it; equal to pass@1."""
     reward: Estimate | None
     pass_at: Mapping[int, Estimate] = field(default_factory=dict[int, Estimate])
-    """By k. A task with fewer than k rewarded samples is left out of that k."""
+    """pass@k by k. A task with fewer than k rewarded samples is excluded for that k."""
     turns: float | None
     prompt_tokens: float | None
     reply_tokens: float | None
     images: float | None
     seconds: float | None
     cost: float | None = None
-    """Dollars of all episodes, faulted ones included; None without a price."""
+    """Cost of all episodes in dollars, including faulted ones; None without a price."""
 
     @property
     def fault_share(self) -> float:
-        """Share of the finished episodes that infrastructure ended."""
+        """Share of the finished episodes ended by infrastructure."""
         finished = self.episodes + self.faulted
         return self.faulted / finished if finished else 0.0
 
@@ -80,16 +79,16 @@ class Line:
 
 
 def check_pass_at(pass_at: Iterable[int], samples: int) -> tuple[int, ...]:
-    """Return the values of k in ascending order, each once; 1, 2, 4, ... and `samples` for none.
+    """Return the distinct values of k in order; the default is 1, 2, 4, ... and `samples`.
 
     Raises:
-        ConfigurationError: A k that so many samples cannot estimate.
+        ConfigurationError: A k exceeds the number of samples.
     """
     asked = sorted(set(pass_at))
     for k in asked:
         if not 1 <= k <= samples:
             raise ConfigurationError(
-                f"pass@k needs 1 to --samples samples of each task, got k={k} with {samples}: "
+                f"pass@k needs 1 to --samples samples per task, got k={k} with {samples}: "
                 f"raise --samples to {k}, or ask for a smaller k"
             )
     if asked:
@@ -101,13 +100,13 @@ def check_pass_at(pass_at: Iterable[int], samples: int) -> tuple[int, ...]:
 def lines_of(
     samples: Sequence[Sample], *, by: Sequence[str], pass_at: Sequence[int], price: Price | None
 ) -> list[Line]:
-    """Return the line of each environment, each followed by those of its roles and tags.
+    """Return one line per environment, each followed by lines for its roles and tags.
 
     Args:
-        samples: Of any number of environments; their order is kept.
-        by: Tags, in the order of their lines. A tag with one value says nothing and is left out.
+        samples: Samples of any number of environments; their order is kept.
+        by: Tags in output order. A tag with a single value is omitted.
         pass_at: Values of k.
-        price: Of the model; None leaves cost out.
+        price: Price of the model; None omits costs.
     """
     lines: list[Line] = []
     for env_id in dict.fromkeys(one.env_id for one in samples):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from envkit.cli.console import say, table
-from envkit.evaluation import Estimate, Line
+from envkit_eval import Estimate, Line
 
 
 def show_lines(lines: Sequence[Line]) -> None:

@@ -1,4 +1,4 @@
-"""What an evaluation keeps of each episode, and of each task that was sampled several times."""
+"""Samples of an evaluation: one per episode, grouped by task."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,35 +11,35 @@ from envkit.rollout.multi_agent import rollout_id_of
 from envkit.trajectory import SegmentKind, TokenSequence, Trajectory
 
 TAGS: Final = ("family", "level")
-"""What results are grouped by where an episode records it."""
+"""Tags to group results by, if an episode records them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One episode as an evaluation counts it. Sums are over its turns."""
+    """One episode of an evaluation. Sums are over its turns."""
 
     env_id: str
     task: str
-    """Equal for the samples of one task, also in other runs on the same seeds."""
+    """Equal for all samples of one task, including runs with the same seeds."""
     episode: str
-    """Equal for the trajectories of one episode of several agents."""
+    """Equal for the trajectories of one multi-agent episode."""
     role: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     reward: float | None
-    """None after a fault and for an aborted episode, which have none."""
+    """None after a fault or an abort."""
     solved: float | None
     """1.0 or 0.0; None without a reward."""
     is_faulted: bool
     is_aborted: bool
-    """Whether somebody stopped it; a resumed run plays it to its end."""
+    """Whether it was aborted; a resumed run finishes it."""
     turns: int
     prompt_tokens: int
-    """Of all turns' contexts, which is what an endpoint bills."""
+    """Tokens of all turns' contexts, which endpoints bill."""
     cached_tokens: int
-    """How many of those a prefix cache held."""
+    """Context tokens served from a prefix cache."""
     reply_tokens: int
     images: int
-    """Pictures in all requests: one that stays in the context counts again each turn."""
+    """Images in all requests: one that stays in the context counts again on every turn."""
     seconds: float
 
     @classmethod
@@ -47,9 +47,9 @@ class Sample:
         """Return the sample of a trajectory.
 
         Args:
-            trajectory: Any, faulted ones too.
-            by: Tags to keep, where the task or the reset's info has a text, a number or a bool.
-            solved_above: A higher reward counts as solved.
+            trajectory: Any trajectory, including faulted ones.
+            by: Tags to keep if the task or reset info has them as a string, number or bool.
+            solved_above: An episode counts as solved if its reward exceeds this.
         """
         facts = EpisodeFacts.of(trajectory)
         reward = facts.reward
@@ -74,7 +74,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The samples of one task that have a reward."""
+    """The rewarded samples of one task."""
 
     samples: tuple[Sample, ...]
 
@@ -90,12 +90,12 @@ class Problem:
 
     @property
     def solved_count(self) -> int:
-        """How many samples solved the task."""
+        """Number of samples that solved the task."""
         return int(sum(one.solved or 0.0 for one in self.samples))
 
 
 def problems_of(samples: Iterable[Sample]) -> dict[str, Problem]:
-    """Return the tasks by their key, each with its rewarded samples; without any it is left out."""
+    """Return tasks by key with their rewarded samples; tasks without any are omitted."""
     found: defaultdict[str, list[Sample]] = defaultdict(list)
     for one in samples:
         if one.reward is not None:
@@ -106,9 +106,9 @@ def problems_of(samples: Iterable[Sample]) -> dict[str, Problem]:
 def episodes_of(samples: Iterable[Sample]) -> list[Sample]:
     """Return one sample for each episode.
 
-    An episode of several agents counts once: its reward is the mean of its roles', it is solved if
-    every role's reward says so, and it has no reward if one role has none. Everything that costs
-    something is added up; turns and seconds are those of the longest role.
+    A multi-agent episode counts once. Its reward is the mean over roles, it is solved if every
+    role's reward counts as solved, and it has no reward if one role has none. Costs are summed; turns and
+    seconds are those of the longest role.
     """
     found: defaultdict[str, list[Sample]] = defaultdict(list)
     for one in samples:
@@ -136,7 +136,7 @@ def _joined(parts: Sequence[Sample]) -> Sample:
 
 
 def _task_of(trajectory: Trajectory) -> str:
-    """Return what the samples of a task share: its seed, which other runs give it too."""
+    """Return the key of a sample's task: its seed, which is stable across runs."""
     for what in (trajectory.seed, trajectory.group_id):
         if what is not None:
             return f"{trajectory.env_id} {what}"
@@ -144,7 +144,7 @@ def _task_of(trajectory: Trajectory) -> str:
 
 
 def tags_of(trajectory: Trajectory, by: Sequence[str]) -> dict[str, str]:
-    """Return the tags of an episode: texts, numbers and truth values of its task or reset's info.
+    """Return an episode's tags: strings, numbers and bools of its task or reset info.
 
     Args:
         trajectory: The episode.
@@ -159,7 +159,7 @@ def tags_of(trajectory: Trajectory, by: Sequence[str]) -> dict[str, str]:
 
 
 def by_number(value: str) -> tuple[bool, float, str]:
-    """Return a key that sorts the values of a tag: numbers as such, before other texts."""
+    """Return a sort key for tag values: numbers by value, before other strings."""
     try:
         return (False, float(value), value)
     except ValueError:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from envkit.cli.examples import with_examples
 from envkit.cli.options import (
     COUNTING,
     AsJson,
@@ -43,6 +44,14 @@ _BESIDE_RESUME: Final = {
 }  # fmt: skip
 
 
+@with_examples(
+    "eval geo3k-v0 canary-v0 --policy oracle -n 64 --out runs/oracle",
+    "eval search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR -k 8",
+    "eval geo3k-v0 --chat https://api.openai.com/v1 --model gpt-4.1-mini --prices prices.toml",
+    "eval --resume runs/oracle --by hops",
+    "eval runs/before runs/after --paired",
+    group="Roll out",
+)
 def evaluate(
     ctx: typer.Context,
     targets: Annotated[
@@ -155,16 +164,16 @@ def evaluate(
     --resume completes it.
     """
     given = locals()
-    from envkit.cli.eval_plan import EvalPlan, counted_otherwise, new_evaluation
     from envkit.cli.remote import on_workers
-    from envkit.cli.run_eval import run_eval
     from envkit.cli.run_plan import Output, RolloutPlan
+    from envkit_eval.plan import EvalPlan, counted_otherwise, new_evaluation
+    from envkit_eval.run import run_eval
 
     output = Output.JSON if as_json else Output.TABLE
     if paired:
-        from envkit.cli.eval_paired import show_comparison
-        from envkit.evaluation import TAGS
         from envkit.metrics import SOLVED_ABOVE
+        from envkit_eval import TAGS
+        from envkit_eval.paired_page import show_comparison
 
         refuse_options(ctx, given, "--paired plays nothing", besides=_BESIDE_PAIRED)
         above = SOLVED_ABOVE if solved_above is None else solved_above

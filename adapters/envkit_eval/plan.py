@@ -10,11 +10,11 @@ import envkit
 from envkit.cli.remote import on_workers
 from envkit.cli.run_plan import Output, RolloutPlan, free_folder, is_taken
 from envkit.errors import ConfigurationError, StorageError
-from envkit.evaluation import TAGS, Line, Price, check_pass_at, price_of, read_price
 from envkit.files import replace_file, storage_errors
 from envkit.metrics import SOLVED_ABOVE
 from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
+from envkit_eval import TAGS, Line, Price, check_pass_at, price_of, read_price
 
 EVAL_FILE: Final = "eval.json"
 SCHEMA: Final = 1

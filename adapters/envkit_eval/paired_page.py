@@ -9,8 +9,8 @@ import typer
 
 from envkit.cli.console import say, say_json, table
 from envkit.cli.run_plan import Output
-from envkit.evaluation import Comparison, Difference, compare, read_side
 from envkit.viewer.pairs import MeanDifference
+from envkit_eval import Comparison, Difference, compare, read_side
 
 _LISTED: Final = 20
 """Maximum changed outcomes shown."""

@@ -1,12 +1,12 @@
-"""What models cost: a small file of prices.
+"""Prices of models, read from a small file.
 
-TOML or JSON, one table for each model, in dollars per million tokens::
+TOML or JSON with one table per model, in dollars per million tokens::
 
     ["gpt-4.1-mini"]
     input = 0.40
     output = 1.60
     cached_input = 0.10   # optional; None bills cached tokens as input
-    image = 0.0           # optional; dollars for each image of a request
+    image = 0.0           # optional; dollars per image in a request
 """
 
 import json
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.evaluation.samples import Sample
+from envkit_eval.samples import Sample
 
 _MILLION: Final = 1e6
 
@@ -28,16 +28,16 @@ class Price:
     """The price of one model."""
 
     input: float
-    """Dollars per million tokens of the contexts."""
+    """Dollars per million context tokens."""
     output: float
     """Dollars per million sampled tokens."""
     cached_input: float | None = None
-    """The same for tokens of the context that a cache held; None takes `input`."""
+    """Dollars per million cached context tokens; None uses `input`."""
     image: float = 0.0
-    """Dollars for each image of a request, in addition to its tokens."""
+    """Dollars per image in a request, in addition to its tokens."""
 
     def cost(self, sample: Sample) -> float:
-        """Return the dollars of an episode."""
+        """Return the cost of an episode in dollars."""
         cached = self.input if self.cached_input is None else self.cached_input
         tokens = (
             self.input * (sample.prompt_tokens - sample.cached_tokens)
@@ -52,11 +52,11 @@ class Price:
 
 
 def read_price(path: Path, model: str) -> Price:
-    """Return the price of a model from a file; every row of the file is checked.
+    """Return a model's price from a file; every row of the file is checked.
 
     Raises:
-        ConfigurationError: The file cannot be read, or a row of it is not a price.
-        UnknownNameError: It has no row for the model.
+        ConfigurationError: The file cannot be read, or a row is not a price.
+        UnknownNameError: The file has no row for the model.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def price_of(row: object, where: str) -> Price:
         where: Names the row in errors.
 
     Raises:
-        ConfigurationError: A number that is missing, unknown, negative or not finite.
+        ConfigurationError: A number is missing, unknown, negative or not finite.
     """
     known = {entry.name for entry in fields(Price)}
     example = "such as {input = 0.40, output = 1.60}, in dollars per million tokens"
@@ -95,5 +95,5 @@ def price_of(row: object, where: str) -> Price:
         if name == "cached_input" and value is None:
             continue
         if type(value) not in (int, float) or not 0 <= value < math.inf:
-            raise ConfigurationError(f"{where}: {name} must be a number from 0, got {value!r}")
+            raise ConfigurationError(f"{where}: {name} must be a number >= 0, got {value!r}")
     return Price(**given)

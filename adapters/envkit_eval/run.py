@@ -7,15 +7,15 @@ from typing import Final
 
 from envkit.cli.console import note, one_line, say, say_json
 from envkit.cli.engines import policy_of
-from envkit.cli.eval_plan import EVAL_FILE, EvalPlan
-from envkit.cli.eval_table import show_lines
 from envkit.cli.options import make_env
 from envkit.cli.run_plan import Output, RolloutPlan, is_taken
 from envkit.cli.run_rollout import EXIT_ALL_FAULTED, EXIT_ERROR, EXIT_OK, run_rollout
 from envkit.errors import EnvkitError, RunFailedError
-from envkit.evaluation import Line, Sample, check_pass_at, lines_of
 from envkit.rollout.run_folder import RunFolder
 from envkit.trajectory import Trajectory
+from envkit_eval import Line, Sample, check_pass_at, lines_of
+from envkit_eval.plan import EVAL_FILE, EvalPlan
+from envkit_eval.table import show_lines
 
 _SIGNALLED: Final = 128
 """Exit codes above this are from signals."""

@@ -1,4 +1,4 @@
-"""Two runs on the same tasks: what the second does better, and how sure that is."""
+"""Paired comparison of two runs on the same tasks, with significance."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.evaluation.samples import by_number, tags_of
 from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import exact_p_value
 from envkit.rollout.run_folder import RUN_FILE, read_settings
@@ -14,9 +13,10 @@ from envkit.trajectory import read_trajectories
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow, episode_row
+from envkit_eval.samples import by_number, tags_of
 
 _SHOWN: Final = 60
-"""Characters of a value that differs."""
+"""Maximum characters shown of a differing value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,12 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two sides: a run, or all runs of an evaluation."""
+    """One side of a comparison: a run, or all runs of an evaluation."""
 
     name: str
     episodes: Sequence[Episode]
     env_kwargs: Mapping[str, Mapping[str, Any]]
-    """By environment, where the run recorded them."""
+    """Arguments by environment, if the run recorded them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +47,17 @@ class Flipped:
     env_id: str
     seed: int | None
     excerpt: str
-    """The start of what was asked."""
+    """The start of the task's prompt."""
     now_solved: bool
-    """False for a task that only the first side solved."""
+    """False if only the first side solved the task."""
     first: str
-    """The episode of the first side: its run and its line there."""
+    """The first side's episode: its run and line number."""
     second: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What changed in an environment, or in one family, level or role of it.
+    """The change in an environment, or in one of its families, levels or roles.
 
     Differences are second minus first, over pairs in which neither episode faulted. Intervals
     resample tasks.
@@ -76,8 +76,8 @@ class Difference:
     """Tasks that the second side solved more often."""
     worse: int
     p_value: float
-    """Of McNemar's exact test where every task was played once by each side. With several samples,
-    of the sign test on tasks, which is the same test of their means."""
+    """P-value of McNemar's exact test if each side played every task once. With several samples, of
+    the sign test on tasks, which is the same test on their means."""
     is_mcnemar: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -94,22 +94,22 @@ class Comparison:
 
 
 def read_side(path: Path, *, by: Sequence[str]) -> Side:
-    """Return the episodes of a run directory, a trajectory file, or every run of an evaluation.
+    """Load the episodes of a run directory, a trajectory file or an evaluation.
 
     Args:
         path: The directory or file.
         by: Tags to keep.
 
     Raises:
-        StorageError: It holds no run, or a trajectory cannot be read.
+        StorageError: It contains no run, or a trajectory cannot be read.
     """
     runs = [path]
     if path.is_dir() and not (path / FILE_NAME).is_file():
         runs = sorted(file.parent for file in path.glob(f"*/{FILE_NAME}"))
     if not runs:
         raise StorageError(
-            f"{path} holds no run: --paired takes two runs or evaluations, each a folder that "
-            "`envkit eval` or `envkit rollout` wrote"
+            f"{path} contains no run: --paired takes two runs or evaluations, each a folder "
+            "written by `envkit eval` or `envkit rollout`"
         )
     episodes: list[Episode] = []
     arguments: dict[str, Mapping[str, Any]] = {}
@@ -125,9 +125,9 @@ def read_side(path: Path, *, by: Sequence[str]) -> Side:
 
 
 def _env_kwargs(run: Path) -> Mapping[str, Any] | None:
-    """Return the environment's arguments; None for a run that does not say, or of another version.
+    """Return the environment's arguments; None for a run without them or of another version.
 
-    The tasks themselves are compared in any case.
+    The tasks themselves are always compared.
     """
     if not (run / RUN_FILE).is_file():
         return None
@@ -141,8 +141,8 @@ def check_same_tasks(first: Side, second: Side) -> None:
     """Reject two sides that did not play the same tasks.
 
     Raises:
-        ConfigurationError: It names the first difference: environments, their arguments, seeds, or
-            what a task holds.
+        ConfigurationError: The sides differ. The message names the first difference: environments,
+            their arguments, seeds or task contents.
     """
     ids = [sorted({one.facts.env_id for one in side.episodes}) for side in (first, second)]
     if ids[0] != ids[1]:
@@ -168,7 +168,7 @@ def _check_tasks_of(env_id: str, first: Side, second: Side) -> None:
                 first,
                 second,
                 f"seed {key} of {env_id} is only in {alone.name}, of {len(left)} and {len(right)} "
-                "tasks; give both the same --seed and -n, and complete what is unfinished with "
+                "tasks; give both the same --seed and -n, and finish incomplete runs with "
                 "--resume",
             )
         one, other = left[key].task, right[key].task
@@ -178,14 +178,14 @@ def _check_tasks_of(env_id: str, first: Side, second: Side) -> None:
                 first,
                 second,
                 f"the task of seed {key} of {env_id} has {name} {_shown(one, name)} and "
-                f"{_shown(other, name)}; environment or data changed in between",
+                f"{_shown(other, name)}; the environment or data changed in between",
             )
 
 
 def _by_task(side: Side, env_id: str) -> dict[int | str, Episode]:
-    """Return an episode for each seed, or for each task where none was recorded.
+    """Return one episode per seed, or per task if no seed was recorded.
 
-    An episode that faulted before it had a task yields to its siblings.
+    Siblings take precedence over an episode that faulted before it had a task.
     """
     found: dict[int | str, Episode] = {}
     for one in side.episodes:
@@ -215,16 +215,16 @@ def _refuse(first: Side, second: Side, what: str) -> None:
 def compare(
     first: Side, second: Side, *, by: Sequence[str], solved_above: float = SOLVED_ABOVE
 ) -> Comparison:
-    """Return what changed from the first side to the second.
+    """Compare the second side with the first.
 
     Args:
-        first: Before.
-        second: After.
-        by: Tags, in the order of their lines. One with a single value is left out.
-        solved_above: A higher reward counts as solved.
+        first: The baseline.
+        second: The side compared with it.
+        by: Tags in output order. A tag with a single value is omitted.
+        solved_above: An episode counts as solved if its reward exceeds this.
 
     Raises:
-        ConfigurationError: They did not play the same tasks.
+        ConfigurationError: The sides did not play the same tasks.
     """
     check_same_tasks(first, second)
     known = {one.facts.episode_id: one for one in (*first.episodes, *second.episodes)}
