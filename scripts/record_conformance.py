@@ -358,12 +358,12 @@ SCENES = (
     ),
     Scene(
         name="compaction",
-        about="the history is summarised twice, each time by a reply that is trained",
+        about="the history is summarised three times, each time by a reply that is trained",
         stop=DONE,
         env=text_room(turns=5),
         template="qwen3",
         policy=work,
-        policy_history={"summarise": {"at_tokens": 90, "max_tokens": 24}},
+        policy_history={"summarise": {"at_tokens": 75, "max_tokens": 24}},
     ),
     Scene(
         name="dropped_screenshot",

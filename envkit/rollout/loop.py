@@ -417,6 +417,9 @@ class Episode:
         await encoder.check(asked, encoded)
         record.add_observation(encoded, time.perf_counter() - started)
         record.close_turn()
+        is_joined = len(asked) == len(pending)
+        said = [*record.messages[:-1], *(pending[-1:] if is_joined else ())]
+        record.before_question = (len(record.ledger.segments) - 1, len(record.turns), said)
         room = self._room(question.max_tokens)
         if room.tokens < 1:
             return room.reason or StopReason.TURN_TOKENS

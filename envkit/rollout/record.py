@@ -89,6 +89,8 @@ class EpisodeRecord:
         self.view = self.messages
         """The conversation as the model sees it now; another list once a history was rewritten."""
         self.origin: Origin | None = None
+        self.before_question: tuple[int, int, list[Message]] | None = None
+        """Segments, turns and messages before the last question of a history policy."""
         self.turns: list[TurnRecord] = []
         self.draft: TurnDraft | None = None
         self.task: Task = {}
@@ -162,6 +164,16 @@ class EpisodeRecord:
             self.turns.append(self.draft.finish())
             self.draft = None
 
+    def _take_question_back(self) -> None:
+        """Forget an answer that nothing followed: a resumed episode asks again.
+
+        The rewrite that it led to has no reply yet, so it is not in the record either.
+        """
+        if self.before_question is None or not self.turns or self.turns[-1].purpose is None:
+            return
+        segments, turns, self.messages = self.before_question
+        del self.ledger.segments[segments:], self.turns[turns:]
+
     def faulted(self, where: FaultPlace, fault: BaseException) -> None:
         """Note the failure that ends the episode."""
         self.fault = FaultRecord.of(where, fault)
@@ -215,6 +227,8 @@ class EpisodeRecord:
     ) -> Trajectory:
         """Return the finished record."""
         self.close_turn()
+        if stop_reason is StopReason.ABORTED:
+            self._take_question_back()
         rewards = {turn.turn: turn.reward for turn in self.turns if turn.reward is not None}
         has_reward = not stop_reason.is_fault and stop_reason is not StopReason.ABORTED
         segments = self.ledger.finished(rewards)

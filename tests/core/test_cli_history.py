@@ -19,6 +19,7 @@ from envkit.rollout.run_folder import read_settings
 from envkit.tasks import Task
 from envkit.trajectory import Trajectory, check_trajectory, load, verify_file
 
+SUMMARY = {"summarise": {"at_tokens": 50}}
 IMAGES = {"keep_last_images": {"keep": 1, "drop_at": 2}}
 
 
@@ -70,7 +71,7 @@ class Screens(Env):
 class Summarised(Screens):
     """Asks for summaries by default."""
 
-    history_policy: ClassVar = {"summarise": {"at_tokens": 50}}
+    history_policy = SUMMARY
 
 
 def think(context: PolicyContext) -> str:

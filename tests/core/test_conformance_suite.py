@@ -87,7 +87,7 @@ def test_recordings_cover_everything_that_is_promised() -> None:
     assert len(BY_NAME["thinking_keep"].trajectory.sequences()) == 1
     assert len(BY_NAME["thinking_rerender"].trajectory.sequences()) == 3
     assert BY_NAME["thinking_rerender"].contents == {Content.SEQUENCES}
-    assert _reasons("compaction") == ["summarise"] * 2
+    assert _reasons("compaction") == ["summarise"] * 3
     assert _reasons("dropped_screenshot") == ["keep_last_images"]
     assert _reasons("sub_agent") == ["sub_agent", "main"]
     leaves = [one.trajectory for one in RECORDINGS if one.name.startswith("fork_")]

@@ -68,7 +68,7 @@ class Saved(Screens):
 class Summarised(Screens):
     """Has its conversation summarised by default."""
 
-    history_policy: ClassVar = SUMMARY
+    history_policy = SUMMARY
 
 
 def reply(context: PolicyContext) -> str:
