@@ -1,9 +1,8 @@
-"""Who may use a server: clients that have its key, and no web page of another site.
+"""Access control of servers: clients need the key, and other sites' pages are refused.
 
-A server makes a random key unless it is given one. Clients send it as `Authorization: Bearer KEY`,
-or as the password of `Authorization: Basic`, which WebSocket libraries make of `ws://:KEY@HOST`.
-
-Browsers say in `Origin` which site a request comes from; one of another site is refused, with or
+A server generates a random key unless given one. Clients send it as `Authorization: Bearer KEY`, or
+as the password of `Authorization: Basic`, which WebSocket libraries derive from `ws://:KEY@HOST`.
+Browsers name the requesting site in `Origin`; requests from another site are refused, with or
 without a key. A server without a key also checks `Host`, because a site whose name resolves to this
 machine counts as the same site to its visitor's browser (DNS rebinding).
 """
@@ -46,31 +45,31 @@ class Refusal:
     """Why a request is refused."""
 
     status: int
-    """Of HTTP: 401 or 403."""
+    """HTTP status: 401 or 403."""
     reason: str
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer has to say besides."""
+        """Extra headers of the response."""
         return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The rule of one server."""
+    """The access rule of one server."""
 
     key: str | None = field(repr=False)
-    """None lets in whoever reaches the server."""
+    """None admits every client that can reach the server."""
     host: str = _LOCAL_ADDRESS
     """Where the server listens."""
     is_made: bool = False
-    """Whether the key was made here, so that it has to be printed."""
+    """Whether the key was generated here and must be printed."""
 
     def __post_init__(self) -> None:
-        """Reject a key that no header can carry or that is quickly guessed.
+        """Reject a key that a header cannot carry or that is easily guessed.
 
         Raises:
-            ConfigurationError: The key is too short, or has other characters than printable ASCII.
+            ConfigurationError: The key is too short, or has characters other than printable ASCII.
         """
         if self.key is None:
             return
@@ -84,11 +83,11 @@ class Access:
     def refusal(
         self, headers: Iterable[tuple[str, str]], *, needs_key: bool = True
     ) -> Refusal | None:
-        """Return why a request is refused, or None for one that is let in.
+        """Return why a request is refused, or None if it is allowed.
 
         Args:
-            headers: Names and values, as the request has them.
-            needs_key: False checks only if the request comes from.
+            headers: Header names and values of the request.
+            needs_key: False checks only the origin of the request.
         """
         found: dict[str, list[str]] = {}
         for name, value in headers:
@@ -135,13 +134,13 @@ def choose_access(
     without_key: bool = False,
     allow_remote: bool = False,
 ) -> Access:
-    """Return the rule that a command's options ask for.
+    """Build the access rule from a command's options.
 
     Args:
-        key: None takes the variable's value, and where it is not set makes a random key.
+        key: None takes the variable's value, or generates a random key if it is not set.
         host: Where the server will listen.
-        variable: Of the environment.
-        without_key: Let in whoever reaches the server; the variable does not count then.
+        variable: Name of the environment variable.
+        without_key: Admit every client that can reach the server; the variable is ignored.
         allow_remote: Let a server without a key listen beyond this machine.
 
     Raises:
@@ -155,14 +154,14 @@ def choose_access(
         raise ConfigurationError("--key and --no-key contradict each other: leave one out")
     if not allow_remote and not is_loopback(host):
         raise ConfigurationError(
-            f"--no-key lets in everybody who reaches {host}: leave it out, listen on 127.0.0.1, "
+            f"--no-key admits every client that can reach {host}: drop it, listen on 127.0.0.1, "
             "or add --allow-remote"
         )
     return Access(key=None, host=host)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether an address is reachable only from this machine."""
     try:
         return host.lower() == _LOCAL_NAME or ip_address(host).is_loopback
     except ValueError:
@@ -170,7 +169,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bearer(key: str | None, headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a client's headers with its key; an `Authorization` among them stays as it is.
+    """Add a client's key to its headers; an existing `Authorization` is kept.
 
     Args:
         key: None or an empty one adds nothing.

@@ -1,8 +1,8 @@
-"""Advantages: an episode against its group, a turn against the group's, and leaves of a tree.
+"""Group-relative advantages of episodes and of turns, and credit in a tree of episodes.
 
 GRPO compares the episodes of one prompt (Shao et al. 2024, "DeepSeekMath", section 4.1). A faulted
-episode has no reward, so it counts in neither mean nor deviation and its advantage is 0. Trainers
-that cannot leave a member out get the mean of the others as a stand-in.
+episode has no reward, so it is excluded from mean and deviation and its advantage is 0. Trainers
+that cannot exclude a member get the mean of the others instead.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -24,21 +24,21 @@ EPSILON: Final = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What the members of a group are compared with."""
+    """The baseline of a group: mean and deviation of its rewards."""
 
     mean: float = 0.0
     """0.0 for a group without any reward."""
     deviation: float = 0.0
-    """Of the sample (divided by count - 1); 0.0 with fewer than two rewards."""
+    """Sample standard deviation (divided by count - 1); 0.0 with fewer than two rewards."""
     count: int = 0
-    """Members with a reward."""
+    """Number of members with a reward."""
 
     @classmethod
     def of(cls, rewards: Iterable[float | None]) -> "Baseline":
         """Return the baseline of a group.
 
         Args:
-            rewards: One for each episode; None, the reward of a faulted one, does not count.
+            rewards: One per episode; None for a faulted episode, which is excluded.
         """
         known = [reward for reward in rewards if reward is not None]
         if not known:
@@ -49,10 +49,10 @@ class Baseline:
     def advantage(
         self, reward: float | None, *, is_scaled: bool, epsilon: float = EPSILON
     ) -> float:
-        """Return a member's advantage; 0.0 for one without a reward.
+        """Return a member's advantage; 0.0 without a reward.
 
         Args:
-            reward: The member's.
+            reward: The member's reward.
             is_scaled: Whether to divide by the deviation.
             epsilon: Added to the deviation.
         """
@@ -69,13 +69,13 @@ class TurnRewards:
     length: int
     """R."""
     ends: tuple[int, ...]
-    """For each turn, the index after its reply's last token; ascending, at most R."""
+    """Per turn, the index after its reply's last token; ascending, at most R."""
     rewards: tuple[float, ...]
-    """One for each turn."""
+    """One reward per turn."""
 
     @classmethod
     def of_row(cls, row: Row) -> "TurnRewards | None":
-        """Return those of a row of the core; None for a row without a reward."""
+        """Build from a ledger row; None for a row without a reward."""
         if row.reward is None:
             return None
         return cls(
@@ -86,9 +86,9 @@ class TurnRewards:
 
     @classmethod
     def of_columns(cls, loss_mask: Sequence[int], rewards: Sequence[float]) -> "TurnRewards":
-        """Return those of a trainer's columns, (R,) each; a turn is a run of sampled tokens.
+        """Build from a trainer's columns, (R,) each; a turn is a run of sampled tokens.
 
-        Between two replies there is always an observation, whose tokens have mask 0.
+        Two replies are always separated by an observation, whose tokens have mask 0.
         """
         ends: list[int] = []
         totals: list[float] = []
@@ -105,14 +105,14 @@ class TurnRewards:
         return cls(length=len(loss_mask), ends=tuple(ends), rewards=tuple(totals))
 
     def bounds(self) -> tuple[int, ...]:
-        """Return where turns begin and end; what follows the last reward is its own turn."""
+        """Return the bounds of turns; tokens after the last reward are a separate turn."""
         ends = (
             self.ends if self.ends and self.ends[-1] == self.length else (*self.ends, self.length)
         )
         return (0, *ends)
 
     def returns(self, discount: float) -> list[float]:
-        """Return each turn's own reward and the discounted later ones."""
+        """Return each turn's reward plus the discounted later ones."""
         found = [0.0] * (len(self.bounds()) - 1 - len(self.rewards))
         later = 0.0
         for reward in reversed(self.rewards):
@@ -135,15 +135,15 @@ def turn_advantages(
     belong to the turn that they precede.
 
     Args:
-        turns: One for each row; None for a row without a reward, which gets one 0.0.
-        groups: What each row's group is known by.
-        discount: What a reward counts one turn earlier; 0 leaves each turn its own reward, 1 the
-            sum of all later ones.
+        turns: One per row; None for a row without a reward, which gets a single 0.0.
+        groups: The group key of each row.
+        discount: Discount per turn; with 0 each turn has only its own reward, with 1 the sum of its
+            own and all later ones.
         is_scaled: Whether to divide by the deviation of the group's returns.
         epsilon: Added to the deviation.
 
     Returns:
-        (R,) for each row. A turn that no other member of the group reached has 0.0.
+        (R,) per row. A turn that no other member of the group reached has 0.0.
     """
     found = [np.zeros(1 if one is None else one.length, np.float32) for one in turns]
     returns = [[] if one is None else one.returns(discount) for one in turns]

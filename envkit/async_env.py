@@ -1,4 +1,4 @@
-"""Environments whose author writes asynchronous hooks."""
+"""Environments with asynchronous hooks."""
 
 import weakref
 from collections.abc import Coroutine
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class AsyncEnv(Env):
-    """An environment that waits for something: a browser, a server, a sandbox.
+    """An environment that waits for I/O: a browser, a server, a sandbox.
 
-    An author writes `on_areset(task)` and `on_aturn(text)`, and `aclose()` if there is something
+    The author writes `on_areset(task)` and `on_aturn(text)`, and `aclose()` if there is something
     to release. The hooks must not block the event loop. The synchronous `reset`, `step` and `close`
-    work too, outside an event loop: they run on a loop of the instance's own, so that a connection
-    opened by one call is usable in the next. Do not mix the two ways on one instance.
+    also work outside an event loop: they run on the instance's own loop, so a connection opened by
+    one call is usable in the next. Do not mix the two styles on one instance.
     """
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
@@ -52,7 +52,7 @@ class AsyncEnv(Env):
         return self._advance(action, await self.on_aturn(action))
 
     async def aclose(self) -> None:
-        """Release what the hooks opened; closing twice must be fine. Nothing by default."""
+        """Release what the hooks opened; must be safe to call twice. Does nothing by default."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode from synchronous code; see `areset`."""
@@ -70,10 +70,13 @@ class AsyncEnv(Env):
             self._own_loop = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_own_loop": None}  # a copy makes its own: loops cannot be copied
+        return {
+            **self.__dict__,
+            "_own_loop": None,
+        }  # loops cannot be copied; a copy creates its own
 
     def _run(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        import asyncio  # here, because it is a fifth of the time of `import envkit`
+        import asyncio  # lazy: it would take a fifth of the time of `import envkit`
 
         try:
             asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Optional hooks by which an environment supports an audit."""
+"""Optional hooks that let an environment support an audit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,32 +12,32 @@ from envkit.turns import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditHooks:
-    """Ways to guess and to grade. Each is optional and adds a row to the audit."""
+    """Guessing and grading functions. Each is optional and adds a row to the audit."""
 
     choices: Callable[[Task], Sequence[str]] | None = None
-    """Answers to guess from without solving: the options of a question, the numbers of its text.
+    """Candidate answers that need no solving: the options of a question, the numbers in its text.
     Adds a random choice, and all choices in one reply."""
     answer: Callable[[str], str] | None = None
-    r"""Writes the reply that gives an answer, such as `\boxed{...}`; None: the answer itself."""
+    r"""Writes the reply for an answer, such as `\boxed{...}`; None uses the answer itself."""
     ask: Callable[[str], str] | None = None
     """Writes a reply that scores an answer without ending the episode, such as a tool call. With
     `choices` and `heard_right` it adds guessing with the scorer."""
     heard_right: Callable[[Step], bool] | None = None
     """Whether a step reports that the guess was right."""
     closed_book: Callable[[Task], str] | None = None
-    """Answers from the question alone: without the image, the search or the tool that the task is
-    about. It must not read the task's answer."""
+    """Answers from the question alone, without the image, search or tool that the task requires. It
+    must not read the task's answer."""
     grade: Callable[[Task, str], float] | None = None
     """The grader: the reward of an answer."""
     second_grade: Callable[[Task, str], float] | None = None
-    """Another implementation of the grader, to compare with."""
+    """Another implementation of the grader, for comparison."""
     answers: Callable[[Task], Sequence[str]] | None = None
-    """Answers for comparing the graders: right ones in other forms, near misses, garbage."""
+    """Answers for comparing the graders: correct ones in other forms, near misses, garbage."""
     shows: Callable[[Task, Sequence[Image]], bool] | None = None
-    """Whether the first observation's images show this task: reads them, or draws the task again
-    and compares. Finds an image that is blank or belongs to another task."""
+    """Whether the first observation's images show this task: reads them, or renders the task again
+    and compares. Detects an image that is blank or belongs to another task."""
     best_return: float | None = None
-    """Mean return of solving, for an environment without an oracle."""
+    """Mean return of a solver, for an environment without an oracle."""
 
     def __post_init__(self) -> None:
         comparing = (self.grade, self.second_grade, self.answers)
@@ -47,7 +47,7 @@ class AuditHooks:
             )
         if self.ask is not None and (self.choices is None or self.heard_right is None):
             raise ConfigurationError(
-                "guessing with the scorer needs choices and heard_right beside ask"
+                "guessing with the scorer needs choices and heard_right in addition to ask"
             )
 
     def reply(self, answer: str) -> str:
@@ -57,16 +57,16 @@ class AuditHooks:
 
 @runtime_checkable
 class Audited(Protocol):
-    """An environment that has hooks."""
+    """An environment with audit hooks."""
 
     def audit_hooks(self) -> AuditHooks:
-        """Return what an audit may use."""
+        """Return the audit hooks."""
         ...
 
 
 @runtime_checkable
 class StatesChance(Protocol):
-    """An environment that states what blind guessing earns."""
+    """An environment that states the reward of blind guessing."""
 
     @property
     def chance_level(self) -> float:

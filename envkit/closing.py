@@ -1,4 +1,4 @@
-"""What a `with` statement closes."""
+"""A base class for objects that a `with` statement closes."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -6,11 +6,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Something to close; a `with` statement does that at its end, after an error too."""
+    """A closable object; a `with` statement closes it at its end, even after an error."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held; safe to call twice."""
+        """Release all resources; safe to call twice."""
 
     def __enter__(self) -> Self:
         return self

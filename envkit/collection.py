@@ -1,8 +1,9 @@
-"""Many environments that one plugin brings under a namespace, such as `reasoning_gym/jugs-v0`.
+"""Collections: many environments of one plugin under a namespace.
 
-A distribution names them with one entry point of the group `envkit.collections`: its name is the
-namespace, its value the place of a `Collection`. What is in it is asked when one of its
-environments is made or listed, so that an installed collection costs nothing until then.
+An id looks like `reasoning_gym/jugs-v0`. A distribution declares a collection with one entry point
+in the group `envkit.collections`: its name is the namespace and its value points to a `Collection`.
+It is read only when one of its environments is made or listed, so an unused collection costs
+nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,27 +24,27 @@ class Collection:
     entry_point: str
     """`module:Class` of every member."""
     argument: str
-    """The constructor argument that says which member it is."""
+    """The constructor argument that selects the member."""
     members: Callable[[], Iterable[str]]
     """Returns the ids, `name-vN` without the namespace; the argument's value is the name. A mapping
-    gives each id a description of its own."""
+    gives each id its own description."""
     keeps_version: bool = False
     """Whether the argument's value is the whole `name-vN`: the ids are another registry's."""
     description: str = ""
-    """One line, for members without their own."""
+    """One-line description for members without their own."""
 
 
 def collections() -> Mapping[str, str]:
-    """Return the distributions that bring each installed namespace; imports nothing."""
+    """Return the distributions that provide each installed namespace; imports nothing."""
     return MappingProxyType({name: _owners(points) for name, points in _installed().items()})
 
 
 def load_collection(namespace: str) -> Collection | None:
-    """Import a collection; None if no distribution brings that namespace.
+    """Import a collection; None if no distribution provides that namespace.
 
     Raises:
-        ContractError: It fails to import, is no `Collection`, or two distributions bring it.
-        MissingDependencyError: What it stands for is not installed.
+        ContractError: It fails to import, is not a `Collection`, or two distributions provide it.
+        MissingDependencyError: The package it wraps is not installed.
     """
     points = _installed().get(namespace)
     if points is None:

@@ -1,4 +1,4 @@
-"""The environment contract: what an author writes and what a caller gets.
+"""The environment contract between authors and callers.
 
 An author subclasses `Env` and writes two hooks, `on_reset(task) -> Turn` and
 `on_turn(response_text) -> Turn`. The base owns seeding, the draw of the task, the turn count,
@@ -47,31 +47,31 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the rollout may do with an environment. The defaults promise nothing."""
+    """Capabilities that an environment declares. The defaults declare none."""
 
     thread_safe: bool = False
     """Steps may run on any thread; otherwise each instance keeps one thread of its own."""
     compute_bound: bool = False
-    """Steps compute and wait for nothing. Only few of them run at once then: Python has one thread
-    compute at a time, and each further one would keep the event loop longer from its turn."""
+    """Steps are CPU-bound and never wait. Only a few then run at once: Python runs one thread at a
+    time, and each additional one would delay the event loop further."""
     replay_safe: bool = False
     """reset(seed, task) and the same replies rebuild the same state, without outside effects."""
     snapshot: bool = False
-    """`snapshot` and `restore` work."""
+    """`snapshot` and `restore` are supported."""
     deterministic: bool = False
     """The same seed, task and replies give the same observations, rewards and info."""
     max_sessions: int | None = None
-    """How many instances may live at once; None is unlimited."""
+    """Maximum live instances; None means no limit."""
     on_step_timeout: Literal["fault", "truncate"] = "fault"
-    """What a step past `RetryBudget.step_timeout_s` means. "fault" masks the episode: a slow
-    backend must not cost reward. "truncate" ends it with the rewards so far, for environments that
-    run what the model wrote: if a hang were always masked, a policy could learn to hang instead of
-    failing."""
+    """Handling of a step that exceeds `RetryBudget.step_timeout_s`. "fault" masks the episode: a
+    slow backend must not cost reward. "truncate" ends it with the rewards so far, for environments
+    that run what the model wrote: if a hang were always masked, a policy could learn to hang
+    instead of failing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyContext:
-    """What a scripted policy may look at when it writes its reply."""
+    """The inputs of a scripted policy."""
 
     env: "Env"
     task: Task
@@ -79,7 +79,7 @@ class PolicyContext:
     """Turns completed so far: 0 at the first reply."""
     messages: Sequence[Message]
     seed: int
-    """Differs by episode, so that a noisy policy can be both random and repeatable."""
+    """Differs per episode, so a noisy policy can be both random and repeatable."""
 
 
 Policy = Callable[[PolicyContext], str]
@@ -95,11 +95,11 @@ class Env(gymnasium.Env[Observation, str]):
     tools: tuple[ToolSpec, ...] = ()
     tasks: TaskSource | None = None
     history_policy: ClassVar[str | Mapping[str, Any] | None] = None
-    """Which history policy a rollout takes if it names none, such as
+    """The history policy of rollouts that name none, such as
     `{"keep_last_images": {"keep": 3, "drop_at": 6}}`; None appends everything."""
     step_key: StepKey | None = None
-    """Set by a rollout before every step; None if nobody retries. An environment with a remote
-    backend sends it along as the idempotency key."""
+    """Set by a rollout before every step; None if there are no retries. An environment with a
+    remote backend sends it as the idempotency key."""
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         if max_turns < 1:
@@ -133,7 +133,7 @@ class Env(gymnasium.Env[Observation, str]):
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
 
         Raises:
-            ConfigurationError: The options are not of that form.
+            ConfigurationError: The options have another form.
         """
         return self._begin(self.on_reset(self._prepare(seed, options)))
 
@@ -152,19 +152,19 @@ class Env(gymnasium.Env[Observation, str]):
         return message(observation["role"], observation["text"], observation["images"])
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return a shorter form of an observation that does not fit, or None to end there.
+        """Return a shorter form of an observation that does not fit, or None to end.
 
         Args:
             observation: What `step` returned.
-            tokens: About how many tokens there is room for, the template's own included;
-                `sys.maxsize` if only the number of images is over its limit.
+            tokens: Approximate room in tokens, including the template's own; `sys.maxsize` if only
+                the number of images exceeds its limit.
         """
         return None
 
-    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]  # Gymnasium's return type is a type variable of its own
+    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]  # Gymnasium's return type is its own type variable
         """Return the transcript as text ("ansi") or as a page of pixels ("rgb_array")."""
         if self.render_mode == "rgb_array":
-            from envkit.transcript import draw_page  # here: fonts are slow to import
+            from envkit.transcript import draw_page  # lazy: fonts are slow to import
 
             return draw_page(self._transcript, self._shown)
         return "\n".join(self._transcript) if self.render_mode == "ansi" else None
@@ -186,7 +186,7 @@ class Env(gymnasium.Env[Observation, str]):
             raise ContractError(f"{name}: task and get_state() must be JSON: {error}") from error
 
     def restore(self, data: bytes) -> None:
-        """Put back a state that `snapshot` returned; later steps are byte-equal."""
+        """Restore a state that `snapshot` returned; later steps are byte-identical."""
         state = json.loads(data)
         self.task, self.turn = state["task"], state["turn"]
         self._running, self._transcript = state["running"], state["transcript"]
@@ -201,7 +201,7 @@ class Env(gymnasium.Env[Observation, str]):
         )
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what `get_state` returned; `task` and `turn` are already set."""
+        """Restore what `get_state` returned; `task` and `turn` are already set."""
         raise ContractError(
             f"{type(self).__name__} declares no snapshot: define get_state/set_state"
         )
@@ -217,8 +217,8 @@ class Env(gymnasium.Env[Observation, str]):
 
     def _choose_task(self, options: dict[str, Any] | None) -> Task:
         task = _given_task(options)
-        # Drawn even if a task is given, so that the recorded task with the same seed plays the
-        # same episode.
+        # Draw even if a task is given, so a recorded task with the same seed plays the same
+        # episode.
         index = None if self.tasks is None else draw_index(self.tasks, self.np_random)
         if task is None:
             task = {} if self.tasks is None or index is None else self.tasks.task(index)
@@ -232,10 +232,10 @@ class Env(gymnasium.Env[Observation, str]):
         return Reset(observation, self._info(turn))
 
     def _require_running(self, action: object) -> None:
-        """Reject a step without an episode, or one that is not a model's reply."""
+        """Reject a step without an episode, or an action that is not a model's reply."""
         if not self._running:
             raise EpisodeStateError(
-                "the episode is over or never began: call reset() before step()"
+                "the episode is over or never started: call reset() before step()"
             )
         if not isinstance(action, str):
             raise ConfigurationError(
@@ -271,7 +271,7 @@ def _given_task(options: object) -> Task | None:
     for key in given.keys() - {"task"}:
         meant = did_you_mean(str(key), ["task"])
         raise ConfigurationError(
-            f"reset() knows the option 'task' alone, got options={{{key!r}: ...}}.{meant}"
+            f"reset() takes only the option 'task', got options={{{key!r}: ...}}.{meant}"
         )
     task = given.get("task")
     if task is not None and not isinstance(task, dict):

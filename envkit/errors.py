@@ -1,4 +1,4 @@
-"""Every error that envkit raises, and the typed faults of its infrastructure.
+"""All errors that envkit raises, and typed infrastructure faults.
 
 The tree::
 
@@ -8,20 +8,20 @@ The tree::
     │   └── MissingDependencyError (ImportError)  an extra is not installed; prints the install line
     ├── ContractError (TypeError)              an environment, engine or plugin broke its contract
     ├── EpisodeStateError (RuntimeError)       step before reset, or after the episode's end
-    ├── TemplateError (ValueError)             a chat template cannot express what was asked of it
-    ├── DatasetError (ValueError)              a data file has the wrong columns or a broken row
+    ├── TemplateError (ValueError)             a chat template cannot express the messages
+    ├── DatasetError (ValueError)              a data file has the wrong columns or an invalid row
     ├── ImageError (ValueError)                bytes that are not a readable image, or are too large
     ├── ServiceError (RuntimeError)         a port, a server or an account refuses
     ├── RunFailedError (RuntimeError)          the episodes of a run all fail in the same way
     ├── StorageError (OSError)                 a trajectory file cannot be written or read
     └── Fault (RuntimeError)                   infrastructure failed; never a reward
         ├── EnvFault                           an environment's backend, its process or its deadline
-        ├── EngineFault                        the engine or the way to it
+        ├── EngineFault                        the engine or the connection to it
         └── LedgerFault                        the token record would no longer be exact
             └── HistoryFault                   a history policy failed
 
-A model's bad reply is not an error: it becomes an observation that says what was wrong, and a
-counter.
+A bad reply from a model is not an error: it becomes an observation that describes the problem, and
+it is counted.
 """
 
 import difflib
@@ -39,11 +39,11 @@ _brief.maxstring = _brief.maxother = _SHOWN_CHARACTERS
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the nearest known name; nothing if none is near.
+    """Return a suggestion with the nearest known name; empty if none is close.
 
     Args:
-        name: The name that was asked for.
-        known: Every name that would have worked.
+        name: The requested name.
+        known: All valid names.
     """
     found = nearest(name, known)
     return "" if found is None else f" Did you mean {found!r}?"
@@ -88,14 +88,14 @@ def shown(value: Any) -> str:  # noqa: ANN401  # foreign data
 
 
 class FaultKind(StrEnum):
-    """What failed, as far as a retry policy needs to know."""
+    """The kind of failure, which determines how a retry policy reacts."""
 
     TIMEOUT = "timeout"
     """No answer before the deadline; the call may or may not have taken effect."""
     TRANSIENT = "transient"
-    """A failure that the same call is expected to survive: a refused connection, a 503."""
+    """A transient failure that a retry should survive: a refused connection, a 503."""
     CRASHED = "crashed"
-    """The environment's process, browser or object is gone; only a fresh one can go on."""
+    """The environment's process, browser or object is gone and must be replaced."""
     PERMANENT = "permanent"
     """The same call fails again: a bad request, a bug, a broken task."""
     GRADER = "grader"
@@ -115,12 +115,12 @@ class UnknownNameError(ConfigurationError, LookupError):
 
     @classmethod
     def suggest(cls, noun: str, name: str, known: Iterable[str]) -> "UnknownNameError":
-        """Build the error with the nearest known name and the list, of a long one the nearest.
+        """Build the error with the nearest known name and the list, shortened if long.
 
         Args:
-            noun: What the name stands for, such as "environment".
-            name: The name that was asked for.
-            known: Every name that would have worked.
+            noun: The kind of thing named, such as "environment".
+            name: The requested name.
+            known: All valid names.
         """
         names = sorted(known)
         listed = names
@@ -137,7 +137,7 @@ class MissingDependencyError(ConfigurationError, ImportError):
 
     @classmethod
     def for_extra(cls, feature: str, package: str, extra: str) -> "MissingDependencyError":
-        """Build the error with the line that installs the extra."""
+        """Build the error with the command that installs the extra."""
         return cls(
             f"{feature} needs the package {package!r}, which is not installed. "
             f"Install it with: pip install 'envkit-rl[{extra}]'"
@@ -153,7 +153,7 @@ class EpisodeStateError(EnvkitError, RuntimeError):
 
 
 class TemplateError(EnvkitError, ValueError):
-    """A chat template cannot express what was asked of it, or exactness cannot be proven."""
+    """A chat template cannot express the messages, or exactness cannot be proven."""
 
 
 class DatasetError(EnvkitError, ValueError):
@@ -174,7 +174,7 @@ class RunFailedError(EnvkitError, RuntimeError):
     def __init__(self, message: str, played: Sequence[Any] = ()) -> None:
         super().__init__(message)
         self.played = tuple(played)
-        """Records of the last episode, which were not delivered."""
+        """Undelivered records of the last episode."""
 
 
 class StorageError(EnvkitError, OSError):
@@ -209,7 +209,7 @@ class EnvFault(Fault):
 
 
 class EngineFault(Fault):
-    """The engine, or the way to it, failed."""
+    """The engine, or the connection to it, failed."""
 
     def __init__(
         self,
@@ -224,12 +224,12 @@ class EngineFault(Fault):
 
         Args:
             message: What happened, and what to do about it.
-            kind: What a retry policy needs to know.
+            kind: The kind of failure, for the retry policy.
             retryable: Whether the same request may succeed; None follows the kind.
             is_away: Whether the engine itself is unreachable or refuses all requests for now (a
                 refused connection, a 429, a 503). All episodes then wait for it. False blames this
                 request alone.
-            retry_after_s: How long the server asked to be left alone; None if it did not say.
+            retry_after_s: Seconds the server asked to wait; None if it did not say.
         """
         super().__init__(message, kind=kind, retryable=retryable)
         self.is_away: bool = is_away

@@ -1,9 +1,9 @@
-"""Planned failures: which call fails, and how, as a pure function of a seed and the call.
+"""Planned failures: a pure function of a seed and the call.
 
-One plan is shared by whatever can fail in a test or a drill: backends, fake servers, engines,
-`envkit.wrappers.InjectFaults`. A call is named by a scope ("step"), a key (the episode, the turn)
-and the number of its attempt. The plan says what happens to it; the caller makes it happen. Threads
-and the order of calls change nothing, so a failing run is played again from its seed.
+Everything that can fail in a test or drill shares one plan: backends, fake servers, engines,
+`envkit.wrappers.InjectFaults`. A call is identified by a scope ("step"), a key (the episode, the
+turn) and an attempt number. The plan decides what happens to it; the caller makes it happen.
+Threads and call order do not matter, so a failing run can be replayed from its seed.
 """
 
 import threading
@@ -16,21 +16,21 @@ from envkit.errors import ConfigurationError, FaultKind
 from envkit.seeds import derive_seed
 
 RETRYABLE_KINDS: Final = (FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRASHED)
-"""What a plan draws from by default: faults that a retry is expected to survive."""
+"""The default kinds of a plan: faults that a retry should survive."""
 ANY_SCOPE: Final = "*"
-"""In a mapping by scope: every scope that is not named."""
+"""Key for all other scopes in a mapping by scope."""
 _DRAWS: Final = 2**31
 _KEPT: Final = 10_000
-"""Injected faults that a plan remembers one by one; all are counted."""
+"""Maximum injected faults that a plan records individually; all are counted."""
 
 Key = tuple[object, ...]
-"""Names a call within its scope, such as `(seed, turn)`; told apart by the text form of its parts,
-so these must be the same in every process: numbers and strings."""
+"""Identifies a call within its scope, such as `(seed, turn)`. Keys are compared by the text form
+of their parts, so use values that are the same in every process: numbers and strings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
-    """A fault that a plan dealt out."""
+    """A fault injected by a plan."""
 
     scope: str
     key: Key
@@ -41,8 +41,8 @@ class Injected:
 class FaultPlan:
     """Decides what happens to each call: nothing, or a fault of some kind.
 
-    Kinds are names: those of `FaultKind`, or a fake server's own ("garbage", "429"). A copy of a
-    plan is the plan itself, so that environments made from one spec share it.
+    Kinds are names: those of `FaultKind`, or a fake server's own ("garbage", "429"). Copying
+    a plan returns the same object, so environments made from one spec share it.
     """
 
     def __init__(
@@ -54,20 +54,20 @@ class FaultPlan:
         schedule: Mapping[Key, str] | None = None,
         worst_attempts: int | None = None,
     ) -> None:
-        """Make a plan.
+        """Create a plan.
 
         Args:
             rate: Share of the calls that fail, 0 to 1, for all scopes or by scope. A scope that is
-                not named takes the rate of "*", or else 0.
+                not listed takes the rate of "*", or else 0.
             seed: Another seed fails other calls.
-            kinds: What to draw from, each as likely as the others, for all scopes or by scope. A
-                scope that is not named takes the kinds of "*", or else the default.
-            schedule: Calls that fail for certain: `(scope, *key, attempt)` -> kind.
-            worst_attempts: How many attempts of one call may fail by rate; every call then ends
-                well within one attempt more. None is unlimited.
+            kinds: The kinds to draw from, all equally likely, for all scopes or by scope. A scope
+                that is not listed takes the kinds of "*", or else the default.
+            schedule: Calls that always fail: `(scope, *key, attempt)` -> kind.
+            worst_attempts: Maximum attempts of one call that fail by rate; the next attempt then
+                succeeds. None means no limit.
 
         Raises:
-            ConfigurationError: A rate out of range, a scope without kinds, or a negative number.
+            ConfigurationError: A rate is out of range, a scope has no kinds, or a number is < 0.
         """
         self.rates = dict(rate) if isinstance(rate, Mapping) else {ANY_SCOPE: float(rate)}
         self.kinds = (
@@ -86,14 +86,14 @@ class FaultPlan:
         self.seed, self.worst_attempts = seed, worst_attempts
         self.schedule = dict(schedule or {})
         self.injected: Counter[str] = Counter()
-        """Faults dealt out so far, by kind."""
+        """Faults injected so far, by kind."""
         self.log: list[Injected] = []
-        """The first ten thousand of them, in the order they came."""
+        """The first ten thousand injected faults, in order."""
         self._attempts: Counter[Key] = Counter()
         self._lock = threading.Lock()
 
     def decide(self, scope: str, *key: object, attempt: int = 0) -> str | None:
-        """Return the kind of fault of this call, or None; a pure function that counts nothing."""
+        """Return this call's kind of fault, or None; a pure function that counts nothing."""
         scheduled = self.schedule.get((scope, *key, attempt))
         if scheduled is not None:
             return scheduled
@@ -106,12 +106,12 @@ class FaultPlan:
         return str(kinds[self.number("kind", scope, *key, attempt) % len(kinds)])
 
     def draw(self, scope: str, *key: object, attempt: int | None = None) -> str | None:
-        """Decide for a call that is about to happen, and count what it gets.
+        """Decide the fault of a call that is about to happen, and count it.
 
         Args:
-            scope: What is called, such as "step".
+            scope: The operation, such as "step".
             key: Which call it is.
-            attempt: How often the same call was tried before; None lets the plan count it.
+            attempt: Number of earlier attempts of the same call; None lets the plan count them.
         """
         with self._lock:
             if attempt is None:
@@ -129,7 +129,7 @@ class FaultPlan:
         return derive_seed("fault detail", self.seed, *parts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what rebuilds the plan, as JSON data; counts are left out."""
+        """Return the plan as JSON data, without counts."""
         return {
             "rate": self.rates,
             "seed": self.seed,
@@ -140,7 +140,7 @@ class FaultPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a plan from `to_json`; it deals out the same faults."""
+        """Rebuild a plan from `to_json`; it injects the same faults."""
         schedule = {tuple(call): kind for call, kind in data["schedule"]}
         return cls(
             data["rate"],

@@ -1,4 +1,4 @@
-"""Writing that leaves a file whole or as it was."""
+"""Atomic file writes and locked appends."""
 
 import contextlib
 import errno
@@ -30,10 +30,10 @@ def storage_errors(what: str) -> Generator[None]:
 
 
 def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:
-    """Write a file under another name and move it into place, so that it is never half there.
+    """Write a file atomically: under a temporary name, then moved into place.
 
     Raises:
-        StorageError: It cannot be written; nothing is left of it.
+        StorageError: It cannot be written; no partial file is left.
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -51,21 +51,21 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
 
 
 class LineFile(Closing):
-    """A file that one writer at a time appends lines to, each whole or not at all.
+    """An append-only file of lines, each written completely or not at all.
 
-    An advisory lock keeps a second writer out. It is released when its process ends,
-    however it ends. Threads may share the writer.
+    An advisory lock excludes a second writer. It is released when its process ends for any reason.
+    Threads may share the writer.
     """
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
-        """Open the file, making it if it is missing.
+        """Open the file; create it if it is missing.
 
         Args:
-            path: The file; its folder exists.
-            durable: Wait until the disk has each line (fsync).
+            path: The file; its folder must exist.
+            durable: Wait until each line is on disk (fsync).
 
         Raises:
-            StorageError: It cannot be written, or another writer has it.
+            StorageError: It cannot be written, or another writer has it open.
         """
         self.path: Final = path
         self._durable = durable
@@ -86,7 +86,7 @@ class LineFile(Closing):
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
         return self._end
 
     def clear(self) -> None:
@@ -96,10 +96,10 @@ class LineFile(Closing):
             self._end = 0
 
     def repair(self) -> int:
-        """Cut off what a stopped writer left unfinished at the end, and return its length.
+        """Remove an incomplete end left by an interrupted writer; return its length.
 
-        That is a last line that is not a JSON object, and zeros that a power cut left. A whole last
-        line that only lost its newline gets it back.
+        An incomplete end is a last line that is not a JSON object, or zeros from a power cut. If a
+        complete last line lacks only its newline, the newline is added.
         """
         with self._lock, storage_errors(f"cannot repair {self.path}"):
             descriptor = self._open()
@@ -113,12 +113,12 @@ class LineFile(Closing):
             return cut
 
     def keep_lines(self, wanted: Container[int]) -> None:
-        """Drop every line whose number, counted from 1, is not wanted.
+        """Drop every line whose number, counted from 1, is not kept.
 
-        The file is replaced as a whole, and the lock moves to the new one.
+        The file is replaced atomically, and the lock moves to the new one.
 
         Raises:
-            StorageError: It cannot be replaced; it stays as it was.
+            StorageError: It cannot be replaced; it is unchanged.
         """
         temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
         with self._lock, storage_errors(f"cannot rewrite {self.path}"):
@@ -143,7 +143,7 @@ class LineFile(Closing):
             self._descriptor, self._end = new, os.fstat(new).st_size
 
     def check(self) -> None:
-        """Make sure that a line could be appended now.
+        """Check that a line could be appended now.
 
         Raises:
             StorageError: The file was closed, deleted, replaced or changed by another program.
@@ -152,15 +152,15 @@ class LineFile(Closing):
             self._check(self._open())
 
     def append(self, line: bytes) -> None:
-        """Write all of the line, in one call, or none of it.
+        """Append a line completely in one call, or not at all.
 
         Raises:
             StorageError: The disk is full, or the file was closed, deleted, replaced or changed by
-                another program. What it holds stays.
+                another program. Its contents are kept.
         """
         with self._lock:
             descriptor = self._open()
-            with storage_errors(f"cannot write to {self.path}; what it holds is kept"):
+            with storage_errors(f"cannot write to {self.path}; its contents are kept"):
                 self._check(descriptor)
                 self._append(descriptor, line)
 
@@ -182,8 +182,8 @@ class LineFile(Closing):
         except OSError as error:
             if error.errno in _BUSY:
                 raise StorageError(
-                    f"{self.path} is being written by another writer, and a run has one; wait for "
-                    "it to end, stop it, or name another directory"
+                    f"{self.path} is being written by another writer, and a run has only one; wait "
+                    "for it to finish, stop it, or choose another directory"
                 ) from error
             # A file system without locks, such as some network mounts: write without one.
 
@@ -196,7 +196,7 @@ class LineFile(Closing):
         if named is None or (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
             raise StorageError(
                 f"{self.path} was {'deleted' if named is None else 'replaced'} while it was being "
-                "written; what would be written now is lost. Name another directory"
+                "written; further output would be lost. Choose another directory"
             )
         if self._is_torn and opened.st_size > self._end:
             os.ftruncate(descriptor, self._end)
@@ -210,20 +210,20 @@ class LineFile(Closing):
     def _append(self, descriptor: int, line: bytes) -> None:
         rest = memoryview(line)
         try:
-            while rest:  # one call, unless the disk takes less
+            while rest:  # one call, unless the write is partial
                 rest = rest[os.write(descriptor, rest) :]
             if self._durable:
                 os.fsync(descriptor)
         except BaseException:
             self._is_torn = True
-            with contextlib.suppress(OSError):  # else the next call cuts it off
+            with contextlib.suppress(OSError):  # otherwise the next call removes it
                 os.ftruncate(descriptor, self._end)
             raise
         self._end += len(line)
 
 
 def _whole_end(descriptor: int, end: int) -> tuple[int, bool]:
-    """Return where the last whole line ends, and whether its newline is missing."""
+    """Return where the last complete line ends, and whether its newline is missing."""
     while end:
         start = _line_start(descriptor, end)
         line = os.pread(descriptor, end - start, start)
@@ -237,7 +237,7 @@ def _whole_end(descriptor: int, end: int) -> tuple[int, bool]:
 
 
 def _line_start(descriptor: int, end: int) -> int:
-    """Return where the line begins that ends at `end`."""
+    """Return the start of the line that ends at `end`."""
     end -= 1  # its own newline
     while end > 0:
         start = max(0, end - _BLOCK)
@@ -256,7 +256,7 @@ def _is_object(text: bytes) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's entries."""
+    """Wait until the folder's entries are on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""Image files: which formats are decoded, and how large they may be.
+"""Decoding of image files, with limits on format and size.
 
-Bytes come from models, servers, datasets and run directories, so they are treated as hostile:
+Bytes come from models, servers, datasets and run directories, so they are treated as untrusted:
 
 - Only the formats in `FORMATS` are decoded. Pillow knows about forty others, some of which start an
   external program (EPS) or are rarely tested.
@@ -23,19 +23,19 @@ from PIL import Image as PilImage
 from envkit.errors import ImageError
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-"""The formats that are decoded, by Pillow's names."""
+"""Supported formats by Pillow's names."""
 _OTHER_NAMES: Final = {"MPO": "JPEG", "DIB": "BMP"}
-"""What Pillow calls variants of the formats: a JPEG with more than one image is an MPO."""
+"""Pillow's names of format variants: a JPEG with more than one image is an MPO."""
 MAX_PIXELS: Final = 64 * 1024 * 1024
-"""Largest accepted width * height; Pillow needs up to 256 MiB for that many."""
+"""Maximum width * height; Pillow needs up to 256 MiB for that many pixels."""
 MAX_BYTES: Final = 5 * MAX_PIXELS
-"""Longest accepted file: enough for the PNG of any accepted image, so that every image can be
+"""Maximum file size in bytes: enough for the PNG of any accepted image, so every image can be
 stored and read again."""
 
 _PNG_LEVEL: Final = 1
 """zlib's fastest."""
 _BLOCK_BYTES: Final = 1 << 16
-"""Of pixels taken out of an image at once: Pillow's own buffer, which is not mapped anew."""
+"""Bytes of pixels copied at once: Pillow's buffer size, which avoids a new mapping."""
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_CRITICAL: Final = (b"IDAT", b"IHDR", b"PLTE", b"IEND")
 _BAND_PIXELS: Final = 4 * 1024 * 1024
@@ -68,8 +68,8 @@ class DecodedImage(NamedTuple):
     image_format: str
     """Of the file, such as "png"."""
     exact: bytes | None
-    """The file without its metadata, if it holds exactly these pixels; None if they were converted,
-    such as composited onto white, or if the metadata of its format is not removed here."""
+    """The file without its metadata, if it holds exactly these pixels. None if they were converted,
+    such as composited onto white, or if removing metadata is not supported for its format."""
 
 
 def decode_image(data: bytes) -> DecodedImage:
@@ -91,7 +91,7 @@ def decode_image(data: bytes) -> DecodedImage:
             picture = normalized(opened)
             exact = _exact(data, image_format) if picture is opened else None
             if picture is opened and image_format != "png":
-                picture = opened.copy()  # the opened one holds on to its file or decoder
+                picture = opened.copy()  # the opened one keeps a reference to its file or decoder
             picture.info = {}
             return DecodedImage(picture, image_format, exact)
     except PilImage.UnidentifiedImageError as error:
@@ -108,8 +108,8 @@ def decode_image(data: bytes) -> DecodedImage:
 def png_of(picture: PilImage.Image) -> bytes:
     """Return an image of mode L or RGB as PNG, its rows unfiltered.
 
-    What is drawn has flat areas, which compress as well without filters. Trying the five filters on
-    each row, as Pillow does, takes two to three times as long; it saves a tenth of a photo's size.
+    Drawings have flat areas that compress as well without filters. Trying the five filters on each
+    row, as Pillow does, takes two to three times as long and makes photos a tenth smaller.
     """
     width, height = picture.size
     line = width * len(picture.getbands()) + 1  # with the filter byte
@@ -198,7 +198,7 @@ def _on_white(picture: PilImage.Image) -> PilImage.Image:
 def _without_ancillary_chunks(data: bytes) -> bytes:
     """Return a PNG without the chunks that do not change its pixels, up to its end.
 
-    Damage is left for the decoder to find; an unknown critical chunk counts as the end.
+    Damage is left to the decoder; an unknown critical chunk counts as the end.
     """
     first = start = place = len(_PNG_SIGNATURE)
     kept = [data[:first]]
@@ -221,7 +221,7 @@ def _without_ancillary_chunks(data: bytes) -> bytes:
 
 
 def _exact(data: bytes, image_format: str) -> bytes | None:
-    """Return a file without metadata, or None if that is not known how to do."""
+    """Return a file without metadata, or None if its format is not supported."""
     if image_format == "png":
         return data  # its ancillary chunks are gone already
     if image_format == "jpeg":
@@ -233,7 +233,7 @@ def _exact(data: bytes, image_format: str) -> bytes | None:
 def _without_segments(data: bytes) -> bytes | None:
     """Return a JPEG without its comments and application data, up to its end; None if damaged.
 
-    What says how the colors are coded stays: the headers of JFIF and Adobe.
+    The JFIF and Adobe headers, which define the color encoding, are kept.
     """
     kept, place = [data[:2]], 2
     while data[place : place + 1] == b"\xff":
@@ -253,7 +253,7 @@ def _without_segments(data: bytes) -> bytes | None:
 
 
 def _check_webp(data: bytes) -> None:
-    """Check the canvas size in a WebP header; other bytes are left for the decoder to refuse."""
+    """Check the canvas size in a WebP header; the decoder rejects other bytes."""
     kind, header = data[12:16], data[20:30]
     if len(header) < 10:
         return

@@ -1,16 +1,16 @@
 """Immutable, content-addressed images.
 
-An `Image` is identified by the SHA-256 of its mode, size and pixels. It keeps the bytes that it
-came in, in the format that it came in, and is never copied: `copy.deepcopy` returns the same
-object, so a group of G trajectories that share an image shares its bytes. Pickled, it travels as
-its identity and these bytes; the receiver neither decodes nor hashes until it reads pixels.
+An `Image` is identified by the SHA-256 of its mode, size and pixels. It keeps its original bytes in
+their original format and is never copied: `copy.deepcopy` returns the same object, so a group of G
+trajectories that share an image share its bytes. A pickle contains its identity and these bytes;
+the receiver neither decodes nor hashes until it reads pixels.
 
 A lossy file (JPEG, WebP) gives these pixels with this process's decoder. Another program's decoder
-may give others, which nobody would notice, so whoever sends an image to one asks for PNG.
+may silently give others, so code that sends images to other programs asks for PNG.
 
-Pixels are released. The process keeps those that were decoded last, `PIXEL_CACHE_BYTES` in all, and
-an image decodes its bytes again when it is asked for pixels that are gone. A drawn image keeps its
-pixels until it is encoded as PNG.
+Decoded pixels are cached. The process keeps the most recently decoded ones, up to
+`PIXEL_CACHE_BYTES`, and an image decodes its bytes again if its pixels were evicted. A drawn image
+keeps its pixels until it is encoded as PNG.
 """
 
 import base64
@@ -39,16 +39,16 @@ from envkit.image_files import (
 
 _FORMATS: Final = ("jpeg", "png", "webp")
 PIXEL_CACHE_BYTES: Final = 256 * 1024 * 1024
-"""Most memory that decoded pixels take in a process, not counting those in use: two hundred
-screenshots of 672x448, so that hundreds of episodes can start at once and decode none twice."""
+"""Maximum bytes of decoded pixels per process, excluding those in use: two hundred screenshots of
+672x448, so hundreds of episodes can start at once without decoding any image twice."""
 _OVERHEAD_BYTES: Final = 4096
-"""Counted for each decoded image in addition to its pixels."""
+"""Overhead in bytes per decoded image, in addition to its pixels."""
 
 
 class _RecentPixels:
-    """The images that have pixels in memory, in the order in which they were decoded.
+    """The images with pixels in memory, in decoding order.
 
-    An image that is dropped frees its pixels by itself; they still count until they are the oldest.
+    Deleting an image frees its pixels, but they still count until they are the oldest.
     """
 
     def __init__(self, limit: int) -> None:
@@ -62,7 +62,7 @@ class _RecentPixels:
         self._bytes = 0
 
     def add(self, image: "Image", picture: PilImage.Image) -> "list[Image]":
-        """Count an image that has just been decoded; return the oldest ones beyond the limit."""
+        """Add a newly decoded image; return the oldest ones beyond the limit."""
         pixels = picture.width * picture.height * (1 if picture.mode == "L" else 4)
         beyond: list[Image] = []
         with self._lock:
@@ -105,7 +105,7 @@ class Image:
             raise ImageError("an image of a Pillow image is built with Image.from_pil(image)")
         self._source = source  # None for a drawn image that has not been encoded yet
         self._format: str | None = None  # of the source, if it holds exactly these pixels
-        self._is_promised = False  # whether the identity was given and is not compared yet
+        self._is_promised = False  # whether the identity was given and not verified yet
         self._decoded: PilImage.Image | None = None
         self._shape: tuple[str, tuple[int, int]] | None = None
         self._sha256: str | None = None
@@ -114,12 +114,12 @@ class Image:
 
     @classmethod
     def from_pil(cls, picture: PilImage.Image, *, png: bytes | None = None) -> "Image":
-        """Take a Pillow image; it is copied, so later edits do not reach the image.
+        """Build from a Pillow image; it is copied, so later edits have no effect.
 
         Args:
-            picture: In any mode.
-            png: The image as PNG, if it is encoded already. Nothing compares the two: bytes of
-                other pixels would travel under this image's identity.
+            picture: An image in any mode.
+            png: The image as PNG, if already encoded. It is not verified: bytes with other pixels
+                would be sent under this image's identity.
         """
         check_size(picture.size)
         image, drawn = cls(png), normalized(picture).copy()
@@ -132,7 +132,7 @@ class Image:
 
     @classmethod
     def from_array(cls, array: NDArray[np.uint8]) -> "Image":
-        """Take an array of shape (height, width) or (height, width, 3 or 4), dtype uint8."""
+        """Build from an array of shape (height, width) or (height, width, 3 or 4), dtype uint8."""
         if array.dtype != np.uint8 or not (array.ndim == 2 or array.shape[2:] in ((3,), (4,))):
             raise ImageError(
                 "an image array must be uint8 of shape (height, width[, channels]), "
@@ -142,7 +142,7 @@ class Image:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Image":
-        """Take a PNG, JPEG, WebP, GIF or BMP file; it is decoded on first use.
+        """Build from a PNG, JPEG, WebP, GIF or BMP file, decoded on first use.
 
         Raises:
             ImageError: There are more than `envkit.image_files.MAX_BYTES` bytes.
@@ -152,7 +152,7 @@ class Image:
 
     @classmethod
     def from_data_uri(cls, uri: str) -> "Image":
-        """Take a base64 data URI; its mime type is ignored, the bytes say what they are."""
+        """Build from a base64 data URI; its MIME type is ignored in favour of the bytes."""
         _, separator, payload = uri.partition("base64,")
         if not separator:
             raise ImageError(f"a data URI must contain 'base64,', got {uri[:40]!r}...")
@@ -176,10 +176,10 @@ class Image:
 
     @classmethod
     def deferred(cls, read: Callable[[], bytes], *, sha256: str) -> "Image":
-        """Take encoded bytes that are read on first use, and the identity that they must have.
+        """Build from encoded bytes read on first use and their expected identity.
 
-        The identity is known without reading; pixels that turn out to have another one are refused
-        with an ImageError when they are decoded.
+        The identity is available without reading. Decoding raises an ImageError if the pixels have
+        another identity.
         """
         image = cls(read)
         image._sha256, image._is_promised = sha256, True
@@ -189,7 +189,7 @@ class Image:
     def _received(
         cls, sha256: str, data: bytes, shape: tuple[str, tuple[int, int]], image_format: str
     ) -> "Image":
-        """Return a pickled image; its identity is compared when its pixels are first read."""
+        """Rebuild a pickled image; its identity is verified when its pixels are first read."""
         image = cls(data)
         image._sha256, image._is_promised = sha256, True
         image._shape, image._format = shape, image_format
@@ -198,10 +198,10 @@ class Image:
     def pil(self) -> PilImage.Image:
         """Return the decoded image, mode L or RGB. It is shared: copy before drawing on it.
 
-        Holding on to it keeps its pixels in memory; asking again later is cheap.
+        A reference to it keeps its pixels in memory; calling again later is cheap.
 
         Raises:
-            ImageError: The bytes are not an image, or not the one that was promised.
+            ImageError: The bytes are not an image, or not the expected one.
         """
         picture = self._decoded
         if picture is None:
@@ -235,7 +235,7 @@ class Image:
         if self._is_promised and self._sha256 != (identity := _identity(found.picture)):
             raise ImageError(
                 f"the image must have sha256 {self._sha256}, got pixels of {identity}; "
-                "its file was changed, or it is a lossy one and was decoded otherwise elsewhere"
+                "its file was changed, or it is lossy and was decoded differently elsewhere"
             )
         self._is_promised = False
         self._format = found.image_format if found.exact is not None else None
@@ -275,7 +275,7 @@ class Image:
 
     @property
     def file_format(self) -> str:
-        """The format that takes no encoding: "jpeg" or "webp" if it came in that, else "png"."""
+        """The format available without encoding: "jpeg" or "webp" if the original, else "png"."""
         if self._format is None and self._shape is None:
             self.pil()
         return self._format or "png"
@@ -283,12 +283,11 @@ class Image:
     def encoded(self, image_format: str = "png") -> bytes:
         """Return the image in a file format ("png", "jpeg", "webp"), encoded once and kept.
 
-        Bytes that came in this format are returned as they came, without metadata, if they decode
-        to exactly these pixels; a transparent PNG is encoded again. What is encoded here is
-        lossless as PNG and WebP.
+        Original bytes in this format are returned without metadata if they decode to exactly these
+        pixels; a transparent PNG is encoded again. PNG and WebP encoding is lossless.
 
         Raises:
-            ImageError: The format is another one, or the bytes after the image are broken.
+            ImageError: The format is not supported, or the image's bytes are damaged.
         """
         name = image_format.lower()
         with self._lock:
@@ -297,7 +296,9 @@ class Image:
             return self._encoded[name]
 
     def _encode(self, name: str) -> bytes:
-        if self._format is None:  # broken bytes must not travel just because they start like a PNG
+        if (
+            self._format is None
+        ):  # damaged bytes must not be sent just because they start like a PNG
             self.pil()
         if name == self._format and isinstance(self._source, bytes):
             return self._source
@@ -310,17 +311,17 @@ class Image:
             return buffer.getvalue()
         data = png_of(picture)
         is_drawn = self._source is None
-        if is_drawn or self._format is None:  # from here on the pixels can be had from it
+        if is_drawn or self._format is None:  # the pixels can now be decoded from it
             self._source, self._format = data, name
         if is_drawn:
             self._track(picture)
         return data
 
     def is_ready(self, image_format: str | None = None) -> bool:
-        """Whether size, identity and file can be had without any work on pixels.
+        """Whether size, identity and file are available without processing pixels.
 
         Args:
-            image_format: Of the file; None takes the image's own `file_format`.
+            image_format: Format of the file; None takes the image's own `file_format`.
         """
         if self._shape is None or self._sha256 is None:
             return False
@@ -359,7 +360,7 @@ class Image:
         if self._shape is None and self._sha256 is not None:
             return f"Image(not read yet, sha256={self._sha256[:12]})"
         if self._shape is None and isinstance(self._source, bytes):
-            # An error message may show an image that turns out to be broken.
+            # An error message may show a damaged image.
             return f"Image({len(self._source)} bytes, not decoded yet)"
         width, height = self.size
         return f"Image({width}x{height} {self.mode}, sha256={self.sha256[:12]})"

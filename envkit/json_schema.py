@@ -1,8 +1,8 @@
-"""jsonschema without what takes most of its import.
+"""Fast import of jsonschema.
 
-jsonschema looks for optional packages that check formats. One of them, `rfc3987_syntax`, which
-Jupyter installs, compiles a grammar when it is imported: a second of CPU time, for the formats
-"iri" and "iri-reference" alone. It is imported here when such a format is first checked.
+jsonschema imports optional packages that check formats. One of them, `rfc3987_syntax`, which
+Jupyter installs, compiles a grammar on import. This takes a second of CPU time and serves only the
+formats "iri" and "iri-reference", so here it is imported when such a format is first checked.
 """
 
 import sys
@@ -17,7 +17,7 @@ _SLOW: Final = "rfc3987_syntax"
 def jsonschema() -> Any:  # noqa: ANN401  # a module without types
     """Return the jsonschema package, imported on the first call.
 
-    Every check gives the verdict and the message that jsonschema's own import would give.
+    Every check gives the same result and message as with jsonschema's own import.
     """
     if _SLOW in sys.modules or "jsonschema" in sys.modules:
         import jsonschema
@@ -36,6 +36,6 @@ def jsonschema() -> Any:  # noqa: ANN401  # a module without types
 def _is_valid_syntax(term: str, text: str) -> bool:
     try:
         from rfc3987_syntax import is_valid_syntax
-    except ImportError:  # jsonschema checks no such format then
+    except ImportError:  # jsonschema then skips these formats
         return True
     return bool(is_valid_syntax(term, text))

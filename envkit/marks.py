@@ -1,7 +1,7 @@
-"""What a reply did, as data: the list `info["marks"]`, its rules, and its words.
+"""Marks: the actions of a reply as data in `info["marks"]`, validated and described.
 
-An environment knows what a reply meant; whoever shows the episode must not parse it again. Each
-mark is one action, a JSON object with a `kind`, in the order of execution:
+An environment knows what a reply meant, so viewers need not parse it again. Each mark is one
+action, a JSON object with a `kind`, in execution order:
 
 ==============================================  ==============================================
 kind                                            keys
@@ -18,8 +18,8 @@ answer, terminate, wait, call                   text, status, seconds, label
 
 Coordinates are pixels of the image that the model saw before the reply, origin at the top left.
 Every mark may carry `image` (index into all images of the episode, from 0; absent: the last one
-seen), `ok: false` with a `note` (no effect, outside, refused), and `agent`. A kind that is not in
-the table is allowed, with any of these keys; it is shown in words.
+seen), `ok: false` with a `note` (no effect, outside, refused), and `agent`. Kinds that are
+not in the table are allowed, with any of these keys; they are shown in words.
 """
 
 import math
@@ -34,9 +34,9 @@ Mark = dict[str, Any]
 """One action, as JSON data."""
 
 MAX_MARKS: Final = 64
-"""Most marks of one turn."""
+"""Maximum marks per turn."""
 MAX_TEXT_BYTES: Final = 4096
-"""Most bytes of text in one mark, over all its strings, in UTF-8."""
+"""Maximum UTF-8 bytes of text in one mark, over all its strings."""
 _SHOWN_CHARACTERS: Final = 80
 
 _POINTED: Final = ("click", "double_click", "triple_click", "move", "mouse_down", "mouse_up")
@@ -123,10 +123,10 @@ _VALUES: Final[Mapping[str, _Rule]] = MappingProxyType(
 
 
 def mark_problems(marks: object) -> Iterator[str]:
-    """Yield what is wrong with a value of `info["marks"]`; nothing if it keeps the contract.
+    """Yield the problems of a value of `info["marks"]`; nothing if it is valid.
 
     Args:
-        marks: Any value; a list of marks is right.
+        marks: Any value; a list of marks is valid.
     """
     if not isinstance(marks, list):
         yield f"info['marks'] must be a list of marks, got {shown(marks)}"
@@ -134,8 +134,8 @@ def mark_problems(marks: object) -> Iterator[str]:
     given = cast(list[object], marks)
     if len(given) > MAX_MARKS:
         yield (
-            f"info['marks'] must hold at most {MAX_MARKS} marks a turn, got {len(given)}; "
-            "leave out the rest"
+            f"info['marks'] must hold at most {MAX_MARKS} marks per turn, got {len(given)}; "
+            "omit the rest"
         )
     for number, mark in enumerate(islice(given, MAX_MARKS)):
         yield from (f"info['marks'][{number}]{problem}" for problem in _problems(mark))
@@ -169,7 +169,7 @@ def _problems(mark: object) -> Iterator[str]:
 
 
 def _texts(mark: dict[str, object]) -> Iterator[str]:
-    """Yield every string of a mark; its data may be as deep as a file can make it, or cyclic."""
+    """Yield every string of a mark, whose data may be very deep or cyclic."""
     waiting: list[object] = [mark]
     seen: set[int] = set()
     while waiting:
@@ -183,11 +183,11 @@ def _texts(mark: dict[str, object]) -> Iterator[str]:
 
 
 def clip(text: str, most: int = MAX_TEXT_BYTES // 2) -> str:
-    """Return a text short enough for a mark, a cut one with "..." at its end.
+    """Return a text short enough for a mark; a truncated one ends with "...".
 
     Args:
         text: Any text.
-        most: Bytes in UTF-8; the default leaves room for the mark's other texts.
+        most: Maximum UTF-8 bytes; the default leaves room for the mark's other texts.
     """
     data = text.encode("utf-8", "replace")
     return text if len(data) <= most else data[: most - 3].decode("utf-8", "ignore") + "..."
@@ -196,10 +196,10 @@ def clip(text: str, most: int = MAX_TEXT_BYTES // 2) -> str:
 def scale_marks(
     marks: Sequence[Mapping[str, Any]], across: float, down: float | None = None
 ) -> list[Mark]:
-    """Return marks for an image of another size, for wrappers that resize what the model sees.
+    """Scale marks to another image size, for wrappers that resize images.
 
     Args:
-        marks: Marks in pixels of the image before resizing. They are left as they are.
+        marks: Marks in pixels of the image before resizing. They are not modified.
         across: New width divided by old width.
         down: New height divided by old height; None takes `across`.
 
@@ -240,7 +240,7 @@ def words(mark: Mapping[str, Any]) -> str:
     """Return an action in words, on one line, such as "click 409, 257".
 
     Args:
-        mark: A mark that keeps the contract, of any kind.
+        mark: A valid mark of any kind.
     """
     said = " ".join(_said(mark).split())
     if mark.get("agent"):
@@ -254,8 +254,8 @@ def actions_in(info: Mapping[str, Any]) -> list[str]:
     """Return the actions of a turn in words, from recorded info of any origin; never raises.
 
     Args:
-        info: Info of a step. A mark that breaks the contract is said to be unreadable, and those
-            beyond `MAX_MARKS` are counted.
+        info: Info of a step. Invalid marks are described as unreadable, and those beyond
+            `MAX_MARKS` are counted.
     """
     marks = info.get("marks")
     if not isinstance(marks, list):
@@ -276,7 +276,7 @@ def _said(mark: Mapping[str, Any]) -> str:
 
 
 def _pointed(mark: Mapping[str, Any]) -> str:
-    """Say a kind by its own name: a click, or a kind that is not in the table."""
+    """Describe a mark by its kind's name: a click, or a kind that is not in the table."""
     parts = [str(mark["kind"]).replace("_", " "), mark.get("label")]
     parts += [_quoted(mark["text"]) if "text" in mark else None]
     parts += [_point(mark["x"], mark["y"]) if "x" in mark else None]

@@ -1,7 +1,7 @@
-"""Chat messages: who says what, with text and images in reading order.
+"""Chat messages with text and images in reading order.
 
-A message is the dictionary that chat templates read, so it is passed to a template as it is. Images
-travel as `envkit.images.Image` objects inside parts; they become pixels or data URIs at the edge.
+A message is the dictionary that chat templates read and is passed to a template unchanged. Images
+are `envkit.images.Image` objects inside parts; they become pixels or data URIs at the boundary.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,22 +30,22 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class Trusted(str):
-    """Text whose control tokens are its author's own: they reach the model as tokens.
+    """Text whose control tokens are intended and reach the model as tokens.
 
         system_prompt = Trusted("Reason inside <think> and </think>.")
         Turn(Trusted("Reason inside <think> and </think>. Question: ") + question)
 
-    In all other text of an environment, a tool or a dataset, control tokens are neutralised. What
-    `+` adds is trusted only if it is `Trusted` too; every other operation, f-strings and `join`
-    included, returns a plain string, which nobody trusts. A placeholder for an image is never
+    In all other text of an environment, a tool or a dataset, control tokens are neutralised. Text
+    added with `+` is trusted only if it is also `Trusted`; every other operation, including
+    f-strings and `join`, returns a plain, untrusted string. A placeholder for an image is never
     trusted: send images as images.
     """
 
     ranges: tuple[tuple[int, int], ...]
-    """Start and end of each part that is trusted."""
+    """Start and end of each trusted part."""
 
     def __new__(cls, text: str) -> "Trusted":
-        """Trust a whole text; of a `Trusted` one, what it trusts."""
+        """Trust a whole text; for a `Trusted` one, keep its trusted parts."""
         return cls._of(text, text.ranges if isinstance(text, Trusted) else ((0, len(text)),))
 
     @classmethod
@@ -83,11 +83,11 @@ class Message(TypedDict):
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
     trusted: NotRequired[list[list[int]]]
-    """Start and end of each part of the text whose control tokens are its author's own."""
+    """Start and end of each trusted part, whose control tokens are intended."""
 
 
 def message(role: Role, text: str, images: Sequence[Image] = ()) -> Message:
-    """Build a message; images come before the text, as the vision models were trained.
+    """Build a message with images before the text, as vision models are trained.
 
     The content is a plain string if there is no image.
     """
@@ -114,7 +114,7 @@ def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
 
 
 def text_of(entry: Message) -> str:
-    """Return the message's text without its images, `Trusted` where the message says so."""
+    """Return the message's text without its images, with trusted parts as `Trusted`."""
     content = entry["content"]
     if not isinstance(content, str):
         content = "".join(part["text"] for part in content if part["type"] == "text")
@@ -123,15 +123,15 @@ def text_of(entry: Message) -> str:
 
 
 def check_message(entry: Message, *, source: str) -> Message:
-    """Return the message unchanged, or say what is wrong with it.
+    """Check a message and return it unchanged.
 
     Args:
         entry: The message to check.
-        source: Who made it, for the error, such as "geo3k-v0.format_observation".
+        source: Where it comes from, for errors, such as "geo3k-v0.format_observation".
 
     Raises:
-        ContractError: A missing key, an unknown role or part, an image of another role than user
-            and tool, or trusted ranges that the text does not have.
+        ContractError: A key is missing, a role or part is unknown, an image is in a message whose
+            role is not user or tool, or a trusted range is outside the text.
     """
     foreign: Any = entry  # an environment's author may have returned anything
     if not isinstance(foreign, dict) or "role" not in foreign or "content" not in foreign:

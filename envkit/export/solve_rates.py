@@ -98,8 +98,8 @@ def solve_rates(
 ) -> SolveRates:
     """Measure the tasks of finished or interrupted runs of one environment.
 
-    Episodes of the same task count together across runs. A task is identified by its data, or by its
-    seed if the environment has no tasks.
+    Episodes of the same task count together across runs. A task is identified by its data, or by
+    its seed if the environment has no tasks.
 
     Args:
         sources: Run directories or trajectory files.

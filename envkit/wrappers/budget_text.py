@@ -42,7 +42,7 @@ class BudgetText(EnvWrapper):
 
         Args:
             env: An `envkit.Env`, wrapped or not.
-            max_characters: Limit on the text of one observation, in characters; None means no limit.
+            max_characters: Limit on the text of one observation; None means no limit.
             max_tokens: The same limit in tokens, excluding the chat template; None means no limit.
             count_tokens: Counts the tokens of a text, such as
                 `lambda text: len(tokenizer.encode(text))`. None assumes two characters per token.

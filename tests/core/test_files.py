@@ -95,7 +95,7 @@ def test_append_cuts_half_a_line_off_even_if_it_could_not_at_first(
         with monkeypatch.context() as full:
             full.setattr(os, "write", half)
             full.setattr(os, "ftruncate", no_truncate)
-            with pytest.raises(StorageError, match=r"run\.jsonl.*what it holds is kept: No space"):
+            with pytest.raises(StorageError, match=r"run\.jsonl.*its contents are kept: No space"):
                 file.append(LINE)
         assert len(path.read_bytes()) == len(FIRST) + len(LINE) // 2
         file.append(LINE)

@@ -267,7 +267,10 @@ def ask_badly(view: HistoryView) -> Question:
 async def test_policy_that_breaks_the_rules_faults_the_episode(
     policy: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_policy.__module__ + "._imported", lambda place: globals()[policy])
+    def found(place: str) -> object:
+        return globals()[policy]
+
+    monkeypatch.setattr(history_policy.__module__ + "._imported", found)
     trajectory, _ = await run("mine:policy")
     assert trajectory.stop_reason is StopReason.LEDGER_FAULT
     assert trajectory.fault is not None

@@ -302,7 +302,7 @@ def test_invariant_9_a_full_disk_loses_no_finished_trajectory(tmp_path: Path) ->
         timeout=60,
     )
     assert "cannot write to" in done.stdout
-    assert "what it holds is kept" in done.stdout
+    assert "its contents are kept" in done.stdout
     assert load(tmp_path) == (example(0),)
     assert verify_file(tmp_path).is_sound
 
