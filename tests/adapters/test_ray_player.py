@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from fakes.branching import Saved, Screens, branching_player
 from fakes.envs import DotsEnv, EchoEnv, register_toys
 from fakes.ray_cluster import FakeRay
 from fakes.ray_players import scripted_player
@@ -22,7 +21,6 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit.rollout import (
-    AtTurns,
     EnvSource,
     EpisodeSpec,
     GroupStart,
@@ -34,7 +32,6 @@ from envkit.rollout import (
     RunPlan,
     ScriptedEngine,
     delivered,
-    play_tree,
 )
 from envkit.trajectory import StopReason, Trajectory
 from envkit_ray import RayPlayer, greeting
@@ -480,42 +477,3 @@ async def test_player_of_this_process_refuses_workers() -> None:
     with pytest.raises(ConfigurationError, match=r"envkit_ray\.RayPlayer"):
         Player(engine, None, RolloutConfig(workers=2))
     await base.aclose()
-
-
-@pytest.mark.parametrize("env", [Screens, Saved])
-async def test_tree_is_forked_by_workers(ray: FakeRay, env: type[Screens]) -> None:
-    make = partial(branching_player, RolloutConfig())
-    branching = AtTurns(turns=(1, 3))
-    async with playing(make=make) as player:
-        leaves = await play_tree(env, player, branching=branching, spec=EpisodeSpec(seed=7))
-    local = branching_player(RolloutConfig())
-    expected = await play_tree(env, local, branching=branching, spec=EpisodeSpec(seed=7))
-    await local.aclose()
-    assert [leaf.fault for leaf in leaves] == [None] * 4
-    assert [leaf.train_ids() for leaf in leaves] == [leaf.train_ids() for leaf in expected]
-    assert [leaf.loss_mask() for leaf in leaves] == [leaf.loss_mask() for leaf in expected]
-
-
-async def test_tree_goes_on_although_a_worker_dies(ray: FakeRay) -> None:
-    make = partial(branching_player, RolloutConfig(), latency_s=0.03)
-    async with playing(make=make) as player:
-        await player.start()
-        growing = asyncio.create_task(
-            play_tree(
-                Screens,
-                player,
-                branching=AtTurns(turns=(1, 2, 3)),
-                spec=EpisodeSpec(seed=7, episode_id="tree"),
-            )
-        )
-        for _ in range(2):
-            await asyncio.sleep(0.15)
-            await until(lambda: any(actor.running for actor in ray.actors))
-            actor = next(actor for actor in ray.actors if actor.running)
-            actor.die()
-            asyncio.get_running_loop().call_later(0.05, actor.come_back)
-        leaves = await growing
-    assert player.lost_calls > 0
-    assert [leaf.fault for leaf in leaves] == [None] * 8
-    owned = sum(sum(leaf.loss_mask()) for leaf in leaves)
-    assert owned == sum(leaf.sampled_token_count for leaf in leaves)
