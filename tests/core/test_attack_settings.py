@@ -97,7 +97,7 @@ def test_from_mapping_reads_back_every_setting() -> None:
         (RolloutConfig, {"sampling": {"top_p": 7}}, "top_p must be above 0 and at most 1, got 7"),
         (RolloutConfig, {"sampling": Sampling()}, "sampling must be a mapping"),
         (RolloutConfig, {"on_fault": "again"}, "on_fault must be one of ['mask', 'retry', "),
-        (RolloutConfig, {"history": "kept"}, "history must be one of ['keep', 'rerender']"),
+        (RolloutConfig, {"history": "kept"}, "no history policy 'kept'. Did you mean 'keep'?"),
         (RolloutConfig, {"worker_memory_mb": -1}, "worker_memory_mb must be at least 1"),
         (RolloutConfig, {"seed": None}, "seed must be an integer, got None"),
         (Limits, {"max_turns": "3"}, "limits: max_turns must be an integer or null, got '3'"),
@@ -170,14 +170,20 @@ def test_player_refuses_arguments_that_an_environment_does_not_take(
         asyncio.run(play())
 
 
+class _Careless(EchoEnv):
+    def __init__(self, *, level: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.level = str(level) + 1  # type: ignore[operator]
+
+
 def test_player_reports_type_error_inside_a_constructor_as_fault() -> None:
-    if "envkit/strict-settings-v0" not in gymnasium.registry:
-        envkit.register("strict-settings-v0", entry_point=_Strict)
+    if "envkit/careless-settings-v0" not in gymnasium.registry:
+        envkit.register("careless-settings-v0", entry_point=_Careless)
 
     async def play() -> Any:
         codec = load_codec(tiny_model_dir("qwen2_5_vl"))
         player = Player(ScriptedEngine(codec, lambda context: "ok"), codec)
-        source = EpisodeRequest(env_id="strict-settings-v0", env_kwargs={"level": "x"}).factory()
+        source = EpisodeRequest(env_id="careless-settings-v0", env_kwargs={"level": 3}).factory()
         try:
             return (await player.play(source))[0]
         finally:

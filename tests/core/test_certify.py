@@ -142,7 +142,7 @@ def test_certify_writes_its_report_as_json_too(file: Path, tmp_path: Path) -> No
     assert {line["name"]: line for line in written["lines"]} == lines
 
 
-_NOT_USAGE = ("{file}:number", "{folder}/dies.py:Env")
+_NOT_USAGE = ("{file}:Unrelated", "{file}:number", "{folder}/dies.py:Env")
 
 
 @pytest.mark.parametrize(

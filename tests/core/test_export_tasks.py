@@ -199,7 +199,7 @@ def test_tasks_of_ones_own_are_played_instead_of_the_environments(tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "at least one row"),
+        (b"", "at least one task"),
         (b'{"word": "a"}\n["b"]\n', r"line 2 must be a task, a JSON object, got \[\"b\"\]"),
         (b'{"word": \n', "line 1 is not valid JSON"),
         (b"\xff", "cannot read the tasks in"),

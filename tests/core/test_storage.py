@@ -18,7 +18,7 @@ from fakes.trajectories import build, example, picture, quick, trajectories
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit import conformance
+import envkit_conformance
 from envkit.errors import ConfigurationError, ImageError, StorageError
 from envkit.images import Image
 from envkit.trajectory import (
@@ -328,7 +328,7 @@ def test_image_that_is_deferred_knows_its_identity_without_reading() -> None:
 def test_storage_writes_the_same_bytes_as_the_version_that_made_the_recordings(
     tmp_path: Path,
 ) -> None:
-    folder = Path(conformance.__file__).parent / "recordings"
+    folder = Path(envkit_conformance.__file__).parent / "recordings"
     with TrajectoryWriter(tmp_path) as writer:
         for trajectory in read_trajectories(folder):
             writer.write(trajectory)

@@ -105,7 +105,8 @@ def test_report_of_anything_can_be_read_by_a_browser(rows: list[Trajectory]) -> 
     assert len(found.rows) == len(rows)
     for number, row in enumerate(rows, start=1):
         episode = found.episode(number, parse_constant=refuse)
-        tokens = [turn["tokens"] for turn in episode["sequences"][0]["turns"]]
+        turns = [turn for sequence in episode["sequences"] for turn in sequence["turns"]]
+        tokens = [turn["tokens"] for turn in turns]
         kinds = [segment.kind.value for segment in row.segments]
         assert sum(len(one["ids"]) for one in tokens) == sum(
             len(segment.train_ids)
@@ -113,9 +114,7 @@ def test_report_of_anything_can_be_read_by_a_browser(rows: list[Trajectory]) -> 
             if kind == "model"
         )
         assert episode["problems"] == []
-        assert [turn["reply"] for turn in episode["sequences"][0]["turns"]] == [
-            turn.response_text for turn in row.turns
-        ]
+        assert [turn["reply"] for turn in turns] == [turn.response_text for turn in row.turns]
 
 
 @pytest.mark.parametrize(
