@@ -84,8 +84,9 @@ def _tree(trajectory: Trajectory) -> Iterator[str]:
     """Yield where branches and forks start; nothing for a linear episode, as in old records."""
     for one in trajectory.branches:
         yield f"branch {one.segment} {one.parent} {one.at} {one.reason}"
-    if trajectory.origin is not None:
-        yield f"origin {trajectory.origin.segments} {trajectory.origin.episode_id}"
+    origin = trajectory.origin
+    if origin is not None:
+        yield f"origin {origin.segments} {origin.turns} {origin.root} {origin.episode_id}"
 
 
 def _segment(index: int) -> str:

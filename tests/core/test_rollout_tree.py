@@ -29,6 +29,7 @@ from envkit.trajectory import (
     SegmentKind,
     StopReason,
     Trajectory,
+    certify,
     check_trajectory,
     fork_before,
     save,
@@ -256,3 +257,11 @@ async def test_old_records_without_branches_load(tmp_path: Path) -> None:
     path = tmp_path / "trajectories.jsonl"
     save(trunk, path)
     assert not {"branches", "origin"} & json.loads(path.read_text()).keys()
+
+
+@pytest.mark.parametrize("change", [{"segments": 1}, {"turns": 0}, {"root": "x"}])
+async def test_certificate_covers_where_a_fork_starts(change: dict[str, Any]) -> None:
+    _, fork, *_ = await grow(Counter)
+    assert fork.origin is not None
+    moved = replace(fork, origin=replace(fork.origin, **change))
+    assert certify(fork).difference(certify(moved)) is not None
