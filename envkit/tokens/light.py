@@ -25,6 +25,7 @@ from envkit.smart_resize import SmartResize
 from envkit.tokens.patches import PatchPlan
 
 _PLAIN_CLASSES: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_PROCESSORS: Final = (None, "Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
 _IMAGE_CLASSES: Final = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast")
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 _BYTES: Final = 256
@@ -227,10 +228,12 @@ def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  
     """
     settings, images = read("tokenizer_config.json"), read("preprocessor_config.json")
     is_light = settings.get("tokenizer_class") in _PLAIN_CLASSES
-    if (
-        not (is_light and (not images or _is_plain(images)))
-        or not (folder / "tokenizer.json").is_file()
-    ):
+    # A processor has rules of its own, and transformers 5 keeps its image settings in one file.
+    processor = images.get("processor_class", settings.get("processor_class"))
+    is_known = not read("processor_config.json") and (
+        processor in _PROCESSORS and _is_plain(images) if images else processor is None
+    )
+    if not (is_light and is_known) or not (folder / "tokenizer.json").is_file():
         raise MissingDependencyError.for_extra(
             f"the tokenizer in {str(folder)!r}", "transformers", "hf"
         )

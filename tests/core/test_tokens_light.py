@@ -228,3 +228,37 @@ def test_scripted_rollout_needs_neither_torch_nor_transformers(
     assert "all sound" in run.stdout
     if code is _INSTALLED:
         assert "imported: set()" in run.stdout
+
+
+@pytest.mark.parametrize("keeps_images", [True, False])
+def test_light_reading_refuses_a_processor_that_it_does_not_know(
+    keeps_images: bool, tmp_path: Path
+) -> None:
+    """Read as text, such a model would have no images, or another family's image tokens."""
+    folder = tmp_path / "model"
+    shutil.copytree(SEEING, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    images = json.loads((folder / "preprocessor_config.json").read_text())
+    if keeps_images:
+        images["processor_class"] = "Glm4vProcessor"
+        (folder / "preprocessor_config.json").write_text(json.dumps(images))
+    else:
+        (folder / "preprocessor_config.json").unlink()
+        whole = {"processor_class": images.pop("processor_class"), "image_processor": images}
+        (folder / "processor_config.json").write_text(json.dumps(whole))
+    with pytest.raises(MissingDependencyError, match="transformers"):
+        light(folder)
+
+
+def test_lazy_codec_has_images_however_the_processor_was_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(SEEING, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    images = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").unlink()
+    whole = {"processor_class": images.pop("processor_class"), "image_processor": images}
+    (folder / "processor_config.json").write_text(json.dumps(whole))
+    image = envkit.Image.from_array(np.zeros((64, 64, 3), np.uint8))
+    prompt = [message("user", "Look.", [image])]
+    expected = load_codec(SEEING, lazy_features=True).encode_prompt(prompt)
+    assert load_codec(folder, lazy_features=True).encode_prompt(prompt).train_ids == (
+        expected.train_ids
+    )
