@@ -5,7 +5,7 @@
 //   run(name)              -> {name, figures, columns, rows, notes, live}, null if there is none
 //   episode(name, number)  -> the data of an episode, with `vocabulary` (id -> text, or null)
 //   image(sha256, name)    -> its address, "" if the source does not have it
-//   search(name, query)    -> Map of number -> {where, before, hit, after}
+//   search(name, query)    -> has(number), get(number) of {where, before, hit, after}; as a Map has
 //   watch(name, callback)  -> a function that stops it; the callback gets a new run()
 //   version()              -> a number that changes with any run
 //   diff()                 -> the comparison of two runs, or null
@@ -86,9 +86,9 @@ export function embedded() {
     },
     async search(name, query) {
       const found = new Map(), wanted = query.trim().toLowerCase();
-      for (const { number, pieces, text } of await searched(numberOf(name)))
-        if (text.includes(wanted)) { const hit = findIn(pieces, wanted); if (hit) found.set(number, hit); }
-      return found;
+      for (const { number, pieces, text } of await searched(numberOf(name))) if (text.includes(wanted)) found.set(number, pieces);
+      const shown = { has: number => found.has(number), get: number => found.has(number) ? findIn(found.get(number), wanted) : undefined };
+      return shown;  // where it is found costs more than that it is, and few hits are drawn
     },
     watch: () => () => {},
     version: () => 0,
