@@ -107,8 +107,8 @@ def episodes_of(samples: Iterable[Sample]) -> list[Sample]:
     """Return one sample for each episode.
 
     A multi-agent episode counts once. Its reward is the mean over roles, it is solved if every
-    role's reward counts as solved, and it has no reward if one role has none. Costs are summed; turns
-    and seconds are those of the longest role.
+    role's reward counts as solved, and it has no reward if one role has none. Costs are summed;
+    turns and seconds are those of the longest role.
     """
     found: defaultdict[str, list[Sample]] = defaultdict(list)
     for one in samples:
