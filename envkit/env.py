@@ -65,8 +65,8 @@ class Capabilities:
     on_step_timeout: Literal["fault", "truncate"] = "fault"
     """Handling of a step that exceeds `RetryBudget.step_timeout_s`. "fault" masks the episode: a
     slow backend must not cost reward. "truncate" ends it with the rewards so far, for environments
-    that run what the model wrote: if a hang were always masked, a policy could learn to hang instead
-    of failing."""
+    that run what the model wrote: if a hang were always masked, a policy could learn to hang
+    instead of failing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

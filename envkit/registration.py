@@ -77,8 +77,8 @@ def register(
 ) -> None:
     """Register an environment for `envkit.make` and `gymnasium.make` in this process.
 
-    Registering the same class or function again replaces its entry, so a notebook cell can run twice.
-    "The same" means the same module and name, which includes a redefined class.
+    Registering the same class or function again replaces its entry, so a notebook cell can run
+    twice. "The same" means the same module and name, which includes a redefined class.
 
     Args:
         id: `name-vN`, with or without the namespace `envkit/`.

@@ -212,7 +212,10 @@ def test_step_takes_a_reply_and_nothing_else(env_class: type[Env]) -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"tsk": {}}, "the option 'task' alone, got options={'tsk': ...}. Did you mean 'task'?"),
+        (
+            {"tsk": {}},
+            "takes only the option 'task', got options={'tsk': ...}. Did you mean 'task'?",
+        ),
         ({"level": 3}, "got options={'level': ...}"),
         ("task", "options={'task': {...}}, got str: 'task'"),
     ],

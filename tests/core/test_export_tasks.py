@@ -219,7 +219,10 @@ def test_files_without_tasks_are_refused(tmp_path: Path, content: bytes | None, 
     ("options", "said"),
     [
         ({"env_id": "canary-v0", "count": None}, "endless tasks: set the number with -n"),
-        ({"env_id": "toy-echo-v0", "count": 7}, "has 6 tasks, got a request for 7 starting at task 0"),
+        (
+            {"env_id": "toy-echo-v0", "count": 7},
+            "has 6 tasks, got a request for 7 starting at task 0",
+        ),
         ({"env_id": "toy-echo-v0", "count": None, "start": 6}, "has 6 tasks"),
         ({"env_id": "canary-v0", "count": 0}, "at least 1, got 0 and 0"),
     ],
