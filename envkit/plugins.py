@@ -1,4 +1,4 @@
-"""Code by name: what plugins bring by entry point, and policies by `module:name`."""
+"""Loading of plugins by entry point and of policies by `module:name`."""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -21,18 +21,18 @@ def plugins(group: str) -> dict[str, EntryPoint]:
 def load_plugin(
     group: str, name: str, *, kind: str, extra: str | None = None
 ) -> Callable[..., Any]:
-    """Import the function or class that a plugin brings.
+    """Import the function or class that a plugin provides.
 
     Args:
-        group: Of entry points, such as "envkit.engines".
-        name: Of the entry point.
+        group: Entry-point group, such as "envkit.engines".
+        name: Name of the entry point.
         kind: What the group holds, for messages: "engine".
         extra: Of `envkit-rl`, with what the plugin needs; None is the name.
 
     Raises:
-        UnknownNameError: No plugin has the name.
-        MissingDependencyError: Something that the plugin needs is not installed.
-        ContractError: The entry point names nothing that can be called.
+        UnknownNameError: No plugin has this name.
+        MissingDependencyError: A package that the plugin needs is not installed.
+        ContractError: The entry point does not name a callable.
     """
     known = plugins(group)
     if name not in known:
@@ -54,7 +54,7 @@ def load_policy(place: str) -> Callable[..., Any]:
     """Return the policy at `module:name`.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: It does not exist.
     """
     if not all(place.partition(":")):
         raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")

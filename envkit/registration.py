@@ -2,7 +2,7 @@
 
 An id is `name-vN`; Gymnasium knows it as `envkit/name-vN`. Other distributions add environments
 with an entry point of the group `envkit.envs`: its name is the id, its value the place of an
-`EnvSpec`, such as `envkit_geo3k:SPEC`. Listing reads package metadata only; a plugin is imported
+`EnvSpec`, such as `envkit_geo3k:SPEC`. Listing reads only package metadata; a plugin is imported
 when one of its environments is made. Environments of a collection have its namespace in their id,
 for Gymnasium too: `namespace/name-vN` (see `envkit.collection`).
 """
@@ -44,7 +44,7 @@ Creator = Callable[..., AnyEnv]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """How an environment is made."""
+    """The specification of an environment."""
 
     id: str
     """`name-vN`; in a collection `namespace/name-vN`."""
@@ -56,9 +56,9 @@ class EnvSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     """Constructor arguments, JSON data; those of `make` come on top."""
     nondeterministic: bool = False
-    """Whether the same seed, task and replies may give another episode."""
+    """Whether the same seed, task and replies may give a different episode."""
     distribution: str | None = None
-    """Who brought it, filled in by the registry; None when registered at run time."""
+    """The distribution that provides it, set by the registry; None if registered at run time."""
 
 
 _registered: dict[str, EnvSpec] = {}
@@ -75,17 +75,17 @@ def register(
     kwargs: Mapping[str, Any] | None = None,
     nondeterministic: bool = False,
 ) -> None:
-    """Make an environment known to `envkit.make` and `gymnasium.make` in this process.
+    """Register an environment for `envkit.make` and `gymnasium.make` in this process.
 
-    Registering the same class or function again replaces its entry, so that a notebook cell can run
-    twice. The same means the same module and name: a class that was defined anew counts.
+    Registering the same class or function again replaces its entry, so a notebook cell can run
+    twice. "The same" means the same module and name, which includes a redefined class.
 
     Args:
         id: `name-vN`, with or without the namespace `envkit/`.
         entry_point: `module:Class` or the class itself.
         description: One line for listings.
         kwargs: Constructor arguments, JSON data.
-        nondeterministic: Whether the same seed, task and replies may give another episode.
+        nondeterministic: Whether the same seed, task and replies may give a different episode.
 
     Raises:
         ConfigurationError: The id is malformed or belongs to something else, the entry point is not
@@ -114,7 +114,7 @@ def register(
 
 
 def _make_room(added: EnvSpec) -> None:
-    """Remove the entry that a spec replaces; refuse if the id belongs to something else."""
+    """Remove the entry that a spec replaces; raise if the id is taken by something else."""
     if _gym_id(added.id) not in gymnasium.registry:
         return
     known = _listing(added.id, gymnasium.registry[_gym_id(added.id)])
@@ -161,9 +161,9 @@ def register_plugins() -> None:
 
 
 def registry() -> Mapping[str, EnvSpec]:
-    """Return every known environment by id, plugins included, without importing any plugin.
+    """Return every known environment by id, including plugins, without importing any.
 
-    A plugin's spec here says who brings it; its description and arguments come with `spec`.
+    A plugin's spec here names its distribution; call `spec` for its description and arguments.
     """
     register_plugins()
     listed = {
@@ -175,7 +175,7 @@ def registry() -> Mapping[str, EnvSpec]:
 
 
 def spec(id: str) -> EnvSpec:  # noqa: A002  # Gymnasium's word
-    """Return how an environment is made; imports its plugin.
+    """Return the specification of an environment; imports its plugin.
 
     Args:
         id: `name-vN`, or `name` for the latest version, with or without `envkit/`; of a collection
@@ -196,9 +196,9 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
     """Return the environments of a collection by id; imports its plugin.
 
     Raises:
-        UnknownNameError: No distribution brings that namespace.
+        UnknownNameError: No distribution provides that namespace.
         ContractError: The collection fails to import, or an id in it is malformed.
-        MissingDependencyError: What it stands for is not installed.
+        MissingDependencyError: The package it wraps is not installed.
     """
     collection = load_collection(namespace)
     if collection is None:
@@ -254,7 +254,7 @@ def make(
 
     Raises:
         UnknownNameError: No such environment; suggests the nearest.
-        ConfigurationError: The constructor does not take the arguments, or needs others. Write
+        ConfigurationError: The constructor does not accept the arguments, or needs others. Write
             `max_turns` instead of `max_episode_steps`: an environment must know its last turn.
         ContractError: The plugin fails to import, two distributions bring the same id, or what was
             made is no `envkit.Env`.
@@ -320,7 +320,7 @@ def _local_id(env_id: object) -> str:
 
 
 def _resolve(env_id: str) -> str:
-    """Return the known id that is meant, the latest version where none is given."""
+    """Resolve a name to a known id, with the latest version if none is given."""
     match = _ID.fullmatch(env_id) if isinstance(env_id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]  # a caller may pass anything
     name = _local_id(env_id) if match else ""
     if _gym_id(name) in gymnasium.registry and ("/" not in name or name in _registered):
@@ -337,7 +337,7 @@ def _resolve(env_id: str) -> str:
 
 
 def _place_of(entry_point: str | Creator) -> str | Creator:
-    """Return `module:name` for what can be imported by that name, so that specs stay JSON data."""
+    """Return `module:name` for importable objects, so specs stay JSON data."""
     if isinstance(entry_point, str):
         if not re.fullmatch(r"[\w.]+:\w+", entry_point):
             raise ConfigurationError(f"an entry point must be 'module:Class', got {entry_point!r}")

@@ -1,8 +1,8 @@
-"""How long a server asks to wait before another try, as its answer's headers say it.
+"""The retry delay that a server requests in its response headers.
 
 `Retry-After` is whole seconds or a date (RFC 9110, 10.2.3); some servers send fractions of seconds.
-`retry-after-ms` is OpenAI's own and more precise, so it comes first. What is neither is ignored, as
-if nothing had been said: a header is no reason to give a call up.
+`retry-after-ms` is OpenAI's own and more precise, so it comes first. Other values are
+ignored as if absent: a bad header is not a reason to abandon a call.
 """
 
 import re
@@ -13,10 +13,10 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 LONGEST_S: Final = 1e9
-"""More seconds than that count as so many; about thirty years."""
+"""Upper limit on the delay in seconds; about thirty years."""
 
 AWAY_STATUS: Final = frozenset({429, 502, 503, 504})
-"""Answers of a server that takes no requests for now, whatever is asked."""
+"""HTTP statuses of a server that accepts no requests for now."""
 
 _DECIMAL: Final = re.compile(r"[ \t]*-?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})[ \t]*", re.ASCII)
 
@@ -24,7 +24,7 @@ _DECIMAL: Final = re.compile(r"[ \t]*-?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})
 def retry_after(
     headers: Mapping[str, str], *, wall_clock: Callable[[], float] = time.time
 ) -> float | None:
-    """Return the seconds to wait, 0 to `LONGEST_S`; None when the server does not say readably.
+    """Return the seconds to wait, 0 to `LONGEST_S`; None without a readable header.
 
     Args:
         headers: Of the answer; names in lower case or as the standard writes them, or a mapping
@@ -46,12 +46,12 @@ def _header(headers: Mapping[str, str], name: str) -> str:
 
 
 def _decimal(value: str) -> float | None:
-    """Return a number, 0 for one below; None for what is not a number."""
+    """Parse a number, clamped to at least 0; None if it is not a number."""
     return max(0.0, float(value)) if _DECIMAL.fullmatch(value) else None
 
 
 def _until(value: str, wall_clock: Callable[[], float]) -> float | None:
-    """Return the seconds until a date, 0 for one in the past; None for what is not a date."""
+    """Return the seconds until a date, 0 if it is past; None if it is not a date."""
     try:
         date = parsedate_to_datetime(value)
         if date.tzinfo is None:  # "-0000": UTC from a machine that does not say where it is

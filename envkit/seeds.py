@@ -1,4 +1,4 @@
-"""Seeds derived by hashing, so that neighbours share nothing.
+"""Seeds derived by hashing, so neighbouring seeds are unrelated.
 
 `seed + index` makes item 1 of seed 0 the same as item 0 of seed 1; a hash of both does not.
 """

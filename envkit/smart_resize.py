@@ -1,4 +1,4 @@
-"""The size to which the image processors of the Qwen-VL line resize an image."""
+"""Image sizes after resizing by the Qwen-VL image processors."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from envkit.errors import ConfigurationError
 
 MAX_ASPECT_RATIO: Final = 200
-"""Processors refuse images whose sides differ by more than this factor."""
+"""Maximum aspect ratio that the processors accept."""
 
 
 class Size(NamedTuple):
@@ -19,7 +19,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmartResize:
-    """How the processors of the Qwen-VL line resize an image.
+    """The resize rule of the Qwen-VL image processors.
 
     Both sides become multiples of `factor`; an image outside the bounds on its area is scaled into
     them with its shape kept. As `smart_resize` of transformers
@@ -46,7 +46,7 @@ class SmartResize:
             size: Width and height of the image that was sent, in pixels.
 
         Raises:
-            ConfigurationError: The processor would refuse the image as too long and thin.
+            ConfigurationError: The processor would reject the aspect ratio.
         """
         width, height = size
         if max(size) > MAX_ASPECT_RATIO * min(size):

@@ -16,7 +16,7 @@ from envkit.image_files import MAX_PIXELS
 from envkit.images import Image
 
 MAX_TEXT_LENGTH: Final = 1_000_000
-"""Longest text of an action or an observation, in characters."""
+"""Maximum text length of an action or observation, in characters."""
 _SAMPLE_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,?!\n"
 
 Seed = int | np.random.Generator | None
@@ -24,7 +24,7 @@ T = TypeVar("T", covariant=True)
 
 
 class _ShapelessSpace(gymnasium.Space[T]):
-    """What the spaces below share: no shape, and no masked sampling."""
+    """Common base of the spaces: no shape and no masked sampling."""
 
     def __init__(self, seed: Seed) -> None:
         super().__init__(shape=None, dtype=None, seed=seed)
@@ -100,7 +100,7 @@ class ImageSpace(_ShapelessSpace[Image]):
 
 
 class Choice(_ShapelessSpace[str]):
-    """One of some strings."""
+    """One of a fixed set of strings."""
 
     def __init__(self, values: Sequence[str], *, seed: Seed = None) -> None:
         super().__init__(seed)

@@ -1,7 +1,7 @@
-"""Where tasks come from: anything that gives the i-th task as plain JSON data.
+"""Task sources, which return the i-th task as plain JSON data.
 
-A task source is a pure function of an index, so that two processes agree on "task 17" without
-talking to each other. `size` is None for an endless (procedural) source.
+A task source is a pure function of an index, so two processes agree on "task 17" without
+communicating. `size` is None for an endless (procedural) source.
 """
 
 import copy
@@ -16,15 +16,15 @@ import numpy as np
 from envkit.errors import ConfigurationError, DatasetError
 
 Task = dict[str, Any]
-"""What one episode asks: a row of a dataset or a generated problem. JSON data only."""
+"""The task of one episode: a dataset row or a generated problem. JSON data only."""
 
 ENDLESS_INDEX_LIMIT: Final = 2**48
-"""Indices of an endless source are drawn below this, so that they survive a float64 round trip."""
+"""Upper bound on drawn indices of an endless source, so they survive a float64 round trip."""
 
 
 @runtime_checkable
 class TaskSource(Protocol):
-    """Gives tasks by index."""
+    """Returns tasks by index."""
 
     @property
     def size(self) -> int | None:
@@ -32,7 +32,7 @@ class TaskSource(Protocol):
         ...
 
     def task(self, index: int) -> Task:
-        """Return the task of this index: the same one for the same index, always."""
+        """Return the task of this index, always the same for the same index."""
         ...
 
 
@@ -50,7 +50,7 @@ class ListSource:
         return len(self._rows)
 
     def task(self, index: int) -> Task:
-        """Return a deep copy of the row, so that an episode cannot change another one's task."""
+        """Return a deep copy of the row, so episodes cannot change each other's tasks."""
         if not 0 <= index < len(self._rows):
             raise ConfigurationError(
                 f"task index must be from 0 to {len(self._rows) - 1}, got {index}"
@@ -59,7 +59,7 @@ class ListSource:
 
 
 def read_tasks(path: str | os.PathLike[str]) -> ListSource:
-    """Return the tasks of a JSON lines file, one object a line; empty lines are skipped.
+    """Read tasks from a JSON lines file, one object per line; empty lines are skipped.
 
     Raises:
         DatasetError: The file cannot be read, holds no task, or a line is not a JSON object.

@@ -1,4 +1,4 @@
-"""Text that any file and any other program can hold."""
+"""Text that is safe for any file or program."""
 
 
 def utf8(text: str) -> str:

@@ -1,4 +1,4 @@
-"""An environment made of tools, tasks and a reward."""
+"""An environment composed of tools, tasks and a reward."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ from envkit.turns import observe
 
 _MAX_SENTENCE: Final = 400
 _MAX_RECORDED: Final = 2000
-"""Longest arguments that are repeated in info, in characters of JSON."""
+"""Maximum characters of a call's JSON arguments recorded in info."""
 _MAX_SENTENCES: Final = 8
 
 
@@ -66,22 +66,22 @@ class ToolEnv(AsyncEnv):
         oracle: Policy | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Put the parts together.
+        """Create the environment.
 
         Args:
             tools: Functions, tools or a set, such as one from `load_tools`.
             tasks: A source, or the tasks themselves.
             reward: A function of the `RewardContext`, terms, or `Rewards`; synchronous or not.
-            system_prompt: None is none; chat templates describe the tools by themselves.
+            system_prompt: None means no system prompt; chat templates already describe the tools.
             prompt: Makes what the model reads first, with images if need be; None takes
                 `task["prompt"]`.
             max_turns: Replies in an episode.
             format: How the model writes calls, a `ToolCallFormat`.
             feedback_role: Role of results without images. "user" for chat templates that know no
                 tool role.
-            is_pure: Promises that tools and reward depend on their arguments alone: the environment
-                then declares itself deterministic and safe to replay. False promises nothing.
-            oracle: A policy that solves the tasks, for tests and demos; None is none.
+            is_pure: Whether tools and reward depend only on their arguments. If True, the
+                environment declares itself deterministic and safe to replay.
+            oracle: A policy that solves the tasks, for tests and demos; None means no oracle.
             render_mode: As for every environment.
 
         Raises:
@@ -121,7 +121,7 @@ class ToolEnv(AsyncEnv):
         """Offer the task's tools and show its prompt.
 
         Raises:
-            DatasetError: The task has no prompt, or names a tool that is not there.
+            DatasetError: The task has no prompt, or names an unknown tool.
         """
         chosen = self._all_tools
         if task.get("tools") is not None:
@@ -174,7 +174,7 @@ class ToolEnv(AsyncEnv):
         return Turn(turn.text, images=turn.images, role=turn.role, info=info)
 
     async def aclose(self) -> None:
-        """End the threads of synchronous tools."""
+        """Stop the threads of synchronous tools."""
         await self._runner.aclose()
 
     def _count(self, reply: ParsedReply, results: Sequence[ToolResult]) -> None:

@@ -1,4 +1,4 @@
-"""Tool schemas: what a model may call, in JSON Schema.
+"""Tools that a model may call, described in JSON Schema.
 
 A `ToolSpec` comes from a typed, documented Python function or from a JSON schema. Arguments that a
 model wrote are validated by jsonschema; what is wrong with them comes back as sentences, because a
@@ -22,7 +22,7 @@ _NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
 
 class _Validator(Protocol):
-    """What is used of a jsonschema validator."""
+    """The interface used of a jsonschema validator."""
 
     def iter_errors(self, instance: Any) -> Any: ...  # noqa: ANN401  # jsonschema's signature
 
@@ -116,7 +116,7 @@ class ToolSpec:
         return inspect.iscoroutinefunction(self.function)
 
     def validate(self, arguments: object) -> list[str]:
-        """Return what is wrong with a call's arguments, one sentence each; empty when valid.
+        """Return the problems of a call's arguments, one sentence each; empty if valid.
 
         Raises:
             ConfigurationError: The tool's own schema is not a valid JSON Schema.

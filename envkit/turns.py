@@ -1,4 +1,4 @@
-"""What passes between an environment and its caller: turns, observations, steps."""
+"""Turns, observations and steps exchanged by an environment and its caller."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ ObservationRole = Literal["user", "tool"]
 
 
 class Observation(TypedDict):
-    """What the model reads next. The three keys are always there."""
+    """The model's next input. All three keys are always present."""
 
     text: str
     images: tuple[Image, ...]
@@ -91,7 +91,7 @@ def observe(turn: object, hook: str) -> Observation:
     """Return the observation of what a hook returned.
 
     Raises:
-        ContractError: It is no `Turn`.
+        ContractError: It is not a `Turn`.
     """
     if not isinstance(turn, Turn):
         raise ContractError(

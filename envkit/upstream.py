@@ -1,4 +1,4 @@
-"""What a plugin relies on in somebody else's package, checked by reading its source.
+"""Contracts with upstream packages, checked by reading their source.
 
 Trainers change fields and parameters between releases without notice. A contract names those that
 an adapter uses. It reads files instead of importing them, so it costs milliseconds, needs none of
@@ -20,7 +20,7 @@ _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """Names in a package that a plugin cannot do without."""
+    """Names in a package that a plugin requires."""
 
     package: str
     """Import name, such as "verl"."""
@@ -37,7 +37,7 @@ class Contract:
         """Compare the installed package with the contract, once per process.
 
         Raises:
-            ConfigurationError: Something moved; the message names all of it.
+            ConfigurationError: Names are missing; the message lists all of them.
             MissingDependencyError: The package is not installed.
         """
         _check(self.package, self)
@@ -47,7 +47,7 @@ class Contract:
         return hash((self.package, self.tested))
 
     def moved(self, root: Path | None = None) -> tuple[str, ...]:
-        """Return what is not where the contract says; empty if it holds.
+        """Return the names that the package lacks; empty if the contract holds.
 
         Args:
             root: The package's folder; None takes the installed one.

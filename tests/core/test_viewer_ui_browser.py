@@ -233,7 +233,8 @@ def test_runs_are_compared_by_keyboard(folder: Path, open_ui: Open) -> None:
 def test_two_runs_are_compared_episode_by_episode(folder: Path, open_ui: Open) -> None:
     with served(folder) as address:
         page = open_ui(address, "#/?first=sweep%2Fgeo-s0&second=base")
-        assert page.locator("h1").inner_text() == "What changed from sweep/geo-s0 to base"
+        title = "What changed from sweep/geo-s0 to base"  # once the server has read both runs
+        until(page, "t => document.querySelector('h1')?.textContent === t", title)
         page.get_by_role("searchbox").fill("row 2")
         until(page, "document.querySelectorAll('tbody .taskcell a').length === 4")
         page.reload()

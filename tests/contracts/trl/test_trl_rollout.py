@@ -145,7 +145,7 @@ def test_trl_must_hold_2_mask_and_logprobs_are_as_long_as_the_completion(bench: 
 
 @pytest.mark.parametrize("changes", [{"loss_mask": (1, 0)}, {"logprobs": (-1.0, 0.0)}])
 def test_trl_must_hold_2_a_short_column_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(LedgerFault, match="one length"):
+    with pytest.raises(LedgerFault, match="the same length"):
         check_rows([_row(), _row(**changes)], image_id=None, max_completion=8)
 
 
