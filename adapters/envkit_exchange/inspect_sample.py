@@ -29,6 +29,7 @@ _LIMITS: Final[Mapping[StopReason, str]] = {
     StopReason.MAX_TURNS: "turn",
     StopReason.TURN_TOKENS: "token",
     StopReason.RESPONSE_TOKENS: "token",
+    StopReason.SAMPLED_TOKENS: "token",
     StopReason.CONTEXT_TOKENS: "context",
     StopReason.MAX_IMAGES: "context",
     StopReason.EPISODE_TIMEOUT: "time",
