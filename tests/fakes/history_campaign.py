@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fakes.trajectories import IMAGE_TOKEN, Context, picture
+from fakes.trajectories import Context, picture
 
 from envkit.env import Step
 from envkit.errors import FaultKind
@@ -40,7 +40,7 @@ from envkit.trajectory import (
 FIRST_SAMPLED = 100_000
 """Sampled ids count up from here; ids of prompts and observations lie below."""
 MAX_EPISODES = 5
-"""Of one family."""
+FAMILY_OPERATIONS = 50
 
 
 @dataclass(slots=True)
@@ -481,8 +481,6 @@ class Family:
             self.counts["sequences"] += 1
 
 
-FAMILY_OPERATIONS = 50
-"""Of one family."""
 OPERATIONS = ("append", "rewrite", "summary", "end", "abort", "resume", "fork", "store", "load")
 
 
@@ -500,6 +498,3 @@ def run_family(seed: int, counts: Counter[str], operations: int = FAMILY_OPERATI
         family.check()
     except Exception as error:
         raise AssertionError(f"family {seed} of {operations} operations: {error}") from error
-
-
-assert IMAGE_TOKEN < FIRST_SAMPLED
