@@ -58,6 +58,18 @@ def _leave(number: int, frame: object) -> NoReturn:
     os._exit(130)
 
 
+def _unwritten() -> OSError | None:
+    """Write what standard output still holds; return why not, which Python would find at exit."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # `envkit ... | head`
+        return None
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open to the end
+        return error
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its status; the entry point of the console script.
 
@@ -69,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_missing_streams()
     app = _load_app()
     from envkit.cli.app import EXIT_ERROR
-    from envkit.cli.console import make_standard_error_printable, note_traceback
+    from envkit.cli.console import make_standard_error_printable, note, note_traceback
 
     make_standard_error_printable()
     try:
@@ -77,3 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         note_traceback(error)
         raise SystemExit(EXIT_ERROR) from error
+    except SystemExit as end:
+        error = _unwritten()
+        if error is not None and not end.code:
+            note(f"envkit: error: cannot write the output: {error.strerror or error}")
+            raise SystemExit(EXIT_ERROR) from error
+        raise

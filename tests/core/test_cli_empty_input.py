@@ -1,5 +1,6 @@
 """Empty and misnamed input: the message names what was typed, and what would work."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,8 @@ _MAIN = "from envkit.cli import main; main()"
 @pytest.mark.parametrize("command", ["--help", "list", "view runs/none"])
 def test_output_that_cannot_be_written_gives_no_traceback(redirection: str, command: str) -> None:
     line = f'"{sys.executable}" -c "{_MAIN}" {command} {redirection}'
-    run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, env=env)
     assert "Traceback" not in run.stderr
     if redirection == "> /dev/full":
         assert run.returncode == 1
