@@ -1,13 +1,13 @@
 """The contract of environments where several roles share an episode.
 
-The form is that of PettingZoo's parallel API: a hook says who speaks next and what each role reads,
-and is called again when all of them have replied. A rollout gives every role its own conversation
-and its own trajectory (see `envkit.agents.joint`).
+It follows PettingZoo's parallel API: a hook says who speaks next and what each role reads, and is
+called again when all of them have replied. A rollout gives every role its own conversation and its
+own trajectory (see `envkit.agents.joint`).
 
 All other code sees an ordinary `Env` with *joint* replies: the observation is a JSON object of what
 each role reads, the reply is a JSON object of what each role says, and a turn is one round. So
-checks, audits, golden files and fault injection need no knowledge of roles. A reply that is not
-such an object is taken as the reply of every role.
+checks, audits, golden files and fault injection need not know about roles. A reply that is not
+such an object becomes the reply of every role.
 """
 
 import json
@@ -30,10 +30,10 @@ Replies = Mapping[str, str | None]
 
 
 class MultiAgentEnv(Env):
-    """The base of every environment with several agents. `max_turns` counts rounds."""
+    """Base class of environments with several agents. `max_turns` counts rounds."""
 
     roles: tuple[str, ...] = ()
-    """Names of the roles, in the order of records; `on_reset` may set it for each task."""
+    """Names of the roles in record order; `on_reset` may set it per task."""
     prompts: Mapping[str, str] = {}
     """System prompts by role; roles that are not listed have none."""
 
@@ -48,7 +48,7 @@ class MultiAgentEnv(Env):
     def on_reset(self, task: Task) -> Mapping[str, Turn]:  # type: ignore[override]  # one turn for each role
         """Start the task and return the first observations of the roles that speak first.
 
-        Every turn needs reward 0.0 and done False: nobody has spoken yet.
+        Every turn needs reward 0.0 and done False, because no role has replied yet.
         """
         raise ContractError(f"{type(self).__name__} must define on_reset(task)")
 
@@ -60,16 +60,16 @@ class MultiAgentEnv(Env):
         role is left to speak. Never raise for a bad reply.
 
         Args:
-            replies: By role. None for a role that left the episode because of one of its limits;
-                it cannot speak again.
+            replies: By role. None for a role that hit one of its limits and left the episode; it
+                cannot speak again.
         """
         raise ContractError(f"{type(self).__name__} must define on_replies(replies)")
 
     def on_end(self) -> Mapping[str, float]:
         """Return rewards that are known only at the end, by role; none by default.
 
-        They are added to each role's last reply, even if the role stopped speaking earlier.
-        Called once, after the last `on_replies`, also if `max_turns` rounds ended the episode.
+        They are added to each role's last reply, even if the role stopped speaking earlier. Called
+        once after the last `on_replies`, including when `max_turns` rounds ended the episode.
         """
         return {}
 
@@ -83,7 +83,7 @@ class MultiAgentEnv(Env):
 
     @property
     def addressed(self) -> tuple[str, ...]:
-        """Roles that speak next, in the order of `roles`; empty when the episode is over."""
+        """Roles that speak next, in the order of `roles`; empty after the episode's end."""
         return self._addressed if self._running else ()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
@@ -105,8 +105,8 @@ class MultiAgentEnv(Env):
         """Play one round.
 
         Args:
-            action: A JSON object of replies by role, null for a role that leaves; any other text is
-                the reply of every role that was addressed.
+            action: A JSON object of replies by role, null for a role that leaves. Any other text is
+                the reply of every addressed role.
 
         Raises:
             EpisodeStateError: Before `reset`, or after the episode ended.
@@ -257,7 +257,7 @@ class Round:
 
     @property
     def is_over(self) -> bool:
-        """Whether no role speaks any more."""
+        """Whether no role speaks again."""
         return self.terminated or self.truncated
 
 

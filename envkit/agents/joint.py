@@ -1,9 +1,9 @@
 """The joint episode of several roles: who speaks, who waits, and how it ends for all of them.
 
 It makes one call to the joint environment at a time, and only after every addressed role has
-replied or left. When a role is first addressed it gets a `RoleEnv`, which the rollout loop plays as
-an ordinary environment. A round is complete when each addressed role has replied or left. Every
-role's play ends by a reply, a limit, a fault or a cancellation, so no round waits forever.
+replied or left. A role that is addressed for the first time gets a `RoleEnv`, which the rollout
+loop plays as an ordinary environment. Every role's play ends by a reply, a limit, a fault or a
+cancellation, so no round waits forever.
 """
 
 import asyncio
@@ -80,9 +80,9 @@ class JointEpisode:
         self._truncated = False
         self._closed = False
         self.trajectories: dict[str, Trajectory] = {}
-        """By role, filled as the roles end."""
+        """By role, filled in as the roles end."""
         self.late: dict[str, float] = {}
-        """Rewards for replies that their loop has recorded already, by role."""
+        """Rewards by role for replies that their loop has already recorded."""
         self.verdict: Verdict | None = None
         """None unless something ended the episode early."""
 
@@ -99,7 +99,7 @@ class JointEpisode:
             info: What the environment's `reset` returned.
 
         Raises:
-            Exception: Anything but an `EnvFault` that the environment or a role's play raised.
+            Exception: What the environment or a role's play raised, except an `EnvFault`.
         """
         try:
             await self._rounds(Round.of(observation, info))
@@ -151,7 +151,7 @@ class JointEpisode:
         future = self._waiting.pop(role, None)
         if future is not None and not future.done():
             future.set_result(Delivery(turn=turn, is_truncated=this.truncated))
-        elif role in self._tasks:  # it has left; its reward comes too late for its loop
+        elif role in self._tasks:  # it has left, and its loop can no longer take the reward
             self._owe(role, turn.reward)
             self._pending.discard(role)
         elif not (this.is_over or turn.done):
@@ -249,7 +249,7 @@ class JointEpisode:
         return Delivery(turn=Turn("", done=not self._truncated), is_truncated=self._truncated)
 
     async def _clear(self) -> None:
-        """Cancel every play and wait until nothing of the episode runs."""
+        """Cancel every play and wait until nothing in the episode is running."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -12,8 +12,8 @@ from envkit.errors import ConfigurationError
 from envkit.seeds import derive_seed
 
 RolePolicy = Callable[[MultiAgentEnv, str, PolicyContext], str]
-"""Writes a role's reply from the shared environment, the role and the role's own context. Nothing
-else changes the environment while it runs."""
+"""Writes a role's reply from the shared environment, the role and the role's own context. The
+environment does not change while it runs."""
 
 
 def by_role(write: RolePolicy) -> Policy:

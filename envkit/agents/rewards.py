@@ -1,7 +1,7 @@
 """Rewards of roles: late rewards of the environment, and a user's adjustments.
 
-A reward is a sum over turns (in the turn records, in the ledger and in the certificate made from
-them), so a change is applied to one turn: the last rewarded one.
+A reward is a sum over turns (in the turn records, in the ledger and in the certificate built from
+them), so a change applies to one turn: the last rewarded one.
 """
 
 import math
@@ -15,9 +15,9 @@ from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
 AdjustRewards = Callable[[Mapping[str, Trajectory]], Mapping[str, float]]
-"""Gets the trajectories of one episode by role, with the environment's rewards, and returns the new
-rewards. A role missing from the result keeps its reward. It is never called for an episode that
-faulted or was aborted. It runs on a thread."""
+"""Takes the trajectories of one episode by role, with the environment's rewards, and returns the
+new rewards. A role missing from the result keeps its reward. Never called for an episode that
+faulted or was aborted. Runs on a thread."""
 
 UNADJUSTED = "unadjusted_reward"
 """Key of `Trajectory.metadata`: the environment's own reward, if a function changed it."""
@@ -90,7 +90,7 @@ def team_last(trajectories: Mapping[str, Trajectory]) -> dict[str, float]:
 
 
 TEAMS: Final[Mapping[str, AdjustRewards]] = {"team_mean": team_mean, "team_last": team_last}
-"""Functions by their names in configurations."""
+"""Functions by their configuration names."""
 
 
 def load_adjust(place: str) -> AdjustRewards:

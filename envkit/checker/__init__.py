@@ -38,28 +38,28 @@ _RULES: Final[MappingProxyType[str, Rule]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckReport:
-    """Report of a check without problems; prints as a list of its rules."""
+    """Report of a check that found no problem; prints as a list of rules."""
 
     name: str
-    """The environment's id, or its class where it was not made by id."""
+    """The environment's id, or its class if it was not made by id."""
     passed: tuple[str, ...]
-    """The rules that hold."""
+    """The rules that passed."""
     skipped: tuple[tuple[str, str], ...]
     """The rules that do not apply, each with the reason."""
     turns: int
-    """How many turns were played."""
+    """Number of turns played."""
 
     def __repr__(self) -> str:
         """Return one line per rule, as `check_env` prints them."""
         lines = [f"{self.name} keeps the contract ({counted(self.turns, 'turn')} played)"]
-        lines += [f"  holds    {rule}" for rule in self.passed]
+        lines += [f"  passed   {rule}" for rule in self.passed]
         lines += [f"  skipped  {rule}: {reason}" for rule, reason in self.skipped]
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What the rules found, even if they found problems."""
+    """Results of the rules, including any problems."""
 
     report: CheckReport
     problems: tuple[str, ...]
@@ -68,11 +68,11 @@ class Examination:
 
 RULES: Final = tuple(_RULES)
 PROMISES: Final = frozenset({"determinism", "independence", "snapshot", "replay"})
-"""The rules that compare two plays."""
+"""Rules that compare two plays."""
 
 
 def examine(subject: Subject, rules: Collection[str] = RULES) -> Examination:
-    """Play an environment through rules of the contract, and return what they found."""
+    """Play an environment through rules of the contract and return the results."""
     plain = subject.env
     name = type(plain).__name__ if plain.spec is None else plain.spec.id
     passed: list[str] = []
@@ -114,16 +114,16 @@ def check_env(
     solves its tasks.
 
     Args:
-        env: The environment, wrapped or not; it is reset, and not closed.
-        factory: Makes another instance. None makes it from `env.spec`, else by a deep copy.
-        seed: The first seed to play with.
-        episodes: Seeds for testing declared capabilities.
+        env: The environment, wrapped or not. It is reset but not closed.
+        factory: Makes another instance. None uses `env.spec`, or a deep copy without one.
+        seed: The first seed to play.
+        episodes: Number of seeds for testing declared capabilities.
         codec: Adds the rule that prompts only grow; needed for a token budget.
         max_observation_pixels: Maximum pixels per observation; None is unlimited.
         max_observation_tokens: Maximum tokens per observation; None is unlimited.
 
     Raises:
-        ContractError: Lists every problem that was found.
+        ContractError: Lists every problem found.
     """
     plain = cast(Any, env.unwrapped) if isinstance(env, gymnasium.Env) else env  # pyright: ignore[reportUnnecessaryIsInstance]  # a caller may pass anything
     if not isinstance(plain, Env):
@@ -148,10 +148,10 @@ def check_env(
 
 
 def _run(check: Rule, subject: Subject) -> list[Problem]:
-    """Return the problems that a rule found, counting what it raised as one.
+    """Return the problems that a rule found; an exception counts as one.
 
     Raises:
-        Skip: The rule does not apply, and found nothing before it noticed.
+        Skip: The rule does not apply and found no problem.
     """
     found: list[Problem] = []
     skipped: Skip | None = None

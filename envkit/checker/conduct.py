@@ -40,11 +40,11 @@ BAD_REPLIES: Final = (
 
 
 def gymnasium_rule(subject: Subject) -> Iterator[str | Problem]:
-    """Gymnasium's own checker passes, and warns about nothing."""
+    """Check that Gymnasium's own checker passes without warnings."""
     env = subject.env
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        # Its render and close checks make further instances, which takes a spec.
+        # Its render and close checks make more instances, which requires a spec.
         without_spec = env.spec is None
         try:
             gymnasium_check_env(env, skip_render_check=without_spec, skip_close_check=without_spec)
@@ -58,7 +58,7 @@ def gymnasium_rule(subject: Subject) -> Iterator[str | Problem]:
 
 
 def order_rule(subject: Subject) -> Iterator[str]:
-    """Reject a step before reset or after the end, by EpisodeStateError."""
+    """Check that a step before reset or after the end raises EpisodeStateError."""
     env = subject.fresh()
     if subject.makes_new:
         yield from _must_refuse_step(env, "before the first reset")
@@ -69,7 +69,7 @@ def order_rule(subject: Subject) -> Iterator[str]:
     if not player.done and env.max_turns > limit:
         raise Skip(f"empty replies end no episode within {limit} turns")
     if not player.done:
-        yield f"the episode goes on after max_turns={env.max_turns} turns"
+        yield f"the episode continues after max_turns={env.max_turns} turns"
         return
     yield from _must_refuse_step(env, "after the episode's end")
 
@@ -86,7 +86,7 @@ def _must_refuse_step(env: Env, when: str) -> Iterator[str]:
 
 
 def replies_rule(subject: Subject) -> Iterator[str | Problem]:
-    """No reply raises, and everything returned has the contract's types."""
+    """Check that no reply raises and that every return value has the contract's type."""
     calls = [f'<tool_call>{{"name": "{spec.name}"}}</tool_call>' for spec in subject.env.tools]
     pending = deque([*BAD_REPLIES, *calls])
     seed = subject.seed
@@ -104,7 +104,7 @@ def replies_rule(subject: Subject) -> Iterator[str | Problem]:
 
 
 def episode_problems(episode: Episode, env: Env) -> Iterator[str]:
-    """Yield what is wrong with the values that an episode's calls returned."""
+    """Yield problems in the values that an episode's calls returned."""
     yield from _moment_problems("reset()", env, episode.start.observation, episode.start.info, 0)
     for number, step in enumerate(episode.steps, start=1):
         where = f"step() {number}"
@@ -116,7 +116,7 @@ def episode_problems(episode: Episode, env: Env) -> Iterator[str]:
             if not isinstance(flag, bool):
                 yield f"{where}: {name} must be a bool, got {flag!r}"
         if step.terminated and step.truncated:
-            yield f"{where}: an episode ends by termination or truncation, not by both"
+            yield f"{where}: an episode ends by termination or truncation, not both"
         if number == env.max_turns and not (step.terminated or step.truncated):
             yield f"{where}: the episode must end at max_turns={env.max_turns}"
 
@@ -157,7 +157,7 @@ def _observation_problems(observation: object) -> Iterator[str]:
         return
     for image in cast(tuple[object, ...], images):
         if not isinstance(image, Image):
-            yield f"images must hold envkit.Image, got {type(image).__name__}"
+            yield f"images must contain envkit.Image, got {type(image).__name__}"
 
 
 def _info_problems(info: object, turn: int) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _info_problems(info: object, turn: int) -> Iterator[str]:
 
 
 def tools_rule(subject: Subject) -> Iterator[str]:
-    """Every tool's schema is valid, survives JSON, and validates arguments."""
+    """Check that every tool's schema is valid, survives JSON and validates arguments."""
     tools = subject.env.tools
     if not tools:
         raise Skip("it has no tools")
@@ -194,14 +194,14 @@ def tools_rule(subject: Subject) -> Iterator[str]:
     for spec in tools:
         back = ToolSpec.from_json(json.loads(json.dumps(spec.to_json())))
         if back != spec:
-            yield f"tool {spec.name!r} changes on the way through JSON"
+            yield f"tool {spec.name!r} changes when written to JSON and read back"
         arguments: dict[str, Any] = {"no_such_argument": 1}
         if back.validate(arguments) != spec.validate(arguments):
             yield f"tool {spec.name!r} validates differently after JSON"
 
 
 def tasks_rule(subject: Subject) -> Iterator[str]:
-    """Tasks are JSON data, and the same index gives the same task."""
+    """Check that tasks are JSON data and that the same index gives the same task."""
     source = subject.env.tasks
     if source is None:
         raise Skip("it has no task source")
@@ -213,7 +213,7 @@ def tasks_rule(subject: Subject) -> Iterator[str]:
 
 
 def budget_rule(subject: Subject) -> Iterator[str]:
-    """No observation is larger than the budgets given to the check."""
+    """Check that no observation exceeds the given budgets."""
     budgets = subject.budgets
     if budgets.pixels is None and budgets.tokens is None:
         raise Skip("no budget was given")

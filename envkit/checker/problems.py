@@ -1,7 +1,7 @@
 """Problems that rules find, with each mistake reported once.
 
-Several rules may fail because of one mistake: an error in `on_turn` stops every rule that plays.
-Problems with the same cause are one mistake, reported in the words of the rule that checks for it.
+One mistake may fail several rules: an error in `on_turn` stops every rule that plays. Problems with
+the same cause are one mistake, reported in the words of the rule that checks for it.
 """
 
 import traceback
@@ -15,7 +15,7 @@ from envkit.errors import describe
 
 _OWN: Final = str(Path(envkit.__file__).parent)
 NOT_REPEATABLE: Final = "not repeatable"
-"""The cause of a play that cannot be repeated, whichever rule compares it."""
+"""Cause of a play that is not repeatable, for all rules that compare plays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +26,15 @@ class Problem:
     cause: str
     """Problems with the same cause are one mistake."""
     stops_rule: bool = False
-    """Whether an error ended the rule. Another rule's words for the same cause say more."""
+    """Whether an error ended the rule. Another rule describes the same cause better."""
 
 
 def raised(error: Exception, what: str = "", *, stops_rule: bool = False) -> Problem:
-    """Return the problem of an error, caused by the author's line that raised it.
+    """Return the problem for an error. Its cause is the line of the author's code that raised it.
 
     Args:
         error: What the environment raised.
-        what: What it must not have been raised by.
+        what: Beginning of the message.
         stops_rule: As in `Problem`.
     """
     frames = [
@@ -52,10 +52,10 @@ def raised(error: Exception, what: str = "", *, stops_rule: bool = False) -> Pro
 
 
 def mistakes(found: Iterable[tuple[str, Problem]]) -> list[str]:
-    """Return a line per mistake: its rule, its text, and what else it broke.
+    """Return a line per mistake: its rule, its text, and the other rules it broke.
 
     Args:
-        found: Pairs of a rule's name and a problem, in the order in which they were found.
+        found: Pairs of a rule's name and a problem, in the order found.
     """
     by_cause: dict[str, list[tuple[str, Problem]]] = {}
     for rule, problem in found:
@@ -64,9 +64,9 @@ def mistakes(found: Iterable[tuple[str, Problem]]) -> list[str]:
 
 
 def _line(same: list[tuple[str, Problem]]) -> str:
-    rule, problem = min(same, key=lambda one: one[1].stops_rule)  # the first of the telling ones
+    rule, problem = min(same, key=lambda one: one[1].stops_rule)  # prefer a specific message
     again = sum(1 for other, _ in same if other == rule) - 1
     others = dict.fromkeys(other for other, _ in same if other != rule)
     more = [f"{again} more like it"] if again else []
-    more += [f"breaks too: {', '.join(others)}"] if others else []
+    more += [f"also breaks: {', '.join(others)}"] if others else []
     return f"{rule}: {problem.text}" + (f" [{'; '.join(more)}]" if more else "")

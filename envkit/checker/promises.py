@@ -12,11 +12,11 @@ from envkit.messages import Message
 from envkit.tasks import Task
 
 _TURNS: Final = 8
-"""Longest episode that these rules play."""
+"""Maximum turns per episode in these rules."""
 
 
 def determinism_rule(subject: Subject) -> Iterator[Problem]:
-    """Give the same episode, image bytes included, for the same seed and replies."""
+    """Check that the same seed and replies give the same episode, image bytes included."""
     if not subject.env.capabilities.deterministic:
         raise Skip("capabilities.deterministic is not declared")
     for seed in _seeds(subject):
@@ -27,7 +27,7 @@ def determinism_rule(subject: Subject) -> Iterator[Problem]:
 
 
 def replay_rule(subject: Subject) -> Iterator[Problem]:
-    """Where replay_safe is declared, seed, task and the recorded replies rebuild the episode."""
+    """Check that seed, task and replies rebuild the episode, if replay_safe is declared."""
     if not subject.env.capabilities.replay_safe:
         raise Skip("capabilities.replay_safe is not declared")
     for seed in _seeds(subject):
@@ -37,7 +37,7 @@ def replay_rule(subject: Subject) -> Iterator[Problem]:
 
 
 def independence_rule(subject: Subject) -> Iterator[Problem]:
-    """Two instances played turn by turn in alternation do not disturb each other."""
+    """Check that two instances played in alternation do not affect each other."""
     if not subject.env.capabilities.deterministic:
         raise Skip("capabilities.deterministic is not declared")
     if subject.env.capabilities.max_sessions == 1:
@@ -57,10 +57,10 @@ def independence_rule(subject: Subject) -> Iterator[Problem]:
 
 
 def snapshot_rule(subject: Subject) -> Iterator[str]:
-    """restore(snapshot()) continues byte by byte as the original, at every turn."""
+    """Check that restore(snapshot()) continues like the original, byte by byte, at every turn."""
     if not subject.env.capabilities.snapshot:
         raise Skip("capabilities.snapshot is not declared")
-    for seed in (subject.seed, subject.seed + 1):  # one begins with a bad reply, one with a good
+    for seed in (subject.seed, subject.seed + 1):  # begins with a bad and a good reply
         yield from _snapshots_of(subject, seed)
 
 
@@ -91,7 +91,7 @@ def _continuation(
 
 
 def oracle_rule(subject: Subject) -> Iterator[str]:
-    """End every episode of the oracle, if there is one, with a positive reward."""
+    """Check that every episode of the oracle, if there is one, ends with a positive reward."""
     policy = _oracle_of(subject.env)
     if policy is None:
         raise Skip("it has no oracle")
@@ -106,7 +106,7 @@ def oracle_rule(subject: Subject) -> Iterator[str]:
 
 
 def prefix_rule(subject: Subject) -> Iterator[str]:
-    """With a codec: each prompt is a prefix of the next one, and ends with its observation."""
+    """Check that each prompt is a prefix of the next and ends with its observation."""
     if subject.codec is None:
         raise Skip("no codec was given")
     episode = play(subject, subject.env, lambda _: "ok", seed=subject.seed, max_turns=_TURNS)
@@ -116,14 +116,14 @@ def prefix_rule(subject: Subject) -> Iterator[str]:
         conversation = _up_to_reply(spoken, turn)
         now = subject.codec.encode_prompt(conversation).train_ids
         if tuple(now[: len(before)]) != tuple(before):
-            yield f"turn {turn}: the prompt of the turn before is no prefix of this one"
+            yield f"turn {turn}: the previous prompt is not a prefix of this one"
             return
         middle = now[len(before) :]
         delta = subject.codec.encode_observation(
             conversation[-1:], sampled_ids=(), history=conversation[:-1]
         ).train_ids
         if tuple(middle[len(middle) - len(delta) :]) != tuple(delta):
-            yield f"turn {turn}: the observation alone has other tokens than within the prompt"
+            yield f"turn {turn}: the observation alone has different tokens than within the prompt"
             return
         before = now
 
@@ -147,7 +147,7 @@ def _seeds(subject: Subject) -> range:
 
 
 def _probe(subject: Subject, env: Env, seed: int) -> Episode:
-    """Play good and bad replies in turn, so that both kinds of state change are seen."""
+    """Play good and bad replies in turn, to cover both kinds of state change."""
     oracle = _oracle_of(env)
 
     def reply(context: PolicyContext) -> str:
@@ -161,7 +161,7 @@ def _probe(subject: Subject, env: Env, seed: int) -> Episode:
 def _again(
     subject: Subject, env: Env, first: Episode, seed: int, task: Task | None = None
 ) -> Episode:
-    """Play the recorded replies once more."""
+    """Replay the recorded replies."""
     turns = len(first.replies)
     return play(subject, env, _recorded(first), seed=seed, task=task, max_turns=turns)
 
@@ -175,7 +175,7 @@ def _difference(first: Episode, again: Episode, what: str) -> Iterator[Problem]:
     if before == after and first.task == again.task:
         return
     if first.task != again.task:
-        yield Problem(text=f"{what} drew another task", cause=NOT_REPEATABLE)
+        yield Problem(text=f"{what} drew a different task", cause=NOT_REPEATABLE)
         return
     pairs = enumerate(zip(before, after, strict=False))
     turn, (left, right) = next(
@@ -188,7 +188,7 @@ def _difference(first: Episode, again: Episode, what: str) -> Iterator[Problem]:
 
 
 def _excerpt(line: str, other: str) -> str:
-    """Return the part of a line where it begins to differ from another."""
+    """Return the part of a line from where it differs from another."""
     pairs = enumerate(zip(line, other, strict=False))
     same = next((n for n, (left, right) in pairs if left != right), min(len(line), len(other)))
     return repr(line[max(0, same - 20) : same + 40])

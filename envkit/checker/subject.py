@@ -1,4 +1,4 @@
-"""Subject of the checker's rules: an environment, and episodes played on it."""
+"""The subject of the checker's rules: an environment and the episodes played in it."""
 
 import copy
 import hashlib
@@ -15,7 +15,7 @@ Reply = Callable[[PolicyContext], str]
 
 
 class Ids(Protocol):
-    """The token ids of some messages."""
+    """The token ids of messages."""
 
     @property
     def train_ids(self) -> Sequence[int]:
@@ -24,7 +24,7 @@ class Ids(Protocol):
 
 
 class Codec(Protocol):
-    """The part of a chat codec that is used; `envkit.tokens.ChatCodec` has it."""
+    """The methods of a chat codec that the rules use; `envkit.tokens.ChatCodec` has them."""
 
     def encode_prompt(self, messages: Sequence[Message]) -> Ids:
         """Encode a conversation up to the model's next reply."""
@@ -48,7 +48,7 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """Limits that one observation must keep; None is unlimited."""
+    """Limits on a single observation; None is unlimited."""
 
     pixels: int | None = None
     tokens: int | None = None
@@ -60,7 +60,7 @@ class Skip(Exception):  # not an error
 
 @dataclass(slots=True, kw_only=True)
 class Subject:
-    """The environment under check, and what is known about it."""
+    """The environment under check, and how to make more of it."""
 
     env: Env
     factory: Callable[[], Env] | None
@@ -69,28 +69,28 @@ class Subject:
     codec: Codec | None
     budgets: Budgets
     turns: int = 0
-    """Turns played so far, over all rules."""
+    """Number of turns played so far by all rules."""
     made: list[Env] = field(default_factory=list[Env])
     _model: Env | Exception | None = None
 
     def __post_init__(self) -> None:
         if self.makes_new:
             return
-        try:  # before anything is played on it
+        try:  # before any rule plays
             self._model = copy.deepcopy(self.env)
         except Exception as error:  # noqa: BLE001  # a foreign object may refuse in any way
             self._model = error
 
     @property
     def makes_new(self) -> bool:
-        """Whether `fresh` gives a new instance, and not a copy of one that was used before."""
+        """Whether `fresh` returns a new instance rather than a copy of a used one."""
         return self.factory is not None or self.env.spec is not None
 
     def fresh(self) -> Env:
-        """Return another instance; it is closed at the end of the check.
+        """Return another instance, which the check closes at its end.
 
         Raises:
-            Skip: There is no way to make one.
+            Skip: No second instance can be made.
         """
         env = self._make()
         self.made.append(env)
@@ -106,7 +106,7 @@ class Subject:
         return copy.deepcopy(self._model)
 
     def close(self) -> None:
-        """Close what `fresh` made, twice, because closing twice must be fine."""
+        """Close the instances from `fresh`, twice, because closing twice must be allowed."""
         for env in self.made:
             env.close()
             env.close()
@@ -115,7 +115,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One played episode, as data that can be compared."""
+    """One played episode as comparable data."""
 
     task: Task
     start: Reset
@@ -145,7 +145,7 @@ def _line(values: dict[str, Any]) -> str:
 
 
 def _seen(observation: Observation) -> dict[str, Any]:
-    """Return an observation as JSON data, its images by the hash of their PNG bytes."""
+    """Return an observation as JSON data, with the hashes of its images' PNG bytes."""
     images = [hashlib.sha256(image.png_bytes()).hexdigest() for image in observation["images"]]
     return {**observation, "images": images}
 
@@ -159,7 +159,7 @@ def play(
     task: Task | None = None,
     max_turns: int = 64,
 ) -> Episode:
-    """Play one episode, at most `max_turns` turns of it."""
+    """Play at most `max_turns` turns of one episode."""
     player = Player(subject, env, reply, seed=seed, task=task)
     while not player.done and len(player.steps) < max_turns:
         player.turn()
@@ -212,7 +212,7 @@ class Player:
             return message("user", repr(error))
 
     def episode(self) -> Episode:
-        """Return what was played so far."""
+        """Return the turns played so far."""
         return Episode(
             task=self.task,
             start=self.start,

@@ -1,7 +1,8 @@
 """Solve rates of the tasks of runs, and a filter for the tasks worth training on.
 
-A group whose members all succeed or all fail has no advantage and gives no gradient. Dropping such
-tasks is DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476), here done before training.
+A group whose members all succeed or all fail has no advantage and yields no gradient. DAPO's
+dynamic sampling (https://arxiv.org/abs/2503.14476) drops such tasks during training; this does it
+before.
 """
 
 import math

@@ -52,12 +52,12 @@ def check_target(
 def write_table(rows: Iterable[Row], target: Path, schema: Mapping[str, Any] | None = None) -> int:
     """Write a .jsonl or .parquet file and return its number of rows.
 
-    JSON lines cannot hold bytes, so bytes become data URIs there.
+    JSON lines cannot contain bytes, so bytes become data URIs there.
 
     Args:
-        rows: Written as they are generated. If they raise, no file is left.
+        rows: Written as they are generated. If the iteration raises, no file is left.
         target: The file. An existing one is replaced once the new one is complete.
-        schema: Arrow types of columns whose type the first rows may not show.
+        schema: Arrow types of columns that the first rows may leave undetermined.
 
     Raises:
         StorageError: It cannot be written, or there are no rows.
@@ -122,7 +122,8 @@ def image_column(*, as_text: bool = False) -> dict[str, Any]:
     """Return the arrow type of the column `images`.
 
     Args:
-        as_text: Whether it holds data URIs instead of PNG bytes in the datasets library's form.
+        as_text: Whether the column contains data URIs rather than PNG bytes in the datasets
+            library's form.
     """
     pa = arrow()
     if as_text:
@@ -175,7 +176,7 @@ def _schema(pa: Any, batch: list[dict[str, Any]], types: Mapping[str, Any]) -> A
 
 
 def _features(schema: Any) -> str | None:  # noqa: ANN401
-    """Return the metadata that makes the datasets library decode `images`; None without them."""
+    """Return the metadata that makes the datasets library decode `images`, or None."""
     if "images" not in schema.names or schema.field("images").type != image_column()["images"]:
         return None
     features = {

@@ -1,8 +1,8 @@
 """Tasks as the dataset rows that trainers load: one pure function per format.
 
-Every row carries the request that an adapter plays as JSON text under `ENVKIT_COLUMN`. Prompts are
-only for people and length filters, because the environment writes the real one at reset. Images are
-therefore replaced by `IMAGE_NOTE` unless requested.
+Every row carries the request that an adapter plays, as JSON text under `ENVKIT_COLUMN`. Prompts are
+only for people and length filters, because the environment writes the real one at reset. They
+therefore contain `IMAGE_NOTE` instead of images unless images are requested.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class TaskFormat(StrEnum):
     HF = "hf"
     """A folder of parquet files for the datasets library."""
     JSONL = "jsonl"
-    """No trainer in particular."""
+    """Generic rows, for no particular trainer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +59,15 @@ class TaskExample:
 def slime_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
     """Return a row for slime's and miles' `Dataset`.
 
-    The keys are those of `--input-key prompt --label-key label --metadata-key metadata`, and of
-    `--multimodal-keys '{"image": "images"}'` if there are images, whose places in the text are
-    marked by `<image>` (slime/utils/data.py, `_build_messages`).
+    The keys are those of `--input-key prompt --label-key label --metadata-key metadata`. Images add
+    `--multimodal-keys '{"image": "images"}'` and appear as `<image>` in the text
+    (slime/utils/data.py, `_build_messages`).
     """
     return {
         "prompt": _marked(example.messages, with_images=with_images),
         "label": answer_of(example.request),
         "metadata": {ENVKIT_COLUMN: example.request.to_column()},
-        # Its reader takes a mapping as a whole content part and a string as a URL.
+        # The reader takes a mapping as a whole content part and a string as a URL.
         **({"images": [image.data_uri() for image in example.images]} if with_images else {}),
     }
 
@@ -75,8 +75,8 @@ def slime_row(example: TaskExample, *, with_images: bool = False) -> dict[str, A
 def verl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
     """Return a row for verl's `RLHFDataset`.
 
-    `data_source` and `reward_model.ground_truth` are read by its validation, `agent_name` chooses
-    the loop (verl/utils/dataset/rl_dataset.py, `__getitem__`; trainer/ppo/v1/trainer_base.py).
+    verl's validation reads `data_source` and `reward_model.ground_truth`; `agent_name` selects the
+    loop (verl/utils/dataset/rl_dataset.py, `__getitem__`; trainer/ppo/v1/trainer_base.py).
     """
     return {
         "data_source": example.request.env_id,
@@ -112,10 +112,10 @@ def skyrl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, A
 def trl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
     """Return a row for TRL's trainers.
 
-    The prompt is the request itself: TRL gives a rollout function nothing else, so it must differ
-    from row to row, and the environment writes the real one. With images it is what the model
-    reads first, and TRL puts them before the text of the first user message (trl/data_utils.py,
-    `prepare_multimodal_messages`), which is where envkit has them.
+    Without images the prompt is the request itself: TRL passes a rollout function nothing else, so
+    it must differ between rows, and the environment writes the real prompt. With images it is what
+    the model reads first. TRL puts them before the text of the first user message
+    (trl/data_utils.py, `prepare_multimodal_messages`), as envkit does.
     """
     column = example.request.to_column()
     if with_images:

@@ -1,4 +1,4 @@
-"""Tasks of an environment drawn for a dataset: seeded, and reset once for prompts."""
+"""Tasks of an environment drawn for a dataset: seeded, and reset once for their prompts."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ _DEFAULT_SPLIT: Final = "train"
 
 
 class TaskDraw(Closing):
-    """Draws tasks in order; a context manager because it holds an environment.
+    """Draws tasks in order. A context manager, because it owns an environment.
 
     A finite task source is read in order, each task once. An endless one is drawn with a seed per
     row that depends on the split, so files of different splits share no seed. Each row stores its
-    task and seed, so the members of a group start from the same state.
+    task and seed, so all members of a group start from the same state.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class TaskDraw(Closing):
                 `split`. None records "train" and passes nothing.
             env_kwargs: Constructor arguments of the environment.
             tasks: Tasks to use instead of the environment's own, such as those of `read_requests`.
-                Their arguments apply unless `env_kwargs` overrides them. None takes its own.
+                Their arguments apply unless `env_kwargs` overrides them. None uses the
+                environment's.
 
         Raises:
             ConfigurationError: An endless source has no count, there are more rows than tasks, or
@@ -76,7 +77,7 @@ class TaskDraw(Closing):
             if split is not None and is_undivided and start is None:
                 raise ConfigurationError(
                     f"{env_id} has {self._size} tasks and takes no argument 'split', so every "
-                    "split would hold the same ones; cut them with --start and -n"
+                    "split would contain the same ones; cut them with --start and -n"
                 )
         except BaseException:
             self._env.close()

@@ -2,7 +2,7 @@
 
 `input_ids` are the ids a trainer forwards, with image placeholders expanded, from the first prompt
 token to the row's last sampled one. The messages of a row end with the same reply and match the
-ids; they are never retokenized if ids are used.
+ids. A trainer that uses the ids never retokenizes the messages.
 """
 
 from collections.abc import Iterator
@@ -77,19 +77,19 @@ def chat_row(trajectory: Trajectory, row: Row, number: int, *, with_parts: bool)
         trajectory: The source of the row.
         row: One of its training rows.
         number: Its position among them.
-        with_parts: Whether messages hold lists of parts, as they must in a file with images, or
+        with_parts: Whether messages contain lists of parts, which a file with images requires, or
             plain text.
 
     Raises:
-        DatasetError: The images of the messages are not those of the ids, because the template
-            left some out of a rewritten history.
+        DatasetError: The messages and the ids have different images, because the template omitted
+            some from a rewritten history.
     """
     messages = trajectory.seen_at(row.turns[-1])
     if images_of(messages) != row.images:
         raise DatasetError(
             f"row {number} of episode {trajectory.episode_id!r} has {len(row.images)} images in "
             f"its ids and {len(images_of(messages))} in its messages, because the template "
-            "rewrote the history; use --format parquet, which keeps ids and messages apart"
+            "rewrote the history; use --format parquet, which stores ids and messages separately"
         )
     return {
         **_ids(row),

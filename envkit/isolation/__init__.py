@@ -1,11 +1,11 @@
-"""Environments in worker processes: a crash, hang or memory leak costs only the worker.
+"""Environments in worker processes, where a crash, hang or memory leak costs only the worker.
 
 Three processes take part:
 
 - the caller (`source`, `proxy`, `process`) sends calls and reads answers;
 - a worker (`worker`) has one environment and answers its calls, one at a time;
 - a supervisor (`supervisor`) forks the workers of one environment, keeps the tail of their output,
-  and kills the processes that a worker leaves behind.
+  and kills the processes that a worker leaves running.
 
 They exchange `frames` of `values`. Nothing from a worker is unpickled: answers are JSON and encoded
 images, validated on arrival.

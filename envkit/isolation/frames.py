@@ -23,7 +23,7 @@ MAX_BLOB_BYTES: Final = 256 * 1024 * 1024
 """Limit on the bytes of images plus other bytes."""
 MAX_IMAGES: Final = 1024
 _MAX_FRAME_PIXELS: Final = 256 * 1024 * 1024
-"""Limit on the pixels of all images of a frame: a few bytes can decode to very many."""
+"""Limit on the pixels of all images of a frame, because a few bytes can decode to very many."""
 _CHUNK: Final = 1024 * 1024
 _PLAIN_HEADER: Final[dict[str, Any]] = {"starts_episode": False, "images": []}
 """An empty header: most frames carry no new image."""

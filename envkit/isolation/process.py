@@ -43,7 +43,7 @@ _HASH_SEED: Final = str(random.SystemRandom().randrange(1, 2**32))
 
 
 class WorkerProcess:
-    """One worker. `kill` and `close` may come from any thread, at any time."""
+    """One worker. Any thread may call `kill` and `close` at any time."""
 
     def __init__(self, key: str, hello: Frame, *, timeout_s: float | None) -> None:
         """Start a worker and have it build its environment.

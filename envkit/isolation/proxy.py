@@ -23,7 +23,7 @@ _REPLY_S: Final = 10.0
 
 
 class IsolatedEnv(Env):
-    """An environment in a worker process; all but its policies behave as they do there.
+    """An environment in a worker process. It behaves as it does there, except for its policies.
 
     Calls block only the calling thread. Another thread may call `close`, which kills the worker
     and ends a hanging call.

@@ -6,7 +6,8 @@ status socket. Closing the status socket kills the worker. When a worker exits f
 supervisor kills all of its descendants and reports on the status socket how it ended.
 
 Orphans of a living worker become children of the worker, which is a subreaper. When the worker dies
-they become children of the supervisor, where any child that is not a worker is such an orphan.
+they become children of the supervisor. A child of the supervisor that is not a worker is therefore
+such an orphan.
 """
 
 import fcntl
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 def _preload(wanted: Mapping[str, Any]) -> None:
-    """Import the environment; the worker imports it again and reports any error."""
+    """Import the environment. The worker imports it again and reports any error."""
     with suppress(BaseException):
         if wanted["env_id"] is not None:
             place = spec(wanted["env_id"]).entry_point
@@ -281,7 +282,7 @@ def _read_output(worker: _Worker) -> None:
                 break
             worker.tail = (worker.tail + data)[-_TAIL_BYTES:]
         else:
-            return  # it prints faster than one call can read
+            return  # the worker prints faster than one call can read
     except BlockingIOError:
         return
     except OSError:

@@ -2,7 +2,7 @@
 
 Outgoing values are checked against the environment contract. Incoming values are checked as
 untrusted data. envkit's errors keep their type and any other error becomes an `EnvFault`, so a
-worker cannot make its caller build anything else.
+worker cannot make its caller build any other object.
 """
 
 import math
@@ -99,7 +99,7 @@ def error_out(error: BaseException, where: str) -> dict[str, Any]:
     """Return an exception as JSON data.
 
     Args:
-        error: Whatever the environment raised, also SystemExit and KeyboardInterrupt.
+        error: Whatever the environment raised, including SystemExit and KeyboardInterrupt.
         where: What was called, such as "MyEnv.step".
     """
     text, retryable = message_of(error)[:_MESSAGE_CHARACTERS], None

@@ -1,4 +1,4 @@
-"""Facts of one episode for the metrics, as plain data in a trainer's sample."""
+"""Facts about one episode for the metrics, stored as plain data in a trainer's sample."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ SOLVED_ABOVE: Final = 0.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeFacts:
-    """Numbers about one episode, without tokens, texts and images."""
+    """Numbers about one episode, without tokens, texts or images."""
 
     env_id: str = ""
     role: str | None = None
@@ -36,14 +36,14 @@ class EpisodeFacts:
     reward: float | None = None
     """None after a fault or an abort."""
     reward_terms: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Sums over turns of what environments name in `info["reward_terms"]`."""
+    """Reward terms from `info["reward_terms"]`, each summed over turns."""
     turns: int = 0
-    """Replies that went to the environment. Of a fork, these, tool calls and parse errors include
-    those before it; tokens, images, times and retries are its own."""
+    """Replies that reached the environment. For a fork, this, tool calls and parse errors include
+    the turns before it. Tokens, images, times and retries are its own."""
     sequences: int = 1
     """Contexts in which the model sampled."""
     rewrites: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How often a sequence started, by the branch's reason."""
+    """How many sequences started, by the branch's reason."""
     tool_calls: int = 0
     parse_errors: int = 0
     images: int = 0
@@ -51,7 +51,7 @@ class EpisodeFacts:
     prompt_length: int | None = None
     """Tokens of the first prompt, images expanded; None without one."""
     response_tokens: int = 0
-    """Sampled ones."""
+    """Sampled tokens."""
     observation_tokens: int = 0
     trained_tokens: int = 0
     stale_tokens: int = 0
@@ -71,7 +71,7 @@ class EpisodeFacts:
     weight_versions: tuple[str, ...] = ()
     """Distinct versions of the weights that sampled."""
     tail: str | None = None
-    """How the batch's tail cut it, "drop" or "park"; None for an episode of the batch."""
+    """How the batch's tail ended it, "drop" or "park"; None for an episode of the batch."""
     times_parked: int = 0
     """Number of earlier batches that parked it."""
 
@@ -164,7 +164,7 @@ class EpisodeFacts:
 
 
 def _sequences(trajectory: Trajectory) -> int:
-    """Return in how many contexts the episode's own tokens were sampled, at least 1."""
+    """Return the number of contexts in which the episode's own tokens were sampled, at least 1."""
     if not trajectory.branches:
         return 1
     sampled = (

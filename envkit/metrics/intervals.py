@@ -41,8 +41,8 @@ def mean_interval(
     """Return the bootstrap interval of a mean over problems.
 
     The percentiles are those of Hesterberg's expanded interval (What Teachers Should Know About the
-    Bootstrap, 2015): plain percentiles are too narrow for few problems, by the factor
-    sqrt((n - 1) / n) and by the normal quantile where Student's belongs.
+    Bootstrap, 2015). Plain percentiles are too narrow for few problems: by the factor
+    sqrt((n - 1) / n), and because they use the normal quantile instead of Student's.
 
     Args:
         values: One per problem, (P,), in any order.
@@ -103,7 +103,7 @@ def _student_quantile(share: float, freedom: int) -> float:
 
 
 def _binomial_bound(value: float, count: int, confidence: float) -> Interval | None:
-    """Return the exact (Clopper-Pearson) interval of a share that was always 0 or always 1."""
+    """Return the exact (Clopper-Pearson) interval of a share that is 0 or 1."""
     reach = ((1 - confidence) / 2) ** (1 / count)
     if value == 1.0:
         return Interval(low=reach, high=1.0)

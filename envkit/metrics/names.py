@@ -20,7 +20,7 @@ METRICS: Final[Mapping[str, str]] = {
     "turns/max": "maximum replies in an episode",
     "sequences/mean": "sequences per episode, if any had more than one",
     "sequences/max": "maximum sequences in an episode, if any had more than one",
-    "rewrite/<reason>": "sequences that a history policy, the template or a caller started",
+    "rewrite/<reason>": "sequences started by a history policy, the template or a caller",
     "tokens/prompt/mean": "tokens of an episode's first prompt, images expanded",
     "tokens/response/mean": "sampled tokens per episode",
     "tokens/response/p95": "95th percentile of sampled tokens per episode",

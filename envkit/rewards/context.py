@@ -14,8 +14,8 @@ class RewardContext:
 
     task: Task
     answer: str
-    """The final answer, without calls and thinking. Empty if the episode ended without one."""
+    """The final answer without calls and thinking; empty if the episode ended without one."""
     messages: Sequence[Message] = ()
-    """The conversation so far, the last reply included."""
+    """The conversation so far, including the last reply."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Other counts from the environment; its documentation names the keys."""
+    """Other values from the environment, whose documentation lists the keys."""

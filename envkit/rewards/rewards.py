@@ -26,7 +26,7 @@ class Reward:
 
     @property
     def total(self) -> float:
-        """The exactly rounded sum of the terms, whatever their order."""
+        """The exactly rounded sum of the terms, independent of their order."""
         return math.fsum(self.terms.values())
 
 
@@ -53,7 +53,7 @@ class Rewards:
 
     @classmethod
     def of(cls, reward: "Rewards | Score | Term | Sequence[Term]") -> "Rewards":
-        """Build rewards from a function, a term or several; a function's name names its term.
+        """Build rewards from a function or terms; a function's name becomes its term's name.
 
         Raises:
             ConfigurationError: It is none of these, or the terms are invalid.

@@ -1,4 +1,4 @@
-"""Templates and writer of a new environment's package, for `envkit new`."""
+"""Templates for a new environment's package, and the writer that `envkit new` uses."""
 
 from envkit.scaffold.package import PackageName, write_package
 

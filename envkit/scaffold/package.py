@@ -24,7 +24,7 @@ _FILES: Final = {
     "{module}/py.typed": None,
     "tests/test_{module}.py": "tests",
 }
-"""Path -> template; None writes an empty file."""
+"""Path to template; None creates an empty file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ class PackageName:
 
 
 def write_package(name: PackageName, parent: Path) -> list[Path]:
-    """Write the package of a new environment to a folder with its name.
+    """Write the package of a new environment to a folder named after it.
 
     Args:
         name: Package name.
         parent: The parent folder, created if missing.
 
     Returns:
-        The files.
+        The written files.
 
     Raises:
         ConfigurationError: A module or an environment already has the name.

@@ -1,4 +1,4 @@
-"""Additional sinks whose failures cost neither a trajectory nor the run."""
+"""Additional sinks whose failures never cost a trajectory or stop the run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from envkit.sinks.sink import Sink
 from envkit.trajectory.trajectory import Trajectory
 
 PATIENCE: Final = 3
-"""A sink is disabled after this many consecutive failures, since each may have waited for a dead
+"""A sink is disabled after this many consecutive failures, because each may have waited for a dead
 server."""
 
 
@@ -40,9 +40,9 @@ class _Guarded:
 class GuardedSinks(Closing):
     """Several sinks as one, which never raises.
 
-    The first failure of a sink is reported; all are counted in `failures`. The other sinks
-    continue, and so does this one until it has failed `PATIENCE` times in a row. Write a trajectory
-    to the run's own record first::
+    The first failure of a sink is reported, and `failures` counts all of them. The other sinks
+    continue. A sink is disabled after `PATIENCE` consecutive failures. Write a trajectory to the
+    run's own record first::
 
         with JsonlSink("run") as record, GuardedSinks({"parquet": ParquetSink("run.parquet")}) as s:
             async for trajectory in collect(...):
@@ -57,7 +57,7 @@ class GuardedSinks(Closing):
 
         Args:
             sinks: Sinks by the name used in reports.
-            tell: Gets a line at the first failure of each sink; None only records `failures`.
+            tell: Receives a line at the first failure of each sink; None only records `failures`.
         """
         self._guarded: Final = [_Guarded(name, sink) for name, sink in sinks.items()]
         self.tell = tell

@@ -24,7 +24,7 @@ class JsonlSink(Closing):
         """Open the directory; the arguments are those of `TrajectoryWriter`.
 
         Raises:
-            StorageError: The directory cannot be written, or already holds trajectories.
+            StorageError: The directory cannot be written, or already contains trajectories.
         """
         self._writer = TrajectoryWriter(directory, mode=mode, durable=durable)
         self._metrics = Path(directory) / METRICS_FILE

@@ -28,7 +28,7 @@ class Sink(Protocol):
 class SinkRun:
     """The context a plugin gets when it opens a sink for `envkit rollout`.
 
-    An entry point of the group `envkit.sinks` is called with the option's value and this.
+    `envkit rollout` calls an entry point of group `envkit.sinks` with the option's value and this.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SinkRun:
     overwrite: bool
     """Replace an existing file."""
     tell: Callable[[str], None] | None
-    """Prints lines about locations and failures of sinks; None when quiet."""
+    """Prints where a sink writes and when it fails; None when quiet."""
 
     def say(self, line: str) -> None:
         """Print a line unless quiet."""

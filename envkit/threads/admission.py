@@ -9,19 +9,19 @@ _PATIENCE_S: Final = 0.01
 
 
 class Admission:
-    """A queue for work that may be CPU-bound or may wait; which one is unknown.
+    """A queue for work that may compute or wait; the caller does not know which.
 
-    Hundreds of threads that compute at once starve the event loop. So only a few are admitted
-    together. If these only wait, one more follows every ten milliseconds.
+    Hundreds of threads that compute at the same time starve the event loop, so only a few are
+    admitted together. If these only wait, another one follows every ten milliseconds.
     """
 
     def __init__(self, few: int, *, patience_s: float = _PATIENCE_S) -> None:
         """Open the queue.
 
         Args:
-            few: How many are admitted together.
-            patience_s: Seconds that the first in the queue waits for one of them to leave before
-                it is admitted anyway.
+            few: Number of callers admitted together.
+            patience_s: Seconds after which the first caller in the queue is admitted even if none
+                of the admitted ones has left.
         """
         self._patience_s = patience_s
         self._free = asyncio.Semaphore(few)

@@ -1,8 +1,8 @@
-"""A pool that runs a rollout's blocking calls on as few threads as they need.
+"""A pool that runs a rollout's blocking calls on as few threads as possible.
 
-Waking a thread costs more than a quick call. So one thread takes the calls in order, and another is
-woken only when a call has waited for a few milliseconds. A slow call therefore delays none of the
-calls queued after it.
+Waking a thread costs more than a quick call. So one thread takes the calls in order, and the pool
+wakes another only after a call has waited for a few milliseconds. A slow call therefore does not
+delay the calls queued after it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from envkit.threads.workers import DeadlineError, Mailbox, deliver, outcome
 T = TypeVar("T")
 
 DEFAULT_MAX_THREADS: Final = 256
-"""The threads mostly wait, so there are far more of them than cores."""
+"""Far more than cores, because the threads mostly wait."""
 FEW_THREADS: Final = max(2, min(4, os.cpu_count() or 2))
 """For CPU-bound calls: each may delay the event loop by a switch interval, 5 ms."""
 _PATIENCE_S: Final = 0.002
@@ -71,7 +71,7 @@ class WorkerPool:
 
         Args:
             function: The blocking call.
-            timeout_s: Seconds it may take, counted from its start; None waits forever.
+            timeout_s: Maximum seconds, counted from its start; None waits forever.
 
         Raises:
             DeadlineError: It did not return in time.
@@ -103,7 +103,7 @@ class WorkerPool:
             wake.release()
 
     def expire(self, call: "_Call[Any]", timeout_s: float) -> float:
-        """Abandon a call whose time is over; return its remaining seconds, if any."""
+        """Abandon a call past its deadline; return its remaining seconds, if any."""
         with self._lock:
             if call.started_at is None:
                 return timeout_s
@@ -199,7 +199,7 @@ class _Delivery:
 
 
 class _Timer:
-    """Ends a call at its deadline, which moves while the call waits for a thread."""
+    """Ends a call at its deadline, which is postponed while the call waits for a thread."""
 
     __slots__ = ("_call", "_handle", "_pool", "_timeout_s")
 

@@ -1,8 +1,8 @@
 """A thread that runs blocking calls for the event loop and can abandon hung calls.
 
-`concurrent.futures` cannot abandon a hung call: its threads are joined at exit. A worker here is a
-daemon thread. When a call misses its deadline the worker is abandoned, and a clean-up runs on it
-if the call ever returns.
+`concurrent.futures` cannot abandon a hung call, because it joins its threads at exit. A worker here
+is a daemon thread. When a call misses its deadline, the caller abandons the worker, which runs a
+clean-up if the call ever returns.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Mailbox:
 
 
 class Worker:
-    """One daemon thread that runs calls in the order they come."""
+    """One daemon thread that runs calls in order of arrival."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -112,7 +112,7 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread still runs."""
+        """Whether the thread is still running."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

@@ -43,7 +43,7 @@ def read_blocks(out: Collector) -> None:
 
 
 class _Budget:
-    """Counts down."""
+    """Limits how many closing tags may be skipped."""
 
     def __init__(self, left: int) -> None:
         self._left = left
@@ -90,8 +90,8 @@ def _decode_block(text: str, body: int, limit: int, rereads: _Budget) -> tuple[A
 def read_llama(out: Collector) -> None:
     """Read Llama 3 calls: objects with `name` and `parameters`, after `<|python_tag|>` or alone.
 
-    Without the tag only a reply that begins with such an object is a call: an answer may be any
-    other JSON.
+    Without the tag, only a reply that begins with such an object is a call, because an answer may
+    be any other JSON.
     """
     tag = out.text.find(PYTHON_TAG)
     start = tag if tag >= 0 else 0
@@ -115,7 +115,7 @@ def read_llama(out: Collector) -> None:
 
 
 def _has_arguments(value: object) -> bool:
-    """Whether an object is a call rather than an answer that happens to have a name."""
+    """Return whether an object is a call and not an answer that happens to have a name."""
     return isinstance(value, dict) and not {"parameters", "arguments", "function"}.isdisjoint(value)  # pyright: ignore[reportUnknownArgumentType]  # any JSON
 
 

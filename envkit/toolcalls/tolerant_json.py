@@ -1,8 +1,9 @@
 r"""Read the JSON that models write, accepting mistakes whose intent is clear.
 
 Accepted: a trailing comma, single quotes, Python's True/False/None, raw line breaks in strings, and
-single LaTeX backslashes. `"\frac{5}{2}"` is valid JSON for a form feed and `rac{5}{2}`, so a right
-answer would be graded wrong; `"\sqrt{2}"` is not valid JSON. Both are read as the intended LaTeX,
+single LaTeX backslashes. `"\frac{5}{2}"` is valid JSON for a form feed and `rac{5}{2}`, so a
+correct answer would be graded as wrong; `"\sqrt{2}"` is not valid JSON. Both are read as the
+intended LaTeX,
 while `\n`, `\t`, `\"` and `\u00e9` keep their JSON meaning.
 
 Rejected with a message: NaN and infinities, duplicate keys, nesting beyond `MAX_DEPTH`, and numbers
@@ -17,9 +18,9 @@ from typing import Any, Final
 MAX_DEPTH: Final = 64
 """Maximum nesting depth of lists and objects."""
 
-# LaTeX commands that begin with a JSON escape letter. \n and \t are common in real arguments, so
-# a command that could also be a line break or a tab before a word (\nu, \ne, \not, \to) is
-# excluded.
+# LaTeX commands that begin with a JSON escape letter. \n and \t are common in real arguments.
+# Commands that could also be a line break or a tab before a word (\nu, \ne, \not, \to) are
+# therefore excluded.
 _COMMANDS: Final = (
     "beta|begin|bar|bigg?|binom|boldsymbol|bot|boxed|bullet|"
     "fbox|flat|forall|frac|"
@@ -63,10 +64,10 @@ class MalformedJson(ValueError):
 
 
 def decode(text: str) -> Any:  # noqa: ANN401  # any JSON
-    """Parse a text that holds exactly one JSON value.
+    """Parse a text that contains exactly one JSON value.
 
     Raises:
-        MalformedJson: It is not.
+        MalformedJson: It does not.
     """
     value, end = decode_prefix(text)
     end = skip_space(text, end)

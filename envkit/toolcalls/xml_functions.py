@@ -55,7 +55,7 @@ def _read_function(out: Collector, name: str, body: str) -> None:
 
 
 def _trim(value: str) -> str:
-    """Strip one line break from each end, which the format adds around a value."""
+    """Strip the line break that the format adds at each end of a value."""
     return value.removeprefix("\n").removesuffix("\n")
 
 
@@ -76,7 +76,7 @@ def _value(text: str, schema: Any) -> Any:  # noqa: ANN401  # JSON in, JSON out
 
 
 def _takes_text(schema: Mapping[str, Any]) -> bool:
-    """Whether the schema accepts a string, or does not constrain the type."""
+    """Return whether the schema accepts a string or does not constrain the type."""
     if "anyOf" in schema:
         return any(_takes_text(option) for option in schema["anyOf"])
     declared: Any = schema.get("type", "string")

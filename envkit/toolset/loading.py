@@ -60,7 +60,7 @@ def load_tools(place: str | os.PathLike[str]) -> ToolSet:
         place: `FILE.py`, `FILE.py:NAME`, or a configuration: `FILE.yaml`, `FILE.yml`, `FILE.json`.
 
     Raises:
-        ConfigurationError: The file is missing or invalid, or does not hold a tool set.
+        ConfigurationError: The file is missing or invalid, or contains no tool set.
         MissingDependencyError: It is a YAML file and PyYAML is not installed.
     """
     text = os.fspath(place)
@@ -108,7 +108,7 @@ def _as_set(value: object, place: str) -> ToolSet:
 
 
 def _is_factory(value: Callable[..., Any]) -> bool:
-    """Whether a function's annotation says that it returns tools."""
+    """Return whether a function's annotation says that it returns tools."""
     returned: object = getattr(value, "__annotations__", {}).get("return")
     return "ToolS" in (returned if isinstance(returned, str) else repr(returned))
 
@@ -123,13 +123,13 @@ def _made(factory: Callable[..., Any], place: str) -> object:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigurationError(f"there is no Python file {str(path)!r} to read tools from")
-    # A unique name: two files called tools.py must not replace each other.
+    # A unique name, so that two files called tools.py do not replace each other.
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     spec = importlib.util.spec_from_file_location(f"envkit_tools_{digest}", path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{str(path)!r} cannot be imported as Python")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # type hints are looked up there
+    sys.modules[spec.name] = module  # typing resolves annotations through it
     try:
         spec.loader.exec_module(module)
     except Exception as error:

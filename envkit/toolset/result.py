@@ -14,7 +14,7 @@ from envkit.images import Image
 from envkit.toolcalls.tolerant_json import scrub
 
 MAX_IMAGES: Final = 8
-"""Maximum images per result; more would soon fill a model's context."""
+"""Maximum images per result; more would quickly fill a model's context."""
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -45,8 +45,8 @@ class ToolResult:
 def shown(value: object) -> tuple[str, tuple[Image, ...]]:
     """Convert a tool's return value to text and decoded images.
 
-    Text is kept, an image (envkit's or Pillow's) is shown, a list or tuple that contains images
-    becomes text and images in order, and anything else is written as JSON.
+    Text stays as it is, an image (envkit's or Pillow's) is shown, and a list or tuple that contains
+    images becomes text and images in order. Anything else is written as JSON.
 
     Raises:
         ContractError: The value has another type, or too many images.

@@ -30,8 +30,8 @@ class _LateError(Exception):
 class ToolRunner:
     """Runs calls for one environment. Synchronous functions run on its own threads.
 
-    A synchronous function that hangs cannot be stopped: it keeps its thread, and another
-    replaces it.
+    A synchronous function that hangs cannot be stopped. It keeps its thread, and the pool starts
+    another.
     """
 
     def __init__(self, tools: ToolSet) -> None:
@@ -60,7 +60,7 @@ class ToolRunner:
             self._pool = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None, "_loop": None}  # a copy makes its own threads
+        return {**self.__dict__, "_pool": None, "_loop": None}  # a copy starts its own threads
 
     async def _call(self, call: ToolCall) -> ToolResult:
         errors = call_errors(call, self.tools.specs)

@@ -20,15 +20,15 @@ class ToolSet:
     timeouts: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
     """Timeouts for individual tools by name, in seconds; they override `timeout_s`."""
     max_calls: int = 8
-    """Maximum calls run per reply; the model is told how many were skipped."""
+    """Maximum calls run per reply. The observation says how many were skipped."""
     is_sequential: bool = False
     """Whether the calls of a reply run one after another, for tools that share state. Otherwise
     they run concurrently."""
     max_characters: int = 20_000
-    """Maximum characters per result; longer text is cut off, and the model is told."""
+    """Maximum characters per result. Longer text is truncated, with a note to the model."""
 
     def __post_init__(self) -> None:
-        """Check names, schemas and limits up front rather than at the first call.
+        """Check names, schemas and limits now rather than at the first call.
 
         Raises:
             ConfigurationError: Two tools share a name, a tool has no function or an invalid schema,
@@ -72,14 +72,14 @@ class ToolSet:
         return self.timeouts.get(name, self.timeout_s)
 
     def resolve(self, definitions: object) -> "ToolSet":
-        """Return the set that a task asks for: its definitions with this set's functions.
+        """Return the set that a task requests: its definitions with this set's functions.
 
         Args:
             definitions: A list of names or JSON schemas. The model sees the descriptions and
                 parameters of a schema, and its arguments are validated against them.
 
         Raises:
-            DatasetError: It is not a list, or a definition is invalid or names an unknown tool.
+            DatasetError: It is not a list, or a definition is invalid or refers to an unknown tool.
         """
         if not isinstance(definitions, list):
             raise DatasetError(

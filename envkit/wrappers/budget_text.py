@@ -48,7 +48,7 @@ class BudgetText(EnvWrapper):
                 `lambda text: len(tokenizer.encode(text))`. None assumes two characters per token.
 
         Raises:
-            ConfigurationError: A budget is too small for the line that marks the omission.
+            ConfigurationError: A budget is too small for the line that marks the cut.
         """
         super().__init__(
             env, max_characters=max_characters, max_tokens=max_tokens, count_tokens=count_tokens
@@ -80,7 +80,7 @@ class BudgetText(EnvWrapper):
         return shorter, reward, terminated, truncated, _told(observation, shorter, info)
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return the environment's shorter form or a cut one; None if not even that fits."""
+        """Return the environment's shorter form or a cut one; None if neither fits."""
         inner = cast(
             "Observation | None", self.env.get_wrapper_attr("shorten")(observation, tokens)
         )

@@ -24,10 +24,10 @@ _serials = itertools.count()
 class Curriculum(EnvWrapper):
     """Plays tasks at the current level of a shared `LevelProgress`.
 
-    The level is set either by a constructor argument, with one instance per level, or by filtering
-    tasks. A task passed to `reset` is played unchanged and does not count, so a recorded episode
-    replays at any level. An episode counts if the environment ends it, not if a fault or a token
-    limit does.
+    The level is set by a constructor argument, with one instance per level, or by filtering tasks.
+    A task passed to `reset` is played unchanged and does not count, so a recorded episode replays
+    at any level. An episode counts only if the environment ends it, not if a fault or a token limit
+    does.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Curriculum(EnvWrapper):
     ) -> None:
         """Wrap an environment.
 
-        Args:
+        env: An `envkit.Env`, wrapped or not. With `argument` it must have been made by id.
             env: An `envkit.Env`, wrapped or not. With `argument` it must have been made by its id.
             progress: Shared by all environments of a rollout.
             argument: The constructor argument that takes a level.

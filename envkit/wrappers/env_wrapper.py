@@ -1,4 +1,4 @@
-"""The base of envkit's wrappers.
+"""The base class of envkit's wrappers.
 
 A rollout takes snapshots of the unwrapped environment, rebuilds a wrapped one from its spec after a
 crash, and replays episodes in it. So a wrapper keeps no per-episode state that such a recovery

@@ -18,9 +18,9 @@ class InjectFaults(EnvWrapper):
     """Raises the faults of a `FaultPlan` from `reset` and `step`, as a real backend would.
 
     Scopes are "reset" and "step"; the keys are `(seed,)` and `(seed, turn)`, so the same seed gets
-    the same faults in every run. Half of the failed steps take effect before they fail, as when an
-    answer is lost on the way back; a retry must not play them twice. The attempt is the rollout's
-    own count if it has one; otherwise the plan counts.
+    the same faults in every run. Half of the failed steps take effect before they fail, as if the
+    answer were lost on the way back. A retry must not play them twice. The attempt number is the
+    rollout's if it has one; otherwise the plan counts attempts.
 
     Successful calls are unchanged.
     """
@@ -43,7 +43,7 @@ class InjectFaults(EnvWrapper):
                 one plan between the instances of a rollout. None builds one from `rate`, `seed`
                 and `kinds`.
             rate: Share of the calls that fail.
-            seed: Another seed fails other calls.
+            seed: A different seed fails different calls.
             kinds: The kinds of fault to draw from.
             delay_s: Seconds that a "delay" takes.
 

@@ -29,9 +29,9 @@ class LevelProgress:
     """A level that moves up and down with the recent success rate.
 
     When the window is full, a rate of at least `up` moves one level up and a rate of at most `down`
-    moves one level down. A move empties the window; late results from another level are ignored.
-    The level depends only on the sequence of results. All environments of a rollout share one
-    instance, on any thread; copying it returns the same object.
+    moves one level down. A move empties the window, and late results from another level are
+    ignored. The level depends only on the sequence of results. All environments of a rollout share
+    one instance across threads; copying it returns the same object.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LevelProgress:
             start: The first level; None takes the easiest.
             window: Number of results at a level that decide a move.
             up: Success rate at or above which the level goes up.
-            down: Success rate at or below which the level goes down; below 0, never.
+            down: Success rate at or below which the level goes down; a negative rate disables this.
 
         Raises:
             ConfigurationError: Levels repeat, the start is unknown, or the rates are out of order.
@@ -99,7 +99,7 @@ class LevelProgress:
             return level
 
     def add_reward(self, episode: str, turn: int, reward: float) -> float:
-        """Record a step's reward and return the episode's total; a repeated turn overwrites.
+        """Record a step's reward and return the episode's total; a repeated turn overwrites it.
 
         Rewards are kept here because a rollout may replace the environment during an episode.
         """
@@ -159,7 +159,7 @@ class LevelProgress:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_json`; the same results lead to the same levels."""
+        """Rebuild from `to_json` data. The same results then lead to the same levels."""
         made = cls(
             data["levels"],
             start=data["level"],

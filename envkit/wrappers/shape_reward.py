@@ -23,9 +23,9 @@ RESCALED_TERM: Final = "rescaled"
 class ShapeReward(EnvWrapper):
     """Adds `gamma * potential(after) - potential(before)` to every reward.
 
-    The potential at the end of an episode is 0, even if it is truncated. So with gamma 1 an
-    episode's return changes by minus the potential of its start, which is the same for a whole
-    group. The group's best policy and episode advantages do not change, while each turn is credited
+    The potential at the end of an episode is 0, even if it is truncated. With gamma 1, an episode's
+    return therefore changes by minus the potential of its start, which is the same for a whole
+    group. The group's best policy and episode advantages do not change, while each turn gets credit
     for its progress (Ng, Harada and Russell, 1999: policy invariance under reward transformations).
     """
 

@@ -1,4 +1,4 @@
-"""Swaps images between tasks: the text is right, the images are wrong."""
+"""Swaps images between tasks: the text is correct, the images are wrong."""
 
 import copy
 from typing import Any, ClassVar, Final, cast

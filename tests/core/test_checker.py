@@ -185,22 +185,22 @@ class ClosesOnce(EchoEnv):
         (RaisesOnBadReply, "replies", "a reply must not raise: .* raised KeyError"),
         (RaisesFault, "replies", "the backend is gone"),
         (ClockInInfo, "determinism", r"a second play on the same instance differs at turn 1.*time"),
-        (ClockInInfo, "determinism", r"breaks too: gymnasium"),
+        (ClockInInfo, "determinism", r"also breaks: gymnasium"),
         (SharedBetweenInstances, "independence", "an interleaved play differs"),
         (LosesState, "snapshot", "differs right after restore|differs from the original's"),
         (NewImagesEachTime, "determinism", "differs at the start: .*images"),
-        (NewImagesEachTime, "determinism", r"breaks too: .*replay"),
+        (NewImagesEachTime, "determinism", r"also breaks: .*replay"),
         (InfoIsNoJson, "replies", "info must be JSON data"),
         (InfoIsNoJson, "replies", r"info\['parse_error'\] must be a str, got 5"),
         (TupleInInfo, "replies", "must survive JSON unchanged"),
         (ImagesInSystemRole, "replies", "images must travel in a 'user' or 'tool' message"),
         (DropsImages, "replies", "must keep the observation's images"),
         (WeakOracle, "oracle", "the oracle must solve its task: seed 0 ended with reward 0"),
-        (NeverEnds, "order of calls", "goes on after max_turns=3"),
+        (NeverEnds, "order of calls", "continues after max_turns=3"),
         (NeverEnds, "replies", "the episode must end at max_turns=3"),
         (OtherKeys, "replies", "an observation must be a dict of text, images and role"),
         (BadTools, "tools", "two tools are named 'add'"),
-        (BadTools, "replies", r"no valid JSON Schema.*breaks too: tools"),
+        (BadTools, "replies", r"no valid JSON Schema.*also breaks: tools"),
         (UnsteadyTasks, "tasks", "task 0 differs when it is read twice"),
         (ClosesOnce, "order of calls", r"close\(\) must not raise"),
     ],
@@ -262,11 +262,11 @@ class ForgetfulEnv(EchoEnv):
 @pytest.mark.parametrize(
     ("env_class", "part"),
     [
-        (TypoEnv, r"no attribute 'missing' \(on_turn, line \d+\) \[11 more like it; breaks too: g"),
+        (TypoEnv, r"no attribute 'missing' \(on_turn, line \d+\) \[11 more like it; also breaks: g"),
         (StringEnv, r"must return envkit\.Turn\(text, .*, got str"),
         (
             ForgetfulEnv,
-            r"determinism: a second play .*breaks too: .*independence, replay\]",
+            r"determinism: a second play .*also breaks: .*independence, replay\]",
         ),
     ],
 )
@@ -294,7 +294,7 @@ def test_check_report_prints_a_line_per_rule() -> None:
     lines = str(check_env(EchoEnv())).splitlines()
 
     assert re.fullmatch(r"EchoEnv keeps the contract \(\d+ turns played\)", lines[0])
-    assert "  holds    determinism" in lines
+    assert "  passed   determinism" in lines
     assert "  skipped  tools: it has no tools" in lines
     assert len(lines) == 13
 

@@ -175,7 +175,7 @@ def test_a_finite_source_gives_each_task_once_in_order() -> None:
 
 
 def test_a_split_that_would_hold_the_same_tasks_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="every split would hold the same"):
+    with pytest.raises(ConfigurationError, match="every split would contain the same"):
         drawn("toy-echo-v0", split="test")
 
     assert drawn("toy-echo-v0", split="test", start=4, count=2)[0].request.task == {
