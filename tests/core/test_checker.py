@@ -342,7 +342,7 @@ def test_codec_that_only_grows_passes_and_one_that_rewrites_does_not() -> None:
     assert "prefix" in check_env(DotsEnv(), codec=LetterCodec()).passed
 
     rewriting = LetterCodec(drops=lambda ids: ids if len(ids) < 60 else ids[5:])
-    with pytest.raises(ContractError, match="the prompt of the turn before is no prefix"):
+    with pytest.raises(ContractError, match="the previous prompt is not a prefix"):
         check_env(DotsEnv(), codec=rewriting)
 
 
@@ -351,7 +351,7 @@ def test_codec_whose_observation_differs_alone_is_named() -> None:
         def encode_observation(self, messages: Sequence[Message], **context: Any) -> LetterIds:
             return LetterIds([7, *super().encode_observation(messages, **context).train_ids])
 
-    with pytest.raises(ContractError, match="the observation alone has other tokens"):
+    with pytest.raises(ContractError, match="the observation alone has different tokens"):
         check_env(EchoEnv(), codec=Uneven())
 
 
